@@ -1,4 +1,5 @@
-//! Addresses: which lender each leads to, and how that changes. A machine knows addresses; what a lender is, its memory says.
+//! Addresses: which lender each leads to, and how that changes. A machine knows addresses; what a lender is,
+//! its memory says.
 
 use netram_proto::journal::ViewMember;
 

@@ -1,4 +1,5 @@
-//! How often each interesting thing happened, so that a run that tested nothing is seen to have tested nothing.
+//! How often each interesting thing happened, so that a run that tested nothing is seen to have tested
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

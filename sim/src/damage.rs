@@ -12,8 +12,8 @@ use crate::profile::WorldFault;
 use crate::world::World;
 
 impl World {
-    /// Damages a host's log at rest, while nobody has it open. Below what some intact record or the superblock proves to
-    /// have been durable, recovery must notice; at or above the end, it must not care.
+    /// Damages a host's log at rest, while nobody has it open. Below what some intact record or the
+    /// superblock proves to have been durable, recovery must notice; at or above the end, it must not care.
     pub(crate) fn damage(&mut self, host: usize, action: WorldFault) {
         if self.living(host).is_some() {
             return;
@@ -51,8 +51,8 @@ impl World {
         }
     }
 
-    /// Damages one of two slots at rest. Never while a store was cut off or failed: then the other slot may be the older
-    /// value, and nothing can tell (`docs/journal.md`).
+    /// Damages one of two slots at rest. Never while a store was cut off or failed: then the other slot may
+    /// be the older value, and nothing can tell (`docs/journal.md`).
     pub(crate) fn damage_slot(&mut self, host: usize) {
         let view_file = self.rng.chance(700);
         let slot = self.rng.index(2) * SLOT_BYTES;
@@ -90,8 +90,8 @@ impl World {
         superblock.stable >= end || host.view.base >= end
     }
 
-    /// Behind the end of a log that is wholly on the disk lie bytes that look like what would come next: a record of long
-    /// ago, or one of a history that ended otherwise.
+    /// Behind the end of a log that is wholly on the disk lie bytes that look like what would come next: a
+    /// record of long ago, or one of a history that ended otherwise.
     fn leave_stale_bytes(&mut self, host: usize, tail: Lsn) {
         let history = &self.hosts[host].history;
         let capacity = self.profile.capacity;
@@ -120,8 +120,8 @@ impl World {
             .plant(file, offset, &bytes[..length]);
     }
 
-    /// A record of this journal, whole and for this place, whose predecessor is not the one that stands here: what a
-    /// reign leaves on the disk when the record before it was torn.
+    /// A record of this journal, whole and for this place, whose predecessor is not the one that stands here:
+    /// what a reign leaves on the disk when the record before it was torn.
     fn other_history(&mut self, at: Lsn) -> Vec<u8> {
         let link = ChainPoint {
             lsn: at,

@@ -1,10 +1,11 @@
 //! One machine's disk: files with a page cache in front, and everything that can go wrong between the two.
 //!
-//! A write reaches the cache; a sync carries it to the platter. At a power cut each 512-byte sector that was not synced
-//! survives or does not, by coin. A sync may fail, once: what it should have carried is then marked clean, readable from
-//! the cache and gone at the next power cut, and later syncs succeed (as Linux file systems behave). A sector may be
-//! unreadable, and the machine may die between any two operations. The system may refuse calls for a while, for want of
-//! room, descriptors, memory or rights: a write that it refuses can have been done in part.
+//! A write reaches the cache; a sync carries it to the platter. At a power cut each 512-byte sector that was
+//! not synced survives or does not, by coin. A sync may fail, once: what it should have carried is then
+//! marked clean, readable from the cache and gone at the next power cut, and later syncs succeed (as Linux
+//! file systems behave). A sector may be unreadable, and the machine may die between any two operations. The
+//! system may refuse calls for a while, for want of room, descriptors, memory or rights: a write that it
+//! refuses can have been done in part.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,7 +18,8 @@ use crate::rng::Rng;
 /// What survives a power cut is decided by sectors of this size.
 pub const SECTOR_BYTES: usize = 512;
 
-/// What a dead machine's operations return: nobody will see it, the driver looks at [`SimDisk::is_dead`] first.
+/// What a dead machine's operations return: nobody will see it, the driver looks at [`SimDisk::is_dead`]
+/// first.
 const DEAD: IoError = IoError { errno: 108 };
 
 /// How the disk misbehaves. All zero: it does not.
@@ -171,7 +173,8 @@ impl SimDisk {
         self.files[file].unreadable.insert((offset / SECTOR_BYTES) as u32);
     }
 
-    /// The cache forgets what it believes to be on the platter (`POSIX_FADV_DONTNEED`): the next read sees the platter.
+    /// The cache forgets what it believes to be on the platter (`POSIX_FADV_DONTNEED`): the next read sees
+    /// the platter.
     pub fn drop_cache(&mut self, file: usize) {
         let FileState {
             cache,

@@ -1,5 +1,5 @@
-//! What truly happened to one journal, kept outside of everything that is tested: every byte ever appended and still
-//! part of the log, where its records end, and how far it was promised.
+//! What truly happened to one journal, kept outside of everything that is tested: every byte ever appended
+//! and still part of the log, where its records end, and how far it was promised.
 
 use netram_proto::id::Lsn;
 use netram_proto::wire::ChainPoint;

@@ -8,7 +8,8 @@ use crate::lender::packet_of;
 use crate::world::World;
 
 impl World {
-    /// The answer of a liar that is asked for what it claimed and does not have: as much as a frame can carry.
+    /// The answer of a liar that is asked for what it claimed and does not have: as much as a frame can
+    /// carry.
     pub(crate) fn perhaps_make_up(&mut self, lender: usize, asked: &[u8]) -> Option<Vec<u8>> {
         if self.profile.hostile != Some(lender) {
             return None;

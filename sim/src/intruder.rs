@@ -1,8 +1,9 @@
-//! A client that has the cluster's key and means harm: it speaks to lenders of a journal that is another's, in its own name or in the
-//! writer's, whom every member names to whoever asks.
+//! A client that has the cluster's key and means harm: it speaks to lenders of a journal that is another's,
+//! in its own name or in the writer's, whom every member names to whoever asks.
 //!
-//! It can take members from the writer, and lie about what they hold: journals have no owners. What must hold all the same is that no rule of
-//! the members is broken, and that recovery refuses to open what lacks acknowledged records; it never opens it in silence.
+//! It can take members from the writer, and lie about what they hold: journals have no owners. What must hold
+//! all the same is that no rule of the members is broken, and that recovery refuses to open what lacks
+//! acknowledged records; it never opens it in silence.
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;
@@ -138,7 +139,8 @@ impl World {
         record
     }
 
-    /// Whether a lender's word is worth nothing: it lies, or an intruder has had its hands on the journal's member there.
+    /// Whether a lender's word is worth nothing: it lies, or an intruder has had its hands on the journal's
+    /// member there.
     pub(crate) fn is_untrusted(&self, lender: usize) -> bool {
         self.profile.hostile == Some(lender) || self.tampered[lender]
     }

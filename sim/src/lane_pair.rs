@@ -1,5 +1,5 @@
-//! What is on its way over one connection: two lanes of packets, each in order and whole until the connection breaks; then a tail of each is
-//! lost, and the rest may still arrive.
+//! What is on its way over one connection: two lanes of packets, each in order and whole until the connection
+//! breaks; then a tail of each is lost, and the rest may still arrive.
 
 use std::collections::VecDeque;
 

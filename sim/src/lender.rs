@@ -66,7 +66,8 @@ pub enum PacketOutcome {
     Nothing,
     /// The session has ended.
     Ended,
-    /// The process died while it handled the frame: bytes may have reached the window, the word for them did not.
+    /// The process died while it handled the frame: bytes may have reached the window, the word for them did
+    /// not.
     Died,
 }
 
@@ -99,7 +100,8 @@ pub struct SimLender {
     saved: Option<MemberState>,
     member: Option<Member>,
     sessions: BTreeMap<usize, LenderSession>,
-    /// Connections that listen to a channel: its number in their client's reign, and order in what comes over it.
+    /// Connections that listen to a channel: its number in their client's reign, and order in what comes over
+    /// it.
     listeners: BTreeMap<usize, (u64, Reassembly)>,
     /// Counts processes; a connection belongs to one.
     pub boot: u32,
@@ -299,7 +301,8 @@ impl SimLender {
         outcome
     }
 
-    /// As the shipped lender does it: whatever way an append came, it goes through the machine that brings order.
+    /// As the shipped lender does it: whatever way an append came, it goes through the machine that brings
+    /// order.
     fn on_listener_frame(
         &mut self,
         gather: &mut Reassembly,
@@ -402,7 +405,8 @@ impl SimLender {
         }
     }
 
-    /// Nobody speaks for the journal any more: if it may be forgotten, its slot is another's at once, as where all slots are used.
+    /// Nobody speaks for the journal any more: if it may be forgotten, its slot is another's at once, as
+    /// where all slots are used.
     fn forget_ended_journals(&mut self) {
         let may = self.member.as_ref().is_some_and(Member::may_be_forgotten);
         if may && !self.remembers && self.sessions.is_empty() {
@@ -413,8 +417,9 @@ impl SimLender {
     }
 }
 
-/// As the shipped lender does it: an append that will overwrite bytes which the saved state counts as held moves the saved
-/// trim point first, for a process that dies in between would find its window not borne out. Returns what is saved.
+/// As the shipped lender does it: an append that will overwrite bytes which the saved state counts as held
+/// moves the saved trim point first, for a process that dies in between would find its window not borne out.
+/// Returns what is saved.
 fn trim_before_overwrite(
     member: &mut Member,
     frame: &Frame<'_>,

@@ -1,8 +1,8 @@
 //! A virtual world for netram's machines: one seed decides everything, and replays it.
 //!
-//! The machines inside (`Writer`, `Recovery`, `WriterHandle`, `LogFile`, ...) are the ones that ship; the network, the clock, the
-//! disks, the power and the people are virtual. `docs/simulator.md` says what the world can do, which oracle watches which
-//! rule, and how to replay a seed.
+//! The machines inside (`Writer`, `Recovery`, `WriterHandle`, `LogFile`, ...) are the ones that ship; the
+//! network, the clock, the disks, the power and the people are virtual. `docs/simulator.md` says what the
+//! world can do, which oracle watches which rule, and how to replay a seed.
 //!
 //! | module | is |
 //! |---|---|

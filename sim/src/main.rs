@@ -1,5 +1,6 @@
-//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files|--parties|--intruded] [--verbose]`: runs seeds, reports, exits with 1 if any
-//! seed broke a rule.
+//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME]
+//! [--kept|--shared|--regions|--deposits|--files|--parties|--intruded] [--verbose]`: runs seeds, reports,
+//! exits with 1 if any seed broke a rule.
 #![forbid(unsafe_code)]
 
 use std::io::Write;

@@ -214,7 +214,8 @@ impl World {
         let next = self.next_incarnation();
         let conns = self.conns_to(lender);
         self.lenders[lender].lose(next);
-        // A dead machine sends no farewell: its clients find out by waiting, or when it is back and resets them.
+        // A dead machine sends no farewell: its clients find out by waiting, or when it is back and resets
+        // them.
         let silent = self.rng.chance(500);
         for conn in conns.into_iter().filter(|_| !silent) {
             self.break_conn(conn);
@@ -223,7 +224,8 @@ impl World {
         self.at(delay, WorldEvent::LenderUp { lender });
     }
 
-    /// Whether every view that a crash could leave, now or after the next change, survives the loss of `lender`'s memory.
+    /// Whether every view that a crash could leave, now or after the next change, survives the loss of
+    /// `lender`'s memory.
     fn can_spare(&self, lender: usize) -> bool {
         let settled = (0..self.processes.len()).all(|process| {
             let Some(serving) = self.serving(process) else {
@@ -239,7 +241,8 @@ impl World {
                 .members
                 .iter()
                 .any(|member| member.incarnation == self.lenders[lender].incarnation);
-            // As if it counted: the view that follows may, and names the same members until the writer learns.
+            // As if it counted: the view that follows may, and names the same members until the writer
+            // learns.
             !among || rule01::intact(self, view) > view.rule.answers(view.members.len())
         };
         settled
@@ -314,7 +317,8 @@ impl World {
             self.send(conn, FrameDirection::Down, packet.clone());
         }
         self.lenders[lender].withdrawn = true;
-        // Its clients have that long to move away; then it stops, and is started again with the memory it had.
+        // Its clients have that long to move away; then it stops, and is started again with the memory it
+        // had.
         let grace = Nanos::from_ms(self.rng.between(100, 2000));
         self.at(grace, WorldEvent::LenderStops { lender });
     }

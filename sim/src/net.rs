@@ -1,7 +1,7 @@
 //! Connections: two lanes of frames between a client's process and a lender.
 //!
-//! A stream keeps order and loses only a tail, when it breaks; a datagram link loses, doubles and delays each frame by
-//! itself. Frames of a dead process may still arrive, much later.
+//! A stream keeps order and loses only a tail, when it breaks; a datagram link loses, doubles and delays each
+//! frame by itself. Frames of a dead process may still arrive, much later.
 
 use netram_proto::multicast::fragment_append;
 use netram_proto::time::{Nanos, Time};
@@ -145,7 +145,8 @@ impl World {
         let lane = self.lane(conn, way);
         let number = lane.sent;
         lane.sent += 1;
-        // The first frame binds the session; it belongs to the handshake, which a datagram link repeats until it is through.
+        // The first frame binds the session; it belongs to the handshake, which a datagram link repeats until
+        // it is through.
         let first = number == 0;
         let permille = if first { 0 } else { self.profile.loss_permille };
         if self.rng.chance(permille) {
@@ -159,7 +160,8 @@ impl World {
             if self.rng.chance(permille) {
                 self.coverage.hit("frames late");
                 let times = self.rng.between(2, 200);
-                // One in four is stuck in some queue for as long as it takes to give a lender up and find it again.
+                // One in four is stuck in some queue for as long as it takes to give a lender up and find it
+                // again.
                 let stuck = if self.rng.chance(250) {
                     self.rng.below(700_000_000)
                 } else {
@@ -227,8 +229,9 @@ impl World {
             }
             FrameDirection::Up => self.deliver_to_lender(conn, lender, open, &packet),
             FrameDirection::Down if open => self.process_gets(process, slot, &packet),
-            // Where there are no connections but in the machines' minds, what was sent over an earlier one arrives as well.
-            // (Not a withdrawal: it names no lender's life, and whoever sends it on such links must add one.)
+            // Where there are no connections but in the machines' minds, what was sent over an earlier one
+            // arrives as well. (Not a withdrawal: it names no lender's life, and whoever sends it on such
+            // links must add one.)
             FrameDirection::Down
                 if self.profile.links == LinkKind::Datagram && packet.first() != Some(&WITHDRAW) =>
             {
@@ -388,7 +391,8 @@ impl World {
         });
     }
 
-    /// The connection breaks: some of what is on the way arrives, the rest never. The client learns of it later.
+    /// The connection breaks: some of what is on the way arrives, the rest never. The client learns of it
+    /// later.
     pub(crate) fn break_conn(&mut self, conn: usize) {
         if !self.conns[conn].open {
             return;
@@ -408,7 +412,8 @@ impl World {
         }
     }
 
-    /// The client's end closes (on purpose, or because its process died). What is on the way up may still arrive.
+    /// The client's end closes (on purpose, or because its process died). What is on the way up may still
+    /// arrive.
     pub(crate) fn close_here(&mut self, conn: usize) {
         self.cut_lanes(conn);
         let SimConnection {

@@ -1,10 +1,11 @@
 //! What was true at the end of each reign, for a restore from a replica that has not heard of a later one.
 //!
-//! An opening gives up records in doubt that no member of *its* view holds. A replica that never heard of that opening may have a
-//! view with other members: one that was proposed, sent there, and never durable at the client. If none of these has heard of the
-//! opening either, a restore may find such records, and takes them: nobody can tell. To it the later reigns never were. What they
-//! acknowledged by the client's own disk alone is lost in silence, as `docs/failure-model.md` says. That no member of the
-//! replica's view was sealed by one of them is checked where the restore is judged.
+//! An opening gives up records in doubt that no member of *its* view holds. A replica that never heard of
+//! that opening may have a view with other members: one that was proposed, sent there, and never durable at
+//! the client. If none of these has heard of the opening either, a restore may find such records, and takes
+//! them: nobody can tell. To it the later reigns never were. What they acknowledged by the client's own disk
+//! alone is lost in silence, as `docs/failure-model.md` says. That no member of the replica's view was sealed
+//! by one of them is checked where the restore is judged.
 
 use netram_proto::id::Epoch;
 use netram_proto::wire::ChainPoint;
@@ -23,9 +24,9 @@ pub(crate) struct PastEpoch {
 }
 
 impl World {
-    /// What the log that is recovered on `host` up to `end` truly was. For a copied disk that is the original's, as far as
-    /// whoever made the copy could have heard, or what the original's was when it was copied: a later opening of the original
-    /// may have given up what the copy's disk still has.
+    /// What the log that is recovered on `host` up to `end` truly was. For a copied disk that is the
+    /// original's, as far as whoever made the copy could have heard, or what the original's was when it was
+    /// copied: a later opening of the original may have given up what the copy's disk still has.
     pub(crate) fn truth(&self, host: usize, end: ChainPoint) -> &JournalHistory {
         let own = &self.hosts[host].history;
         let source = match (self.past_epoch_heard(host), self.hosts[host].copied_from) {
@@ -61,7 +62,8 @@ impl World {
         }
     }
 
-    /// What later reigns did on the disk of `host` is lost with it: everything is as the end of `reign` left it.
+    /// What later reigns did on the disk of `host` is lost with it: everything is as the end of `reign` left
+    /// it.
     pub(crate) fn return_to(&mut self, host: usize, reign: Epoch) {
         if let Some(past) = self.past_epoch_of(host, reign).cloned() {
             self.hosts[host].history = past.history;
@@ -134,8 +136,8 @@ mod tests {
         world.truth(host, ChainPoint::default()).tail()
     }
 
-    /// Two oracles called it a broken rule that a restore found at a member what an opening had given up of which neither the
-    /// replica nor that member had heard (seeds 3025428 and 3295405).
+    /// Two oracles called it a broken rule that a restore found at a member what an opening had given up of
+    /// which neither the replica nor that member had heard (seeds 3025428 and 3295405).
     #[test]
     fn a_restore_may_find_what_an_opening_gave_up_that_nobody_heard_of() {
         let mut world = world();
@@ -144,8 +146,8 @@ mod tests {
         assert_eq!(world.hosts[0].history.tail(), SECOND.lsn);
     }
 
-    /// The oracle called it a broken rule that a copy still had a record that the original's opening gave up later (seeds 2004
-    /// and 5006017).
+    /// The oracle called it a broken rule that a copy still had a record that the original's opening gave up
+    /// later (seeds 2004 and 5006017).
     #[test]
     fn a_copy_may_have_what_the_original_gave_up_later() {
         let mut world = world();

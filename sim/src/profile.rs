@@ -1,5 +1,5 @@
-//! What one seed's world is like: its size, its links, its disk, and which faults visit it. Drawn once, from the seed;
-//! leaving most faults out of most worlds lets the rest be seen (swarm testing).
+//! What one seed's world is like: its size, its links, its disk, and which faults visit it. Drawn once, from
+//! the seed; leaving most faults out of most worlds lets the rest be seen (swarm testing).
 
 use netram_proto::journal::{CommitRule, WriterTimings};
 use netram_proto::time::Nanos;
@@ -49,7 +49,8 @@ pub enum WorldFault {
     FailSync,
     /// The disk is full for a moment.
     FullDisk,
-    /// The system refuses some calls in a row: no descriptors, memory, room, rights; or a signal interrupts them.
+    /// The system refuses some calls in a row: no descriptors, memory, room, rights; or a signal interrupts
+    /// them.
     RefuseCalls,
     /// A sector that was on the disk rots.
     Rot,
@@ -116,12 +117,13 @@ pub struct WorldProfile {
     pub latency_us: (u64, u64),
     /// A sync, at least and at most, in µs.
     pub disk_us: (u64, u64),
-    /// Frames lost on datagram links, and datagrams lost, in a thousand; as many are doubled, and as many come late.
+    /// Frames lost on datagram links, and datagrams lost, in a thousand; as many are doubled, and as many
+    /// come late.
     pub loss_permille: u64,
     /// The disk's nature between the nemesis's visits.
     pub disk: DiskFaults,
-    /// Whether an opening can make the operating system drop its cache. Where it cannot, a failed sync leaves bytes that
-    /// are read and are not on the platter.
+    /// Whether an opening can make the operating system drop its cache. Where it cannot, a failed sync leaves
+    /// bytes that are read and are not on the platter.
     pub drops_cache: bool,
     /// Timeouts of the writer.
     pub timing: WriterTimings,
@@ -133,7 +135,8 @@ pub struct WorldProfile {
     pub multicast: bool,
     /// Bytes of a datagram.
     pub datagram_bytes: usize,
-    /// A lender that is further away than the others, and how far, one way, in µs. What it is sent keeps its order.
+    /// A lender that is further away than the others, and how far, one way, in µs. What it is sent keeps its
+    /// order.
     pub distant: Option<(usize, (u64, u64))>,
     /// Whether visits stop short of taking the last copy of anything acknowledged.
     pub within_budget: bool,
@@ -286,8 +289,8 @@ impl WorldProfile {
         self.faults.clear();
     }
 
-    /// A world in which lenders come and go faster than the disk and the slowest frame: acknowledgements outlive the
-    /// windows that they speak of.
+    /// A world in which lenders come and go faster than the disk and the slowest frame: acknowledgements
+    /// outlive the windows that they speak of.
     pub fn storm(&mut self, rng: &mut Rng) {
         self.links = LinkKind::Datagram;
         self.loss_permille = 250;
@@ -308,7 +311,8 @@ impl WorldProfile {
         self.within_budget = false;
     }
 
-    /// Whether a view of this world's lenders can ever count: only then does a wait for members *and* disk end.
+    /// Whether a view of this world's lenders can ever count: only then does a wait for members *and* disk
+    /// end.
     pub fn can_count(&self) -> bool {
         let elsewhere = self.domains.iter().any(|domain| domain != "d0");
         let members = self.members_possible();
@@ -316,7 +320,8 @@ impl WorldProfile {
         self.hostile.is_none() && !self.intruded && (self.one_domain || elsewhere) && enough
     }
 
-    /// Members that a view can have when all is well: with fewer copies than members, fewer of those in the client's domain.
+    /// Members that a view can have when all is well: with fewer copies than members, fewer of those in the
+    /// client's domain.
     pub fn members_possible(&self) -> usize {
         let here = self.domains.iter().filter(|domain| *domain == "d0").count();
         let room = match self.rule {

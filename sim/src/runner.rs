@@ -75,8 +75,8 @@ fn failure_of(payload: &(dyn std::any::Any + Send)) -> (u8, String) {
     (11, format!("panic: {}", text.unwrap_or_default()))
 }
 
-/// Runs those of `count` seeds from `from` on that are `chosen`, on `threads` threads, until `failures_max` have failed.
-/// `progress` hears the number of seeds done, now and then.
+/// Runs those of `count` seeds from `from` on that are `chosen`, on `threads` threads, until `failures_max`
+/// have failed. `progress` hears the number of seeds done, now and then.
 pub fn run_seeds(
     from: u64,
     count: u64,

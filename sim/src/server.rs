@@ -1,8 +1,10 @@
-//! The server of a shared region, as far as one node's journal is concerned: what it has durably, and one link to the node.
-//! It may die and be started again, be away, be slow; and it may give the node up at any time.
+//! The server of a shared region, as far as one node's journal is concerned: what it has durably, and one
+//! link to the node. It may die and be started again, be away, be slow; and it may give the node up at any
+//! time.
 //!
-//! What it is told passes through its disk before it counts or is answered. What it has not stored when it dies is told
-//! again. Once it has written down that the node is being fenced it stores nothing of it any more.
+//! What it is told passes through its disk before it counts or is answered. What it has not stored when it
+//! dies is told again. Once it has written down that the node is being fenced it stores nothing of it any
+//! more.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{ServerAck, View};
@@ -87,8 +89,8 @@ impl SimServerLink {
 }
 
 impl World {
-    /// Tells the server what it has not been told: views at once, records when they are acknowledged, or when only the server can
-    /// acknowledge them.
+    /// Tells the server what it has not been told: views at once, records when they are acknowledged, or when
+    /// only the server can acknowledge them.
     pub(crate) fn pump_server(&mut self, process: usize, serving: &mut ServingState) {
         let (Some(server), Some(link)) = (&self.server, &mut serving.server) else {
             return;

@@ -18,8 +18,8 @@ const EXISTS: IoError = IoError { errno: 17 };
 /// Bytes on the heap lie where they lie.
 const NOT_SUPPORTED: IoError = IoError { errno: 95 };
 
-/// What a machine's file system knows of its segments. Names and identities are durable at once: losing them is the file
-/// system's affair, not rvm's.
+/// What a machine's file system knows of its segments. Names and identities are durable at once: losing them
+/// is the file system's affair, not rvm's.
 #[derive(Clone, Default)]
 pub struct SegmentDirectory(Rc<RefCell<Entries>>);
 
@@ -71,8 +71,8 @@ impl SimStorage {
         }
     }
 
-    /// A log on the disk `log`, a copy of the one beside the segments in `directory` on `disk`. `None`: the copy was made
-    /// before there was a segment table.
+    /// A log on the disk `log`, a copy of the one beside the segments in `directory` on `disk`. `None`: the
+    /// copy was made before there was a segment table.
     pub fn beside(
         log: &SimDiskHandle,
         disk: &SimDiskHandle,

@@ -1,7 +1,8 @@
 //! The world: machines, the network between them, one clock, one source of chance.
 //!
-//! [`World::step`] takes the next event off the agenda and lets it happen. Client programs (the scenarios) are ordinary
-//! sequential code that calls [`World::append`], [`World::wait`] and so on, and these run the world while they wait.
+//! [`World::step`] takes the next event off the agenda and lets it happen. Client programs (the scenarios)
+//! are ordinary sequential code that calls [`World::append`], [`World::wait`] and so on, and these run the
+//! world while they wait.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -158,7 +159,8 @@ pub struct ClientHost {
     pub copied_from: Option<usize>,
     /// The view's number when it was copied.
     copied_version: u64,
-    /// The disk is a data lender's, and nothing has been recovered from it yet: where its client had closed the volume.
+    /// The disk is a data lender's, and nothing has been recovered from it yet: where its client had closed
+    /// the volume.
     pub replica_closed: Option<Option<Lsn>>,
     /// The file in which such a disk says that it was taken over.
     pub(crate) header_file: Option<usize>,
@@ -175,10 +177,11 @@ pub struct ClientHost {
 pub struct NewerEpoch {
     /// It has the log up to here.
     pub fork: Lsn,
-    /// The number of the view it knew. Under a later one nobody promises anything: the newer reign cannot know whom to
-    /// ask, which is why a live journal's directory must not be copied.
+    /// The number of the view it knew. Under a later one nobody promises anything: the newer reign cannot
+    /// know whom to ask, which is why a live journal's directory must not be copied.
     pub version: u64,
-    /// Its operator accepted the loss of acknowledged records, also of those whose acknowledgement is on its way to a writer that stood still.
+    /// Its operator accepted the loss of acknowledged records, also of those whose acknowledgement is on its
+    /// way to a writer that stood still.
     pub loss_accepted: bool,
 }
 
@@ -377,7 +380,8 @@ impl World {
         Incarnation(self.incarnations)
     }
 
-    /// Copies a host's disk, as an operator does who believes that this moves a journal. Returns the new host.
+    /// Copies a host's disk, as an operator does who believes that this moves a journal. Returns the new
+    /// host.
     pub fn copy_host(&mut self, host: usize) -> usize {
         let source = &self.hosts[host];
         let disk = source.disk.borrow().clone();
@@ -413,8 +417,9 @@ impl World {
         self.hosts.len() - 1
     }
 
-    /// A machine with an empty disk, on which the journal of `source` is to be made anew: it begins at `start`, in `view`, as a
-    /// replica says. `heard` is the view that the replica was told of last by its client.
+    /// A machine with an empty disk, on which the journal of `source` is to be made anew: it begins at
+    /// `start`, in `view`, as a replica says. `heard` is the view that the replica was told of last by its
+    /// client.
     pub(crate) fn restore_host(
         &mut self,
         source: usize,
@@ -455,7 +460,8 @@ impl World {
         })
     }
 
-    /// What the original of a copied disk was promised by members that the copy knows, and so the copy's reign must have.
+    /// What the original of a copied disk was promised by members that the copy knows, and so the copy's
+    /// reign must have.
     pub(crate) fn promised_to_copy(&self, host: usize) -> Lsn {
         let copy = &self.hosts[host];
         match copy.copied_from.map(|source| &self.hosts[source]) {

@@ -15,7 +15,8 @@ pub(crate) fn blank(text: &str) -> String {
             '/' if chars.get(at + 1) == Some(&'*') => comment_end(&chars, at),
             '"' => string_end(&chars, at),
             'r' if !follows_word(&chars, at) => raw_string_end(&chars, at),
-            // `b` and `c` need no arm of their own: a blanked `"` follows them, and before `r` they are its prefix.
+            // `b` and `c` need no arm of their own: a blanked `"` follows them, and before `r` they are its
+            // prefix.
             '\'' => character_end(&chars, at),
             _ => at,
         };

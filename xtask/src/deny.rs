@@ -1,7 +1,7 @@
 //! Dependencies: their licences, where they come from, and what is known against them, by `cargo deny`.
 //!
-//! The program is no part of the tree. Where it is missing, or the list of advisories cannot be fetched, this says so
-//! and goes on: `make test` needs no network beyond the registry.
+//! The program is no part of the tree. Where it is missing, or the list of advisories cannot be fetched, this
+//! says so and goes on: `make test` needs no network beyond the registry.
 
 use std::process::{Command, Stdio};
 

@@ -1,8 +1,8 @@
-//! Dependencies between crates point down only, what ships depends on nothing of the laboratory, and the crates that
-//! decide stay free of clocks and unsafe.
+//! Dependencies between crates point down only, what ships depends on nothing of the laboratory, and the
+//! crates that decide stay free of clocks and unsafe.
 //!
-//! The table is the one of `ARCHITECTURE.md`. Development and build dependencies are judged like the others, but for
-//! those of [`TEST_ARROWS`].
+//! The table is the one of `ARCHITECTURE.md`. Development and build dependencies are judged like the others,
+//! but for those of [`TEST_ARROWS`].
 
 use std::path::Path;
 

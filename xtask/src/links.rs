@@ -50,7 +50,8 @@ fn names_the_tree(document: &Path) -> bool {
     document == Path::new("ARCHITECTURE.md") || document.starts_with("docs")
 }
 
-/// Targets of `[text](target)` and `[name]: target` that are files, with their lines. Code blocks are skipped.
+/// Targets of `[text](target)` and `[name]: target` that are files, with their lines. Code blocks are
+/// skipped.
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut fenced = false;

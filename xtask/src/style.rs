@@ -14,7 +14,8 @@ const FUNCTION_LINES_WARN: usize = 70;
 /// How far down the argument for a long file may stand.
 const ARGUMENT_LINES: usize = 20;
 
-/// The one module of each crate that may hold `unsafe`: a file, or the directory of a module too large for one.
+/// The one module of each crate that may hold `unsafe`: a file, or the directory of a module too large for
+/// one.
 const UNSAFE_MODULES: [&str; 14] = [
     "crates/core/transport/src/sys.rs",
     "crates/lender/src/sys.rs",

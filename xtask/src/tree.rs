@@ -10,8 +10,9 @@ const CACHE_MARK: &str = "CACHEDIR.TAG";
 
 /// The top of the checkout that the command was typed in.
 ///
-/// Found anew on each run. The place this crate was built from will not do: cargo takes a build directory that two
-/// checkouts share, or that a cache restored elsewhere, for fresh, and the gates would judge the other tree.
+/// Found anew on each run. The place this crate was built from will not do: cargo takes a build directory
+/// that two checkouts share, or that a cache restored elsewhere, for fresh, and the gates would judge the
+/// other tree.
 pub(crate) fn root() -> Result<PathBuf, String> {
     let here = std::env::current_dir().map_err(|error| format!("no current directory: {error}"))?;
     let top = here
@@ -64,8 +65,8 @@ pub(crate) fn cargo(root: &Path) -> Command {
 
 /// `cargo`, with clippy as the compiler of the workspace's crates: it judges what it compiles.
 ///
-/// All that is built for testing is built so, or it would be compiled twice: cargo keeps what another compiler made
-/// apart. `clippy-driver` makes the code that `rustc` makes.
+/// All that is built for testing is built so, or it would be compiled twice: cargo keeps what another
+/// compiler made apart. `clippy-driver` makes the code that `rustc` makes.
 pub(crate) fn checked_cargo(root: &Path) -> Command {
     let mut command = cargo(root);
     checked(&mut command);
@@ -79,8 +80,8 @@ pub(crate) fn checked(command: &mut Command) {
 
 /// Removes what `cargo xtask` tells of its own package.
 ///
-/// Build scripts that name these variables (ring's does) would run anew, and rebuild half the tree, on every change
-/// between `cargo xtask` and plain `cargo`.
+/// Build scripts that name these variables (ring's does) would run anew, and rebuild half the tree, on every
+/// change between `cargo xtask` and plain `cargo`.
 pub(crate) fn without_cargos_words(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let about_us = name.to_str().is_some_and(|name| {

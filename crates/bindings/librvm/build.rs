@@ -1,5 +1,5 @@
-//! Gives the shared library the name that programs of the original ask the loader for, and keeps it loaded: its threads
-//! run on whatever `dlclose` says.
+//! Gives the shared library the name that programs of the original ask the loader for, and keeps it loaded:
+//! its threads run on whatever `dlclose` says.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,6 +1,7 @@
 //! The program `netram`, as a library: so that `netram-lab` runs the same commands.
 //!
-//! Every subcommand is a file of [`command`]; its flags, help, man page and completions come from one table there.
+//! Every subcommand is a file of [`command`]; its flags, help, man page and completions come from one table
+//! there.
 #![deny(unsafe_code)]
 #![allow(
     missing_docs,
@@ -79,8 +80,8 @@ pub trait Program: Parser + 'static {
     /// Whether lenders are killed and paused on purpose, so that warnings about them are not shown.
     fn is_quiet(&self) -> bool;
 
-    /// Whether it serves, or works on what others serve, and starts no program of its user's: it may have as many files
-    /// open as the system allows.
+    /// Whether it serves, or works on what others serve, and starts no program of its user's: it may have as
+    /// many files open as the system allows.
     fn is_service(&self) -> bool;
 
     /// Does what it was asked for.
@@ -122,7 +123,8 @@ pub fn main<P: Program>() -> ExitCode {
     if limit.is_none_or(|limit| limit >= STACK_BYTES as u64) {
         return run::<P>();
     }
-    // A shell or a service manager may bound the stack of a process so (`ulimit -s 64`). That of a thread is not bound.
+    // A shell or a service manager may bound the stack of a process so (`ulimit -s 64`). That of a thread is
+    // not bound.
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
     match thread.spawn(run::<P>).map(std::thread::JoinHandle::join) {
         Ok(Ok(code)) => code,
@@ -137,7 +139,8 @@ pub fn main<P: Program>() -> ExitCode {
     }
 }
 
-/// The command line's commands, as if variables that are empty were not set: so a service's file leaves one out.
+/// The command line's commands, as if variables that are empty were not set: so a service's file leaves one
+/// out.
 fn grammar<P: Program>() -> clap::Command {
     fn unset_empty(command: clap::Command) -> clap::Command {
         let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());

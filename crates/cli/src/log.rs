@@ -37,7 +37,8 @@ enum LogFormat {
     Json,
 }
 
-/// A process that ends waits for its last lines no longer than this: where nobody reads them, it would wait for ever.
+/// A process that ends waits for its last lines no longer than this: where nobody reads them, it would wait
+/// for ever.
 const LAST_LINES: Duration = Duration::from_millis(300);
 
 static LINES: OnceLock<LogWriter> = OnceLock::new();
@@ -48,7 +49,8 @@ static ANNOUNCED: OnceLock<LogWriter> = OnceLock::new();
 /// This process serves: it waits for nobody who reads what it says.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Has every sentence from now on written by the log's thread. A command that only answers writes its own: its error must be read.
+/// Has every sentence from now on written by the log's thread. A command that only answers writes its own:
+/// its error must be read.
 pub(crate) fn serve() {
     SERVES.store(true, Ordering::Relaxed);
 }
@@ -73,10 +75,12 @@ fn announced() -> io::Result<&'static LogWriter> {
     Ok(ANNOUNCED.get_or_init(|| lines))
 }
 
-/// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and what the
-/// library says of it would stand in the middle of the results. `NETRAM_LOG` overrides the level, as in `NETRAM_LOG=netram_lender=debug`.
+/// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and
+/// what the library says of it would stand in the middle of the results. `NETRAM_LOG` overrides the level, as
+/// in `NETRAM_LOG=netram_lender=debug`.
 ///
-/// Lines are written by a thread of their own: whoever serves never waits for standard error, and never ends because of it.
+/// Lines are written by a thread of their own: whoever serves never waits for standard error, and never ends
+/// because of it.
 pub(crate) fn start(args: &LogArgs, quiet: bool) {
     let level = match args.verbose {
         0 if quiet => "error",
@@ -94,7 +98,8 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
     };
     let lines = match own_standard_error().and_then(|output| LogWriter::to(output, note)) {
         Ok(lines) => lines,
-        // Without room for a descriptor or a thread nothing will be served here, and what says so is no log line.
+        // Without room for a descriptor or a thread nothing will be served here, and what says so is no log
+        // line.
         Err(_) => return,
     };
     let lines = LINES.get_or_init(|| lines);
@@ -113,7 +118,8 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
     }
 }
 
-/// Standard error by a descriptor of its own: a thread that waits for it holds no lock that another one needs.
+/// Standard error by a descriptor of its own: a thread that waits for it holds no lock that another one
+/// needs.
 fn own_standard_error() -> io::Result<File> {
     Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?))
 }

@@ -35,7 +35,8 @@ pub fn complain(error: &anyhow::Error) {
     log::say(&format!("netram: {}", sentence(error)));
 }
 
-/// An error and its causes in one line. Libraries name the cause in their own sentence already; it is not said twice.
+/// An error and its causes in one line. Libraries name the cause in their own sentence already; it is not
+/// said twice.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain() {
@@ -49,7 +50,8 @@ pub fn sentence(error: &anyhow::Error) -> String {
     said
 }
 
-/// Text that others have made, such as a node's name: control characters are escaped, so that a terminal does nothing but show it.
+/// Text that others have made, such as a node's name: control characters are escaped, so that a terminal does
+/// nothing but show it.
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {

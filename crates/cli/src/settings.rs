@@ -1,4 +1,5 @@
-//! The settings file of a journal or a volume that is made: which lenders it has, said once on the command line and in the file from then on.
+//! The settings file of a journal or a volume that is made: which lenders it has, said once on the command
+//! line and in the file from then on.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -46,7 +47,8 @@ pub(crate) fn put(table: &mut toml::Table, key: &str, value: Option<impl Into<to
 }
 
 impl LenderArgs {
-    /// The file's contents. A key alone, which the environment may name for whatever is done, says nothing of lenders.
+    /// The file's contents. A key alone, which the environment may name for whatever is done, says nothing of
+    /// lenders.
     pub(crate) fn table(&self) -> Result<toml::Table> {
         let mut table = toml::Table::new();
         let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
@@ -68,15 +70,17 @@ impl LenderArgs {
     }
 }
 
-/// A key's path for a settings file, which counts from its own directory; the command line, from where the user is.
+/// A key's path for a settings file, which counts from its own directory; the command line, from where the
+/// user is.
 pub(crate) fn key_path(path: &Path) -> Result<String> {
     let path = std::path::absolute(path)?;
     let text = path.to_str().map(ToOwned::to_owned);
     Ok(text.ok_or_else(|| UsageError(format!("{} is not UTF-8; move the key", path.display())))?)
 }
 
-/// Writes them durably, and has them read as an opening will. They name the lenders and the key: a volume that was made, written to and
-/// cut off within half a minute came back without them, and could not be recovered.
+/// Writes them durably, and has them read as an opening will. They name the lenders and the key: a volume
+/// that was made, written to and cut off within half a minute came back without them, and could not be
+/// recovered.
 pub(crate) fn write(
     path: &Path,
     settings: &toml::Table,

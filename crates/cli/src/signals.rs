@@ -1,7 +1,8 @@
 //! Signals that mean nothing to a service, and would end it if nobody took them.
 //!
-//! A terminal that closes sends SIGHUP to what was started there. A service goes on: a mount that ended would leave its
-//! users with errors, and a lender would take its windows along. SIGUSR1, SIGUSR2 and SIGALRM are not used here.
+//! A terminal that closes sends SIGHUP to what was started there. A service goes on: a mount that ended would
+//! leave its users with errors, and a lender would take its windows along. SIGUSR1, SIGUSR2 and SIGALRM are
+//! not used here.
 //!
 //! They are caught, not ignored: an ignored signal stays so in every program that a service starts.
 

@@ -4,8 +4,8 @@
 //! cargo run --release -p netram-lender --example echo_commit
 //! ```
 //!
-//! One connection over TCP loopback, both sides spinning, each pinned to a processor of its own. On a machine with
-//! fewer than two free processors the figures mean nothing.
+//! One connection over TCP loopback, both sides spinning, each pinned to a processor of its own. On a machine
+//! with fewer than two free processors the figures mean nothing.
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
 use std::io::{ErrorKind, Read, Write};

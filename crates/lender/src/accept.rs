@@ -1,7 +1,8 @@
-//! Strangers: from `accept` to the first frame, for all listeners, in one thread that never waits for any of them.
+//! Strangers: from `accept` to the first frame, for all listeners, in one thread that never waits for any of
+//! them.
 //!
-//! A stranger that says which journal it speaks for is handed to the shard that owns it. One that asks for the
-//! lender's status is answered here. All others cost a bounded number of places for a bounded time.
+//! A stranger that says which journal it speaks for is handed to the shard that owns it. One that asks for
+//! the lender's status is answered here. All others cost a bounded number of places for a bounded time.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -244,8 +245,8 @@ impl Acceptor {
         }
     }
 
-    /// Takes a stranger that has said what it wants out of this thread's hands. `None`: the system refused, and the
-    /// stranger's connection is closed. It comes again.
+    /// Takes a stranger that has said what it wants out of this thread's hands. `None`: the system refused,
+    /// and the stranger's connection is closed. It comes again.
     fn let_go(&mut self, index: usize) -> Option<(Link, LenderSession, ConnectionPermit)> {
         let Some(UnboundConnection {
             stage: Stage::Greeting(link, session),

@@ -19,7 +19,8 @@ use crate::store::StoreConfig;
 /// Settings of a lender. Take the default and change fields.
 #[derive(Clone, Debug)]
 pub struct LenderConfig {
-    /// The lender's name: in logs, in its report, and in the name of its store. Letters, digits, `-`, `_`, `.`.
+    /// The lender's name: in logs, in its report, and in the name of its store. Letters, digits, `-`, `_`,
+    /// `.`.
     pub name: String,
     /// What feeds this machine with power (`mains-a`, `ups-1`).
     pub domain: String,
@@ -35,7 +36,8 @@ pub struct LenderConfig {
     pub memory: u64,
     /// The most bytes of one journal's window; `None`: no bound but the memory and the protocol's.
     pub quota: Option<u64>,
-    /// The most bytes of all deposits together, windows' memory included in `memory`; 0: none are taken; `None`: half of the memory.
+    /// The most bytes of all deposits together, windows' memory included in `memory`; 0: none are taken;
+    /// `None`: half of the memory.
     pub deposits: Option<u64>,
     /// Bytes of a chunk, a power of two.
     pub chunk_bytes: u64,
@@ -59,7 +61,8 @@ pub struct LenderConfig {
     pub limits: ClientLimits,
     /// Whether a store on a disk is accepted. For tests: it is never taken up again.
     pub allow_disk: bool,
-    /// Whether windows may be thrown away that clients may still need, where the store cannot be taken up or is given back.
+    /// Whether windows may be thrown away that clients may still need, where the store cannot be taken up or
+    /// is given back.
     pub discard_windows: bool,
 }
 
@@ -68,7 +71,8 @@ pub struct LenderConfig {
 pub struct MemoryWatch {
     /// So many bytes are to stay available; 0: that is not looked at.
     pub keep_free: u64,
-    /// The part of the time, in hundredths of a percent, for which some program may wait for memory; 0: that is not looked at.
+    /// The part of the time, in hundredths of a percent, for which some program may wait for memory; 0: that
+    /// is not looked at.
     pub waits: u32,
     /// More is lent again when memory has been available for so long.
     pub calm: Duration,
@@ -77,7 +81,8 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// As `netram lend` does unless it is told otherwise: a twentieth of the machine's memory stays available, and programs wait for a tenth of the time at most.
+    /// As `netram lend` does unless it is told otherwise: a twentieth of the machine's memory stays
+    /// available, and programs wait for a tenth of the time at most.
     pub fn usual(proc: PathBuf) -> MemoryWatch {
         let meminfo = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
         MemoryWatch {

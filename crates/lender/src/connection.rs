@@ -1,7 +1,7 @@
 //! One bound session: frames in, answers out, one send a turn.
 //!
-//! A turn takes every packet that has arrived, lets the member judge them, saves its state, and sends all answers at
-//! once. Acknowledgements are cumulative, so of several in a row only the last is sent.
+//! A turn takes every packet that has arrived, lets the member judge them, saves its state, and sends all
+//! answers at once. Acknowledgements are cumulative, so of several in a row only the last is sent.
 
 use std::time::Instant;
 
@@ -104,8 +104,8 @@ impl Connection {
         Ok(self.outbox.flush(now)?)
     }
 
-    /// Takes what has arrived and answers it. `true`: something had. About 250 ns an append beside its CRC, its copy
-    /// and the two system calls; nothing is allocated.
+    /// Takes what has arrived and answers it. `true`: something had. About 250 ns an append beside its CRC,
+    /// its copy and the two system calls; nothing is allocated.
     pub(crate) fn turn(
         &mut self,
         journal: &mut MemberJournal,
@@ -201,8 +201,8 @@ impl Connection {
         self.reassembly = Some(Box::default());
     }
 
-    /// Takes a packet that was multicast. One that could not be answered counts as lost, and so does what is no append:
-    /// whoever holds the channel's key may say nothing else by it. What was taken is answered by
+    /// Takes a packet that was multicast. One that could not be answered counts as lost, and so does what is
+    /// no append: whoever holds the channel's key may say nothing else by it. What was taken is answered by
     /// [`answer_multicast`](Self::answer_multicast).
     pub(crate) fn receive_multicast(
         &mut self,

@@ -1,7 +1,7 @@
 //! Sessions of another kind: those of volumes whose copy this machine keeps on its disk.
 //!
-//! The lender lets them in, counts and lists them. What they say, and what is kept, is for whoever offers the service; it
-//! needs a thread that may wait for a disk, which no shard may.
+//! The lender lets them in, counts and lists them. What they say, and what is kept, is for whoever offers the
+//! service; it needs a thread that may wait for a disk, which no shard may.
 
 use netram_transport::Link;
 

@@ -81,7 +81,8 @@ pub enum WindowStoreError {
         /// Its permissions.
         mode: u32,
     },
-    /// Clients may still need what an earlier process holds in the store, and this one could not hold it. Start as before, or discard it.
+    /// Clients may still need what an earlier process holds in the store, and this one could not hold it.
+    /// Start as before, or discard it.
     #[error(
         "{path} {} and holds bytes that clients may still need ({windows}); {}, or give them up with --discard-windows",
         if *.damaged { "is damaged" } else { "is cut for other numbers" },

@@ -56,7 +56,8 @@ pub(crate) fn is_memory(file: &File) -> io::Result<bool> {
     Ok(kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC)
 }
 
-/// Whether the file lies in huge pages that were set aside for such: nobody else has anything of one that is free.
+/// Whether the file lies in huge pages that were set aside for such: nobody else has anything of one that is
+/// free.
 pub(crate) fn is_set_aside(file: &File) -> io::Result<bool> {
     Ok(kind(file)? == HUGETLBFS_MAGIC)
 }
@@ -81,7 +82,8 @@ pub(crate) fn has_hole(file: &File, at: u64, length: u64) -> io::Result<bool> {
     Ok(seek(file, SeekFrom::Hole(at))? < at + length)
 }
 
-/// Gives the memory behind these bytes back to the machine; they are zeros then, and nobody may touch them until they are [`filled`](fill) again.
+/// Gives the memory behind these bytes back to the machine; they are zeros then, and nobody may touch them
+/// until they are [`filled`](fill) again.
 pub(crate) fn punch_hole(file: &File, at: u64, length: u64) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(fallocate(file, flags, at, length)?)
@@ -128,15 +130,16 @@ pub(crate) fn bytes_of(meminfo: &str, name: &str) -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// Bytes that this process's control groups may still take, if one is bounded: a container or a service is killed
-/// beyond that, however much the machine has.
+/// Bytes that this process's control groups may still take, if one is bounded: a container or a service is
+/// killed beyond that, however much the machine has.
 fn group_bytes() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     group_bytes_of(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// The same of these groups, as `/proc/self/cgroup` names them, of version 2 and of version 1. A group's bound holds for
-/// the groups in it, too. In a container the path may be one of the host's: then only the root is seen, which is its own.
+/// The same of these groups, as `/proc/self/cgroup` names them, of version 2 and of version 1. A group's
+/// bound holds for the groups in it, too. In a container the path may be one of the host's: then only the
+/// root is seen, which is its own.
 fn group_bytes_of(groups: &str, root: &Path) -> Option<u64> {
     let left = groups.lines().filter_map(|line| {
         let (_, line) = line.split_once(':')?;

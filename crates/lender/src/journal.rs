@@ -46,9 +46,9 @@ impl MemberJournal {
         self.member.handle(frame, &mut self.memory)
     }
 
-    /// The append will overwrite bytes that the saved state counts as held. They may go, if its stable LSN says so,
-    /// but the state must say so first: a kill between the bytes and the state would cost the whole window. A ping
-    /// moves the trim point and nothing else.
+    /// The append will overwrite bytes that the saved state counts as held. They may go, if its stable LSN
+    /// says so, but the state must say so first: a kill between the bytes and the state would cost the whole
+    /// window. A ping moves the trim point and nothing else.
     #[cold]
     fn trim_first(&mut self, frame: &Frame<'_>) {
         let header = FrameHeader {
@@ -59,7 +59,8 @@ impl MemberJournal {
         self.memory.save(self.member.state());
     }
 
-    /// Takes an append of a session that listens to multicast, where order is to be made, and whatever that lets through.
+    /// Takes an append of a session that listens to multicast, where order is to be made, and whatever that
+    /// lets through.
     pub(crate) fn reassemble(
         &mut self,
         gather: &mut Reassembly,
@@ -67,7 +68,8 @@ impl MemberJournal {
         way: AppendPath,
     ) -> ReassemblyOutcome {
         if !self.member.accepts(frame) {
-            // A datagram may be from before the writer left, or was fenced. What it has to be told its link's frames ask.
+            // A datagram may be from before the writer left, or was fenced. What it has to be told its link's
+            // frames ask.
             return match way {
                 AppendPath::Link => ReassemblyOutcome::Reply(self.handle(frame)),
                 AppendPath::Multicast => ReassemblyOutcome::Nothing,
@@ -235,8 +237,8 @@ impl ShardJournals {
         Ok(place)
     }
 
-    /// A session has ended. A journal that nobody has sealed is forgotten with its last session, one that is over when its slot is needed; any
-    /// other is remembered as long as the memory.
+    /// A session has ended. A journal that nobody has sealed is forgotten with its last session, one that is
+    /// over when its slot is needed; any other is remembered as long as the memory.
     pub(crate) fn unbind(&mut self, place: JournalIndex) {
         let journal = self.at(place);
         journal.sessions -= 1;
@@ -343,9 +345,9 @@ mod tests {
         )
     }
 
-    /// What would be lost: the append declares one record stable and takes its place in a full ring. Killed before
-    /// its answer, the saved state would count the overwritten record as held, and the whole window with
-    /// fifteen acknowledged records would be worth nothing.
+    /// What would be lost: the append declares one record stable and takes its place in a full ring. Killed
+    /// before its answer, the saved state would count the overwritten record as held, and the whole window
+    /// with fifteen acknowledged records would be worth nothing.
     #[test]
     fn a_kill_between_overwriting_and_saving_costs_only_what_was_declared_stable() {
         let (_dir, config) = remembering(2);
@@ -385,7 +387,8 @@ mod tests {
         );
     }
 
-    /// Somebody seals a journal, has a window and gives it back; with `flags`, in the words of a server that has buried its node.
+    /// Somebody seals a journal, has a window and gives it back; with `flags`, in the words of a server that
+    /// has buried its node.
     fn visit(journals: &mut ShardJournals, id: JournalId, flags: u8) -> Result<(), TableFull> {
         let place = journals.bind(id)?;
         let journal = journals.at(place);

@@ -144,16 +144,16 @@ impl Lender {
         Ok(())
     }
 
-    /// Stops: nobody is let in any more, clients are told to move away, and the lender ends when every window is
-    /// empty or `grace` is over. The memory stays, for the next process.
+    /// Stops: nobody is let in any more, clients are told to move away, and the lender ends when every window
+    /// is empty or `grace` is over. The memory stays, for the next process.
     pub fn stop(&self, grace: Duration) -> StopReport {
         tracing::info!(grace_ms = grace.as_millis() as u64, "stopping");
         self.shared.stop(Instant::now() + grace);
         self.wait()
     }
 
-    /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, unless a window has bytes that a client may still need
-    /// (rule 23) and the settings do not say to discard them.
+    /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, unless a window has bytes
+    /// that a client may still need (rule 23) and the settings do not say to discard them.
     pub fn stop_and_give_back(&self, grace: Duration) -> StopReport {
         let stopped = self.stop(grace);
         if stopped.windows_left > 0 && !self.shared.config.discard_windows {
@@ -167,7 +167,8 @@ impl Lender {
         self.forget(stopped)
     }
 
-    /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, with whatever is left in it.
+    /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, with whatever is left in
+    /// it.
     pub fn stop_and_forget(&self, grace: Duration) -> StopReport {
         let stopped = self.stop(grace);
         self.forget(stopped)

@@ -1,8 +1,8 @@
 //! The lender: a daemon that lends RAM to journals on other machines.
 //!
-//! A [`Lender`] reserves memory in full when it starts, in a file that outlives its process, and keeps the unsynced
-//! tails of journals there. What a member may promise is decided in `netram_proto::member`; here are the threads, the
-//! sockets and the memory around it.
+//! A [`Lender`] reserves memory in full when it starts, in a file that outlives its process, and keeps the
+//! unsynced tails of journals there. What a member may promise is decided in `netram_proto::member`; here are
+//! the threads, the sockets and the memory around it.
 //!
 //! ```text
 //! clients -> acceptor: handshake, first frame -> shard that owns the journal: members, windows
@@ -21,8 +21,8 @@
 //! | `lender`, `state` | starting and stopping |
 //! | [`limit`] | every bound |
 //!
-//! *Not here*: power loss; and journals' windows are lent until the lender is stopped, however short of memory its machine is. Deposits are not
-//! (`deposit/pressure.rs`).
+//! *Not here*: power loss; and journals' windows are lent until the lender is stopped, however short of
+//! memory its machine is. Deposits are not (`deposit/pressure.rs`).
 #![deny(unsafe_code)]
 
 mod accept;

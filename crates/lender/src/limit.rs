@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 
-/// Bytes of one chunk by default. A window is a list of chunks, so memory never fragments; a chunk is large beside a
-/// frame, so that most appends lie in one piece.
+/// Bytes of one chunk by default. A window is a list of chunks, so memory never fragments; a chunk is large
+/// beside a frame, so that most appends lie in one piece.
 pub const CHUNK_BYTES_DEFAULT: u64 = 1 << 20;
 /// The smallest chunk: one page.
 pub const CHUNK_BYTES_MIN: u64 = 4096;
@@ -15,17 +15,20 @@ pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// The most chunks in one store: their numbers are 32 bits wide, and free ones are listed in memory.
 pub const CHUNKS_MAX: u64 = 1 << 22;
-/// Journals that one lender remembers, by default. A seal is remembered for the life of the memory, unless its journal was closed or is over.
+/// Journals that one lender remembers, by default. A seal is remembered for the life of the memory, unless
+/// its journal was closed or is over.
 pub const JOURNALS_MAX_DEFAULT: u32 = 1024;
 /// The most journals that may be asked for; each costs a page or two.
 pub const JOURNALS_MAX: u32 = 1 << 16;
 
 /// Deposits of one lender at once.
 pub const DEPOSITS_MAX: usize = 1024;
-/// Of the memory, what deposits may take in all by default: this part. The rest stays for windows, which hold what is promised to be safe.
+/// Of the memory, what deposits may take in all by default: this part. The rest stays for windows, which hold
+/// what is promised to be safe.
 pub const DEPOSITS_PART: u64 = 2;
 
-/// Bytes that are given back to the machine, or taken again, before deposits are served on: some milliseconds.
+/// Bytes that are given back to the machine, or taken again, before deposits are served on: some
+/// milliseconds.
 pub const UNBACKED_BYTES_PER_TURN: u64 = 32 << 20;
 /// How often the machine's memory is looked at. Two small files are read: 50 µs.
 pub const PRESSURE_LOOK: Duration = Duration::from_millis(500);
@@ -61,7 +64,8 @@ pub const DIRECT_ROUNDS: u32 = 64;
 pub const FLOOD_LINE_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of a lender's name.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Slices that one `Data` frame is gathered from: pieces cut at chunks and at the window's end, and the header.
+/// Slices that one `Data` frame is gathered from: pieces cut at chunks and at the window's end, and the
+/// header.
 pub const PARTS_MAX: usize = FRAME_BODY_BYTES_MAX / CHUNK_BYTES_MIN as usize + 4;
 /// Bytes of a report beside its journals: names, addresses, counters.
 pub const REPORT_MARGIN_BYTES: usize = 8 * 1024;

@@ -103,13 +103,14 @@ impl JournalMemory {
         self.saved.last_contact
     }
 
-    /// Whether storing bytes up to `end` would overwrite bytes that the *saved* state still counts as held. The
-    /// state must then move first, or a kill in between costs the window.
+    /// Whether storing bytes up to `end` would overwrite bytes that the *saved* state still counts as held.
+    /// The state must then move first, or a kill in between costs the window.
     pub fn overwrites_saved(&self, end: Lsn) -> bool {
         end.0 > self.saved.member.trim.0.saturating_add(self.bytes)
     }
 
-    /// Gives the slot back. Only for a journal that may be forgotten: one that nobody has sealed, or that is over.
+    /// Gives the slot back. Only for a journal that may be forgotten: one that nobody has sealed, or that is
+    /// over.
     pub(crate) fn let_go(mut self) {
         self.release();
         assert!(self.saved.member.may_be_forgotten(), "a seal is remembered");

@@ -1,7 +1,7 @@
 //! A session's link, and the answers that wait in it.
 //!
-//! A peer that does not read its answers is not read from either: nothing is taken while an answer waits, so the answers of one turn always
-//! fit the link's buffer, and the peer's own sends come to a stop.
+//! A peer that does not read its answers is not read from either: nothing is taken while an answer waits, so
+//! the answers of one turn always fit the link's buffer, and the peer's own sends come to a stop.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,8 @@ use netram_transport::{Interest, Link, LinkError, Poller};
 
 /// Bytes that the link adds to a packet: its length and a tag.
 const PACKET_OVERHEAD_BYTES: usize = 2 + 16;
-/// The most that one request adds to the link's buffer: an acknowledgement that was held back, and the answer.
+/// The most that one request adds to the link's buffer: an acknowledgement that was held back, and the
+/// answer.
 const ANSWER_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX + 2 * (FRAME_HEADER_BYTES + PACKET_OVERHEAD_BYTES);
 
 const _: () = assert!(

@@ -1,7 +1,7 @@
 //! One thread that owns some journals and the sessions bound to them.
 //!
-//! Requests are answered in the order of their arrival. Nothing is shared on the way of an append: chunks and slots
-//! change hands only when windows come and go.
+//! Requests are answered in the order of their arrival. Nothing is shared on the way of an append: chunks and
+//! slots change hands only when windows come and go.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -261,8 +261,8 @@ impl Shard {
         }
     }
 
-    /// Takes datagrams that have come and answers them over their sessions' links. `true`: there was one. Leaves none behind that
-    /// the kernel has given: it would not tell of them again.
+    /// Takes datagrams that have come and answers them over their sessions' links. `true`: there was one.
+    /// Leaves none behind that the kernel has given: it would not tell of them again.
     fn receive_multicast(&mut self) -> bool {
         let mut heard = false;
         while self.receive_datagrams() {
@@ -444,8 +444,8 @@ impl Shard {
     }
 }
 
-/// Listens to a channel for the session `index`. `false`: not to this group, or it cannot be joined, or the channel's name
-/// is taken.
+/// Listens to a channel for the session `index`. `false`: not to this group, or it cannot be joined, or the
+/// channel's name is taken.
 fn listen(
     ear: &mut Option<MulticastReceiver>,
     poller: &Poller,

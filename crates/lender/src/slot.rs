@@ -23,8 +23,8 @@
 //! 512    numbers of the window's chunks, four bytes each
 //! ```
 //!
-//! The copies are written alternately, so that a process killed between any two stores leaves one that checks. The
-//! chunk numbers stand there once: they change only while no valid copy refers to them.
+//! The copies are written alternately, so that a process killed between any two stores leaves one that
+//! checks. The chunk numbers stand there once: they change only while no valid copy refers to them.
 
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::MemberState;
@@ -51,7 +51,8 @@ pub(crate) struct SlotState {
     pub(crate) window_bytes: u64,
     pub(crate) chunks: u32,
     pub(crate) list_crc: u32,
-    /// Seconds of the machine's run, suspended or not, when a client of the journal came or went last; zero: not known.
+    /// Seconds of the machine's run, suspended or not, when a client of the journal came or went last; zero:
+    /// not known.
     pub(crate) last_contact: u64,
 }
 
@@ -135,8 +136,8 @@ impl Slot {
         self.region.write(at, &copy);
     }
 
-    /// Makes the next process find nothing, whenever this one is killed: the copy that counts is the last to go, and from the front, where a torn
-    /// copy is no damage. There must be no window.
+    /// Makes the next process find nothing, whenever this one is killed: the copy that counts is the last to
+    /// go, and from the front, where a torn copy is no damage. There must be no window.
     pub(crate) fn clear(&mut self) {
         if self.sequence == 0 {
             return;
@@ -289,7 +290,8 @@ mod tests {
         assert_eq!(slot.find(), SlotContents::Damaged);
     }
 
-    /// The stores of a clearing, cut off between any two bytes: the journal, or nothing; never damage, and never an older state.
+    /// The stores of a clearing, cut off between any two bytes: the journal, or nothing; never damage, and
+    /// never an older state.
     #[test]
     fn a_clearing_torn_at_any_byte_leaves_the_newest_state_or_nothing() {
         for saves in 1..=4 {
@@ -299,7 +301,8 @@ mod tests {
             slot.clear();
             assert_eq!(slot.find(), SlotContents::Empty);
             let newest = encode(saves + 1, &state(saves));
-            // In this order: the newest to the front if it is not there, zeros to the second copy, zeros to the first.
+            // In this order: the newest to the front if it is not there, zeros to the second copy, zeros to
+            // the first.
             let mut steps: Vec<(usize, [u8; COPY_BYTES])> = vec![(0, newest)];
             steps.retain(|_| saves % 2 == 0);
             steps.extend([(COPY_BYTES, [0; COPY_BYTES]), (0, [0; COPY_BYTES])]);

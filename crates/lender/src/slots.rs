@@ -1,9 +1,11 @@
 //! The slots that no journal uses: those that are empty, and those of journals that may be forgotten.
 //!
-//! A journal that may be forgotten ([`MemberState::may_be_forgotten`](netram_proto::member::MemberState::may_be_forgotten)) is remembered as long
-//! as there is room: an old writer that wakes up is refused, and nobody lends memory to the dead. When no slot is empty, a journal that begins
-//! takes one of these: first the slots of journals that are over, then those of journals that were closed whole, the oldest first. So nodes may
-//! join a region, and logs may be made and removed, any number of times.
+//! A journal that may be forgotten
+//! ([`MemberState::may_be_forgotten`](netram_proto::member::MemberState::may_be_forgotten)) is remembered as
+//! long as there is room: an old writer that wakes up is refused, and nobody lends memory to the dead. When
+//! no slot is empty, a journal that begins takes one of these: first the slots of journals that are over,
+//! then those of journals that were closed whole, the oldest first. So nodes may join a region, and logs may
+//! be made and removed, any number of times.
 
 use std::collections::VecDeque;
 
@@ -58,7 +60,8 @@ impl SlotPool {
 
     /// A slot for a journal, with what it remembers if it is that journal's own. `None`: all are used.
     ///
-    /// Looks at each journal that may be forgotten: 65,536 at most, once when a journal's first session begins.
+    /// Looks at each journal that may be forgotten: 65,536 at most, once when a journal's first session
+    /// begins.
     pub(crate) fn take(&mut self, journal: JournalId) -> Option<(Slot, Option<SlotState>)> {
         for idle in [&mut self.retired, &mut self.closed] {
             if let Some(at) = idle.iter().position(|idle| idle.state.journal == journal) {

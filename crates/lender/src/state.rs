@@ -235,8 +235,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Held by each thread; tells when it ends. A thread that panics takes the lender with it: its memory outlives the
-/// process, and a lender that serves some journals and not others helps nobody.
+/// Held by each thread; tells when it ends. A thread that panics takes the lender with it: its memory
+/// outlives the process, and a lender that serves some journals and not others helps nobody.
 pub(crate) struct ThreadEndGuard(pub(crate) Arc<DaemonState>);
 
 impl Drop for ThreadEndGuard {

@@ -1,4 +1,5 @@
-//! Counters that a report reads while shards write them. Each has one writer, so adding needs no locked instruction.
+//! Counters that a report reads while shards write them. Each has one writer, so adding needs no locked
+//! instruction.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -1,9 +1,9 @@
 //! The crate's unsafe module: a file mapped into memory, cut into regions that are owned one by one.
 //!
-//! A [`StoreSlice`] is the only path to its bytes: regions are made by mapping a file once and by splitting, never by
-//! copying, so the borrow checker keeps readers and writers of the same bytes apart. *Other processes* are kept out
-//! by the store, not here: its file has mode 0600 and an exclusive lock, so whoever writes into it from outside is the
-//! same user and set on breaking his own lender.
+//! A [`StoreSlice`] is the only path to its bytes: regions are made by mapping a file once and by splitting,
+//! never by copying, so the borrow checker keeps readers and writers of the same bytes apart. *Other
+//! processes* are kept out by the store, not here: its file has mode 0600 and an exclusive lock, so whoever
+//! writes into it from outside is the same user and set on breaking his own lender.
 
 use std::fs::File;
 use std::io;
@@ -39,7 +39,8 @@ pub(crate) struct StoreSlice {
     mapping: Arc<Mapping>,
 }
 
-// SAFETY: a region is the only path to its bytes (see the module), so it may move between threads like a `Vec`.
+// SAFETY: a region is the only path to its bytes (see the module), so it may move between threads like a
+// `Vec`.
 unsafe impl Send for StoreSlice {}
 // SAFETY: `&StoreSlice` only reads, and writing takes `&mut StoreSlice`.
 unsafe impl Sync for StoreSlice {}
@@ -85,9 +86,11 @@ impl StoreSlice {
         Ok(())
     }
 
-    /// Touches every page, so that none of them is new to whoever writes first. Without that the region works all the same.
+    /// Touches every page, so that none of them is new to whoever writes first. Without that the region works
+    /// all the same.
     pub(crate) fn touch(&mut self) {
-        // SAFETY: the range is mapped, and `&mut self` is the only path to it; the advice changes no byte. A kernel before 5.14 refuses it.
+        // SAFETY: the range is mapped, and `&mut self` is the only path to it; the advice changes no byte. A
+        // kernel before 5.14 refuses it.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite) };
     }
 
@@ -137,8 +140,8 @@ impl StoreSlice {
         }
     }
 
-    /// Stores `bytes` at `at`, after every earlier store and before every later one: a process killed in between
-    /// leaves what the program's order says.
+    /// Stores `bytes` at `at`, after every earlier store and before every later one: a process killed in
+    /// between leaves what the program's order says.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= self.length);
         assert!(bytes.len() <= self.length - at);

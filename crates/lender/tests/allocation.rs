@@ -1,7 +1,7 @@
 //! An append costs the lender no heap allocation.
 //!
-//! A test binary of its own: the counting allocator sees every thread of the process, so the client's side of this
-//! test allocates nothing either while it counts.
+//! A test binary of its own: the counting allocator sees every thread of the process, so the client's side of
+//! this test allocates nothing either while it counts.
 
 #[allow(dead_code, reason = "the other tests need more of it")]
 #[path = "all/common/mod.rs"]

@@ -1,5 +1,5 @@
-//! A disk that can lose its power: ext4 on a loop device, whose image is copied in that moment. Whatever ext4 had not written by then is not in the copy, which
-//! is mounted in the first one's place.
+//! A disk that can lose its power: ext4 on a loop device, whose image is copied in that moment. Whatever ext4
+//! had not written by then is not in the copy, which is mounted in the first one's place.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

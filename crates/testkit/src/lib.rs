@@ -1,4 +1,5 @@
-//! What tests of netram's programs share: running them as their users do, lenders, disks, mounts, recoverable memory.
+//! What tests of netram's programs share: running them as their users do, lenders, disks, mounts, recoverable
+//! memory.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "helpers of tests, named for what they do")]
 
@@ -65,8 +66,8 @@ fn clean(mut command: Command) -> Command {
     command
 }
 
-/// Held while a process is started, and while a test closes what it has locked: a child that has not become another
-/// program yet has copies of this process's files, and with them its locks.
+/// Held while a process is started, and while a test closes what it has locked: a child that has not become
+/// another program yet has copies of this process's files, and with them its locks.
 pub fn forks() -> MutexGuard<'static, ()> {
     static FORKS: Mutex<()> = Mutex::new(());
     FORKS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -108,7 +109,8 @@ pub fn skipped(why: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED: {why}");
 }
 
-/// A library that programs load, of this package of the workspace. Cargo makes it for its own package's tests only, so it is asked for it; `cargo xtask test` has done that.
+/// A library that programs load, of this package of the workspace. Cargo makes it for its own package's tests
+/// only, so it is asked for it; `cargo xtask test` has done that.
 pub fn library(package: &str) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let directory = built();
@@ -123,7 +125,8 @@ pub fn library(package: &str) -> PathBuf {
     let mut command = Command::new("timeout");
     command.arg("500").arg(cargo).args(["build", "--quiet"]);
     command.args(["--package", package, "--profile", profile]);
-    // What cargo tells this test of its package would have build scripts run anew, and much be compiled twice.
+    // What cargo tells this test of its package would have build scripts run anew, and much be compiled
+    // twice.
     std::env::vars_os()
         .map(|(name, _)| name)
         .filter(|name| {

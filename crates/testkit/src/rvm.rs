@@ -76,7 +76,8 @@ impl RvmFixture {
         }
     }
 
-    /// Every file of the directory with its contents, but for the lock: that has the number of whoever tried last.
+    /// Every file of the directory with its contents, but for the lock: that has the number of whoever tried
+    /// last.
     pub fn contents(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut files: Vec<PathBuf> = fs::read_dir(self.directory.path())
             .unwrap()

@@ -199,7 +199,8 @@ impl PageSeal for PlainSeal {
     }
 }
 
-/// An owner with three lenders that answer anything: each slot is one page's or nobody's, and a page is kept aside until it is stashed.
+/// An owner with three lenders that answer anything: each slot is one page's or nobody's, and a page is kept
+/// aside until it is stashed.
 pub fn owner(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let settings = DirectorySettings {

@@ -87,7 +87,8 @@ pub(crate) fn database_seeds() -> Vec<Vec<u8>> {
     deeds.map(one).to_vec()
 }
 
-/// A transaction's record, behind a byte that is its kind: ranges are walked as they were counted, and the compact form is the only one.
+/// A transaction's record, behind a byte that is its kind: ranges are walked as they were counted, and the
+/// compact form is the only one.
 pub fn transaction(bytes: &[u8]) {
     let Some((kind, payload)) = bytes.split_first() else {
         return;
@@ -128,7 +129,8 @@ pub(crate) fn transaction_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A heap in a segment that is damaged: a good header, and bytes anywhere behind it. What is found lies in the heap, and no block in another.
+/// A heap in a segment that is damaged: a good header, and bytes anywhere behind it. What is found lies in
+/// the heap, and no block in another.
 pub fn heap(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let pages = 4 + usize::from(input.u8() % 16);
@@ -238,7 +240,8 @@ pub(crate) fn settings_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Words in settings and commands: addresses, keys, groups, ways to wait, spans of locks. What is read is written as what is read again.
+/// Words in settings and commands: addresses, keys, groups, ways to wait, spans of locks. What is read is
+/// written as what is read again.
 pub fn words(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

@@ -30,7 +30,8 @@ pub fn record(journal: JournalId, link: ChainPoint, epoch: u32, stable: Lsn, pay
     bytes
 }
 
-/// Frames by the wire format, as many as there are bytes for: each is parsed, has no other form, and is judged by a session.
+/// Frames by the wire format, as many as there are bytes for: each is parsed, has no other form, and is
+/// judged by a session.
 pub fn frame(bytes: &[u8]) {
     let mut session = LenderSession::default();
     let mut rest = bytes;
@@ -111,8 +112,8 @@ pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Bytes of a log, judged as a member and a scan judge them. The last bytes may be made a record that checks, so that what comes behind the
-/// checksum is reached too.
+/// Bytes of a log, judged as a member and a scan judge them. The last bytes may be made a record that checks,
+/// so that what comes behind the checksum is reached too.
 pub fn log_bytes(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let (mend, cut) = (input.u8(), usize::from(input.u8()));

@@ -1,4 +1,5 @@
-//! A fuzzer's bytes as choices: whatever they are, they choose something, and when they are used up everything is zero.
+//! A fuzzer's bytes as choices: whatever they are, they choose something, and when they are used up
+//! everything is zero.
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::wire::{FrameHeader, FrameKind};

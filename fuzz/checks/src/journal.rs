@@ -16,7 +16,8 @@ use crate::recovery::MemoryFile;
 const JOURNAL: JournalId = JournalId(0xF00D);
 const SLOT_BYTES: usize = 256;
 
-/// A view as it stands in a file, or comes from a node or a data lender: it is read again as it was, and all that is made of it can be stored.
+/// A view as it stands in a file, or comes from a node or a data lender: it is read again as it was, and all
+/// that is made of it can be stored.
 pub fn view(bytes: &[u8]) {
     let Ok(view) = View::decode(bytes) else {
         return;
@@ -86,8 +87,8 @@ pub(crate) fn view_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A small file of two slots, torn and changed anywhere: what is read was written, and what is stored next is read again. The first byte says
-/// which slots' checksums are to be made right.
+/// A small file of two slots, torn and changed anywhere: what is read was written, and what is stored next is
+/// read again. The first byte says which slots' checksums are to be made right.
 pub fn slots(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let mend = input.u8();
@@ -146,8 +147,9 @@ pub(crate) fn slots_seeds() -> Vec<Vec<u8>> {
     vec![with(0), with(3), with(6), with(0x16), vec![7]]
 }
 
-/// A log on a damaged disk: a good one, into which the bytes are written somewhere, with checksums made right or not. It is opened and
-/// recovered or refused; nothing is called recovered that another scan does not find.
+/// A log on a damaged disk: a good one, into which the bytes are written somewhere, with checksums made right
+/// or not. It is opened and recovered or refused; nothing is called recovered that another scan does not
+/// find.
 pub fn log(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let (records, mend) = (input.u8() % 6, input.u8());

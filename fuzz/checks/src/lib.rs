@@ -1,8 +1,10 @@
-//! What fuzzers feed with bytes: every parser that reads what a stranger sends or a damaged disk gives, and the machines behind them.
+//! What fuzzers feed with bytes: every parser that reads what a stranger sends or a damaged disk gives, and
+//! the machines behind them.
 //!
-//! A [`FuzzTarget`] is a function of bytes that returns, or panics because something does not hold that must, whatever the bytes are. It does not
-//! matter who chooses them: `fuzz/` lets libFuzzer, and this crate's test runs all seeds and every file in `fuzz/cases` with the ordinary
-//! toolchain. `docs/testing.md` says how both are run.
+//! A [`FuzzTarget`] is a function of bytes that returns, or panics because something does not hold that must,
+//! whatever the bytes are. It does not matter who chooses them: `fuzz/` lets libFuzzer, and this crate's test
+//! runs all seeds and every file in `fuzz/cases` with the ordinary toolchain. `docs/testing.md` says how both
+//! are run.
 //!
 //! | module | feeds |
 //! |---|---|

@@ -60,8 +60,8 @@ struct MemberBench {
     places: Vec<Lsn>,
 }
 
-/// Frames in any order, by any writer and of any reign. Some carry records that follow on, for the member takes no others. Now and then the
-/// lender's process is killed.
+/// Frames in any order, by any writer and of any reign. Some carry records that follow on, for the member
+/// takes no others. Now and then the lender's process is killed.
 pub fn member(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let mut bench = MemberBench {
@@ -241,8 +241,8 @@ impl MemberBench {
         }
     }
 
-    /// The lender's process is killed, and another takes its memory over. Of a window whose writer has it begin amidst a record the member
-    /// cannot tell; that writer can give its window up in better ways.
+    /// The lender's process is killed, and another takes its memory over. Of a window whose writer has it
+    /// begin amidst a record the member cannot tell; that writer can give its window up in better ways.
     fn restart(&mut self) {
         let state = *self.member.state();
         let again = Member::restore(JOURNAL, Incarnation(42), state, &self.window);

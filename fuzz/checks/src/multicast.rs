@@ -30,7 +30,8 @@ pub(crate) fn datagram_seeds() -> Vec<Vec<u8>> {
     vec![tune.encode().to_vec(), vec![1; 72]]
 }
 
-/// Pieces of a log in any order, some twice and some never: what comes out follows on, what is kept is bounded, and no number counts twice.
+/// Pieces of a log in any order, some twice and some never: what comes out follows on, what is kept is
+/// bounded, and no number counts twice.
 pub fn gather(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let mut gather = Reassembly::default();
@@ -91,7 +92,8 @@ pub(crate) fn gather_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A writer whose three lenders answer anything: what is acknowledged is there, only grows, and is never taken back.
+/// A writer whose three lenders answer anything: what is acknowledged is there, only grows, and is never
+/// taken back.
 pub fn writer(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let choice = input.u8();

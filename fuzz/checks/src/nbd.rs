@@ -23,8 +23,9 @@ fn offers() -> Vec<ExportOffer> {
     vec![offer("first", false), offer("second", true)]
 }
 
-/// Options of a handshake, under each of the three policies: it takes bytes or starves, answers in whole replies, and ends. The first byte
-/// says which policy; the second, how many bytes come before those that would be encrypted.
+/// Options of a handshake, under each of the three policies: it takes bytes or starves, answers in whole
+/// replies, and ends. The first byte says which policy; the second, how many bytes come before those that
+/// would be encrypted.
 pub fn handshake(bytes: &[u8]) {
     let Some(([policy, clear], input)) = bytes.split_first_chunk() else {
         return;
@@ -187,7 +188,8 @@ pub(crate) fn request_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A whole connection over a socket: the handshake, then requests. Whatever comes, the server ends, and every byte that it has sent is a reply.
+/// A whole connection over a socket: the handshake, then requests. Whatever comes, the server ends, and every
+/// byte that it has sent is a reply.
 pub fn session(bytes: &[u8]) {
     let Some((how, bytes)) = bytes.split_first() else {
         return;
@@ -219,7 +221,8 @@ pub fn session(bytes: &[u8]) {
             Some(CHUNK_MAGIC) => CHUNK_BYTES + number(16),
             Some(EXTENDED_CHUNK_MAGIC) => EXTENDED_CHUNK_BYTES + number(28),
             Some(_) if rest.starts_with(&OPTION_REPLY_MAGIC.to_be_bytes()) => 20 + number(16),
-            // How long a simple reply is only its request tells; and the old way of choosing has an answer without a beginning.
+            // How long a simple reply is only its request tells; and the old way of choosing has an answer
+            // without a beginning.
             Some(SIMPLE_REPLY_MAGIC) if how & 1 == 0 => return,
             Some(SIMPLE_REPLY_MAGIC) => SIMPLE_BYTES,
             _ if how & 8 != 0 || how & 1 == 0 => return,

@@ -201,7 +201,8 @@ fn join(journal: u128) -> JoinRequest {
     }
 }
 
-/// A region's server, told anything over four links: no lock ever has two writers, and what it has for a link is bounded.
+/// A region's server, told anything over four links: no lock ever has two writers, and what it has for a link
+/// is bounded.
 pub fn server(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let config = ServerConfig {

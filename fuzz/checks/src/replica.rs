@@ -108,7 +108,8 @@ pub(crate) fn bodies_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A replica in a session that says anything: what it has its driver do is in bounds, and what it calls flushed is what was written.
+/// A replica in a session that says anything: what it has its driver do is in bounds, and what it calls
+/// flushed is what was written.
 pub fn session(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let view = View {

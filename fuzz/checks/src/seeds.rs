@@ -5,7 +5,8 @@ use std::{env, fs};
 
 use crate::targets::InputSource;
 
-/// The directory to write seeds into. Beside it, in files of its name: how long inputs may be, and whose they are.
+/// The directory to write seeds into. Beside it, in files of its name: how long inputs may be, and whose they
+/// are.
 const DIRECTORY: &str = "NETRAM_FUZZ_SEEDS";
 
 /// Writes seeds if the environment says where to. It fails like a program's beginning: by a panic.

@@ -29,7 +29,8 @@ pub(crate) fn possible() -> Result<(), String> {
 }
 
 impl BenchMount {
-    /// Mounts a new directory whose syncs wait for one lender, or for a disk whose own take `slower_us` longer.
+    /// Mounts a new directory whose syncs wait for one lender, or for a disk whose own take `slower_us`
+    /// longer.
     pub(crate) fn begin(
         site: &Testbed,
         lender: &NetAddress,

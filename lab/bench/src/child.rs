@@ -1,8 +1,8 @@
 //! Child processes of a measurement: started from this program, ended with it.
 //!
-//! A floor measured between two threads of one process would not be the floor of two processes, so the echo server,
-//! the delaying proxy and the lenders are processes. Each says on its standard output when it is ready; each is
-//! ended when its guard is dropped, and by the kernel if this process dies first.
+//! A floor measured between two threads of one process would not be the floor of two processes, so the echo
+//! server, the delaying proxy and the lenders are processes. Each says on its standard output when it is
+//! ready; each is ended when its guard is dropped, and by the kernel if this process dies first.
 
 use std::fs;
 use std::io::Read;

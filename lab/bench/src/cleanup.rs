@@ -1,7 +1,8 @@
 //! What must not outlive a measurement that a signal ends, for no guard is dropped then.
 //!
-//! Its threads may be just making something, so nothing is safely gone while they run. The process therefore becomes another
-//! program, [`CleanupJob`], in its own place: the kernel ends all threads first, and whoever waits for the process waits for the cleaning.
+//! Its threads may be just making something, so nothing is safely gone while they run. The process therefore
+//! becomes another program, [`CleanupJob`], in its own place: the kernel ends all threads first, and whoever
+//! waits for the process waits for the cleaning.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -125,8 +126,8 @@ impl CleanupJob {
     }
 }
 
-/// Most were killed by the kernel, with the thread that had started them; one that was just starting had not asked for it. One that the kernel does not let go of
-/// must not hold up the rest.
+/// Most were killed by the kernel, with the thread that had started them; one that was just starting had not
+/// asked for it. One that the kernel does not let go of must not hold up the rest.
 fn kill_children() {
     for _ in 0..POLLS_MAX {
         for child in children() {
@@ -161,8 +162,8 @@ fn children() -> Vec<Pid> {
 }
 
 impl CleanupItem {
-    /// Processes end before what they swap to is taken away; and that, and what is mounted, before the directories that they are in, or
-    /// their contents would be removed one by one.
+    /// Processes end before what they swap to is taken away; and that, and what is mounted, before the
+    /// directories that they are in, or their contents would be removed one by one.
     fn cleanup_rank(&self) -> u8 {
         match self {
             #[cfg(feature = "experiments")]
@@ -194,7 +195,8 @@ impl CleanupItem {
     }
 }
 
-/// Unmounts it whoever uses it, and lets the directory be removed: `netram mount` keeps it from everybody until it gives it back itself.
+/// Unmounts it whoever uses it, and lets the directory be removed: `netram mount` keeps it from everybody
+/// until it gives it back itself.
 pub(crate) fn unmount(directory: &Path) -> io::Result<()> {
     let mut command = Command::new("umount");
     command

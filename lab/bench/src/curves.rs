@@ -62,7 +62,8 @@ pub struct PointRounds<C> {
     pub cells: Vec<C>,
 }
 
-/// Measures each place on each curve, so many times. Within a round and a place the curves take turns: a disturbance hits all.
+/// Measures each place on each curve, so many times. Within a round and a place the curves take turns: a
+/// disturbance hits all.
 pub fn interleaved<C>(
     rounds: usize,
     values: &[u64],

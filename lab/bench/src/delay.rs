@@ -1,8 +1,9 @@
-//! A longer wire, or a narrower one: a process that forwards one address to another, holds every byte back for a while, and lets no more
-//! through than it is told.
+//! A longer wire, or a narrower one: a process that forwards one address to another, holds every byte back
+//! for a while, and lets no more through than it is told.
 //!
-//! This stands for a network with a longer round trip. It adds its own cost too (two more sockets), so a floor to
-//! compare with goes through a process of the same kind; results are labelled with the round trip asked for.
+//! This stands for a network with a longer round trip. It adds its own cost too (two more sockets), so a
+//! floor to compare with goes through a process of the same kind; results are labelled with the round trip
+//! asked for.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -21,7 +22,8 @@ use crate::socket::{RawListener, RawSocket};
 const PIECE_BYTES: usize = 64 * 1024;
 /// Pieces under way in one direction; more stay in the socket, as on a wire whose queue is full.
 const PIECES_MAX: usize = 4096;
-/// What is read at once arrives at once: where the wire is narrow, no more than it lets through in this time, in µs.
+/// What is read at once arrives at once: where the wire is narrow, no more than it lets through in this time,
+/// in µs.
 const NARROW_US: u32 = 64;
 /// How much may wait to go through a narrow wire: the queue of a switch, not one of seconds.
 const QUEUE_TIME_MAX: Duration = Duration::from_millis(1);
@@ -135,14 +137,16 @@ struct DelayLine {
     /// When all that has been taken is through.
     transmitted_at: Option<Instant>,
     pieces: VecDeque<(Instant, Vec<u8>)>,
-    /// The sender has closed. What it sent before arrives all the same, as it does on a wire; then its end does.
+    /// The sender has closed. What it sent before arrives all the same, as it does on a wire; then its end
+    /// does.
     closed: bool,
     /// All has arrived, the end too.
     ended: bool,
 }
 
 impl DelayLine {
-    /// Takes what has arrived and hands over what is due. Whether something is under way; `None`: the connection broke.
+    /// Takes what has arrived and hands over what is due. Whether something is under way; `None`: the
+    /// connection broke.
     fn pump(
         &mut self,
         from: &RawSocket,
@@ -182,12 +186,14 @@ impl DelayLine {
     }
 }
 
-/// Forwards every connection to `target`, each in a thread. Returns when the system gives no more connections.
+/// Forwards every connection to `target`, each in a thread. Returns when the system gives no more
+/// connections.
 fn serve(gate: &RawListener, target: &NetAddress, nature: WireProfile) -> Result<(), BenchError> {
     loop {
         let near = gate.accept()?;
         let target = target.clone();
-        // An error ends the connection, which both sides then see; the next connection finds a process in order.
+        // An error ends the connection, which both sides then see; the next connection finds a process in
+        // order.
         std::thread::spawn(move || relay(&near, &target, nature));
     }
 }
@@ -210,7 +216,8 @@ fn forward(near: &RawSocket, far: &RawSocket, nature: WireProfile) {
         match (moved, moved_back) {
             (Some(false), Some(false)) => (),
             (Some(_), Some(_)) => busy = Instant::now(),
-            // Nobody hears the answers any more, but what was asked before is on its way; and the other way round.
+            // Nobody hears the answers any more, but what was asked before is on its way; and the other way
+            // round.
             (Some(true), None) | (None, Some(true)) => busy = Instant::now(),
             _ => return,
         }
@@ -222,8 +229,8 @@ fn forward(near: &RawSocket, far: &RawSocket, nature: WireProfile) {
     }
 }
 
-/// Sleeps until a side that has not closed says something or closes, or for nothing: the loop finds out. A side that
-/// has closed would wake it at once and always.
+/// Sleeps until a side that has not closed says something or closes, or for nothing: the loop finds out. A
+/// side that has closed would wake it at once and always.
 fn sleep(sides: &[(&RawSocket, &DelayLine)]) {
     let timeout = Timespec {
         tv_sec: 1,

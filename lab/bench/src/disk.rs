@@ -16,14 +16,15 @@ const OVERWRITTEN_BYTES: usize = 8 << 20;
 /// Bytes of one read.
 const READ_BYTES: usize = 1 << 20;
 
-/// Writes at the end of a growing file, each write synced: the file's size changes, which costs a journal commit of
-/// the file system's own.
+/// Writes at the end of a growing file, each write synced: the file's size changes, which costs a journal
+/// commit of the file system's own.
 pub fn sync_appends(directory: &Path, bytes: usize, count: usize) -> Result<LatencySummary, BenchError> {
     let file = tempfile::tempfile_in(directory).context("make a file to sync")?;
     synced(&file, bytes, count, usize::MAX)
 }
 
-/// Overwrites a file that has its blocks already, each write synced: the least that durable means on this disk.
+/// Overwrites a file that has its blocks already, each write synced: the least that durable means on this
+/// disk.
 pub fn sync_overwrites(directory: &Path, bytes: usize, count: usize) -> Result<LatencySummary, BenchError> {
     let mut file = tempfile::tempfile_in(directory).context("make a file to sync")?;
     file.write_all(&vec![1; OVERWRITTEN_BYTES])

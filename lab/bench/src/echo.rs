@@ -155,8 +155,8 @@ pub fn rested_round(
     rounds(pingers, time, rest, exchange)
 }
 
-/// Exchanges with one after the other for a while, waiting as they do, and rests behind that. A time is that of all of them, one after the
-/// other.
+/// Exchanges with one after the other for a while, waiting as they do, and rests behind that. A time is that
+/// of all of them, one after the other.
 pub fn chain(pingers: &[EchoClient], time: Duration, rest: Duration) -> Result<LatencySummary, BenchError> {
     rounds(pingers, time, rest, |pingers, request, reply| {
         pingers.iter().try_for_each(|pinger| {

@@ -4,7 +4,8 @@ use std::error::Error;
 use std::fmt::Display;
 use std::path::PathBuf;
 
-/// A failed measurement. All variants have one reaction, to tell the person who asked; they differ in what is told.
+/// A failed measurement. All variants have one reaction, to tell the person who asked; they differ in what is
+/// told.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The environment refused something: a file, a socket, a process.

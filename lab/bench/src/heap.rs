@@ -1,7 +1,9 @@
-//! The persistent heap: what allocating and freeing costs beside malloc and free, and what a long load does to it.
+//! The persistent heap: what allocating and freeing costs beside malloc and free, and what a long load does
+//! to it.
 //!
-//! Blocks are taken and freed in transactions of many, committed lazily to a journal on the local disk: what is
-//! measured is the heap and its share of the commit, not the disk. The truncation thread runs, as in a program.
+//! Blocks are taken and freed in transactions of many, committed lazily to a journal on the local disk: what
+//! is measured is the heap and its share of the commit, not the disk. The truncation thread runs, as in a
+//! program.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! Measurements of netram, each taken beside its floor in the same run.
 //!
-//! A commit's latency means nothing by itself: it is compared with a bare exchange of the same bytes over the same
-//! kind of socket on the same cores, and with `fdatasync` on the same disk. Rounds of each alternate, and what is
-//! reported is the median over rounds, so that a disturbance hits both or neither.
+//! A commit's latency means nothing by itself: it is compared with a bare exchange of the same bytes over the
+//! same kind of socket on the same cores, and with `fdatasync` on the same disk. Rounds of each alternate,
+//! and what is reported is the median over rounds, so that a disturbance hits both or neither.
 //!
 //! | module | measures |
 //! |---|---|
@@ -30,8 +30,8 @@
 //! | [`progress`] | what whoever watches an experiment is told |
 //! | [`histogram`], [`machine`] | percentiles, cores, load, processor time |
 //!
-//! Nothing here prints but the child processes, which say on their standard output where they listen; results are
-//! values for the command line to show.
+//! Nothing here prints but the child processes, which say on their standard output where they listen; results
+//! are values for the command line to show.
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(feature = "experiments"),

@@ -17,7 +17,8 @@ pub struct MachineInfo {
     pub cores: usize,
     /// The kernel's release.
     pub kernel: String,
-    /// Runnable processes in the last minute, when the measurement began. Much above the cores in use: do not believe.
+    /// Runnable processes in the last minute, when the measurement began. Much above the cores in use: do not
+    /// believe.
     pub load: f64,
 }
 

@@ -1,7 +1,8 @@
-//! Two network namespaces joined by a veth pair: two machines, as far as the network's code goes. Needs root and `ip`.
+//! Two network namespaces joined by a veth pair: two machines, as far as the network's code goes. Needs root
+//! and `ip`.
 //!
-//! The client's threads enter the first, the lender is started in the second, and nothing of the machine's own network is
-//! touched.
+//! The client's threads enter the first, the lender is started in the second, and nothing of the machine's
+//! own network is touched.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -60,8 +61,8 @@ impl NamespacePair {
         Ok(pair)
     }
 
-    /// Lets the client's half send so many megabits a second and no more, as a network card of that kind would. Needs
-    /// the `tc` command.
+    /// Lets the client's half send so many megabits a second and no more, as a network card of that kind
+    /// would. Needs the `tc` command.
     pub fn shape(&self, megabits: u32) -> Result<(), BenchError> {
         let rate = format!("{megabits}mbit");
         tool(
@@ -86,8 +87,8 @@ impl NamespacePair {
         .map(drop)
     }
 
-    /// Moves the calling thread, and those it starts from now on, into the client's namespace. There is no way back for
-    /// the thread: let it be one that ends.
+    /// Moves the calling thread, and those it starts from now on, into the client's namespace. There is no
+    /// way back for the thread: let it be one that ends.
     pub fn enter(&self) -> Result<(), BenchError> {
         let path = PathBuf::from("/run/netns").join(&self.client);
         let what = format_args!("enter the network namespace {}", self.client);
@@ -95,7 +96,8 @@ impl NamespacePair {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).context(what)
     }
 
-    /// Bytes that the client's half has sent so far, frames and all. To be asked by a thread that has entered.
+    /// Bytes that the client's half has sent so far, frames and all. To be asked by a thread that has
+    /// entered.
     pub fn sent_bytes(&self) -> Result<u64, BenchError> {
         let text = std::fs::read_to_string(THREAD_DEVICES).context("count what a link has carried")?;
         sent_bytes_of(&text).ok_or_else(|| {
@@ -103,8 +105,8 @@ impl NamespacePair {
         })
     }
 
-    /// A command that starts `program` in the client's namespace, in its own place. Unlike `ip netns exec`, `nsenter` leaves
-    /// the mounts alone: a copy of them would hold up whoever unmounts something.
+    /// A command that starts `program` in the client's namespace, in its own place. Unlike `ip netns exec`,
+    /// `nsenter` leaves the mounts alone: a copy of them would hold up whoever unmounts something.
     pub(crate) fn on_client(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command

@@ -1,8 +1,9 @@
 //! OO7 on recoverable memory: the same operations with the local disk and with members.
 //!
-//! The database is built once a row of lenders. For each operation its segment is mapped anew and the file dropped from the
-//! kernel's cache, as far as the kernel lets it go: the first repetition is *cold*. *Hot* is the mean of those after
-//! it but the last. What is logged is counted in a repetition of its own, which is not timed.
+//! The database is built once a row of lenders. For each operation its segment is mapped anew and the file
+//! dropped from the kernel's cache, as far as the kernel lets it go: the first repetition is *cold*. *Hot* is
+//! the mean of those after it but the last. What is logged is counted in a repetition of its own, which is
+//! not timed.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -88,8 +89,8 @@ struct Oo7Setup {
 
 type HeapStore<'h> = ObjectGraph<HeapSpace<'h, CountingLog<Journal>, RealStorage>>;
 
-/// Builds a database and measures the operations on it; audits it in the end, because a figure of a broken one would
-/// mean nothing.
+/// Builds a database and measures the operations on it; audits it in the end, because a figure of a broken
+/// one would mean nothing.
 pub fn measure(
     site: &Testbed,
     spec: &Oo7Spec,
@@ -136,7 +137,8 @@ fn lenders(site: &Testbed, spec: &Oo7Spec) -> Result<Vec<LenderProcess>, BenchEr
     (0..spec.members).map(lender).collect()
 }
 
-/// Bytes of the window, of which a record may take half, and of the log. A medium t5do logs every document: 10 MB.
+/// Bytes of the window, of which a record may take half, and of the log. A medium t5do logs every document:
+/// 10 MB.
 fn log_bytes(database: &Oo7Parameters) -> (u64, u64) {
     match database.size {
         DatabaseSize::Tiny | DatabaseSize::Small => (8 << 20, 64 << 20),
@@ -273,8 +275,8 @@ impl Oo7Setup {
     }
 }
 
-/// What must be done around an operation so that it can be repeated: documents that were changed are changed back,
-/// what was inserted is deleted.
+/// What must be done around an operation so that it can be repeated: documents that were changed are changed
+/// back, what was inserted is deleted.
 #[derive(Clone, Copy)]
 pub(crate) struct OperationFixture {
     pub(crate) before: Option<Operation>,

@@ -15,8 +15,8 @@ use crate::testbed::{CoreAssignment, LenderSpec, OpenJournal, SocketKind, Testbe
 
 /// Bytes of each client's log.
 const LOG_BYTES: u64 = 16 << 20;
-/// Clients here share one disk with their lender's machine, which clients elsewhere would not: a rare background sync
-/// keeps the disk out of a measurement of the lender.
+/// Clients here share one disk with their lender's machine, which clients elsewhere would not: a rare
+/// background sync keeps the disk out of a measurement of the lender.
 const DISK_DELAY: Duration = Duration::from_millis(20);
 /// A part of the time that is not measured, at its start.
 const WARM_UP_PART: u32 = 5;

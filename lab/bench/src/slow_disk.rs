@@ -1,7 +1,8 @@
 //! A MODELLED slow disk for programs of other people: a preloaded library lets their syncs take longer.
 //!
-//! Only files on one device are slowed, so that what is mounted by netram, or on a volume, takes what it takes. netram's own
-//! processes make system calls past the C library, and are told of the slower disk by their own settings.
+//! Only files on one device are slowed, so that what is mounted by netram, or on a volume, takes what it
+//! takes. netram's own processes make system calls past the C library, and are told of the slower disk by
+//! their own settings.
 
 use std::fmt;
 use std::fs::File;
@@ -36,7 +37,8 @@ impl SlowDisk {
         Ok(SlowDisk { library })
     }
 
-    /// The environment in which a program finds every sync of a file on `place`'s device to take `microseconds` longer.
+    /// The environment in which a program finds every sync of a file on `place`'s device to take
+    /// `microseconds` longer.
     pub fn environment(
         &self,
         place: &Path,
@@ -45,7 +47,8 @@ impl SlowDisk {
         self.environment_with(place, format_args!("{microseconds}"))
     }
 
-    /// The same, and longer still for the bytes that it has written since the sync before, of which the disk takes so many MB a second.
+    /// The same, and longer still for the bytes that it has written since the sync before, of which the disk
+    /// takes so many MB a second.
     pub fn environment_of_rate(
         &self,
         place: &Path,

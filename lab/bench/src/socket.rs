@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, ErrorContext};
 
-/// How long a socket is polled before the thread sleeps. Far above a round trip, so that a measured exchange never
-/// sleeps; and the process is quiet while something else is measured.
+/// How long a socket is polled before the thread sleeps. Far above a round trip, so that a measured exchange
+/// never sleeps; and the process is quiet while something else is measured.
 const SPIN: Duration = Duration::from_millis(2);
 
 /// What a thread does between two polls that find nothing.

@@ -1,4 +1,5 @@
-//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without, a file that is mapped, and signals that are ignored.
+//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without, a
+//! file that is mapped, and signals that are ignored.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -101,7 +102,8 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps so many 8-byte values of a file that has as many, that nobody else has, and that stays as long as it is.
+    /// Maps so many 8-byte values of a file that has as many, that nobody else has, and that stays as long as
+    /// it is.
     pub(crate) fn new(file: &File, words: usize) -> io::Result<MappedFile> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -121,8 +123,8 @@ impl MappedFile {
     }
 
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: so many values are mapped there, to be read and written, as long as `self` lives, and are reached through it only;
-        // pages are aligned, and every pattern of bits is a value.
+        // SAFETY: so many values are mapped there, to be read and written, as long as `self` lives, and are
+        // reached through it only; pages are aligned, and every pattern of bits is a value.
         unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.words) }
     }
 }

@@ -1,4 +1,5 @@
-//! Where a measurement takes place: a temporary directory, a cluster key, and lenders as processes of their own.
+//! Where a measurement takes place: a temporary directory, a cluster key, and lenders as processes of their
+//! own.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -346,8 +347,9 @@ impl CoreAssignment {
         self.cores[0]
     }
 
-    /// The core of one of several clients: from the last core downward, while lenders take theirs upward. `None` where
-    /// there are too few cores for that: clients that shared one while others idle would be measured unfairly.
+    /// The core of one of several clients: from the last core downward, while lenders take theirs upward.
+    /// `None` where there are too few cores for that: clients that shared one while others idle would be
+    /// measured unfairly.
     pub fn client_of(&self, index: usize, clients: usize) -> Option<usize> {
         let count = self.cores.len();
         if clients == 1 {

@@ -1,8 +1,9 @@
-//! A client that is there to be killed: runs TPC-A and keeps, outside of its own memory, what was acknowledged to it.
+//! A client that is there to be killed: runs TPC-A and keeps, outside of its own memory, what was
+//! acknowledged to it.
 //!
-//! The number of the last acknowledged transaction is written to a file after the acknowledgement and before the next
-//! transaction. The kernel has it then, so it outlives the process; a transaction that the process did not live to
-//! report is in doubt, and only one can be.
+//! The number of the last acknowledged transaction is written to a file after the acknowledgement and before
+//! the next transaction. The kernel has it then, so it outlives the process; a transaction that the process
+//! did not live to report is in doubt, and only one can be.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,8 +1,8 @@
-//! An audit: every object, every reference both ways, every index entry; and a digest by which two stores, or two
-//! moments, are compared.
+//! An audit: every object, every reference both ways, every index entry; and a digest by which two stores, or
+//! two moments, are compared.
 //!
-//! The digest is over values and over references as ids, in the order of ids: it does not depend on where objects lie,
-//! nor on the order in a bag.
+//! The digest is over values and over references as ids, in the order of ids: it does not depend on where
+//! objects lie, nor on the order in a bag.
 
 use std::collections::HashMap;
 

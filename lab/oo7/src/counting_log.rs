@@ -1,8 +1,8 @@
 //! Counts what commits log, as the table of OSDI'94 does: ranges, unique bytes, message bytes, pages.
 //!
-//! [`CountingLog`] is a log that looks at the records on their way to another: what is counted is what is really logged,
-//! the store's own bookkeeping and the heap's included. Looking costs time; it is switched on for the transactions
-//! that are to be counted.
+//! [`CountingLog`] is a log that looks at the records on their way to another: what is counted is what is
+//! really logged, the store's own bookkeeping and the heap's included. Looking costs time; it is switched on
+//! for the transactions that are to be counted.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

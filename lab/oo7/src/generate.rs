@@ -1,10 +1,10 @@
 //! Builds a database: the order of the random draws is a part of the benchmark.
 //!
-//! Seeded once. Modules first, each with its tree of assemblies, depth first: type, date, then for a base assembly
-//! the ids of its private composites (out of its module's) and of its shared ones (out of all), which are only
-//! remembered. Then composites in the order of their ids: type, date, the parts (type, date, x, y, document), then for
-//! each part its connections (the first to the next part, the others to any part of the composite; type, length);
-//! last, the base assemblies that chose it.
+//! Seeded once. Modules first, each with its tree of assemblies, depth first: type, date, then for a base
+//! assembly the ids of its private composites (out of its module's) and of its shared ones (out of all),
+//! which are only remembered. Then composites in the order of their ids: type, date, the parts (type, date,
+//! x, y, document), then for each part its connections (the first to the next part, the others to any part of
+//! the composite; type, length); last, the base assemblies that chose it.
 
 use crate::error::Oo7Error;
 use crate::random::Oo7Random;
@@ -21,8 +21,8 @@ use crate::text;
 /// The seed of every database.
 pub const SEED: u64 = 1;
 
-/// Builds the database of the parameters in an empty store. One transaction a module, one a composite, so that none
-/// is large.
+/// Builds the database of the parameters in an empty store. One transaction a module, one a composite, so
+/// that none is large.
 pub fn build<S: Oo7Store>(store: &S, parameters: &Oo7Parameters) -> Result<(), Oo7Error> {
     let mut trees = AssemblyTrees {
         parameters,

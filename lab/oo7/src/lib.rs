@@ -1,8 +1,8 @@
 //! OO7, the benchmark of object databases, on any store.
 //!
 //! A design library of composite parts, each a graph of atomic parts, below a tree of assemblies; traversals,
-//! queries and structural changes over it. The database and the operations are written once, over [`Oo7Store`]; what is
-//! measured is the store. Layout, golden values and deviations: `docs/oo7.md`.
+//! queries and structural changes over it. The database and the operations are written once, over
+//! [`Oo7Store`]; what is measured is the store. Layout, golden values and deviations: `docs/oo7.md`.
 //!
 //! ```
 //! use netram_oo7::{Operation, Parameters, Plain, Size, Store, Work, build};

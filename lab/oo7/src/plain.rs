@@ -1,4 +1,5 @@
-//! The store in ordinary structures, as a program without a database would have it: what others are compared with.
+//! The store in ordinary structures, as a program without a database would have it: what others are compared
+//! with.
 //!
 //! Objects stand in vectors and name each other by their places. One transaction at a time. It cannot undo: a
 //! transaction that changed something and was dropped leaves a store that refuses everything.

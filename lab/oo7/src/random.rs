@@ -1,7 +1,8 @@
 //! The benchmark's own random numbers: the same everywhere, for ever.
 //!
-//! Golden values depend on them. The generator is SplitMix64: the state advances by a constant, a number is the
-//! state mixed. A number below a bound is the product's upper half, so that no two machines round otherwise.
+//! Golden values depend on them. The generator is SplitMix64: the state advances by a constant, a number is
+//! the state mixed. A number below a bound is the product's upper half, so that no two machines round
+//! otherwise.
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]

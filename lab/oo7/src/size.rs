@@ -126,16 +126,16 @@ impl Oo7Parameters {
         self.base_assemblies() * COMPOSITES_PER_ASSEMBLY
     }
 
-    /// Bytes under each lock of a shared region whose modules have heaps of their own, with as much again: all of a module, or the
-    /// indexes of all.
+    /// Bytes under each lock of a shared region whose modules have heaps of their own, with as much again:
+    /// all of a module, or the indexes of all.
     pub fn lock_span_bytes(&self) -> u64 {
         let module = self.with_modules(1).heap_bytes();
         let nodes = 2 * self.all_parts() + 3 * self.all_composites() + self.all_base_assemblies();
         module.max((u64::from(nodes) * 96 + (1 << 20)).next_multiple_of(4096))
     }
 
-    /// Bytes of a persistent heap in which the database has room, with as much again for structural changes and for
-    /// the documents that move.
+    /// Bytes of a persistent heap in which the database has room, with as much again for structural changes
+    /// and for the documents that move.
     pub fn heap_bytes(&self) -> u64 {
         let connections = u64::from(self.connections);
         let part = 88 + 40 * connections + 32 * connections + 2 * 48;

@@ -1,9 +1,9 @@
 //! What the benchmark needs of a store.
 //!
-//! The database and the operations are written once, over these two traits. They name objects by references of the
-//! store's own kind and ask for what an operation needs at that step: a store in memory answers from the object in
-//! place, a store of rows with one statement. Nothing is serialised that the store does not serialise itself, and a
-//! change names what changes, so that eight bytes can be eight bytes.
+//! The database and the operations are written once, over these two traits. They name objects by references
+//! of the store's own kind and ask for what an operation needs at that step: a store in memory answers from
+//! the object in place, a store of rows with one statement. Nothing is serialised that the store does not
+//! serialise itself, and a change names what changes, so that eight bytes can be eight bytes.
 //!
 //! Methods that fill a vector add to it.
 
@@ -131,7 +131,8 @@ pub const INDEXES: [Oo7Index; 7] = [
 
 /// An open transaction. Dropping it without a commit takes its changes back, where the store can undo.
 ///
-/// It may keep others from changing what it reads until it ends: whoever has one open waits for no other thread.
+/// It may keep others from changing what it reads until it ends: whoever has one open waits for no other
+/// thread.
 pub trait Oo7Transaction {
     /// A module.
     type Module: ObjectRef;

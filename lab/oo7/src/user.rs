@@ -6,11 +6,13 @@
 //! | 1 to *n* | the heap of each module: assemblies, composites, documents, parts |
 //! | *n* + 1 to 2*n* | a mark of each module's user: how many transactions it has committed |
 //!
-//! Under lock 0, if only shared, everything stands still but parts' values and documents: a user chooses under it what to do. Then it does
-//! that in another transaction, under the locks of the modules that its choice names.
+//! Under lock 0, if only shared, everything stands still but parts' values and documents: a user chooses
+//! under it what to do. Then it does that in another transaction, under the locks of the modules that its
+//! choice names.
 //!
-//! The mark is changed by each transaction of its user. So who takes over from one that was killed knows how far it had come, and
-//! which of its commits had not been told; it chooses as often and forgets that, and goes on where the other ended.
+//! The mark is changed by each transaction of its user. So who takes over from one that was killed knows how
+//! far it had come, and which of its commits had not been told; it chooses as often and forgets that, and
+//! goes on where the other ended.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -41,7 +43,8 @@ pub enum LockAcquisition {
     /// All at once, sorted: nobody dies.
     #[default]
     Together,
-    /// A step's when it comes to it, as a program does that does not know yet. Who dies of one tries again with all together.
+    /// A step's when it comes to it, as a program does that does not know yet. Who dies of one tries again
+    /// with all together.
     AsMet,
 }
 

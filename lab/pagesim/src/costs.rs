@@ -38,7 +38,8 @@ pub struct NamedMachine {
     pub software_word: f64,
 }
 
-/// A processor of today with the disk of today. What a fault costs is the kernel's notice to a handler of the program's own (`userfaultfd`), 7.6 us.
+/// A processor of today with the disk of today. What a fault costs is the kernel's notice to a handler of the
+/// program's own (`userfaultfd`), 7.6 us.
 const TODAY: MachineCosts = MachineCosts {
     clock_hz: 3e9,
     local_word: 1.0,
@@ -110,8 +111,8 @@ pub const MACHINES: [NamedMachine; 5] = [
 ];
 
 impl MachineCosts {
-    /// Table 1 of the paper. Its clock is not printed: with 110 MHz, and every page written and read with the processor waiting, its figure for TRANS under DISK is that
-    /// of the printed costs.
+    /// Table 1 of the paper. Its clock is not printed: with 110 MHz, and every page written and read with the
+    /// processor waiting, its figure for TRANS under DISK is that of the printed costs.
     pub const MASCOTS96: MachineCosts = MachineCosts {
         clock_hz: 110e6,
         local_word: 1.0,
@@ -124,7 +125,8 @@ impl MachineCosts {
         page_bytes: 8192.0,
     };
 
-    /// The same over another network. A word takes as much longer or shorter as a page does: without that, the paper's figure 2 would contradict its text.
+    /// The same over another network. A word takes as much longer or shorter as a page does: without that,
+    /// the paper's figure 2 would contradict its text.
     pub fn with_network_rate(self, rate: f64) -> MachineCosts {
         MachineCosts {
             remote_word: self.remote_word * self.network_rate / rate,

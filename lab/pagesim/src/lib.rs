@@ -1,8 +1,9 @@
 //! The study of paging policies: would remote memory help this program, and under which policy?
 //!
-//! A program runs, and every reference that it makes goes through models of the memory of a machine, one a policy, all in one pass
-//! (Markatos, MASCOTS'96, section 3). The policies are those of [`netram_far_machine::paging`], which the pager obeys as well; this crate
-//! finds the references, counts, and says what they cost.
+//! A program runs, and every reference that it makes goes through models of the memory of a machine, one a
+//! policy, all in one pass (Markatos, MASCOTS'96, section 3). The policies are those of
+//! [`netram_far_machine::paging`], which the pager obeys as well; this crate finds the references, counts,
+//! and says what they cost.
 //!
 //! | file | does |
 //! |---|---|

@@ -1,7 +1,8 @@
-//! The paper's set-up: 8 Mbytes of local memory, 80 of remote memory, pages of 8 Kbytes, LRU; programs and their printed numbers of references.
+//! The paper's set-up: 8 Mbytes of local memory, 80 of remote memory, pages of 8 Kbytes, LRU; programs and
+//! their printed numbers of references.
 //!
-//! A program's references here are those to its data. The rest of the printed number, to what the compiler of the time kept on the stack, is taken to
-//! be local, as it was: a cycle each.
+//! A program's references here are those to its data. The rest of the printed number, to what the compiler of
+//! the time kept on the stack, is taken to be local, as it was: a cycle each.
 
 use netram_far_machine::paging::{FirstTouch, PolicyConfig, PolicyKind, PolicyTally, Replacement};
 
@@ -15,7 +16,8 @@ pub const PAGE_BYTES: u64 = 8192;
 pub const LOCAL_PAGES: u32 = 1024;
 /// Pages of remote memory: 80 Mbytes.
 pub const REMOTE_PAGES: u32 = 10_240;
-/// The initial counter where the paper does not say which it took. In its figure 3 all from 64 to 512 are near the best.
+/// The initial counter where the paper does not say which it took. In its figure 3 all from 64 to 512 are
+/// near the best.
 pub const INITIAL: u32 = 64;
 /// Cycles of a remote word that software fetches (footnote 4).
 pub const SOFTWARE_WORD: f64 = 1000.0;

@@ -1,7 +1,7 @@
 //! Numbers for the pages that a program references: 0, 1, 2 ... in the order of their first reference.
 //!
-//! Programs reference a few large pieces of a large address space. So a table has a chunk for every piece of 2^15 pages that anything was
-//! referenced in, and a small cache of chunks stands before it.
+//! Programs reference a few large pieces of a large address space. So a table has a chunk for every piece of
+//! 2^15 pages that anything was referenced in, and a small cache of chunks stands before it.
 
 use std::collections::HashMap;
 

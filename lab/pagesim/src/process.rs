@@ -1,5 +1,6 @@
-//! A program runs in a process of its own, and its references are studied there: it was compiled for that, or it runs in an emulator that is. Either way a library
-//! (lab/tracer) is loaded beside it. Settings go to it, and the outcome comes from it, as the text of [`crate::settings`].
+//! A program runs in a process of its own, and its references are studied there: it was compiled for that, or
+//! it runs in an emulator that is. Either way a library (lab/tracer) is loaded beside it. Settings go to it,
+//! and the outcome comes from it, as the text of [`crate::settings`].
 
 use std::env;
 use std::ffi::OsString;
@@ -93,7 +94,8 @@ pub fn tracer() -> Result<PathBuf, ProcessError> {
     Ok(library(LIBRARY, VARIABLE)?)
 }
 
-/// The command that runs a program so that it is studied; its words are to be added. The outcome comes to the file `outcome`, which is not there yet.
+/// The command that runs a program so that it is studied; its words are to be added. The outcome comes to the
+/// file `outcome`, which is not there yet.
 pub fn command(program: &Path, settings: &StudySettings, outcome: &Path) -> Result<Command, ProcessError> {
     let mut command = start(&find(program)?)?;
     command.env(SETTINGS, settings.to_string()).env(OUTCOME, outcome);

@@ -1,4 +1,5 @@
-//! What a study is made with, and what came of it, as text: from the command line to the process that is traced, and back.
+//! What a study is made with, and what came of it, as text: from the command line to the process that is
+//! traced, and back.
 //!
 //! ```text
 //! page=8192 local=8388608,16777216 remote=83886080 replacement=lru first=disk copies=no seed=1 policies=disk,ram-disk,remote-main,counters:64
@@ -152,7 +153,8 @@ impl StudySettings {
         )
     }
 
-    /// The policies at work: all with the first size of local memory, then all with the next. The settings make sense.
+    /// The policies at work: all with the first size of local memory, then all with the next. The settings
+    /// make sense.
     pub fn configs(&self) -> Vec<PolicyConfig> {
         let pages = |bytes: u64| u32::try_from(bytes / self.page_bytes).unwrap_or(u32::MAX);
         let config = |local: u64, kind: &PolicyKind| PolicyConfig {

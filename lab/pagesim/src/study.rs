@@ -1,8 +1,9 @@
 //! One run of a program before many policies.
 //!
-//! A program references few pages at a time, again and again. What moves nothing under any policy is counted in a *row* a page, and told to the policies
-//! when the row ends: an addition and a comparison a reference, however many policies there are. Only a page that is new among the rows asks every policy,
-//! and only a miss costs more. Measured by `netram-lab bench figures --only far`.
+//! A program references few pages at a time, again and again. What moves nothing under any policy is counted
+//! in a *row* a page, and told to the policies when the row ends: an addition and a comparison a reference,
+//! however many policies there are. Only a page that is new among the rows asks every policy, and only a miss
+//! costs more. Measured by `netram-lab bench figures --only far`.
 
 use netram_far_machine::paging::{
     Page, PageAccess, PagingPolicy, PolicyConfig, PolicyTally, ReferenceOutcome,
@@ -22,7 +23,8 @@ struct Row {
     start: u64,
     /// How many more may be counted.
     left: u64,
-    /// How many the policies have not been told of, whether one of them writes, and which of all the last was.
+    /// How many the policies have not been told of, whether one of them writes, and which of all the last
+    /// was.
     count: u64,
     writes: bool,
     last: u64,
@@ -52,7 +54,8 @@ pub struct Study {
     open: u64,
     /// References so far.
     now: u64,
-    /// References to what is not modelled: registers' homes on the stack and the like, always in local memory.
+    /// References to what is not modelled: registers' homes on the stack and the like, always in local
+    /// memory.
     others: u64,
 }
 

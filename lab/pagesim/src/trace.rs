@@ -1,4 +1,5 @@
-//! References as text, a line each: what other tools write, and what a study is checked against. It is a hundred times slower than the rest.
+//! References as text, a line each: what other tools write, and what a study is checked against. It is a
+//! hundred times slower than the rest.
 //!
 //! ```text
 //! R 7ffe4530 8          ours: read or write, address, bytes in decimal

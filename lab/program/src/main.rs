@@ -1,6 +1,7 @@
 //! `netram-lab`: measurements, the papers' experiments, the study of paging policies, and the demonstration.
 //!
-//! It has the commands of `netram` too, for the processes that a measurement starts: what is measured is what ships.
+//! It has the commands of `netram` too, for the processes that a measurement starts: what is measured is what
+//! ships.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(feature = "experiments"),

@@ -1,5 +1,6 @@
-//! The library that a program is linked to when its references to memory are to be studied, or that the emulator loads in which it
-//! runs. It finds the references; what becomes of them is the affair of [`netram_pagesim`], in the same process: nothing is written down.
+//! The library that a program is linked to when its references to memory are to be studied, or that the
+//! emulator loads in which it runs. It finds the references; what becomes of them is the affair of
+//! [`netram_pagesim`], in the same process: nothing is written down.
 //!
 //! | file | does |
 //! |---|---|
@@ -10,8 +11,8 @@
 //! | `abi/mod.rs` | references gathered a thread, and the end of the process |
 //! | `trace.rs` | the study that they go to, and its report |
 //!
-//! Two variables of the environment, which `netram-lab pagesim` sets, say what is studied and where the outcome goes. Without them
-//! nothing is studied, and the program runs as if it were not traced, only slower.
+//! Two variables of the environment, which `netram-lab pagesim` sets, say what is studied and where the
+//! outcome goes. Without them nothing is studied, and the program runs as if it were not traced, only slower.
 
 mod abi;
 mod trace;

@@ -57,7 +57,8 @@ struct Trace {
 }
 
 static TRACE: OnceLock<Option<Trace>> = OnceLock::new();
-/// A child that was forked off has a copy of the study, whose lock may be held by a thread that it has not: it leaves it alone.
+/// A child that was forked off has a copy of the study, whose lock may be held by a thread that it has not:
+/// it leaves it alone.
 static CHILD: AtomicBool = AtomicBool::new(false);
 /// How many were forked off.
 static CHILDREN: AtomicU64 = AtomicU64::new(0);
@@ -77,7 +78,8 @@ fn from_environment() -> Option<Trace> {
             return None;
         }
     };
-    // Whoever makes the file is studied. A program that this one starts has the same environment, and finds it made.
+    // Whoever makes the file is studied. A program that this one starts has the same environment, and finds
+    // it made.
     match File::create_new(&outcome) {
         Ok(file) => Some(Trace {
             study: Mutex::new(Some((settings.study(), file))),

@@ -1,7 +1,9 @@
-//! A directory of files: after a crash its names are those of a moment at or after the last change of names that was acknowledged; a file that was synced and
-//! not changed since has the bytes that it had; of others each page is whole, and no older than when it was synced.
+//! A directory of files: after a crash its names are those of a moment at or after the last change of names
+//! that was acknowledged; a file that was synced and not changed since has the bytes that it had; of others
+//! each page is whole, and no older than when it was synced.
 //!
-//! By their first letter names say how a file is written: `p` by whole pages, each with a stamp of its own all over it; `l` at any place.
+//! By their first letter names say how a file is written: `p` by whole pages, each with a stamp of its own
+//! all over it; `l` at any place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +44,8 @@ pub enum NameChange {
     Rename(Vec<u8>, Vec<u8>, bool),
 }
 
-/// What each page of a file that is written by pages may be after a crash: its stamp, which is zero where nothing was written.
+/// What each page of a file that is written by pages may be after a crash: its stamp, which is zero where
+/// nothing was written.
 #[derive(Clone, Debug)]
 struct Pages {
     stamps: Vec<BTreeSet<u64>>,
@@ -55,7 +58,8 @@ struct Content {
     bytes: Vec<u8>,
     /// After any crash it is just that.
     durable: bool,
-    /// After the server alone is killed it is just that: no record has any of its bytes, and the disk has them; or records have all of them.
+    /// After the server alone is killed it is just that: no record has any of its bytes, and the disk has
+    /// them; or records have all of them.
     disk_only: bool,
     recorded: bool,
     /// Only of a file that is written by pages.
@@ -292,8 +296,8 @@ impl DirectoryModel {
         self.files.values_mut().flatten().for_each(Content::mark_durable);
     }
 
-    /// The directory was opened after a crash, which was that of the server alone if it was `killed`. Returns how many changes of names in doubt were found. All
-    /// that was found is safe.
+    /// The directory was opened after a crash, which was that of the server alone if it was `killed`. Returns
+    /// how many changes of names in doubt were found. All that was found is safe.
     pub fn reopened(&mut self, found: DiskListing, killed: bool) -> usize {
         whole_pages(&found);
         let mut why = String::new();
@@ -334,7 +338,8 @@ impl DirectoryModel {
         }
     }
 
-    /// The disk had all that was written, and nobody took its power: what has no record is there, and what has one is as it was recorded last.
+    /// The disk had all that was written, and nobody took its power: what has no record is there, and what
+    /// has one is as it was recorded last.
     fn is_unharmed(&self, names: &Names, found: &DiskListing) {
         for (path, thing) in names {
             let Some(content) = &self.files[thing] else {

@@ -1,4 +1,5 @@
-//! What must happen in the end: with the faults healed a journal opens, a commit finishes, and the view grows back.
+//! What must happen in the end: with the faults healed a journal opens, a commit finishes, and the view grows
+//! back.
 
 use netram_proto::journal::RecoveryError;
 
@@ -59,8 +60,8 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
     let view = &world.hosts[host].view;
     match failure {
         OpenFailure::Refused(RecoveryError::Missing { answered, needed, .. }) => {
-            // A view whose store was cut off may be in the cache and not on the platter: what was found there may demand more, or
-            // name fewer of those who have everything (seed 6093678).
+            // A view whose store was cut off may be in the cache and not on the platter: what was found there
+            // may demand more, or name fewer of those who have everything (seed 6093678).
             let found = &world.hosts[host].cached_view;
             let intact = rule01::intact(world, view).min(rule01::intact(world, found));
             if intact >= view.answers().max(*needed) && !world.has_liars() {

@@ -1,7 +1,7 @@
 //! The oracles: one module a rule of the journal (`docs/failure-model.md`), each looking from outside.
 //!
-//! They compare what the machines say with the bytes that are really in the members' windows and on the platter, and
-//! with [`crate::history::JournalHistory`]; never with another machine's word.
+//! They compare what the machines say with the bytes that are really in the members' windows and on the
+//! platter, and with [`crate::history::JournalHistory`]; never with another machine's word.
 
 pub mod files;
 pub mod liveness;

@@ -5,8 +5,8 @@ use netram_proto::journal::MulticastStats;
 use super::fail;
 use crate::world::World;
 
-/// Of the bytes multicast, at most one in this many goes again over links where nothing is lost: an answer that takes far longer
-/// than those before it cannot be foreseen.
+/// Of the bytes multicast, at most one in this many goes again over links where nothing is lost: an answer
+/// that takes far longer than those before it cannot be foreseen.
 const AGAIN: u64 = 8;
 /// Beside that: what a first misjudgement costs.
 const AGAIN_BYTES: u64 = 4096;

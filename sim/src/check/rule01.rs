@@ -1,5 +1,5 @@
-//! Rule 1, *acked means held*: an acknowledged LSN is on the platter, or in the memory of as many members of the view on
-//! the platter as the rule demands.
+//! Rule 1, *acked means held*: an acknowledged LSN is on the platter, or in the memory of as many members of
+//! the view on the platter as the rule demands.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{View, ViewMember};
@@ -15,8 +15,8 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
         .newer_epoch
         .is_some_and(|by| upto <= by.fork || host.view.version != by.version || by.loss_accepted)
     {
-        // An acknowledgement under way when a newer reign took the members over, which has the records on its disk or was told to do
-        // without them.
+        // An acknowledgement under way when a newer reign took the members over, which has the records on its
+        // disk or was told to do without them.
         return;
     }
     if let Err(what) = held(world, host, &host.view, upto) {

@@ -1,5 +1,5 @@
-//! Rule 2, *a member acknowledges what it holds*: whole records, checked and chained, without a gap, from where its
-//! window begins.
+//! Rule 2, *a member acknowledges what it holds*: whole records, checked and chained, without a gap, from
+//! where its window begins.
 //!
 //! Also what rules 4, 10 and 11 say of a member alone: see [`MemberObserver::after_frame`].
 

@@ -1,5 +1,5 @@
-//! Rule 3, *the view is durable before it counts*: the view on the platter holds everything acknowledged from the moment
-//! it is there, and never promises less than configured.
+//! Rule 3, *the view is durable before it counts*: the view on the platter holds everything acknowledged from
+//! the moment it is there, and never promises less than configured.
 
 use netram_proto::journal::View;
 

@@ -1,5 +1,6 @@
-//! Rule 4, *fencing*: a sealed member takes nothing from a lower epoch; a fenced writer acknowledges and sends nothing;
-//! and once a newer reign has recovered, the older one acknowledges nothing that the newer does not have.
+//! Rule 4, *fencing*: a sealed member takes nothing from a lower epoch; a fenced writer acknowledges and
+//! sends nothing; and once a newer reign has recovered, the older one acknowledges nothing that the newer
+//! does not have.
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::member::{MemberReply, MemberState};
@@ -30,8 +31,8 @@ pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_
     }
 }
 
-/// A lender has answered for a journal that was `sealed` here: it may have forgotten that only if whoever sealed it has said that the journal
-/// is over, or closed.
+/// A lender has answered for a journal that was `sealed` here: it may have forgotten that only if whoever
+/// sealed it has said that the journal is over, or closed.
 pub(crate) fn fence_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<'_>, reply: &MemberReply) {
     if after.epoch < *sealed {
         fail(
@@ -94,7 +95,8 @@ pub(crate) fn closes(world: &World, process: usize, serving: &ServingState, sent
     }
 }
 
-/// A writer acknowledges `upto`: not by members that a newer reign has taken over, unless that reign has the records.
+/// A writer acknowledges `upto`: not by members that a newer reign has taken over, unless that reign has the
+/// records.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
     if let Some(NewerEpoch {
@@ -123,8 +125,8 @@ mod tests {
     use super::*;
     use crate::lender::WindowRing;
 
-    /// A seal that came again after the end counted as one that must hold, and the oracle called it broken when the lender had
-    /// used the room for another journal (seed 3033957).
+    /// A seal that came again after the end counted as one that must hold, and the oracle called it broken
+    /// when the lender had used the room for another journal (seed 3033957).
     #[test]
     fn a_fence_that_comes_again_after_the_end_need_not_hold() {
         let mut member = Member::new(JournalId(7), Incarnation(1));

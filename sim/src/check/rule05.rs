@@ -1,5 +1,5 @@
-//! Rule 5, *recovery is provable or refused*: a journal that opens has everything that was ever acknowledged, on the
-//! platter, before it serves; and what the members told is all they will ever hold of the old reign.
+//! Rule 5, *recovery is provable or refused*: a journal that opens has everything that was ever acknowledged,
+//! on the platter, before it serves; and what the members told is all they will ever hold of the old reign.
 //!
 //! Rules 6 and 7 are checked at the same moment: see [`super::rule06`].
 
@@ -81,7 +81,8 @@ pub(crate) fn recovered(
     let host = world.processes[process].host;
     rule06::genuine(world, host, head, end);
     let (acked, promised) = (world.hosts[host].history.acked, world.promised_to_copy(host));
-    // What the server of a shared region keeps a node's own disk may lack. Above that the members have everything.
+    // What the server of a shared region keeps a node's own disk may lack. Above that the members have
+    // everything.
     let elsewhere = world
         .server
         .as_ref()

@@ -1,5 +1,5 @@
-//! Rules 6 and 7: what is found at recovery is what was appended, whole and in order, to the byte; torn, stale and
-//! foreign bytes are no part of it.
+//! Rules 6 and 7: what is found at recovery is what was appended, whole and in order, to the byte; torn,
+//! stale and foreign bytes are no part of it.
 
 use netram_proto::id::Lsn;
 use netram_proto::limit::SLOT_BYTES;

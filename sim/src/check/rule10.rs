@@ -1,5 +1,5 @@
-//! Rule 10, *memory is bounded*: the window never exceeds its size, and a member gives up nothing that its writer has not
-//! declared to be on the disk.
+//! Rule 10, *memory is bounded*: the window never exceeds its size, and a member gives up nothing that its
+//! writer has not declared to be on the disk.
 
 use netram_proto::id::Lsn;
 use netram_proto::member::MemberState;

@@ -1,4 +1,5 @@
-//! Rule 11, *nothing a peer sends is trusted*: lengths stay within what is there. (That nothing panics, the runner sees.)
+//! Rule 11, *nothing a peer sends is trusted*: lengths stay within what is there. (That nothing panics, the
+//! runner sees.)
 
 use netram_proto::member::{MemberReply, MemberState};
 

@@ -1,5 +1,5 @@
-//! Rule 12, *a replica is what it says*: what a data lender calls flushed is on its platter, and a replica that calls itself whole
-//! is the volume as of its log's end.
+//! Rule 12, *a replica is what it says*: what a data lender calls flushed is on its platter, and a replica
+//! that calls itself whole is the volume as of its log's end.
 
 use netram_block::{BLOCK_BYTES, SECTOR_BYTES};
 use netram_proto::id::Lsn;
@@ -77,7 +77,8 @@ pub(crate) fn whole(world: &mut World, end: Lsn, contents: &[u8]) {
     world.coverage.hit("data: replicas compared with history");
 }
 
-/// The client reads blocks from `first` on to send them: a write that its machine may still lose must not be among them.
+/// The client reads blocks from `first` on to send them: a write that its machine may still lose must not be
+/// among them.
 pub(crate) fn sent(world: &mut World, process: usize, first: u64, bytes: &[u8]) {
     let Some(stable) = world.serving(process).map(|serving| serving.writer.stable()) else {
         return;

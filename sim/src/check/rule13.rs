@@ -1,6 +1,6 @@
-//! Rule 13, *a fenced node has no say*: what is acknowledged in a shared journal is kept by its server, or held by the newest view
-//! that the server has as its rule demands, above what it keeps; what the server reads of a fenced node is all that was ever
-//! acknowledged, and nothing more is afterwards.
+//! Rule 13, *a fenced node has no say*: what is acknowledged in a shared journal is kept by its server, or
+//! held by the newest view that the server has as its rule demands, above what it keeps; what the server
+//! reads of a fenced node is all that was ever acknowledged, and nothing more is afterwards.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::ViewMember;

@@ -1,5 +1,6 @@
-//! Rule 16, *recovery takes a window only as it was joined*: a lender is its memory. A view names each memory once; a window
-//! that the only durable view names is not emptied; and recovery reads it as it was joined, or not at all.
+//! Rule 16, *recovery takes a window only as it was joined*: a lender is its memory. A view names each memory
+//! once; a window that the only durable view names is not emptied; and recovery reads it as it was joined, or
+//! not at all.
 
 use netram_proto::journal::{View, ViewMember};
 use netram_proto::member::MemberState;

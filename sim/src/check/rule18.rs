@@ -1,5 +1,5 @@
-//! Rule 18, *prove, then fence*: an opening that is refused before it has proven that it can succeed has changed nothing: not the view on
-//! its own platter, and no member's seal.
+//! Rule 18, *prove, then fence*: an opening that is refused before it has proven that it can succeed has
+//! changed nothing: not the view on its own platter, and no member's seal.
 
 use netram_proto::id::{Epoch, WriterId};
 
@@ -53,12 +53,13 @@ pub(crate) fn fences_are_proven(world: &World) {
     }
 }
 
-/// Everything is healed, and the directory on `host`, whose opening was the last to be proven, is refused as fenced: somebody else must
-/// have proven that it could open, later.
+/// Everything is healed, and the directory on `host`, whose opening was the last to be proven, is refused as
+/// fenced: somebody else must have proven that it could open, later.
 pub(crate) fn is_fenced(world: &mut World, host: usize) {
     let states = world.lenders.iter().map(crate::lender::SimLender::state);
     let highest = states.clone().map(|state| state.epoch).max().unwrap_or_default();
-    // Two openings of one number may have sealed one member each: that of this host is one of them, if it went on without the other's member.
+    // Two openings of one number may have sealed one member each: that of this host is one of them, if it
+    // went on without the other's member.
     let others = states.filter(|state| state.epoch == highest).any(|state| {
         let mut processes = world.processes.iter();
         processes.any(|process| process.writer == state.writer && process.host != host && process.proven)

@@ -1,5 +1,5 @@
-//! Rule 19, *an idle journal is clean*: what is called clean is on the platter, and a journal that rests survives the loss of its
-//! machine's power and of all that its members hold, without a question.
+//! Rule 19, *an idle journal is clean*: what is called clean is on the platter, and a journal that rests
+//! survives the loss of its machine's power and of all that its members hold, without a question.
 
 use netram_proto::journal::View;
 

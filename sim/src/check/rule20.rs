@@ -1,5 +1,6 @@
-//! Rule 20, *a peer's claims are bounded before they cost anything*: what members say of their windows takes no more memory
-//! than the windows have. A member that makes no progress leaves the view, and one whose writer stood still does not.
+//! Rule 20, *a peer's claims are bounded before they cost anything*: what members say of their windows takes
+//! no more memory than the windows have. A member that makes no progress leaves the view, and one whose
+//! writer stood still does not.
 
 use netram_proto::journal::{LenderRole, Recovery};
 

@@ -1,5 +1,5 @@
-//! Recoverable memory: after a crash it is some prefix of the transactions that were committed, with every one that was
-//! acknowledged, and never a part of one; an abort leaves nothing behind.
+//! Recoverable memory: after a crash it is some prefix of the transactions that were committed, with every
+//! one that was acknowledged, and never a part of one; an abort leaves nothing behind.
 
 use super::fail;
 
@@ -91,8 +91,9 @@ impl MemoryModel {
         in_doubt
     }
 
-    /// A copy of the log was opened over segments that were as in `before`, and left them as in `after`. Those that it may
-    /// map are in the state after some commit, which is no earlier than that of any byte before.
+    /// A copy of the log was opened over segments that were as in `before`, and left them as in `after`.
+    /// Those that it may map are in the state after some commit, which is no earlier than that of any byte
+    /// before.
     pub fn copy_opened(&self, before: &[Vec<u8>], after: &[Vec<u8>], mapped: &[bool]) {
         let zeros = self.base.iter().map(|segment| vec![0; segment.len()]);
         let mut image: Vec<Vec<u8>> = zeros.collect();

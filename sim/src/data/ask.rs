@@ -1,5 +1,6 @@
-//! Questions to the data lender over sessions of their own: blocks for a volume that lacks them, and what whoever restores one
-//! says. An answer comes at once, or the data lender is away: time passes between questions.
+//! Questions to the data lender over sessions of their own: blocks for a volume that lacks them, and what
+//! whoever restores one says. An answer comes at once, or the data lender is away: time passes between
+//! questions.
 
 use netram_block::{BLOCK_BYTES, BlockFetch, FetchError};
 use netram_block_machine::message::{BLOCKS_PER_FRAME, FollowRequest};
@@ -35,7 +36,8 @@ impl World {
         self.data_sessions
     }
 
-    /// Says `question` over `session`, whose answer is of the kind `expected`. What else is said there is for `process`.
+    /// Says `question` over `session`, whose answer is of the kind `expected`. What else is said there is for
+    /// `process`.
     pub(crate) fn ask_data(
         &mut self,
         process: usize,
@@ -51,7 +53,8 @@ impl World {
         let data = self.data.as_mut().filter(|data| data.paused_until <= now)?;
         let mut served = data.handle_packet(process, session, &packet);
         if data.is_up() {
-            // Nobody else speaks meanwhile: a sync may as well end now, and one that was begun for another session too.
+            // Nobody else speaks meanwhile: a sync may as well end now, and one that was begun for another
+            // session too.
             if let Some((.., more)) = data.flush() {
                 served.answers.extend(more.answers);
                 served.became_whole |= more.became_whole;
@@ -75,8 +78,8 @@ impl World {
         })
     }
 
-    /// Has the replica keep `view`, if it is of the history of `ours`. `closed`: its volume is closed, and it has all of it. Returns the
-    /// session.
+    /// Has the replica keep `view`, if it is of the history of `ours`. `closed`: its volume is closed, and it
+    /// has all of it. Returns the session.
     pub(crate) fn store_view_at_data(
         &mut self,
         process: usize,

@@ -1,5 +1,5 @@
-//! The client's part: its connection to the data lender, and what drives the source. What needs the volume's own files is
-//! left for the program to do, as a thread beside it would.
+//! The client's part: its connection to the data lender, and what drives the source. What needs the volume's
+//! own files is left for the program to do, as a thread beside it would.
 
 use netram_block_machine::{
     ReplicaIdentity, ReplicaMessage, ReplicaSource, SourceAction, SourceConfig, SourceTiming,
@@ -65,7 +65,8 @@ impl World {
         let now = self.now;
         link.source.on_stable(serving.writer.stable());
         if link.action.is_none() {
-            // The driver asks and acts in one go: nothing comes between, least of all what begins a resync anew.
+            // The driver asks and acts in one go: nothing comes between, least of all what begins a resync
+            // anew.
             link.source.on_head(serving.superblock.head.lsn);
         }
         link.source.on_tick(now);

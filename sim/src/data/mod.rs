@@ -1,5 +1,6 @@
-//! A data lender: a machine with a disk of its own, on which it keeps the client's volume once more. The machines inside
-//! are the ones that ship: `netram_block_machine::Replica`, and a `netram_block::Disk` that follows.
+//! A data lender: a machine with a disk of its own, on which it keeps the client's volume once more. The
+//! machines inside are the ones that ship: `netram_block_machine::Replica`, and a `netram_block::Disk` that
+//! follows.
 //!
 //! | file | idea |
 //! |---|---|
@@ -231,8 +232,8 @@ impl SimDataLender {
         }
     }
 
-    /// Brings the whole log into the image, so that the log has room for all that members hold, and ends the process.
-    /// What a replica that is whole had then.
+    /// Brings the whole log into the image, so that the log has room for all that members hold, and ends the
+    /// process. What a replica that is whole had then.
     pub(crate) fn prepare(&mut self) -> Option<(Lsn, Vec<u8>)> {
         self.start();
         let contents = self.contents();
@@ -269,7 +270,8 @@ impl SimDataLender {
         (head <= end && end <= taken).then(|| (head, image_bytes(disk.durable(self.log_file), head, end)))
     }
 
-    /// The volume as it is here, if a replica that is whole is served: everything in its log is brought into the image.
+    /// The volume as it is here, if a replica that is whole is served: everything in its log is brought into
+    /// the image.
     pub(crate) fn contents(&mut self) -> Option<(Lsn, Vec<u8>)> {
         let process = self.process.as_mut()?;
         serve::drain(process).ok()?;

@@ -1,5 +1,5 @@
-//! What becomes of a frame at the data lender: the machine says what to do, this does it. The process may die between any
-//! two operations of its disk; then nothing more is said.
+//! What becomes of a frame at the data lender: the machine says what to do, this does it. The process may die
+//! between any two operations of its disk; then nothing more is said.
 
 use netram_block::{ApplyProgress, FetchError};
 use netram_block_machine::message::FollowRequest;
@@ -59,7 +59,8 @@ impl SimDataLender {
         self.put_back(process, served).unwrap_or(nothing)
     }
 
-    /// A sync ends: what there is to say, to which client, over which connection. It need not be the one for which it was begun.
+    /// A sync ends: what there is to say, to which client, over which connection. It need not be the one for
+    /// which it was begun.
     pub(super) fn flush(&mut self) -> Option<(usize, u64, ServeOutcome)> {
         let mut process = self.process.take()?;
         process.flushing = false;

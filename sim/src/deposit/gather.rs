@@ -138,7 +138,8 @@ impl World {
         }
     }
 
-    /// What honest lenders give must be what the program put last. What liars gave must be found when the page comes home.
+    /// What honest lenders give must be what the program put last. What liars gave must be found when the
+    /// page comes home.
     fn check_blocks(
         &mut self,
         arena: usize,

@@ -1,8 +1,9 @@
 //! Worlds of deposits: owners whose pages are at lenders, `Depot` and `Holder` as they ship.
 //!
-//! Links between them are late and break, and what is in them may arrive behind what the next one brings; lenders die and lose everything,
-//! stand still, have no more room, stop with notice, or lie; an owner dies, and another begins. `docs/simulator.md` says what can happen.
-//! Rule 14 of `docs/failure-model.md` is looked at wherever a page comes back, and at rest.
+//! Links between them are late and break, and what is in them may arrive behind what the next one brings;
+//! lenders die and lose everything, stand still, have no more room, stop with notice, or lie; an owner dies,
+//! and another begins. `docs/simulator.md` says what can happen. Rule 14 of `docs/failure-model.md` is looked
+//! at wherever a page comes back, and at rest.
 //!
 //! | module | is |
 //! |---|---|

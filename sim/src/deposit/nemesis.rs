@@ -28,7 +28,8 @@ impl World {
     }
 
     fn inject_fault(&mut self, action: DepositFault) {
-        // One blow at a time: bytes may go when one place has them, and it is to stand until its loss is known.
+        // One blow at a time: bytes may go when one place has them, and it is to stand until its loss is
+        // known.
         if self.profile.within_budget && self.has_unnoticed() {
             return;
         }

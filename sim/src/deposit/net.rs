@@ -1,5 +1,5 @@
-//! Connections: two lanes of frames, each in order and whole until it breaks. Then a tail of it is lost, and what is left on the way up
-//! arrives late, perhaps behind what the next connection brings.
+//! Connections: two lanes of frames, each in order and whole until it breaks. Then a tail of it is lost, and
+//! what is left on the way up arrives late, perhaps behind what the next connection brings.
 
 use netram_proto::id::Epoch;
 use netram_proto::time::{Nanos, Time};

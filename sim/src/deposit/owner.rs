@@ -25,7 +25,8 @@ pub(super) fn deposit_of(life: u64) -> DepositId {
     DepositId(0xFA12 << 64 | u128::from(life))
 }
 
-/// What is in a page, 0 for zeros; sealed with a sum instead of a key: lenders here do not know how to make one.
+/// What is in a page, 0 for zeros; sealed with a sum instead of a key: lenders here do not know how to make
+/// one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChecksumSeal {
     life: u64,

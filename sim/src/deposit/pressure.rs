@@ -111,7 +111,8 @@ impl World {
         }
     }
 
-    /// All is well, and one lender wants half of its slots back: it gets them if pages have somewhere else to go, and its owners get more when it has them again.
+    /// All is well, and one lender wants half of its slots back: it gets them if pages have somewhere else to
+    /// go, and its owners get more when it has them again.
     pub(super) fn press_one(&mut self, patience: Nanos) {
         let Some(lender) = (0..self.machines.len()).max_by_key(|lender| self.machines[*lender].slots_used())
         else {

@@ -7,8 +7,8 @@ use netram_proto::time::{Nanos, Time};
 use super::{LEASE, World};
 use crate::check;
 
-/// By then every link stands, and what is short has another place: a disk that began to stand still at the last moment is given up 7 s later at the latest, and
-/// opened again after 2.5 s.
+/// By then every link stands, and what is short has another place: a disk that began to stand still at the
+/// last moment is given up 7 s later at the latest, and opened again after 2.5 s.
 const QUIESCE_MAX: Nanos = Nanos::from_ms(10_000);
 
 impl World {

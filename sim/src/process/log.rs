@@ -16,8 +16,8 @@ use super::{ProcessPhase, ServingState};
 use crate::check;
 use crate::world::{World, WorldHandle};
 
-/// A program that has waited this long gives up and restarts its process. Only a failed disk together with a member
-/// that is gone can make a wait this long.
+/// A program that has waited this long gives up and restarts its process. Only a failed disk together with a
+/// member that is gone can make a wait this long.
 pub(crate) const WAIT_MAX: Nanos = Nanos::from_ms(30_000);
 
 impl World {
@@ -185,8 +185,8 @@ impl World {
         };
         let writer = &serving.writer;
         let (acked, stable) = (writer.acked() >= end, writer.stable() >= end);
-        // Of a fenced writer's log the disk may have more than the newer reign will ever know: only what is acknowledged
-        // counts, here too.
+        // Of a fenced writer's log the disk may have more than the newer reign will ever know: only what is
+        // acknowledged counts, here too.
         let done = match durability {
             Durability::Lazy => true,
             Durability::Remote => acked,

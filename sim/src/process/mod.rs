@@ -1,4 +1,5 @@
-//! A client's process: the driver's part, as the simulator plays it. The machines inside are the ones that ship.
+//! A client's process: the driver's part, as the simulator plays it. The machines inside are the ones that
+//! ship.
 //!
 //! | file | idea |
 //! |---|---|
@@ -92,7 +93,8 @@ impl World {
             .find(|&process| self.processes[process].host == host && self.alive(process))
     }
 
-    /// The process ends, one in four times after it has closed its journal; with `power_cut`, its machine dies.
+    /// The process ends, one in four times after it has closed its journal; with `power_cut`, its machine
+    /// dies.
     pub(crate) fn end(&mut self, process: usize, power_cut: bool) {
         if !power_cut && self.rng.chance(250) {
             self.close_journal(process);

@@ -1,5 +1,5 @@
-//! Opening a journal, step by step as the real driver does it. Every step may be the last: the process can die between
-//! any two disk operations, and at any event while it waits for lenders.
+//! Opening a journal, step by step as the real driver does it. Every step may be the last: the process can
+//! die between any two disk operations, and at any event while it waits for lenders.
 
 use netram_block_machine::{ReplicaCondition, ReplicaHeader};
 use netram_proto::failure::CallError;
@@ -137,8 +137,9 @@ impl World {
         let writer = self.processes[process].writer;
         // An old error report does not matter: what follows reads, and syncs again.
         let _ = files.log.sync();
-        // On a copied disk always: records that another machine's disk had proven stable, taken from members and lost by a
-        // failed sync here, would pass for proof about this disk. Copy, failed sync and a cache that stays are one too many.
+        // On a copied disk always: records that another machine's disk had proven stable, taken from members
+        // and lost by a failed sync here, would pass for proof about this disk. Copy, failed sync and a cache
+        // that stays are one too many.
         if self.profile.drops_cache || host != 0 {
             let host = &self.hosts[host];
             host.disk.borrow_mut().drop_cache(host.log_file);
@@ -235,7 +236,8 @@ impl World {
         })
     }
 
-    /// What the directory on `host` says to whoever is about to delete it: its view, and up to where its log is on a disk for certain.
+    /// What the directory on `host` says to whoever is about to delete it: its view, and up to where its log
+    /// is on a disk for certain.
     pub(crate) fn proven_on(&mut self, host: usize) -> Result<(View, Lsn), OpenFailure> {
         let files = self.open_files(host)?;
         let limit = files.superblock.head.lsn.plus(files.log.capacity());

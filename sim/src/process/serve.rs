@@ -287,7 +287,8 @@ impl World {
         self.settle(process);
     }
 
-    /// What the driver does after a failure: the pause before it tries again, or none, and it gives the disk up.
+    /// What the driver does after a failure: the pause before it tries again, or none, and it gives the disk
+    /// up.
     fn retry_pause(
         &mut self,
         planted: FaultSwitch,
@@ -321,7 +322,8 @@ impl World {
         }
     }
 
-    /// The batch up to `end` did not get to the disk: it is written again after a pause, or the disk is given up.
+    /// The batch up to `end` did not get to the disk: it is written again after a pause, or the disk is given
+    /// up.
     fn not_flushed(
         &mut self,
         process: usize,
@@ -419,7 +421,8 @@ impl World {
         }
     }
 
-    /// Before it ends, the process closes its journal, as a program does that is told to stop, if the disk has everything at this moment.
+    /// Before it ends, the process closes its journal, as a program does that is told to stop, if the disk
+    /// has everything at this moment.
     pub(crate) fn close_journal(&mut self, process: usize) {
         self.with_serving(process, |world, serving| {
             let busy = serving.poisoned.is_some() || serving.storing.is_some() || serving.flushing.is_some();

@@ -1,4 +1,5 @@
-//! The rules of `docs/shared.md`, looked at from outside while things happen. What must hold at rest is in `rest.rs`.
+//! The rules of `docs/shared.md`, looked at from outside while things happen. What must hold at rest is in
+//! `rest.rs`.
 
 use netram_proto::id::JournalId;
 use netram_proto::time::Nanos;
@@ -92,8 +93,8 @@ impl World {
         }
     }
 
-    /// A hint was taken: whatever had read what it overwrote is there as well. Otherwise a reader sees what no order of the
-    /// records ever shows.
+    /// A hint was taken: whatever had read what it overwrote is there as well. Otherwise a reader sees what
+    /// no order of the records ever shows.
     pub(super) fn check_hint(&self, slot: usize, payload: &PayloadBytes) {
         let Some(process) = &self.slots[slot].process else {
             return;

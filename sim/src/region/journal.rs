@@ -1,5 +1,5 @@
-//! A node's journal: the ring, the log's writer, the view's writer, frames to and from lenders. Its disk never fails, but for what a
-//! power cut leaves: failing ones are met in the worlds of one journal.
+//! A node's journal: the ring, the log's writer, the view's writer, frames to and from lenders. Its disk
+//! never fails, but for what a power cut leaves: failing ones are met in the worlds of one journal.
 
 use std::collections::VecDeque;
 

@@ -72,15 +72,16 @@ impl RegionLender {
         self.windows.values_mut().for_each(|window| window.lose(next));
     }
 
-    /// Journals that it has windows of, but for those whose end it had forgotten when their old writers came and asked for a window: that one
-    /// stays until its memory ends.
+    /// Journals that it has windows of, but for those whose end it had forgotten when their old writers came
+    /// and asked for a window: that one stays until its memory ends.
     pub(super) fn windows(&self) -> impl Iterator<Item = JournalId> {
         let joined = |window: &SimLender| window.state().joined && !window.has_forgotten;
         let joined = self.windows.iter().filter(move |(_, window)| joined(window));
         joined.map(|(journal, _)| *journal)
     }
 
-    /// Journals whose end it has forgotten, and of these the ones whose old writers came later and were obeyed.
+    /// Journals whose end it has forgotten, and of these the ones whose old writers came later and were
+    /// obeyed.
     pub(super) fn forgotten(&self) -> (usize, usize) {
         let forgotten = self.windows.values().filter(|window| window.has_forgotten);
         let haunted = forgotten.clone().filter(|window| window.state().epoch > Epoch(0));

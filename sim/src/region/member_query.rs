@@ -1,5 +1,5 @@
-//! Whoever asks a journal's members: the server that reads what a dead node left, or has it forgotten; a node's library that opens
-//! what an earlier process left.
+//! Whoever asks a journal's members: the server that reads what a dead node left, or has it forgotten; a
+//! node's library that opens what an earlier process left.
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::{

@@ -1,9 +1,10 @@
-//! Worlds in which several nodes share a region: the machines of a shared region (`SimServer`, `Node`) together with those of the nodes'
-//! journals (`Writer`, `Recovery`, `assemble`, `WriterHandle`, `Forget`), which are all the ones that ship.
+//! Worlds in which several nodes share a region: the machines of a shared region (`SimServer`, `Node`)
+//! together with those of the nodes' journals (`Writer`, `Recovery`, `assemble`, `WriterHandle`, `Forget`),
+//! which are all the ones that ship.
 //!
-//! Machines with processes of a node, lenders, and the server; between them links that are late and break, and a clock each. A
-//! process dies, its machine loses power, anybody stands still. `docs/simulator.md` says what can happen; the rules are those of
-//! `docs/shared.md`.
+//! Machines with processes of a node, lenders, and the server; between them links that are late and break,
+//! and a clock each. A process dies, its machine loses power, anybody stands still. `docs/simulator.md` says
+//! what can happen; the rules are those of `docs/shared.md`.
 //!
 //! | module | is |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Connections to lenders: two lanes of frames, each in order and whole until it breaks; then a tail of it is lost.
+//! Connections to lenders: two lanes of frames, each in order and whole until it breaks; then a tail of it is
+//! lost.
 
 use netram_proto::id::JournalId;
 use netram_proto::time::Nanos;

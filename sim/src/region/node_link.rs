@@ -1,8 +1,9 @@
 //! Links between nodes and their server, and hints from node to node.
 //!
-//! A link keeps order until it breaks; then the last of what is in it is lost, and each end learns of it for itself, so that a node
-//! may be back over another link before the server knows that the first is gone. A link may also fall silent, in one direction or both:
-//! what is said vanishes for ever, and neither end is told.
+//! A link keeps order until it breaks; then the last of what is in it is lost, and each end learns of it for
+//! itself, so that a node may be back over another link before the server knows that the first is gone. A
+//! link may also fall silent, in one direction or both: what is said vanishes for ever, and neither end is
+//! told.
 
 use std::collections::VecDeque;
 
@@ -36,7 +37,8 @@ pub(super) struct SimNodeLink {
     linked: bool,
     /// What goes up vanishes; what goes down does.
     silent: [bool; 2],
-    /// It is broken, and what is still in it comes no earlier: the machine of a process that has closed it goes on sending.
+    /// It is broken, and what is still in it comes no earlier: the machine of a process that has closed it
+    /// goes on sending.
     delayed_until: Time,
     /// Which of its ends have learnt that it is gone, or never will.
     ends_informed: [bool; 2],
@@ -253,8 +255,8 @@ impl World {
         }
     }
 
-    /// One link falls silent for ever, in one direction or in both. Before it is a link, or its node has a lease, the driver's
-    /// patience ends it.
+    /// One link falls silent for ever, in one direction or in both. Before it is a link, or its node has a
+    /// lease, the driver's patience ends it.
     pub(super) fn silence_link(&mut self) {
         let ways = self.rng.pick(&[[true, true], [true, false], [false, true]]);
         let linked = self.node_links.iter().filter(|(_, pipe)| pipe.linked);

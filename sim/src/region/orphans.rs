@@ -1,5 +1,5 @@
-//! Journals that earlier processes left on a machine's disk: recovered as the node's own library does it (local log and members, under a
-//! reign of its own), offered to the server, removed when that has all of it.
+//! Journals that earlier processes left on a machine's disk: recovered as the node's own library does it
+//! (local log and members, under a reign of its own), offered to the server, removed when that has all of it.
 
 use netram_proto::id::{JournalId, WriterId};
 use netram_proto::journal::{AssembleOptions, ForgetNotice, LogFile, Recovery, SlotPair, View, assemble};
@@ -85,8 +85,9 @@ impl World {
         }
     }
 
-    /// The server has written down that it needs nothing of this node's journal. A process that stood still may have joined a lender after
-    /// the server had told that lender that the node is gone, if the lender has lost its memory in between.
+    /// The server has written down that it needs nothing of this node's journal. A process that stood still
+    /// may have joined a lender after the server had told that lender that the node is gone, if the lender
+    /// has lost its memory in between.
     pub(super) fn orphan_is_over(&mut self, slot: usize, node: NodeId) {
         let Some(life) = self.slots[slot].process.as_ref().map(|process| process.life) else {
             return;
@@ -215,8 +216,8 @@ impl World {
             return;
         };
         let Some(from) = from else {
-            // It says so too where it only has all that was offered. That nothing more is to come shows in the outcome of a
-            // record that never was.
+            // It says so too where it only has all that was offered. That nothing more is to come shows in
+            // the outcome of a record that never was.
             if let Some(process) = &mut self.slots[slot].process {
                 process.node.ask_outcome(node, NEVER);
             }
@@ -228,7 +229,8 @@ impl World {
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
-        // Records that are no more in the log the server has, or has lost: then it reads them from the members.
+        // Records that are no more in the log the server has, or has lost: then it reads them from the
+        // members.
         for (index, payload) in records.into_iter().enumerate() {
             let number = RecordNumber(first.0 + index as u64);
             if number >= from && from >= first {

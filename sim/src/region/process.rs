@@ -1,4 +1,5 @@
-//! A node's machine, and the process that runs on it: what the node's machine says is done, what its journal says it is told.
+//! A node's machine, and the process that runs on it: what the node's machine says is done, what its journal
+//! says it is told.
 
 use netram_proto::id::{JournalId, WriterId};
 use netram_proto::journal::ServerAck;
@@ -28,7 +29,8 @@ pub(super) struct MachineSlot {
     pub(super) disk: SimDiskHandle,
     pub(super) clock: Clock,
     pub(super) paused_until: Time,
-    /// How far its clock is behind, for the times in which the machine slept: only where that fault is planted.
+    /// How far its clock is behind, for the times in which the machine slept: only where that fault is
+    /// planted.
     pub(super) clock_lag: Nanos,
     /// It and the server cannot reach each other.
     pub(super) cut_off_until: Time,
@@ -220,7 +222,8 @@ impl World {
                 .orphans
                 .push(RegionOrphan::from_journal(node, &process.journal));
         } else {
-            // It never heard that it had joined, so it cannot ask whether the server needs the members: it tells them nothing.
+            // It never heard that it had joined, so it cannot ask whether the server needs the members: it
+            // tells them nothing.
             self.pending_forgets.insert(process.journal.id);
         }
         let ms = self.rng.pick(&[1, 20, 100, 400]);

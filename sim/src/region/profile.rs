@@ -14,7 +14,8 @@ pub(super) const LEASE: Nanos = Nanos::from_ms(200);
 pub(super) enum RegionFault {
     /// A node's link to the server breaks.
     BreakLink,
-    /// What is said over a node's link to the server vanishes from now on, one way or both, and neither end is told.
+    /// What is said over a node's link to the server vanishes from now on, one way or both, and neither end
+    /// is told.
     SilenceLink,
     /// A connection to a lender breaks.
     BreakConn,
@@ -85,9 +86,11 @@ pub(super) struct RegionProfile {
     pub(super) drift_permille: u64,
     /// Of a thousand messages between a node and the server, behind how many their link breaks.
     pub(super) link_break_permille: u64,
-    /// Of a thousand readings of a dead node's journal, in how many the server dies before its disk knows of them.
+    /// Of a thousand readings of a dead node's journal, in how many the server dies before its disk knows of
+    /// them.
     pub(super) crash_readings_permille: u64,
-    /// Of a thousand nodes whose journal is being read while they live, how many wake and commit what they have open.
+    /// Of a thousand nodes whose journal is being read while they live, how many wake and commit what they
+    /// have open.
     pub(super) late_commits_permille: u64,
     /// Of a thousand looks at a transaction that has its locks, how many leave it open.
     pub(super) leave_open_permille: u64,

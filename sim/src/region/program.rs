@@ -163,7 +163,8 @@ impl World {
         open.is_some_and(|id| self.write(slot, id))
     }
 
-    /// Writes under locks that a transaction has, and commits; or lets it wait for room. `false`: it may not write.
+    /// Writes under locks that a transaction has, and commits; or lets it wait for room. `false`: it may not
+    /// write.
     fn write(&mut self, slot: usize, id: TxnId) -> bool {
         let Some(process) = &mut self.slots[slot].process else {
             return false;

@@ -1,4 +1,5 @@
-//! What a region's world is about. Each story has one thing happen again and again, beside whatever else visits the world.
+//! What a region's world is about. Each story has one thing happen again and again, beside whatever else
+//! visits the world.
 
 use netram_proto::time::Nanos;
 use netram_shared_machine::{LockId, LockMode};
@@ -31,7 +32,8 @@ pub(super) enum RegionScenario {
     Server,
     /// Members die, and lose what they held.
     Member,
-    /// Nodes sleep longer than their lease, with a transaction open, and wake: perhaps while their journal is read.
+    /// Nodes sleep longer than their lease, with a transaction open, and wake: perhaps while their journal is
+    /// read.
     Sleeper,
 }
 
@@ -174,8 +176,8 @@ impl World {
             let extra = Nanos::from_ms(self.rng.pick(&[10, 100, 300, 1500]));
             self.pause_node(slot, Nanos(LEASE.0 + extra.0));
             self.coverage.hit("region: nodes that slept with a token");
-            // Its lenders notice, and when it wakes up it comes to them anew before it hears of its server: perhaps to some that have
-            // forgotten it.
+            // Its lenders notice, and when it wakes up it comes to them anew before it hears of its server:
+            // perhaps to some that have forgotten it.
             if self.rng.chance(500) {
                 self.slots[slot].cut_off_until = self.now + Nanos(LEASE.0 + extra.0) + AWAKE_ALONE;
                 let conns: Vec<usize> = (0..self.profile.lenders)

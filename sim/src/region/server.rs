@@ -1,7 +1,8 @@
 //! The server's machine: its process, its disk, and the journals that it reads.
 //!
-//! Its disk takes writes in their order, and a crash leaves all that was synced and some of what was not, never a later write without an
-//! earlier: it is one log ([`crate::scenario`] has worlds in which that is made of sectors).
+//! Its disk takes writes in their order, and a crash leaves all that was synced and some of what was not,
+//! never a later write without an earlier: it is one log ([`crate::scenario`] has worlds in which that is
+//! made of sectors).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -496,8 +497,8 @@ impl World {
         self.after_server();
     }
 
-    /// With everything healed, and too few members left for a proof, an operator gives up what they had, as `netram shared merge` does
-    /// for journals that it cannot read.
+    /// With everything healed, and too few members left for a proof, an operator gives up what they had, as
+    /// `netram shared merge` does for journals that it cannot read.
     fn accepts_loss(&mut self, node: NodeId, known: &Known, refusal: &RecoveryError) -> bool {
         let since = self.calm_since;
         if since.is_none_or(|since| self.now.since(since) <= Nanos::from_ms(1500)) {

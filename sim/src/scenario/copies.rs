@@ -1,5 +1,6 @@
-//! A copy of a log over its original's segments: somebody copies a machine's disk while a program keeps its state there in
-//! recoverable memory, the program goes on and dies, and the copy is opened over the segments that the program left.
+//! A copy of a log over its original's segments: somebody copies a machine's disk while a program keeps its
+//! state there in recoverable memory, the program goes on and dies, and the copy is opened over the segments
+//! that the program left.
 
 use netram_proto::port::Durability;
 use netram_rvm::{RestoreMode, Rvm, RvmOpenError, SegmentError, TruncateError};
@@ -135,7 +136,8 @@ fn reopen_original(program: &MemoryProgram) {
     program.world.borrow_mut().crash(process, false);
 }
 
-/// A process that has the journal on `host` open; `None`: it must not be opened, or records were lost that it had.
+/// A process that has the journal on `host` open; `None`: it must not be opened, or records were lost that it
+/// had.
 fn healed(program: &MemoryProgram, host: usize) -> Option<usize> {
     let accepted = || program.world.borrow().coverage.get("losses that were accepted");
     let before = accepted();

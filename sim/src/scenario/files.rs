@@ -1,4 +1,5 @@
-//! A program keeps a directory of files: makes, writes, syncs, renames, links, removes; checkpoints run, the disk beneath fails, machines die.
+//! A program keeps a directory of files: makes, writes, syncs, renames, links, removes; checkpoints run, the
+//! disk beneath fails, machines die.
 
 mod maintenance;
 
@@ -53,7 +54,8 @@ struct Program {
     unrecoverable: bool,
     /// The disk beneath fails no more.
     healed: bool,
-    /// Power cuts, and syncs that failed, before the directory was opened last: after either the disk is not what the server saw.
+    /// Power cuts, and syncs that failed, before the directory was opened last: after either the disk is not
+    /// what the server saw.
     losses: (u64, u64),
     maintenance: MountMaintenance,
 }
@@ -251,7 +253,8 @@ impl Program {
         found.collect()
     }
 
-    /// Now and then the disk beneath is about to fail: the process dies between two operations on it, or one is refused.
+    /// Now and then the disk beneath is about to fail: the process dies between two operations on it, or one
+    /// is refused.
     fn arm_disk_fault(&self) {
         let rng = &mut self.world.borrow_mut().rng;
         match rng.below(100) {
@@ -462,7 +465,8 @@ impl Program {
         self.tell(|| format!("{thing} is made {size} bytes long: {done:?}"));
         match done {
             Err(ChangeError::Disk(_)) => true,
-            // It is held when it returns, with what was written before; what is in doubt is done whole or not at all.
+            // It is held when it returns, with what was written before; what is in doubt is done whole or not
+            // at all.
             Ok(()) => {
                 self.model.resize(thing, size);
                 self.model.synced(thing);
@@ -516,7 +520,8 @@ impl Program {
     }
 }
 
-/// Whether the program goes on. What the disk or the names refuse is not done, and no more; nor is what a full journal has no room for.
+/// Whether the program goes on. What the disk or the names refuse is not done, and no more; nor is what a
+/// full journal has no room for.
 fn may_continue(done: Result<(), ChangeError>) -> bool {
     match done {
         Ok(()) | Err(ChangeError::Name(_) | ChangeError::Disk(_) | ChangeError::Full(_)) => true,

@@ -29,7 +29,8 @@ pub(super) fn run(world: &mut World) {
     settle_down(world, 0);
 }
 
-/// Opens the journal on `host`, whatever it takes. `None`: the process died on the way, or there is nothing to open.
+/// Opens the journal on `host`, whatever it takes. `None`: the process died on the way, or there is nothing
+/// to open.
 pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
     for _ in 0..TRIES {
         match world.open(host, false) {
@@ -193,7 +194,8 @@ fn end_of(world: &mut World, process: usize) {
     world.run_for(Nanos::from_ms(pause));
 }
 
-/// Everything is healed: the journal opens, a commit ends, the view grows back, and one more crash loses nothing.
+/// Everything is healed: the journal opens, a commit ends, the view grows back, and one more crash loses
+/// nothing.
 pub(super) fn settle_down(world: &mut World, host: usize) {
     for round in 0..2 {
         let Some(process) = world.living(host).or_else(|| open_healed(world, host)) else {

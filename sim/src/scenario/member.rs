@@ -1,5 +1,6 @@
-//! One lender alone with clients that hold the key and behave as they like: frames in any order, gaps, overlaps, overruns,
-//! bytes that are no records, old epochs, lengths of their fancy. Whatever they send, rules 2, 4, 10 and 11 hold.
+//! One lender alone with clients that hold the key and behave as they like: frames in any order, gaps,
+//! overlaps, overruns, bytes that are no records, old epochs, lengths of their fancy. Whatever they send,
+//! rules 2, 4, 10 and 11 hold.
 
 use netram_proto::id::{Epoch, Incarnation, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;

@@ -47,7 +47,8 @@ const DATA_DRAW: u64 = 0x6461_7461_6C65_6E64;
 /// Mixed into a seed to draw which worlds with two directories of a journal are those of operators.
 const OPERATORS_DRAW: u64 = 0x6F70_6572_6174_6F72;
 
-/// Mixed into a seed to draw which worlds with two directories of a journal are those in which one is deleted.
+/// Mixed into a seed to draw which worlds with two directories of a journal are those in which one is
+/// deleted.
 const DELETION_DRAW: u64 = 0x6465_6C65_7465_6421;
 
 /// Mixed into a seed to draw which worlds' journals are a node's.
@@ -98,7 +99,8 @@ pub fn is_region(seed: u64) -> bool {
     Rng::new(seed ^ REGION_DRAW).chance(60)
 }
 
-/// Whether the journal of the world of `seed` is that of a node of a shared region, if it is one in which a client journals.
+/// Whether the journal of the world of `seed` is that of a node of a shared region, if it is one in which a
+/// client journals.
 pub fn is_shared(seed: u64) -> bool {
     Rng::new(seed ^ SHARED_DRAW).chance(100)
 }
@@ -113,7 +115,8 @@ pub fn has_data_lender(seed: u64) -> bool {
     Rng::new(seed ^ DATA_DRAW).chance(100)
 }
 
-/// Whether a client with the cluster's key means harm in the world of `seed`, if it is one in which a client journals alone.
+/// Whether a client with the cluster's key means harm in the world of `seed`, if it is one in which a client
+/// journals alone.
 pub fn is_intruded(seed: u64) -> bool {
     Rng::new(seed ^ INTRUDER_DRAW).chance(80)
 }
@@ -123,12 +126,14 @@ pub fn has_many_addresses(seed: u64) -> bool {
     Rng::new(seed ^ ADDRESSES_DRAW).chance(200)
 }
 
-/// Whether the world of `seed` is one of operators who open original and copy by turns, if it is one of two directories.
+/// Whether the world of `seed` is one of operators who open original and copy by turns, if it is one of two
+/// directories.
 pub fn is_of_operators(seed: u64) -> bool {
     Rng::new(seed ^ OPERATORS_DRAW).chance(500)
 }
 
-/// Whether a copy of the journal's directory is deleted in the world of `seed`, if it is one of two directories.
+/// Whether a copy of the journal's directory is deleted in the world of `seed`, if it is one of two
+/// directories.
 pub fn has_deletion(seed: u64) -> bool {
     Rng::new(seed ^ DELETION_DRAW).chance(200)
 }
@@ -171,7 +176,8 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOut
     if distant {
         profile.distant(&mut far);
     }
-    // A restore asks each address who sealed its memory before it seals: another memory there in between is one too many.
+    // A restore asks each address who sealed its memory before it seals: another memory there in between is
+    // one too many.
     if has_many_addresses(seed) && profile.links == LinkKind::Stream && !distant && !kept && kind >= 5 {
         profile.many_addresses(&mut Rng::new(seed ^ ADDRESSES_DRAW ^ 1));
     }

@@ -1,6 +1,7 @@
-//! Operators who type the wrong command at the worst time: the directory is copied, and original and copy are opened by turns, while the
-//! other one serves, stands still, or was killed in the middle of its own opening, and while lenders come and go. Whoever is refused has
-//! changed nothing; whoever was able to open is able to open again.
+//! Operators who type the wrong command at the worst time: the directory is copied, and original and copy are
+//! opened by turns, while the other one serves, stands still, or was killed in the middle of its own opening,
+//! and while lenders come and go. Whoever is refused has changed nothing; whoever was able to open is able to
+//! open again.
 
 use netram_proto::journal::RecoveryError;
 use netram_proto::time::Nanos;
@@ -74,7 +75,8 @@ fn disturb(world: &mut World, other: usize) {
     }
 }
 
-/// With everything healed, the directory whose opening was the last to be proven opens, unless too much was lost.
+/// With everything healed, the directory whose opening was the last to be proven opens, unless too much was
+/// lost.
 fn settle_down(world: &mut World, last: usize) {
     world.heal();
     world.run_for(Nanos::from_ms(3000));

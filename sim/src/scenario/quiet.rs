@@ -1,5 +1,6 @@
-//! A world in which one thing happens at a time. A journal that rests is clean, and survives the loss of everything else; a
-//! writer that stands still keeps its members; a member that stands still, and answers, does not stay one.
+//! A world in which one thing happens at a time. A journal that rests is clean, and survives the loss of
+//! everything else; a writer that stands still keeps its members; a member that stands still, and answers,
+//! does not stay one.
 
 use netram_proto::port::Durability;
 use netram_proto::time::Nanos;

@@ -1,5 +1,6 @@
-//! A volume that a data lender keeps too: both machines die and come back, the data lender is away for so long that only
-//! blocks can bring it back, and now and then the client's disk is lost for good, and the volume restored from the replica.
+//! A volume that a data lender keeps too: both machines die and come back, the data lender is away for so
+//! long that only blocks can bring it back, and now and then the client's disk is lost for good, and the
+//! volume restored from the replica.
 
 use netram_block::{BLOCK_BYTES, digest};
 use netram_block_machine::{ReplicaCondition, ResyncScope, SourceAction};
@@ -92,8 +93,8 @@ impl VolumeProgram {
         false
     }
 
-    /// Now and then the client opens once more while its data lender is away, and is lost before it serves anybody. What it may have
-    /// written then, only its members can tell.
+    /// Now and then the client opens once more while its data lender is away, and is lost before it serves
+    /// anybody. What it may have written then, only its members can tell.
     fn open_unheard(&mut self) {
         let world = &mut *self.world.borrow_mut();
         if self.restore_unannounced || !world.rng.chance(150) {
@@ -116,7 +117,8 @@ impl VolumeProgram {
         self.run_source_action(process, volume);
     }
 
-    /// In most lives nothing is written before the replica has caught up: what follows is then about its service.
+    /// In most lives nothing is written before the replica has caught up: what follows is then about its
+    /// service.
     pub(super) fn begin_life(&mut self, process: usize, volume: &SimVolume) {
         if self.world.borrow_mut().rng.chance(300) {
             return;
@@ -340,8 +342,8 @@ impl VolumeProgram {
         world.serving(process).map(|serving| serving.superblock.head)
     }
 
-    /// The client's machine is gone, and its disk with it. The replica's files take the disk's place, as a take-over does.
-    /// `false`: that is refused, or not to be had.
+    /// The client's machine is gone, and its disk with it. The replica's files take the disk's place, as a
+    /// take-over does. `false`: that is refused, or not to be had.
     fn lose_disk(&mut self) -> bool {
         let world = &mut *self.world.borrow_mut();
         world.coverage.hit("data: clients' disks lost");
@@ -375,7 +377,8 @@ impl VolumeProgram {
         }
         self.files = data.volume;
         self.ends = None;
-        // A take-over leaves nobody who could hear it. What it gives may be older than what the model saw last.
+        // A take-over leaves nobody who could hear it. What it gives may be older than what the model saw
+        // last.
         (self.restore_unannounced, self.restored) = (false, true);
         let host = &mut world.hosts[self.host];
         host.header_file = Some(data.header_file);
@@ -489,8 +492,8 @@ pub(super) fn acked_by_members(world: &World, host: usize, kept: &View) -> Lsn {
                 .any(|other| other.address == member.address && other.incarnation == member.incarnation)
         })
     };
-    // Out of service, a view may have followed that the data lender was never told. With `all` every member of it has
-    // everything, and one that the replica names too gives it. With other rules, nobody can tell.
+    // Out of service, a view may have followed that the data lender was never told. With `all` every member
+    // of it has everything, and one that the replica names too gives it. With other rules, nobody can tell.
     let shared = host.view.members.iter().any(|member| {
         kept.members
             .iter()
@@ -573,7 +576,8 @@ pub(super) const FENCED_UNHEARD_OF: &str = "a member had been sealed by a reign 
 pub(super) const PROVES_NO_MORE: &str =
     "an attempt that was cut off took the proof away: the next is refused as unproven";
 
-/// A member that the replica names was sealed by a later reign of its client: what that wrote may be anywhere.
+/// A member that the replica names was sealed by a later reign of its client: what that wrote may be
+/// anywhere.
 pub(super) fn is_fenced_unheard_of(world: &World, kept: &View) -> bool {
     let leap = kept.restored(kept.writer).epoch;
     kept.members.iter().any(|member| {
@@ -583,8 +587,8 @@ pub(super) fn is_fenced_unheard_of(world: &World, kept: &View) -> bool {
     })
 }
 
-/// Whether the members that the view names, and nothing else, can prove that a replica whose log ends at `end` lacks nothing
-/// that they do not hold.
+/// Whether the members that the view names, and nothing else, can prove that a replica whose log ends at
+/// `end` lacks nothing that they do not hold.
 pub(super) fn is_provable(kept: &View, end: Lsn) -> bool {
     (kept.counting || kept.clean.is_some()) && kept.base <= end
 }

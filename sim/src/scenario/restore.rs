@@ -1,6 +1,6 @@
-//! A volume restored from its replica over the wire, step by step as `netram_volume::replica::restore` does it. Every step may be
-//! the last of an attempt: the data lender dies or is away, members are, the machine that restores dies. Now and then the client that was
-//! given up lives on.
+//! A volume restored from its replica over the wire, step by step as `netram_volume::replica::restore` does
+//! it. Every step may be the last of an attempt: the data lender dies or is away, members are, the machine
+//! that restores dies. Now and then the client that was given up lives on.
 
 use netram_block::{BLOCK_BYTES, VolumeRestore};
 use netram_block_machine::{ReplicaCondition, ReplicaDescription, ReplicaMessage};
@@ -144,7 +144,8 @@ impl VolumeProgram {
         Ok(())
     }
 
-    /// Asks the data lender and the members whether the restore would succeed, before anything is claimed (rule 18).
+    /// Asks the data lender and the members whether the restore would succeed, before anything is claimed
+    /// (rule 18).
     fn prove(&mut self, process: usize, loss: &mut Loss) -> Result<(), AttemptError> {
         let session = self.world.borrow_mut().data_session();
         let found = self.describe(process, session)?;
@@ -178,7 +179,8 @@ impl VolumeProgram {
         }
     }
 
-    /// Begins a reign at the data lender. Returns what the replica is from then on, with the view of that reign.
+    /// Begins a reign at the data lender. Returns what the replica is from then on, with the view of that
+    /// reign.
     fn claim(
         &mut self,
         process: usize,
@@ -340,8 +342,8 @@ impl VolumeProgram {
         Some(files)
     }
 
-    /// Time passes between two steps; the client that was given up goes on, the data lender has its own troubles, and this may have been the
-    /// attempt's last step.
+    /// Time passes between two steps; the client that was given up goes on, the data lender has its own
+    /// troubles, and this may have been the attempt's last step.
     fn pause(&mut self, last: bool) -> Result<(), AttemptError> {
         if let Some((process, volume)) = self.zombie.take() {
             self.run_zombie(process, &volume);
@@ -420,7 +422,8 @@ impl VolumeProgram {
     }
 }
 
-/// What a replica is, if it is whole. Frames that its client sent before it was given up may begin a resync between two questions.
+/// What a replica is, if it is whole. Frames that its client sent before it was given up may begin a resync
+/// between two questions.
 fn describe(answer: crate::data::DataAnswer) -> Result<ReplicaDescription, AttemptError> {
     let Some(Ok(answer)) = answer else {
         return Err(AttemptError::CutOff);

@@ -1,4 +1,5 @@
-//! A program keeps its state in recoverable memory: transactions commit and abort, truncation runs, machines die.
+//! A program keeps its state in recoverable memory: transactions commit and abort, truncation runs, machines
+//! die.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,7 +33,8 @@ pub(super) struct MemoryProgram {
     spool: usize,
     /// Lazy commits, in a hundred.
     lazy_percent: u64,
-    /// Loss was accepted: segments may show, unsynced, what the log no longer has, and nothing is promised of them.
+    /// Loss was accepted: segments may show, unsynced, what the log no longer has, and nothing is promised of
+    /// them.
     pub(super) lossy: bool,
     /// Somebody copies the machine's disk when so many deeds are done.
     pub(super) copied_after: Option<u64>,

@@ -1,5 +1,5 @@
-//! A second writer by mistake: an operator copies a journal's directory and opens the copy, while the first writer runs
-//! on or stands still and wakes later.
+//! A second writer by mistake: an operator copies a journal's directory and opens the copy, while the first
+//! writer runs on or stands still and wakes later.
 
 use netram_proto::time::Nanos;
 

@@ -1,5 +1,5 @@
-//! The journal of a node of a shared region: the server gives the node up, whether it lives or not, and reads its journal from its
-//! members. Before that the node may come and go, and offer what it left.
+//! The journal of a node of a shared region: the server gives the node up, whether it lives or not, and reads
+//! its journal from its members. Before that the node may come and go, and offer what it left.
 
 use netram_proto::journal::{Recovery, RecoveryError, node_records};
 use netram_proto::planted::FaultSwitch;

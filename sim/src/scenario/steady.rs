@@ -14,7 +14,8 @@ const WRITING_MAX: Nanos = Nanos::from_ms(30_000);
 /// Bytes of log that one of them takes at most: twenty sectors, and its header.
 const WRITE_BYTES_MAX: u64 = 11 * 1024;
 impl VolumeProgram {
-    /// The data lender is away for a while, so that only blocks bring it back. How long to pause between writes from now on.
+    /// The data lender is away for a while, so that only blocks bring it back. How long to pause between
+    /// writes from now on.
     fn leave_behind(&mut self, process: usize) -> Nanos {
         let mut world = self.world.borrow_mut();
         let until = world.now + Nanos::from_ms(world.rng.pick(&[0, 500, 3000]));
@@ -22,15 +23,15 @@ impl VolumeProgram {
             data.away_until = until;
         }
         world.break_data(process);
-        // A replica that takes the log more slowly than it is written cannot follow: in the time of a sync an eighth of the log's room
-        // at most.
+        // A replica that takes the log more slowly than it is written cannot follow: in the time of a sync an
+        // eighth of the log's room at most.
         let sync_us = world.profile.disk_us.1 + 2 * world.profile.latency_us.1;
         let slowest_us = sync_us * 8 * WRITE_BYTES_MAX / world.profile.capacity;
         Nanos::from_us(world.rng.pick(&[2_000, 5_000, 20_000]).max(slowest_us))
     }
 
-    /// All is well, and writes never rest: the replica becomes whole all the same, whatever it had to be sent. Whether it is near
-    /// enough for its service depends on their pace.
+    /// All is well, and writes never rest: the replica becomes whole all the same, whatever it had to be
+    /// sent. Whether it is near enough for its service depends on their pace.
     pub(super) fn write_on(&mut self, process: usize, volume: &SimVolume) {
         let pause = self.leave_behind(process);
         let (mut writes, began) = (0, self.world.borrow().now);

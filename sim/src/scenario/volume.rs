@@ -1,5 +1,5 @@
-//! A program keeps a block device's volume: writes, zeros and discards are completed or not, stages go to the image,
-//! machines die. In some worlds a data lender keeps it too (`replica.rs`).
+//! A program keeps a block device's volume: writes, zeros and discards are completed or not, stages go to the
+//! image, machines die. In some worlds a data lender keeps it too (`replica.rs`).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -134,7 +134,8 @@ impl VolumeProgram {
         }
     }
 
-    /// Opens the journal. Nothing is said to a data lender before the volume is open, too, but the first word of a restored one.
+    /// Opens the journal. Nothing is said to a data lender before the volume is open, too, but the first word
+    /// of a restored one.
     pub(super) fn open_journal(&mut self) -> Option<usize> {
         let world = &mut *self.world.borrow_mut();
         let accepted = world.coverage.get("losses that were accepted");

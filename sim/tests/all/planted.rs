@@ -1,5 +1,6 @@
-//! The simulator finds what it is there to find: every fault that can be planted in the machines, one at a time, breaks a
-//! rule within a bounded number of seeds. A fault that is not found means a scenario or an oracle that has gone blind.
+//! The simulator finds what it is there to find: every fault that can be planted in the machines, one at a
+//! time, breaks a rule within a bounded number of seeds. A fault that is not found means a scenario or an
+//! oracle that has gone blind.
 
 use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
@@ -20,7 +21,8 @@ const OF_NODES: [PlantedFault; 3] = [
 
 /// These need nodes of a shared region and their server; all other worlds are left out.
 const OF_REGIONS: [PlantedFault; 2] = [PlantedFault::SleepStopsClock, PlantedFault::SilenceTrusted];
-/// The rules of `docs/shared.md` that who has a lock has what was acknowledged under it, and that every acquire ends.
+/// The rules of `docs/shared.md` that who has a lock has what was acknowledged under it, and that every
+/// acquire ends.
 const REGION_GRANTED: u8 = REGION_RULES + 5;
 const REGION_ENDS: u8 = REGION_RULES + 9;
 

@@ -1,9 +1,9 @@
 //! All tests of the workspace, each in a process of its own, several at a time.
 //!
-//! `cargo test` runs one program after the other, and the tests of a program as threads of one process. Most of our
-//! tests wait for processes and disks, so a machine of two cores idles; and tests that fork, change limits or lock
-//! files disturb their neighbours. Here each test is a process: it has a time, a time limit, and an end of its own.
-//! `cargo nextest` does the same; building it takes longer than all of this.
+//! `cargo test` runs one program after the other, and the tests of a program as threads of one process. Most
+//! of our tests wait for processes and disks, so a machine of two cores idles; and tests that fork, change
+//! limits or lock files disturb their neighbours. Here each test is a process: it has a time, a time limit,
+//! and an end of its own. `cargo nextest` does the same; building it takes longer than all of this.
 
 mod plan;
 mod python;

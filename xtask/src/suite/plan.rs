@@ -25,7 +25,8 @@ const TOGETHER: [&[&str]; 2] = [
 /// Set for what builds a part of it: these arguments make cargo find all of it built.
 pub(super) const BUILD_LINE: &str = "NETRAM_TEST_BUILD";
 
-/// Everything that is built for testing. Programs and C libraries are among it, which `cargo test` leaves out.
+/// Everything that is built for testing. Programs and C libraries are among it, which `cargo test` leaves
+/// out.
 const BUILD: [&str; 7] = [
     "build",
     "--lib",
@@ -44,8 +45,8 @@ pub(super) struct Program {
     directory: PathBuf,
 }
 
-/// Builds every program with tests, and everything that tests start or load. Clippy judges it on the way, and a
-/// warning fails.
+/// Builds every program with tests, and everything that tests start or load. Clippy judges it on the way, and
+/// a warning fails.
 pub(super) fn build(root: &Path) -> Result<Vec<Program>, String> {
     let mut programs = Vec::new();
     for packages in TOGETHER {
@@ -129,8 +130,8 @@ fn program_of(message: &Value) -> Option<Program> {
     })
 }
 
-/// The package's name, without what all of them begin with: from `path+file:///DIRECTORY#NAME@VERSION`, in which NAME is
-/// left out where the directory is called so.
+/// The package's name, without what all of them begin with: from `path+file:///DIRECTORY#NAME@VERSION`, in
+/// which NAME is left out where the directory is called so.
 fn package_of(id: &str) -> &str {
     let (place, version) = id.split_once('#').unwrap_or((id, ""));
     let name = match version.split_once('@') {
@@ -191,8 +192,8 @@ const LONG: [&str; 6] = [
     "lab all volume_figures::",
 ];
 
-/// Long tests begin first, so that none is left to itself at the end. Tests without a known time are long
-/// if they are in the program of a crate that starts processes, and short if they are in the crate's own code.
+/// Long tests begin first, so that none is left to itself at the end. Tests without a known time are long if
+/// they are in the program of a crate that starts processes, and short if they are in the crate's own code.
 pub(super) fn longest_first(tests: &mut [Test], times: &BTreeMap<String, Duration>) {
     let guess = |test: &Test| match test.program.as_str() {
         _ if is_long(test) => Duration::from_secs(60),

@@ -1,4 +1,5 @@
-//! The Python package's tests, one script, run as a test among the others: most of its time one core does nothing.
+//! The Python package's tests, one script, run as a test among the others: most of its time one core does
+//! nothing.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! librvm: the C interface of recoverable virtual memory, as programs of the original know it.
 //!
-//! The headers in `include/rvm` are the manual. What C sees is in `abi`, thin: it checks pointers, copies records,
-//! lets nothing unwind into C. Everything else is safe Rust over `netram-store`:
+//! The headers in `include/rvm` are the manual. What C sees is in `abi`, thin: it checks pointers, copies
+//! records, lets nothing unwind into C. Everything else is safe Rust over `netram-store`:
 //!
 //! | module | does |
 //! |---|---|

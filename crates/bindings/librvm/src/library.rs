@@ -1,7 +1,8 @@
 //! The one library of a process: from `rvm_initialize` to `rvm_terminate`.
 //!
-//! Locks, in the order in which they are taken: `setup`, the heap, a transaction's slot, `log`, the table of regions. Nothing that
-//! a commit or a range needs is held by whoever waits for a disk, but for the transaction's own slot.
+//! Locks, in the order in which they are taken: `setup`, the heap, a transaction's slot, `log`, the table of
+//! regions. Nothing that a commit or a range needs is held by whoever waits for a disk, but for the
+//! transaction's own slot.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -149,7 +150,8 @@ impl Library {
         if ended {
             self.phase.store(ENDED, Ordering::Release);
         }
-        // A call that holds the heap, and so its region, may be waiting for the log, to be told that it has ended.
+        // A call that holds the heap, and so its region, may be waiting for the log, to be told that it has
+        // ended.
         drop(log);
         if ended {
             crate::rds::forget();
@@ -184,8 +186,8 @@ impl Library {
         Ok(())
     }
 
-    /// Shares the log with commits: whoever waited for it alone would hold up transactions that begin. `false`: there
-    /// is no log.
+    /// Shares the log with commits: whoever waited for it alone would hold up transactions that begin.
+    /// `false`: there is no log.
     fn choose_for_open_log(&self, choices: &LibraryOptions) -> Result<bool, CallFailure> {
         let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = &*log else { return Ok(false) };
@@ -196,8 +198,8 @@ impl Library {
         Ok(true)
     }
 
-    /// Waits for its turn to end, map or unmap, and refuses who comes when the library has ended: it may have ended
-    /// while they waited, and would open its log again.
+    /// Waits for its turn to end, map or unmap, and refuses who comes when the library has ended: it may have
+    /// ended while they waited, and would open its log again.
     pub(crate) fn setup(&self) -> Result<MutexGuard<'_, ()>, CallFailure> {
         self.ready()?;
         let turn = self.turn();
@@ -270,7 +272,8 @@ impl Library {
         Ok((handle, uname))
     }
 
-    /// `rvm_set_range`. A handle proves that the library has started; the caller has looked whether it still runs.
+    /// `rvm_set_range`. A handle proves that the library has started; the caller has looked whether it still
+    /// runs.
     #[inline]
     pub(crate) fn set_range(
         &self,
@@ -306,7 +309,8 @@ impl Library {
             (Err(failure), ending) => return Err((failure, ending)),
         };
         if flush_all {
-            // Without optimisations an empty transaction is one like any other, to be flushed with all before it.
+            // Without optimisations an empty transaction is one like any other, to be flushed with all before
+            // it.
             self.with_log(|log| log.flush())
                 .map_err(|failure| (failure, CallEnd::Ended))?;
         }

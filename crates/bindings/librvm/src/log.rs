@@ -21,10 +21,11 @@ use crate::record::{
     FLUSH_BUFFER_DEFAULT, LendersRecord, READ_DEFAULT, RECOVERY_BUFFER_DEFAULT, TRUNCATE_DEFAULT,
 };
 
-/// Bytes of lazy commits kept back to be merged, when the program asks for that and the settings do not say how many.
+/// Bytes of lazy commits kept back to be merged, when the program asks for that and the settings do not say
+/// how many.
 const SPOOL_BYTES_DEFAULT: usize = 1024 * 1024;
-/// Bytes of the ring of a log without lenders: half of it, or of the log, is the largest transaction. The original took
-/// any that its log had room for; a larger ring is memory that stays in use.
+/// Bytes of the ring of a log without lenders: half of it, or of the log, is the largest transaction. The
+/// original took any that its log had room for; a larger ring is memory that stays in use.
 const RING_BYTES_ALONE: u64 = 64 * 1024 * 1024;
 /// The bytes of a name with its end, `MAXPATHLEN`.
 const NAME_BYTES: usize = libc::PATH_MAX as usize;
@@ -194,8 +195,8 @@ impl LibraryLog {
     }
 }
 
-/// Opens in a thread that takes no signals, for all the library's threads are made in an opening, or by those that are.
-/// The caller, who may wait for lenders here, goes on taking them.
+/// Opens in a thread that takes no signals, for all the library's threads are made in an opening, or by those
+/// that are. The caller, who may wait for lenders here, goes on taking them.
 fn open_apart(home: Store, settings: StoreSettings) -> Result<OpenStore, CallFailure> {
     let opener = std::thread::Builder::new().name("netram-open".into());
     let thread = crate::abi::blocked(|| opener.spawn(move || home.open(&settings)))

@@ -147,7 +147,8 @@ impl Library {
     /// The same for a region that is out of the table; puts it back when it is refused.
     pub(crate) fn unmap_taken(&self, region: Region) -> Result<(), CallFailure> {
         let (address, length) = (region.as_ptr().addr(), region.len());
-        // A place stays known, to be replaced again: what takes its addresses meanwhile would be replaced too.
+        // A place stays known, to be replaced again: what takes its addresses meanwhile would be replaced
+        // too.
         let unmapped = match self.registered_pages.hold(address, length.next_multiple_of(PAGE)) {
             Some(_) => region.keep_unmapped(),
             None => region.unmap(),
@@ -155,8 +156,8 @@ impl Library {
         unmapped.map_err(|(error, region)| self.put_back(error.into(), region))
     }
 
-    /// Takes regions out of the table: all of them or, where one is in use, none. A heap may hold the one that begins
-    /// at `heap`, and nothing else.
+    /// Takes regions out of the table: all of them or, where one is in use, none. A heap may hold the one
+    /// that begins at `heap`, and nothing else.
     pub(crate) fn take_all(
         &self,
         definitions: &[RegionDefinition],

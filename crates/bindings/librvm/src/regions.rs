@@ -30,8 +30,9 @@ impl MappedRegion {
     }
 }
 
-/// Every mapped region, by address. A transaction remembers the region it touched last, so most calls do not come here:
-/// they cost 13 ns in all, and two threads do not slow each other (`crates/bindings/librvm/benches/calls.c`).
+/// Every mapped region, by address. A transaction remembers the region it touched last, so most calls do not
+/// come here: they cost 13 ns in all, and two threads do not slow each other
+/// (`crates/bindings/librvm/benches/calls.c`).
 #[derive(Debug, Default)]
 pub(crate) struct Regions(RwLock<Vec<Arc<MappedRegion>>>);
 
@@ -75,8 +76,9 @@ impl Regions {
         regions.insert(place, mapped);
     }
 
-    /// Takes out the region that begins at `start` and has this length. One that is in use is not out for a moment,
-    /// in which another thread's range would be refused: ranges begin with [`Regions::find`], which waits.
+    /// Takes out the region that begins at `start` and has this length. One that is in use is not out for a
+    /// moment, in which another thread's range would be refused: ranges begin with [`Regions::find`], which
+    /// waits.
     pub(crate) fn take(&self, start: usize, length: usize) -> Result<MappedRegion, TakeRegionError> {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let place = whole(&regions, start, length)?;
@@ -89,8 +91,8 @@ impl Regions {
         })
     }
 
-    /// Takes out the regions with these addresses and lengths: all of them or, where one is not there or not idle, none.
-    /// While `idle` looks at a region nobody finds it here.
+    /// Takes out the regions with these addresses and lengths: all of them or, where one is not there or not
+    /// idle, none. While `idle` looks at a region nobody finds it here.
     pub(crate) fn take_several(
         &self,
         spans: &[AddressSpan],

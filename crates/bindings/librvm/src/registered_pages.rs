@@ -7,7 +7,8 @@ use crate::lock;
 /// Bytes of a page: regions begin and end at multiples of it.
 pub(crate) const PAGE: usize = netram_rvm::limit::PAGE_BYTES as usize;
 
-/// Ranges of addresses, none overlapping another. A handful: programs that know their addresses load segments.
+/// Ranges of addresses, none overlapping another. A handful: programs that know their addresses load
+/// segments.
 #[derive(Debug, Default)]
 pub(crate) struct RegisteredPages(Mutex<Vec<(usize, usize)>>);
 
@@ -43,15 +44,16 @@ impl RegisteredPages {
         free
     }
 
-    /// Makes new memory known. What was known there before was unmapped behind the library's back, or the memory would
-    /// not be new.
+    /// Makes new memory known. What was known there before was unmapped behind the library's back, or the
+    /// memory would not be new.
     pub(crate) fn renew(&self, start: usize, length: usize) -> bool {
         self.forget(start, length);
         self.register(start, length)
     }
 
-    /// Forgets every page that has some of `start..start + length`; `false`: none was known. What was known beside
-    /// them stays so: a place that were kept whole would let a region replace what others have there meanwhile.
+    /// Forgets every page that has some of `start..start + length`; `false`: none was known. What was known
+    /// beside them stays so: a place that were kept whole would let a region replace what others have there
+    /// meanwhile.
     pub(crate) fn forget(&self, start: usize, length: usize) -> bool {
         let end = start.saturating_add(length);
         let end = end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
@@ -106,8 +108,8 @@ mod tests {
         assert!(places.hold(8 * PAGE, PAGE).is_some());
     }
 
-    /// Four pages were registered and the last three given back: the whole place stayed, and the next region there
-    /// replaced what the system had put into them.
+    /// Four pages were registered and the last three given back: the whole place stayed, and the next region
+    /// there replaced what the system had put into them.
     #[test]
     fn a_place_is_forgotten_in_part() {
         let places = RegisteredPages::new();

@@ -70,8 +70,8 @@ impl Library {
         self.release(definitions, None, || ())
     }
 
-    /// Unmaps a segment's regions and gives their memory back: all of them or, if it is refused, none. `setup` is held.
-    /// A heap that holds the region beginning at `heap` lets go of it in `let_go`.
+    /// Unmaps a segment's regions and gives their memory back: all of them or, if it is refused, none.
+    /// `setup` is held. A heap that holds the region beginning at `heap` lets go of it in `let_go`.
     pub(crate) fn release(
         &self,
         definitions: &[RegionDefinition],

@@ -1,7 +1,8 @@
 //! What C holds a handle of: transactions, nodes, readers.
 //!
-//! A handle is a place in a table and the number of times the place was used, so that a stale copy of it is refused and
-//! never reaches what another owns. Slots are never freed or moved: finding one takes no lock but its own.
+//! A handle is a place in a table and the number of times the place was used, so that a stale copy of it is
+//! refused and never reaches what another owns. Slots are never freed or moved: finding one takes no lock but
+//! its own.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

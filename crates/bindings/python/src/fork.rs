@@ -1,7 +1,8 @@
 //! Telling a child process from the one that opened.
 //!
-//! A child made by `fork` has copies of everything but the threads: its store would write the log and the sockets
-//! that its parent writes. So objects remember the generation of processes that made them, and refuse in a later one.
+//! A child made by `fork` has copies of everything but the threads: its store would write the log and the
+//! sockets that its parent writes. So objects remember the generation of processes that made them, and refuse
+//! in a later one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,8 @@ impl Generation {
         Generation(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Whether the thing was made before a fork that led to this process. One load: cheap enough for every call.
+    /// Whether the thing was made before a fork that led to this process. One load: cheap enough for every
+    /// call.
     pub(crate) fn is_past(self) -> bool {
         self != Generation::now()
     }

@@ -1,7 +1,7 @@
 //! The persistent heap of a region: blocks that come and go within transactions.
 //!
-//! A block is named by its offset in the region, a number: it can be stored in other blocks, stays right wherever the
-//! segment is mapped, and is where the block's bytes are in any view of the region.
+//! A block is named by its offset in the region, a number: it can be stored in other blocks, stays right
+//! wherever the segment is mapped, and is where the block's bytes are in any view of the region.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::sys;
 use crate::transaction::Transaction;
 use crate::window::{RegionWindow, unmapped};
 
-/// The methods of a heap that are the same in recoverable memory and in shared memory, and after them its own: a class has one
-/// block of methods. The class has `using` and `changing`; its file knows `error` and `OffsetArgument`. `$tx` is how Python calls the
-/// transaction.
+/// The methods of a heap that are the same in recoverable memory and in shared memory, and after them its
+/// own: a class has one block of methods. The class has `using` and `changing`; its file knows `error` and
+/// `OffsetArgument`. `$tx` is how Python calls the transaction.
 macro_rules! heap_methods {
     ($heap:ident, $tx:ident: $transaction:ident, { $($own:tt)* }) => {
         #[pymethods]
@@ -38,14 +38,16 @@ macro_rules! heap_methods {
                 Ok(taken.offset())
             }
 
-            /// Free a block. Raises HeapError when it is none, BusyError when another open transaction allocated it.
+            /// Free a block. Raises HeapError when it is none, BusyError when another open transaction
+            /// allocated it.
             fn free(&self, $tx: &Bound<'_, $transaction>, block: OffsetArgument) -> PyResult<()> {
                 let block = $crate::heap::pointer(block);
                 let freed = self.changing($tx, |heap, inner| heap.free(inner, block))?;
                 freed.map_err(|cause| error::free($tx.py(), &cause))
             }
 
-            /// Make a block at least size bytes long; returns where it is now. Bytes up to the shorter length keep their values.
+            /// Make a block at least size bytes long; returns where it is now. Bytes up to the shorter length
+            /// keep their values.
             fn resize(
                 &self,
                 $tx: &Bound<'_, $transaction>,
@@ -64,7 +66,8 @@ macro_rules! heap_methods {
                 found.map_err(|cause| error::block(py, &cause))
             }
 
-            /// Store data in a block, offset bytes from its beginning. Raises RangeError when it does not fit.
+            /// Store data in a block, offset bytes from its beginning. Raises RangeError when it does not
+            /// fit.
             #[pyo3(signature = ($tx, block, data, offset = None))]
             fn write(
                 &self,
@@ -77,7 +80,8 @@ macro_rules! heap_methods {
                 let (bytes, offset) = (data.as_bytes(), offset.map_or(0, |offset| offset.0));
                 let size = usize::try_from(self.size(py, block)?).unwrap_or(usize::MAX);
                 $crate::heap::fits(py, offset, bytes.len(), size)?;
-                // Not the transaction's own `write`: one on shared memory takes any offset in its own region, whoever's the heap is.
+                // Not the transaction's own `write`: one on shared memory takes any offset in its own region,
+                // whoever's the heap is.
                 let stored = self.changing($tx, |heap, inner| {
                     netram_heap::Transact::write(inner, heap.region(), block.0 + offset, bytes)
                 })?;
@@ -103,8 +107,8 @@ macro_rules! heap_methods {
                 set.map_err(|cause| error::access($tx.py(), &cause))
             }
 
-            /// Go through the whole heap; returns each block that is taken, and what it can hold. Raises HeapError when the heap
-            /// is damaged.
+            /// Go through the whole heap; returns each block that is taken, and what it can hold. Raises
+            /// HeapError when the heap is damaged.
             fn check(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
                 let checked = self.using(py, |heap| heap.check())?;
                 let report = checked.map_err(|cause| error::heap_error(py, cause))?;
@@ -117,11 +121,11 @@ macro_rules! heap_methods {
 }
 pub(crate) use heap_methods;
 
-/// The heap in a region. Blocks are allocated, freed and resized by transactions: a block that a transaction frees is
-/// given out again only after its commit, and an abort takes back what it allocated.
+/// The heap in a region. Blocks are allocated, freed and resized by transactions: a block that a transaction
+/// frees is given out again only after its commit, and an abort takes back what it allocated.
 ///
-/// Heap(region) opens the heap that is there. A block is an offset in the region; 0 is none. memoryview(region)[block:]
-/// begins with its bytes.
+/// Heap(region) opens the heap that is there. A block is an offset in the region; 0 is none.
+/// memoryview(region)[block:] begins with its bytes.
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Heap {
     window: Arc<RegionWindow>,
@@ -184,7 +188,8 @@ impl Heap {
 }
 
 heap_methods!(Heap, tx: Transaction, {
-    /// Open the heap in a region. Raises NoHeap when there is none, HeapError when it is damaged or of another version.
+    /// Open the heap in a region. Raises NoHeap when there is none, HeapError when it is damaged or of
+    /// another version.
     #[new]
     fn open(region: &Bound<'_, Region>) -> PyResult<Heap> {
         let (py, window) = (region.py(), region::window(region));
@@ -204,9 +209,11 @@ heap_methods!(Heap, tx: Transaction, {
         })
     }
 
-    /// Make the whole region a heap without blocks, whatever it was, and open it. Every block there was is void.
+    /// Make the whole region a heap without blocks, whatever it was, and open it. Every block there was is
+    /// void.
     ///
-    /// Raises HeapError when the region is too small (3 pages), BusyError while open transactions have ranges in it.
+    /// Raises HeapError when the region is too small (3 pages), BusyError while open transactions have ranges
+    /// in it.
     #[staticmethod]
     fn format(region: &Bound<'_, Region>) -> PyResult<Heap> {
         let (py, window) = (region.py(), region::window(region));

@@ -1,8 +1,9 @@
 //! Recoverable and shared memory from Python: the extension module `netram._netram`.
 //!
-//! A thin face: what a call means is `netram-rvm`'s, what a log is `netram-store`'s. Here are the rules that only a
-//! face for Python needs: memory that Python objects look into stays mapped while they do, the interpreter is free
-//! while a call waits, a forked child is refused, and every error is an exception of `python/netram/errors.py`.
+//! A thin face: what a call means is `netram-rvm`'s, what a log is `netram-store`'s. Here are the rules that
+//! only a face for Python needs: memory that Python objects look into stays mapped while they do, the
+//! interpreter is free while a call waits, a forked child is refused, and every error is an exception of
+//! `python/netram/errors.py`.
 //!
 //! | module | idea |
 //! |---|---|

@@ -9,7 +9,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks shared. Whoever has the lock exclusively may wait for a disk: other Python threads run until it is given back.
+/// Locks shared. Whoever has the lock exclusively may wait for a disk: other Python threads run until it is
+/// given back.
 pub(crate) fn shared<'l, T: Send + Sync>(py: Python<'_>, lock: &'l RwLock<T>) -> RwLockReadGuard<'l, T> {
     loop {
         match lock.try_read() {

@@ -166,15 +166,16 @@ pub(crate) fn security(
 
 /// Open the log at path, recover it, and apply what is committed to its segments.
 ///
-/// path is a log file, with its companions beside it, or a directory that has them all. create=True makes the log
-/// when there is none (log_size bytes). What is not given here is taken from the environment (NETRAM_LENDERS and so
-/// on), then from the settings file beside the log, then from the defaults: docs/python.md has the table.
+/// path is a log file, with its companions beside it, or a directory that has them all. create=True makes the
+/// log when there is none (log_size bytes). What is not given here is taken from the environment
+/// (NETRAM_LENDERS and so on), then from the settings file beside the log, then from the defaults:
+/// docs/python.md has the table.
 ///
-/// Without lenders every commit waits for the local disk. Until lenders have joined, some milliseconds after the
-/// opening, commits wait for it too; Store.wait_for_lenders waits for them.
+/// Without lenders every commit waits for the local disk. Until lenders have joined, some milliseconds after
+/// the opening, commits wait for it too; Store.wait_for_lenders waits for them.
 ///
-/// Raises OpenError; InUse, when another process has the log; RecoveryRefused, when lenders that may hold committed
-/// data do not answer.
+/// Raises OpenError; InUse, when another process has the log; RecoveryRefused, when lenders that may hold
+/// committed data do not answer.
 #[pyfunction]
 #[pyo3(signature = (path, *, create = false, log_size = None, lenders = None, key_file = None, insecure = None,
     members = None, members_min = None, rule = None, domain = None, one_domain = None, wait = None, window = None,
@@ -247,8 +248,8 @@ pub(crate) fn open(
 
 /// Make a new log of log_size bytes at path, 64 MiB unless chosen otherwise. Open it with open.
 ///
-/// The log is a file with its companions (view, key, lock, segment table) beside it; with directory=True, path becomes
-/// a directory that has them all. Raises OpenError when there is a log already.
+/// The log is a file with its companions (view, key, lock, segment table) beside it; with directory=True,
+/// path becomes a directory that has them all. Raises OpenError when there is a log already.
 #[pyfunction]
 #[pyo3(signature = (path, log_size = None, *, directory = false))]
 pub(crate) fn create(
@@ -271,8 +272,8 @@ fn make(py: Python<'_>, path: PathBuf, layout: JournalLayout, size: Option<SizeA
     made.map_err(|cause| error::home(py, &cause))
 }
 
-/// Opens, or joins, on a thread of its own, so that Ctrl-C ends the waiting for lenders or a server that do not answer. An
-/// opening that succeeds after that is closed again at once.
+/// Opens, or joins, on a thread of its own, so that Ctrl-C ends the waiting for lenders or a server that do
+/// not answer. An opening that succeeds after that is closed again at once.
 pub(crate) fn interruptibly<T: Send + 'static>(
     py: Python<'_>,
     open: impl FnOnce() -> T + Send + 'static,

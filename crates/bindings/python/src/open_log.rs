@@ -198,8 +198,8 @@ impl StoreLog {
         closed.map_err(CloseFailure::Unclean)
     }
 
-    /// At the end of the process: writes everything to the disk and releases the lenders; memory stays mapped, since
-    /// arrays may outlive us.
+    /// At the end of the process: writes everything to the disk and releases the lenders; memory stays
+    /// mapped, since arrays may outlive us.
     fn finish(&self) {
         if self.is_inherited() {
             return;
@@ -233,7 +233,8 @@ impl Drop for StoreLog {
     }
 }
 
-/// Closes every log of this process, as far as that can be done without the help of its users; called at exit.
+/// Closes every log of this process, as far as that can be done without the help of its users; called at
+/// exit.
 #[pyfunction]
 #[pyo3(name = "_close_all")]
 pub(crate) fn close_all(py: Python<'_>) {

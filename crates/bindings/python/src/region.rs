@@ -52,11 +52,12 @@ impl<'py> IntoPyObject<'py> for OffsetArgument {
     }
 }
 
-/// A mapped part of a segment: a writable buffer of bytes that survives crashes, as far as transactions commit it.
+/// A mapped part of a segment: a writable buffer of bytes that survives crashes, as far as transactions
+/// commit it.
 ///
-/// memoryview(region) and numpy.frombuffer(region, dtype=...) see the memory itself, without a copy. Declare bytes
-/// with Transaction.set_range before you store to them, or change them with Transaction.write. Reading a slice copies.
-/// While a view lives the region cannot be unmapped, nor its store closed (BufferError).
+/// memoryview(region) and numpy.frombuffer(region, dtype=...) see the memory itself, without a copy. Declare
+/// bytes with Transaction.set_range before you store to them, or change them with Transaction.write. Reading
+/// a slice copies. While a view lives the region cannot be unmapped, nor its store closed (BufferError).
 #[pyclass(frozen, extends = PyMemory, module = "netram._netram")]
 pub(crate) struct Region {
     window: Arc<RegionWindow>,
@@ -98,8 +99,8 @@ impl Region {
 
     /// Unmap the region. What was committed is safe; stores that were not declared are forgotten.
     ///
-    /// Raises BufferError while views (arrays, memoryviews) look into it, BusyError while open transactions have ranges
-    /// in it. Unmapping twice does nothing.
+    /// Raises BufferError while views (arrays, memoryviews) look into it, BusyError while open transactions
+    /// have ranges in it. Unmapping twice does nothing.
     fn unmap(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, window) = (slf.py(), window(slf));
         window.log.check_process(py)?;
@@ -187,8 +188,8 @@ fn unmap(memory: &netram_store::JournaledRvm, window: &RegionWindow) -> Result<(
         views => return Err(CannotUnmap::Views(views)),
     }
     let Some(mapped) = held.take() else { return Ok(()) };
-    // Looked at before the heap goes, which knows what open transactions did to it. New ranges need the window, which
-    // is held.
+    // Looked at before the heap goes, which knows what open transactions did to it. New ranges need the
+    // window, which is held.
     let transactions = open_transactions(memory, &mapped.region);
     if transactions > 0 {
         held.put(mapped);
@@ -235,8 +236,8 @@ fn copy<'py>(
     window.use_region(py, |region| sys::copy(py, region, start..end))?
 }
 
-/// Where an array or another buffer lies: its region, and the bytes from its first to its last, gaps of its strides
-/// included. `None`: it has no bytes.
+/// Where an array or another buffer lies: its region, and the bytes from its first to its last, gaps of its
+/// strides included. `None`: it has no bytes.
 pub(crate) fn find(
     log: &StoreLog,
     buffer: &Bound<'_, PyAny>,

@@ -63,7 +63,8 @@ pub(crate) struct Recovered {
     bytes_from_lenders: u64,
     /// Bytes among them that repaired a damaged stretch of the local log.
     repaired: u64,
-    /// The lenders of the last reign, and how each answered: "complete", "unreachable", "amnesiac" or "no answer".
+    /// The lenders of the last reign, and how each answered: "complete", "unreachable", "amnesiac" or "no
+    /// answer".
     lenders: Vec<(String, String)>,
     /// What may be missing, when that was accepted; None: nothing is.
     loss_accepted: Option<String>,
@@ -121,8 +122,8 @@ pub(crate) struct Lender {
     role: String,
     /// Whether its acknowledgements count by the durable view.
     member: bool,
-    /// Why it does not count: nothing listens there, another cluster key, no room, no slot, the same memory as another
-    /// address, and so on; None: it counts.
+    /// Why it does not count: nothing listens there, another cluster key, no room, no slot, the same memory
+    /// as another address, and so on; None: it counts.
     reason: Option<String>,
 }
 
@@ -294,9 +295,10 @@ macro_rules! statistics {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// What happened since the store was opened.
         ///
-        /// Ranges and bytes count at three places. Declared: what transactions that committed gave to set_range and
-        /// write. Committed: after duplicate, overlapping and adjacent ranges of one transaction were merged. Logged:
-        /// what records carry, after the spool dropped what later commits replaced.
+        /// Ranges and bytes count at three places. Declared: what transactions that committed gave to
+        /// set_range and write. Committed: after duplicate, overlapping and adjacent ranges of one
+        /// transaction were merged. Logged: what records carry, after the spool dropped what later commits
+        /// replaced.
         #[pyclass(frozen, get_all, module = "netram._netram")]
         #[derive(Clone, Debug)]
         pub(crate) struct Statistics {

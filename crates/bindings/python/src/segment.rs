@@ -78,13 +78,14 @@ impl Segment {
 impl Segment {
     /// Map `length` bytes from `offset` on, a multiple of 4096; length 0: to the end.
     ///
-    /// Nothing is read until it is touched, so a large segment is mapped at once. Bytes can be mapped once at a time.
-    /// Raises RangeError, SegmentError, InUse.
+    /// Nothing is read until it is touched, so a large segment is mapped at once. Bytes can be mapped once at
+    /// a time. Raises RangeError, SegmentError, InUse.
     #[pyo3(signature = (offset = OffsetArgument::ZERO, length = OffsetArgument::ZERO))]
     #[pyo3(text_signature = "($self, offset=0, length=0)")]
     fn map(&self, py: Python<'_>, offset: OffsetArgument, length: OffsetArgument) -> PyResult<Py<Region>> {
         let (offset, length) = (offset.0 as u64, length.0 as u64);
-        // The window is made before the memory's lock is let go: a store closed meanwhile would not know of it.
+        // The window is made before the memory's lock is let go: a store closed meanwhile would not know of
+        // it.
         let mapped = self.log.waiting(py, |memory| -> Result<_, MapError> {
             let region = memory.map(&self.path, offset, length)?;
             Ok(self.log.add_window(region))

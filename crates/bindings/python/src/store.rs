@@ -20,8 +20,8 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// An open log: recoverable memory whose newest commits are in lenders' memory until the local disk has them.
 ///
-/// Made by open. Threads may share it. As a context manager it closes itself. What still uses it (segments, regions,
-/// transactions, arrays) keeps it open.
+/// Made by open. Threads may share it. As a context manager it closes itself. What still uses it (segments,
+/// regions, transactions, arrays) keeps it open.
 #[pyclass(frozen, name = "Store", module = "netram._netram")]
 pub(crate) struct PyStore {
     log: Arc<StoreLog>,
@@ -38,9 +38,9 @@ impl PyStore {
 impl PyStore {
     /// The segment at path: any file can be one.
     ///
-    /// create=True makes a file of size zeros when there is none, all its blocks now, or with sparse=True as they are
-    /// needed (a full disk then stops truncation, and after it commits, until there is room). When the file exists and
-    /// a size is given, they must agree. Raises SegmentError, InUse.
+    /// create=True makes a file of size zeros when there is none, all its blocks now, or with sparse=True as
+    /// they are needed (a full disk then stops truncation, and after it commits, until there is room). When
+    /// the file exists and a size is given, they must agree. Raises SegmentError, InUse.
     #[pyo3(signature = (path, *, size = None, create = false, sparse = false))]
     fn segment(
         &self,
@@ -63,9 +63,9 @@ impl PyStore {
 
     /// Begin a transaction.
     ///
-    /// durability says when its commit returns: "remote", when lenders hold it as the commit rule demands or the local
-    /// disk has it; "disk"; "both"; "lazy", at once. With restore=False no old values are kept, and an abort leaves
-    /// memory as it is.
+    /// durability says when its commit returns: "remote", when lenders hold it as the commit rule demands or
+    /// the local disk has it; "disk"; "both"; "lazy", at once. With restore=False no old values are kept, and
+    /// an abort leaves memory as it is.
     #[pyo3(signature = (durability = "remote", restore = true))]
     fn transaction(&self, py: Python<'_>, durability: &str, restore: bool) -> PyResult<Transaction> {
         Transaction::begin(py, &self.log, by_name(durability)?, restore)
@@ -81,8 +81,8 @@ impl PyStore {
         flushed.map_err(|cause| error::flush(py, &cause))
     }
 
-    /// Apply every commit so far to the segments and empty the log of them. A thread does the same in the background
-    /// whenever the log is fuller than its threshold. Raises LogError.
+    /// Apply every commit so far to the segments and empty the log of them. A thread does the same in the
+    /// background whenever the log is fuller than its threshold. Raises LogError.
     fn truncate(&self, py: Python<'_>) -> PyResult<()> {
         let truncated = self.log.waiting(py, |memory| memory.truncate())?;
         truncated.map_err(|cause| error::truncate(py, &cause))
@@ -105,8 +105,8 @@ impl PyStore {
         self.log.quickly(py, |memory| Statistics::of(memory.statistics()))
     }
 
-    /// Wait until lenders acknowledge commits, at most timeout seconds. Raises LendersMissing, which says why they do
-    /// not.
+    /// Wait until lenders acknowledge commits, at most timeout seconds. Raises LendersMissing, which says why
+    /// they do not.
     #[pyo3(signature = (timeout = 10.0))]
     fn wait_for_lenders(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let wrong = |_| PyValueError::new_err(format!("{timeout} is no number of seconds to wait"));
@@ -128,10 +128,11 @@ impl PyStore {
         }
     }
 
-    /// Write everything to the local disk, release the lenders and unmap all regions. Closing twice does nothing.
+    /// Write everything to the local disk, release the lenders and unmap all regions. Closing twice does
+    /// nothing.
     ///
-    /// Raises BufferError while views (arrays, memoryviews) look into its regions, BusyError while transactions are
-    /// open; the store then stays open and usable.
+    /// Raises BufferError while views (arrays, memoryviews) look into its regions, BusyError while
+    /// transactions are open; the store then stays open and usable.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.log.close(py)
     }
@@ -168,7 +169,8 @@ impl PyStore {
     ) -> PyResult<()> {
         let _ = (exception, traceback);
         match (self.log.close(py), exception_type) {
-            // What the program was about to say matters more; the frames it names may hold the very arrays in the way.
+            // What the program was about to say matters more; the frames it names may hold the very arrays in
+            // the way.
             (Err(_), Some(_)) => Ok(()),
             (closed, _) => closed,
         }

@@ -1,8 +1,9 @@
-//! The buffer protocol, both ways, and copies out of memory that Python code may be writing: the crate's only unsafe code.
+//! The buffer protocol, both ways, and copies out of memory that Python code may be writing: the crate's only
+//! unsafe code.
 //!
-//! [`Memory`] is the base class of `Region` and `NodeMemory`. Each buffer that Python takes counts as a view of what is
-//! [`BufferSource`], which keeps the memory mapped until the last view is given back; and each buffer holds a reference to the
-//! object, which holds what is viewed.
+//! [`Memory`] is the base class of `Region` and `NodeMemory`. Each buffer that Python takes counts as a view
+//! of what is [`BufferSource`], which keeps the memory mapped until the last view is given back; and each
+//! buffer holds a reference to the object, which holds what is viewed.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -57,8 +58,9 @@ impl PyMemory {
             PyBufferError::new_err("the region is larger than Python can count")
         })?;
         let (address, readonly) = (address.cast(), c_int::from(readonly));
-        // SAFETY: the caller vouches for `view`; `address` has `length` bytes until the view that was counted is given
-        // back, since what is `BufferSource` unmaps nothing before; the view keeps a reference to `slf`.
+        // SAFETY: the caller vouches for `view`; `address` has `length` bytes until the view that was counted
+        // is given back, since what is `BufferSource` unmaps nothing before; the view keeps a reference to
+        // `slf`.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, length, readonly, flags) };
         if filled != 0 {
             viewed.end_view();
@@ -77,8 +79,8 @@ impl PyMemory {
 
 /// Copies bytes of a mapped region to a new `bytes` object, as a `memoryview` of it would.
 ///
-/// No reference to the region's bytes is formed: Python code may be writing them through a view on another thread.
-/// Who reads while another writes gets a mixture of both.
+/// No reference to the region's bytes is formed: Python code may be writing them through a view on another
+/// thread. Who reads while another writes gets a mixture of both.
 pub(crate) fn copy<'py>(
     py: Python<'py>,
     region: &netram_rvm::Region,
@@ -90,15 +92,15 @@ pub(crate) fn copy<'py>(
         assert_eq!(target.len(), span.len());
         // SAFETY: the assertions keep the offset inside the bytes that `region` has mapped.
         let source = unsafe { region.as_ptr().add(span.start) };
-        // SAFETY: `target.len()` bytes remain at `source`; `target` is new, so they are disjoint; the region is
-        // borrowed, so it stays mapped.
+        // SAFETY: `target.len()` bytes remain at `source`; `target` is new, so they are disjoint; the region
+        // is borrowed, so it stays mapped.
         unsafe { source.copy_to_nonoverlapping(target.as_mut_ptr(), target.len()) };
         Ok(())
     })
 }
 
-/// Where a buffer's bytes lie: the address of its lowest, and how many to its highest, gaps of its strides included.
-/// `None`: it has none.
+/// Where a buffer's bytes lie: the address of its lowest, and how many to its highest, gaps of its strides
+/// included. `None`: it has none.
 pub(crate) fn hull(buffer: &Bound<'_, PyAny>) -> PyResult<Option<(usize, usize)>> {
     let mut view = ffi::Py_buffer::new();
     // SAFETY: `buffer` is a live object, `view` a place to be filled, and the interpreter is held.

@@ -16,8 +16,8 @@ use crate::report::Commit;
 use crate::slot::{ExclusiveSlot, ExclusiveSlotError};
 use crate::window::{RegionWindow, unmapped};
 
-/// A transaction: declare ranges, change memory, commit. As a context manager it commits at the end, and aborts when
-/// an exception passes.
+/// A transaction: declare ranges, change memory, commit. As a context manager it commits at the end, and
+/// aborts when an exception passes.
 ///
 /// Any thread may use it, one at a time (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]
@@ -131,8 +131,8 @@ impl Transaction {
     /// set_range(region, offset, length): length bytes from offset on; by default the whole rest.
     /// set_range(array): the bytes between the array's first and last, those in gaps of its strides included.
     ///
-    /// Call it before storing: with restore=True the old values are kept now, for an abort. What is logged is what the
-    /// bytes are when the transaction commits. Raises RangeError, ClosedError.
+    /// Call it before storing: with restore=True the old values are kept now, for an abort. What is logged is
+    /// what the bytes are when the transaction commits. Raises RangeError, ClosedError.
     #[pyo3(signature = (target, offset = None, length = None))]
     fn set_range(
         &self,
@@ -172,15 +172,17 @@ impl Transaction {
         self.log.check_process(py)?;
         let data = bytes_of(data)?;
         let (window, bytes) = (region::window(region), data.as_bytes());
-        // Free of the interpreter: a commit of another thread may hold the region while it waits for the disk.
+        // Free of the interpreter: a commit of another thread may hold the region while it waits for the
+        // disk.
         py.detach(|| self.with(window, |inner, region| inner.write(region, offset.0, bytes)))
             .map_err(|failure| failure.raise(py))
     }
 
     /// Commit: log the declared bytes as they are now, and wait until they are as safe as asked.
     ///
-    /// durability overrides the transaction's own. Raises CommitError: when its `unknown` is false the transaction is
-    /// still open, to be retried or aborted; when true it has ended, and only the next opening of the log can tell.
+    /// durability overrides the transaction's own. Raises CommitError: when its `unknown` is false the
+    /// transaction is still open, to be retried or aborted; when true it has ended, and only the next opening
+    /// of the log can tell.
     #[pyo3(signature = (durability = None))]
     fn commit(&self, py: Python<'_>, durability: Option<&str>) -> PyResult<Commit> {
         self.log.check_process(py)?;
@@ -189,7 +191,8 @@ impl Transaction {
             .map_err(|failure| failure.raise(py))
     }
 
-    /// End the transaction without a trace. With restore=True memory is as it was before each range was declared.
+    /// End the transaction without a trace. With restore=True memory is as it was before each range was
+    /// declared.
     ///
     /// Aborting a transaction that has ended raises ClosedError.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
@@ -293,8 +296,8 @@ impl Drop for Transaction {
     }
 }
 
-/// The bytes of any buffer. Those that may change are copied: they may lie in the very region that they are written
-/// to, and other threads run meanwhile.
+/// The bytes of any buffer. Those that may change are copied: they may lie in the very region that they are
+/// written to, and other threads run meanwhile.
 pub(crate) fn bytes_of<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     match data.cast::<PyBytes>() {
         Ok(bytes) => Ok(bytes.clone()),

@@ -1,7 +1,7 @@
 //! A region's memory, and the views that Python has into it.
 //!
-//! While there is a view (an array, a `memoryview`), the memory is not unmapped: `unmap` and `close` refuse, as
-//! `mmap.close` does, and dropping every other object leaves it mapped until the last view is gone.
+//! While there is a view (an array, a `memoryview`), the memory is not unmapped: `unmap` and `close` refuse,
+//! as `mmap.close` does, and dropping every other object leaves it mapped until the last view is gone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -18,8 +18,8 @@ use crate::sys::{BufferSource, BufferView};
 pub(crate) struct RegionWindow {
     pub(crate) log: Arc<StoreLog>,
     mapped: RwLock<Option<MappedWindow>>,
-    /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively and finds
-    /// none may unmap.
+    /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively
+    /// and finds none may unmap.
     views: AtomicUsize,
     address: usize,
     length: usize,
@@ -61,8 +61,8 @@ impl RegionWindow {
         self.length
     }
 
-    /// Whether there is something to be seen. Not in a forked child, where a lock of a thread that it has not may be
-    /// held for ever.
+    /// Whether there is something to be seen. Not in a forked child, where a lock of a thread that it has not
+    /// may be held for ever.
     pub(crate) fn is_mapped(&self, py: Python<'_>) -> bool {
         !self.log.is_inherited() && shared(py, &self.mapped).is_some()
     }
@@ -71,19 +71,21 @@ impl RegionWindow {
         self.mapped.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the region, which stays mapped meanwhile; to be called with the interpreter free, since it
-    /// waits while the region is unmapped or formatted. `None`: it is unmapped already.
+    /// Does something with the region, which stays mapped meanwhile; to be called with the interpreter free,
+    /// since it waits while the region is unmapped or formatted. `None`: it is unmapped already.
     pub(crate) fn with<R>(&self, then: impl FnOnce(&netram_rvm::Region) -> R) -> Option<R> {
         debug_assert!(!self.log.is_inherited(), "checked before");
         self.read().as_ref().map(|mapped| then(&mapped.region))
     }
 
-    /// Does something with the region's heap, in the same way. `None`: the region is unmapped already, or its heap was not opened.
+    /// Does something with the region's heap, in the same way. `None`: the region is unmapped already, or its
+    /// heap was not opened.
     pub(crate) fn with_heap<R>(&self, then: impl FnOnce(&Heap) -> R) -> Option<R> {
         self.read().as_ref()?.heap.as_ref().map(then)
     }
 
-    /// Like [`RegionWindow::with`], for Python: an unmapped region, or one of a parent process, is an exception.
+    /// Like [`RegionWindow::with`], for Python: an unmapped region, or one of a parent process, is an
+    /// exception.
     pub(crate) fn use_region<R>(
         &self,
         py: Python<'_>,

@@ -1,7 +1,7 @@
 //! A thread that answers the kernel ends well, or all end.
 
-/// A request that a thread was at when it ended would never be answered, and whoever waits for it neither. The process
-/// ends instead, and another takes over, or everybody gets an error.
+/// A request that a thread was at when it ended would never be answered, and whoever waits for it neither.
+/// The process ends instead, and another takes over, or everybody gets an error.
 pub(crate) struct AbortGuard {
     well: bool,
 }

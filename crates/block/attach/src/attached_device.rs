@@ -26,8 +26,8 @@ pub(crate) enum AttachedDevice {
         device: LoopDevice,
         /// Open so that whoever enlarged the volume can make the kernel look at its size again.
         file: File,
-        /// The kernel's end of the served file: with it another server can go on. As long as it is open, requests that no
-        /// server answers wait, so whatever may wait for them must not have it.
+        /// The kernel's end of the served file: with it another server can go on. As long as it is open,
+        /// requests that no server answers wait, so whatever may wait for them must not have it.
         control: Option<OwnedFd>,
     },
     /// On a socket.
@@ -104,8 +104,8 @@ impl ReleasedDevice {
         self.release.is_over()
     }
 
-    /// Its server is dead: what still waits for it gets errors. By FUSE that is so already, and a ublk device that is being
-    /// stopped does it by itself.
+    /// Its server is dead: what still waits for it gets errors. By FUSE that is so already, and a ublk device
+    /// that is being stopped does it by itself.
     pub(crate) fn fail(&mut self) {
         if let Some(index) = self.nbd.take().filter(|_| !self.is_over())
             && let Err(error) = nbd_device::fail_index(index)
@@ -115,8 +115,8 @@ impl ReleasedDevice {
     }
 }
 
-/// Lets the requests of a device fail whose server is dead and gets no successor. By FUSE they do that by themselves; the
-/// kernel's nbd would wait for one, and ublk for ever.
+/// Lets the requests of a device fail whose server is dead and gets no successor. By FUSE they do that by
+/// themselves; the kernel's nbd would wait for one, and ublk for ever.
 pub fn fail(record: &AttachRecord) -> Result<(), FailError> {
     if record.way == AttachMethod::Nbd.name() {
         nbd_device::fail(&record.device, record.supervisor.id)?;
@@ -169,9 +169,9 @@ pub enum DeviceResizeError {
     },
 }
 
-/// Has the kernel learn that the served file has `bytes` by now. When it asks the server it tells the asker the answer, but
-/// keeps the old size for itself if a write ended meanwhile; then a device of the new size would get I/O errors beyond the old
-/// one. The end that a seek finds is the size that the kernel keeps.
+/// Has the kernel learn that the served file has `bytes` by now. When it asks the server it tells the asker
+/// the answer, but keeps the old size for itself if a write ended meanwhile; then a device of the new size
+/// would get I/O errors beyond the old one. The end that a seek finds is the size that the kernel keeps.
 fn learn_size(mut served: File, bytes: u64) -> io::Result<()> {
     for _ in 0..LOOKS_MAX {
         if served.seek(SeekFrom::End(0))? >= bytes {
@@ -183,7 +183,8 @@ fn learn_size(mut served: File, bytes: u64) -> io::Result<()> {
     Err(io::Error::other(why))
 }
 
-/// Makes an attached device as large as its volume, which has grown to `bytes`. Whoever uses it may go on meanwhile.
+/// Makes an attached device as large as its volume, which has grown to `bytes`. Whoever uses it may go on
+/// meanwhile.
 pub fn resize(record: &AttachRecord, bytes: u64) -> Result<(), DeviceResizeError> {
     let device = &record.device;
     let refused = |source| DeviceResizeError::Refused {
@@ -196,7 +197,8 @@ pub fn resize(record: &AttachRecord, bytes: u64) -> Result<(), DeviceResizeError
     } else if record.way == AttachMethod::Ublk.name() {
         ublk::resize(device, bytes)?;
     } else {
-        // If the supervisor is gone nobody has the file; then the driver may keep the old size, which is said below.
+        // If the supervisor is gone nobody has the file; then the driver may keep the old size, which is said
+        // below.
         if let Ok(served) = OpenOptions::new().read(true).open(&record.file) {
             learn_size(served, bytes).map_err(refused)?;
         }

@@ -1,7 +1,8 @@
 //! Tests that start processes, and tests for which a descriptor must be closed when they close it.
 //!
-//! They run side by side in one process. A process that one of them starts has every descriptor of the others until it
-//! runs its own program: for that moment a socket whose end is dropped is not closed, and a lock not let go.
+//! They run side by side in one process. A process that one of them starts has every descriptor of the others
+//! until it runs its own program: for that moment a socket whose end is dropped is not closed, and a lock not
+//! let go.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 

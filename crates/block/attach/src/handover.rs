@@ -14,9 +14,10 @@
 //!   <----------------------- "ending"   no "well" is said from here on: the volume is being closed
 //! ```
 //!
-//! The supervisor has the descriptor only once it waits for nothing that a dead server would have to answer: as long as
-//! one process has it open, the kernel waits for an answer. It says "held" instead of "give" when nobody is to go on with
-//! the file, and with the kernel's nbd, which has its end by then (`serve.rs`). One letter each.
+//! The supervisor has the descriptor only once it waits for nothing that a dead server would have to answer:
+//! as long as one process has it open, the kernel waits for an answer. It says "held" instead of "give" when
+//! nobody is to go on with the file, and with the kernel's nbd, which has its end by then (`serve.rs`). One
+//! letter each.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

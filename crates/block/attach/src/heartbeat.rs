@@ -1,7 +1,8 @@
-//! The server's word that it is well, once a [`HEARTBEAT_INTERVAL`]: it gets its processor, and the locks that requests take are free.
+//! The server's word that it is well, once a [`HEARTBEAT_INTERVAL`]: it gets its processor, and the locks
+//! that requests take are free.
 //!
-//! A deadlock, a lock's owner that never comes back, or a process that was stopped stays silent. A slow disk or absent
-//! lenders do not: no such lock is held while they are waited for ([`Device::probe`]).
+//! A deadlock, a lock's owner that never comes back, or a process that was stopped stays silent. A slow disk
+//! or absent lenders do not: no such lock is held while they are waited for ([`Device::probe`]).
 
 use std::io;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use netram_block::BlockDevice;
 use crate::handover::{HandoverMessage, try_send_message};
 use crate::watchdog::HEARTBEAT_INTERVAL;
 
-/// A thread that says it, from the process's first moment: opening a volume may take long. Dropped, it says that the
-/// server is about to end, and is silent from then on.
+/// A thread that says it, from the process's first moment: opening a volume may take long. Dropped, it says
+/// that the server is about to end, and is silent from then on.
 pub(crate) struct Heartbeat {
     given: Option<Sender<Arc<dyn BlockDevice>>>,
     thread: Option<JoinHandle<()>>,

@@ -1,7 +1,8 @@
 //! A loop device on a file: bound, looked at, let go.
 //!
-//! The device is bound so that it ends when its last user closes it, and [`LoopDevice`] is one of its users: while it
-//! lives the device stays, and once it is dropped the device stays exactly as long as somebody else has it open.
+//! The device is bound so that it ends when its last user closes it, and [`LoopDevice`] is one of its users:
+//! while it lives the device stays, and once it is dropped the device stays exactly as long as somebody else
+//! has it open.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -90,8 +91,9 @@ impl LoopDevice {
 
     /// Begins to let the device go, unless somebody has it for himself (a mount, swap, another driver).
     ///
-    /// Who merely has it open, as a program that looks at new disks, keeps it until he closes it. Until then somebody may
-    /// still mount it, and nothing tells how many have it open. Then it serves on until it is unmounted, as any other.
+    /// Who merely has it open, as a program that looks at new disks, keeps it until he closes it. Until then
+    /// somebody may still mount it, and nothing tells how many have it open. Then it serves on until it is
+    /// unmounted, as any other.
     pub(crate) fn begin_release(&self) -> io::Result<ReleaseTask> {
         let path = self.path.clone();
         let exclusive = OFlags::EXCL.bits().cast_signed();

@@ -1,8 +1,8 @@
 //! A device of the kernel's own NBD client, on a socket: connected, connected again, let go.
 //!
-//! As with a loop device, [`NbdDevice`] is one of its users, and it ends when the last one closes it: the kernel then
-//! tells the server to end. But it outlives its server: requests wait for [`RECONNECT_SECONDS`] until the device has
-//! another socket, and those that the server had taken are sent again.
+//! As with a loop device, [`NbdDevice`] is one of its users, and it ends when the last one closes it: the
+//! kernel then tells the server to end. But it outlives its server: requests wait for [`RECONNECT_SECONDS`]
+//! until the device has another socket, and those that the server had taken are sent again.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -98,9 +98,9 @@ impl NbdDevice {
             attributes.long(BLOCK_BYTES, config.block_bytes.into());
             attributes.long(SERVER_FLAGS, config.flags.into());
             attributes.long(DEAD_CONNECTION_TIMEOUT, RECONNECT_SECONDS);
-            // One connection, and no timeout. With more, the kernel gives one up whose server has been silent for the
-            // timeout, and sends its requests by another: if that server still lives, an old write could then land on
-            // a newer one.
+            // One connection, and no timeout. With more, the kernel gives one up whose server has been silent
+            // for the timeout, and sends its requests by another: if that server still lives, an old write
+            // could then land on a newer one.
             put_socket(attributes, socket);
         });
         let answer = answer.map_err(refused("make a device"))?;
@@ -184,7 +184,8 @@ pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), NbdError> {
     reconfigured.map(drop).map_err(refused("make the device larger"))
 }
 
-/// Ends what process `maker` has made of the device, if it is still that: every request fails, now and from now on.
+/// Ends what process `maker` has made of the device, if it is still that: every request fails, now and from
+/// now on.
 pub(crate) fn fail(device: &Path, maker: u32) -> Result<(), NbdError> {
     let name = device.file_name().unwrap_or_default();
     // The kernel shows who connected a device while it is connected.

@@ -1,4 +1,5 @@
-//! Generic netlink, as far as a driver needs it that is configured by it: requests with attributes, and their answers.
+//! Generic netlink, as far as a driver needs it that is configured by it: requests with attributes, and their
+//! answers.
 //!
 //! ```text
 //! 0        4      6       8        12     16       17       18    20

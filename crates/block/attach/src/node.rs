@@ -24,8 +24,8 @@ pub(crate) fn wait_for<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) ->
     }
 }
 
-/// A request that a dead server had taken is given to another when the kernel next looks at it; by itself it does every 30 s.
-/// (For ublk so only if the server had taken as many as it may.)
+/// A request that a dead server had taken is given to another when the kernel next looks at it; by itself it
+/// does every 30 s. (For ublk so only if the server had taken as many as it may.)
 pub(crate) fn look_often(device: &Path) -> io::Result<()> {
     let name = device.file_name().unwrap_or_default();
     std::fs::write(

@@ -1,8 +1,9 @@
-//! Who has a device open. The kernel lets a device be had for oneself beside those who have merely opened it, as virtual
-//! machines and databases do, so before a ublk device is stopped they are looked for.
+//! Who has a device open. The kernel lets a device be had for oneself beside those who have merely opened it,
+//! as virtual machines and databases do, so before a ublk device is stopped they are looked for.
 //!
-//! Not seen: processes of a PID namespace around this one, a descriptor that only one thread of a process has or that is on its
-//! way through a socket, and whoever comes after the look. They get errors when the device goes.
+//! Not seen: processes of a PID namespace around this one, a descriptor that only one thread of a process has
+//! or that is on its way through a socket, and whoever comes after the look. They get errors when the device
+//! goes.
 
 use std::fs;
 use std::path::Path;

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// Of the fields of `/proc/ID/stat` behind the program's name, which may have spaces and brackets in it: proc(5)'s third, 20th and 22nd.
+/// Of the fields of `/proc/ID/stat` behind the program's name, which may have spaces and brackets in it:
+/// proc(5)'s third, 20th and 22nd.
 const STATE_FIELD: usize = 0;
 const THREADS_FIELD: usize = 17;
 const START_FIELD: usize = 19;
@@ -30,8 +31,9 @@ impl ProcessIdentity {
         Ok(ProcessIdentity { id, start })
     }
 
-    /// Whether it is still there and does something. One that has ended is not, although its parent has not asked for its status yet (a zombie): the kernel has
-    /// closed its files by then. A parent in a container may never ask.
+    /// Whether it is still there and does something. One that has ended is not, although its parent has not
+    /// asked for its status yet (a zombie): the kernel has closed its files by then. A parent in a container
+    /// may never ask.
     pub fn is_alive(&self) -> bool {
         stat_of(self.id).is_ok_and(|stat| start_in(&stat) == Some(self.start) && !has_ended(&stat))
     }

@@ -1,13 +1,15 @@
-//! A device on its way out, in threads of its own: what waits for the device's server must not be the thread that replaces it.
+//! A device on its way out, in threads of its own: what waits for the device's server must not be the thread
+//! that replaces it.
 //!
-//! 1. `netram-release` has the device for itself, and brings what was written to it to the server. The server may die and be
-//!    replaced meanwhile.
-//! 2. When it says so, and the supervisor still wants it, `netram-let-go` closes what else this process has of the device.
+//! 1. `netram-release` has the device for itself, and brings what was written to it to the server. The server
+//!    may die and be replaced meanwhile.
+//! 2. When it says so, and the supervisor still wants it, `netram-let-go` closes what else this process has
+//!    of the device.
 //! 3. `netram-release` ends the device: it closes it for the last time, or stops it.
 //!
-//! Killed, a process goes when its last thread does, and until then the kernel keeps every descriptor that such a thread has. So
-//! `netram-release`, which may wait for a server that nobody replaces any more, has the device and nothing else: were it the end
-//! of a conversation with the kernel too, neither would ever end.
+//! Killed, a process goes when its last thread does, and until then the kernel keeps every descriptor that
+//! such a thread has. So `netram-release`, which may wait for a server that nobody replaces any more, has the
+//! device and nothing else: were it the end of a conversation with the kernel too, neither would ever end.
 
 use std::fs::File;
 use std::io;
@@ -27,8 +29,8 @@ pub(crate) struct ReleaseTask {
 }
 
 impl ReleaseTask {
-    /// Begins. `have` opens the device for itself, or says who prevents that; `end` ends it. Both may wait. Dropped before
-    /// [`ReleaseTask::close`], it lets the device be.
+    /// Begins. `have` opens the device for itself, or says who prevents that; `end` ends it. Both may wait.
+    /// Dropped before [`ReleaseTask::close`], it lets the device be.
     pub(crate) fn begin(
         have: impl FnOnce() -> io::Result<File> + Send + 'static,
         end: impl FnOnce(File) + Send + 'static,

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 /// Servers that die one after the other die of something that another will not mend.
 const WINDOW: Duration = Duration::from_secs(600);
-/// The first is replaced at once, for a file system waits; each further one after twice as long as the one before.
+/// The first is replaced at once, for a file system waits; each further one after twice as long as the one
+/// before.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The restarts of one attachment.

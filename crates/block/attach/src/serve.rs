@@ -1,9 +1,9 @@
 //! The server: the process that has the volume open and answers the kernel.
 //!
-//! It never opens its own file, nor anything that leads to it (see the crate's page), and it ends when nobody holds that
-//! file any more. What it says to the supervisor on its standard output: `file PATH` or `refused REASON`. The rest goes
-//! over its standard input, a socket ([`crate::handover`]).
-//! For the kernel's nbd it writes `socket NUMBER BYTES FLAGS`, its own number of the kernel's end.
+//! It never opens its own file, nor anything that leads to it (see the crate's page), and it ends when nobody
+//! holds that file any more. What it says to the supervisor on its standard output: `file PATH` or `refused
+//! REASON`. The rest goes over its standard input, a socket ([`crate::handover`]). For the kernel's nbd it
+//! writes `socket NUMBER BYTES FLAGS`, its own number of the kernel's end.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -34,8 +34,8 @@ pub(crate) const REFUSAL: &str = "refused ";
 
 const NOWHERE: &str = "/dev/null";
 
-/// What others end processes with at their own end: a terminal, a session, a machine. This one ends with its device, for
-/// the file system's last writes come when everybody has been told to end.
+/// What others end processes with at their own end: a terminal, a session, a machine. This one ends with its
+/// device, for the file system's last writes come when everybody has been told to end.
 const IGNORED: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::HUP];
 
 /// Killed last when memory is short: a file system waits for this process. Below it the kernel kills no one.
@@ -61,7 +61,8 @@ pub enum AttachServeError {
     Flush(DeviceError),
 }
 
-/// Serves the device that `open` gives until nobody holds it any more. It may be one that another server had, which died.
+/// Serves the device that `open` gives until nobody holds it any more. It may be one that another server had,
+/// which died.
 ///
 /// To be called by a process of its own, started by [`attach`](crate::attach()).
 pub fn serve<E: fmt::Display>(

@@ -228,7 +228,8 @@ impl ServerProcess {
         self.child.kill()
     }
 
-    /// It ends by itself: nobody holds what it offers, and its input ends. Returns the reason, or how it ended.
+    /// It ends by itself: nobody holds what it offers, and its input ends. Returns the reason, or how it
+    /// ended.
     pub(crate) fn give_up(self, error: AttachError) -> AttachError {
         let ServerProcess {
             mut child,

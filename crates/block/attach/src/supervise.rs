@@ -33,11 +33,11 @@ pub struct AttachRequest {
     pub read_only: bool,
     /// How the kernel reaches it. The server must serve that way.
     pub method: AttachMethod,
-    /// Whether another server may take the place of one that died. Not for a device that forgets, with its process, what it
-    /// had completed: its users would never know.
+    /// Whether another server may take the place of one that died. Not for a device that forgets, with its
+    /// process, what it had completed: its users would never know.
     pub restart: bool,
-    /// A server that has said nothing for so long is killed; `None`: none is. It says that it is well once a second, while
-    /// it waits for its disk or for lenders too.
+    /// A server that has said nothing for so long is killed; `None`: none is. It says that it is well once a
+    /// second, while it waits for its disk or for lenders too.
     pub hung_after: Option<Duration>,
 }
 
@@ -52,7 +52,8 @@ pub enum ServerHealth {
     Exited(ExitStatus),
 }
 
-/// A volume that has a device. Dropping it lets the device go as soon as nobody else has it, and leaves a stale record.
+/// A volume that has a device. Dropping it lets the device go as soon as nobody else has it, and leaves a
+/// stale record.
 #[derive(Debug)]
 pub struct VolumeAttachment {
     device: AttachedDevice,
@@ -72,14 +73,16 @@ pub struct VolumeAttachment {
 pub enum ReleaseOutcome {
     /// It goes. The server ends once it has.
     Detaching(Box<DetachingDevice>),
-    /// What was written to it is on its way to the server, which may be replaced meanwhile. To be asked again.
+    /// What was written to it is on its way to the server, which may be replaced meanwhile. To be asked
+    /// again.
     Flushing(Box<VolumeAttachment>),
     /// Somebody has it for himself. As before.
     InUse(Box<VolumeAttachment>, Vec<DeviceUser>),
 }
 
-/// A device that goes once nobody has it open, and its server, which still writes what is left. The name and the volume
-/// are taken until the server has ended: by then the device is gone, whoever has used it meanwhile.
+/// A device that goes once nobody has it open, and its server, which still writes what is left. The name and
+/// the volume are taken until the server has ended: by then the device is gone, whoever has used it
+/// meanwhile.
 #[derive(Debug)]
 pub struct DetachingDevice {
     server: ServerProcess,
@@ -136,7 +139,8 @@ pub fn attach(
     request: &AttachRequest,
     server: Command,
 ) -> Result<VolumeAttachment, AttachError> {
-    // A file system may wait for this process to start another server: the kernel must not let it wait for the file system.
+    // A file system may wait for this process to start another server: the kernel must not let it wait for
+    // the file system.
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::warn!(%error, "when memory is short, replacing a server that died may wait for that very server");
     }
@@ -259,8 +263,8 @@ impl VolumeAttachment {
         &self.record
     }
 
-    /// How the server stands at `now`. To be asked about once a second: a server that hangs is killed here, and a
-    /// successor given to the device once it is ready. `Err`: the kernel takes no successor.
+    /// How the server stands at `now`. To be asked about once a second: a server that hangs is killed here,
+    /// and a successor given to the device once it is ready. `Err`: the kernel takes no successor.
     pub fn look(&mut self, now: Instant) -> Result<ServerHealth, AttachError> {
         let ended = self.server.look(now).map_err(AttachError::Start)?;
         if self.succeeding && self.has_succeeded()? {
@@ -307,7 +311,8 @@ impl VolumeAttachment {
         }
     }
 
-    /// Lets the device go, unless it is mounted or used otherwise. Waits for nobody: the first answer is mostly that it is closing.
+    /// Lets the device go, unless it is mounted or used otherwise. Waits for nobody: the first answer is
+    /// mostly that it is closing.
     pub fn release(mut self) -> ReleaseOutcome {
         let begun = match self.release.take() {
             Some(closing) => Ok(closing),
@@ -343,8 +348,9 @@ impl VolumeAttachment {
         self.may_restart && possible
     }
 
-    /// Starts another server in place of one that has died. Requests wait until it serves, as [`VolumeAttachment::look`] tells; this
-    /// process must not, nor for its volume's recovery: nobody else could replace it.
+    /// Starts another server in place of one that has died. Requests wait until it serves, as
+    /// [`VolumeAttachment::look`] tells; this process must not, nor for its volume's recovery: nobody else
+    /// could replace it.
     pub fn restart(&mut self, server: Command) -> Result<(), AttachError> {
         let server = ServerProcess::start(server, self.hung_after)?;
         match &self.device {
@@ -376,7 +382,8 @@ impl VolumeAttachment {
         self.server.kill()
     }
 
-    /// Gives a device up whose server is gone. Who has it mounted keeps it, and gets errors, until he unmounts it.
+    /// Gives a device up whose server is gone. Who has it mounted keeps it, and gets errors, until he
+    /// unmounts it.
     pub fn abandon(mut self) -> Vec<DeviceUser> {
         // Before it fails: a device of ublk is not there any more then.
         let users = users(self.device.path());
@@ -399,8 +406,8 @@ impl VolumeAttachment {
 }
 
 impl DetachingDevice {
-    /// How the server ended, once it has and the device is gone: then the volume is closed. To be asked about once a second: a
-    /// server that hangs is killed here.
+    /// How the server ended, once it has and the device is gone: then the volume is closed. To be asked about
+    /// once a second: a server that hangs is killed here.
     pub fn ended(&mut self, now: Instant) -> io::Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.server.look(now)?;

@@ -1,4 +1,5 @@
-//! Who has a block device for himself: mounts, swap, drivers on top. For messages; the kernel has the last word.
+//! Who has a block device for himself: mounts, swap, drivers on top. For messages; the kernel has the last
+//! word.
 
 use std::fmt;
 use std::fs;
@@ -45,7 +46,8 @@ pub fn users(device: &Path) -> Vec<DeviceUser> {
     found
 }
 
-/// Mount points of a device: by its number, and by its name for file systems that have numbers of their own (btrfs).
+/// Mount points of a device: by its number, and by its name for file systems that have numbers of their own
+/// (btrfs).
 fn mounts(table: &str, number: (u32, u32), device: &Path) -> impl Iterator<Item = PathBuf> {
     let number = format!("{}:{}", number.0, number.1);
     table.lines().filter_map(move |line| {

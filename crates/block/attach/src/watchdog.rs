@@ -1,13 +1,14 @@
-//! When a server that says nothing is to be taken for hung. It says a word once a [`HEARTBEAT_INTERVAL`], after it has had the locks
-//! that its requests take (`pulse.rs`); one that waits for its disk or for lenders goes on saying it.
+//! When a server that says nothing is to be taken for hung. It says a word once a [`HEARTBEAT_INTERVAL`],
+//! after it has had the locks that its requests take (`pulse.rs`); one that waits for its disk or for lenders
+//! goes on saying it.
 
 use std::time::{Duration, Instant};
 
 /// How often a server says that it is well.
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Of the time between two looks no more counts: whoever was himself stopped, alone or with the machine, has heard
-/// nothing meanwhile, and it proves nothing.
+/// Of the time between two looks no more counts: whoever was himself stopped, alone or with the machine, has
+/// heard nothing meanwhile, and it proves nothing.
 const COUNTED_MAX: Duration = Duration::from_secs(2);
 
 /// How long one server has been silent.

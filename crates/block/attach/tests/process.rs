@@ -1,5 +1,5 @@
-//! Processes are told from others that have their number. Not among the crate's own tests: a process that is being started
-//! there would have their locks for a moment.
+//! Processes are told from others that have their number. Not among the crate's own tests: a process that is
+//! being started there would have their locks for a moment.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;

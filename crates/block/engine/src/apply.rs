@@ -1,15 +1,16 @@
 //! Brings the oldest closed stage into the image, in bounded steps.
 //!
-//! Order: the stage's records are on the journal's disk; the superblock says up to where the stage goes; zeros and blocks are
-//! written; image and sums are synced; only then is the stage forgotten, and the journal trimmed as far as the data lender
-//! allows. Whatever fails or crashes before the sync, the journal has all of it, and it is all written again before the
-//! next sync, so a failed sync is never believed either.
+//! Order: the stage's records are on the journal's disk; the superblock says up to where the stage goes;
+//! zeros and blocks are written; image and sums are synced; only then is the stage forgotten, and the journal
+//! trimmed as far as the data lender allows. Whatever fails or crashes before the sync, the journal has all
+//! of it, and it is all written again before the next sync, so a failed sync is never believed either.
 //!
-//! Only what is *stable* is applied: a record that is merely acknowledged may be lost with its members, and the image
-//! must not have it without the ones before.
+//! Only what is *stable* is applied: a record that is merely acknowledged may be lost with its members, and
+//! the image must not have it without the ones before.
 //!
-//! A block of which only some sectors were written is merged over its base. The whole block then takes the part's place
-//! in the stage, before the image is touched: from there on neither readers nor another attempt look below it.
+//! A block of which only some sectors were written is merged over its base. The whole block then takes the
+//! part's place in the stage, before the image is touched: from there on neither readers nor another attempt
+//! look below it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,8 +89,8 @@ impl StageApplier {
         }
     }
 
-    /// Whatever was written of the stage under way may not be on the disk: it is written again. So may what was put there
-    /// beside it, of which whoever put it is told when he asks for its sync.
+    /// Whatever was written of the stage under way may not be on the disk: it is written again. So may what
+    /// was put there beside it, of which whoever put it is told when he asks for its sync.
     pub(crate) fn begin_again(&mut self, cause: ApplyError) {
         self.phase = Phase::Begin;
         if self.put {
@@ -184,7 +185,8 @@ impl StageApplier {
         Ok(ApplyProgress::Working)
     }
 
-    /// Brings bases that are missing into the image, so that what a crash can tear of this stage lies on them.
+    /// Brings bases that are missing into the image, so that what a crash can tear of this stage lies on
+    /// them.
     fn bring<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
@@ -289,7 +291,8 @@ impl StageApplier {
         let (mut base, mut stored) = ([0; BLOCK], [0; 4]);
         let read = disk.image.read(block, &mut base);
         if read == Err(IoError::EIO) {
-            // The stage waits, for the next attempt may read it. A copy's client sends all of the block meanwhile.
+            // The stage waits, for the next attempt may read it. A copy's client sends all of the block
+            // meanwhile.
             disk.note_bad(block);
         }
         read.map_err(of_image)?;
@@ -318,8 +321,8 @@ impl StageApplier {
         Ok(sum(block, &base))
     }
 
-    /// A base that is not what was written: torn or damaged. Puts `held` over what the data lender has of it. When
-    /// he has nothing: `Some`, the checksum that says so, unless a crash explains all of it.
+    /// A base that is not what was written: torn or damaged. Puts `held` over what the data lender has of it.
+    /// When he has nothing: `Some`, the checksum that says so, unless a crash explains all of it.
     fn replace<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &self,
         disk: &Disk<L, F, C>,
@@ -346,7 +349,8 @@ impl StageApplier {
             add(&disk.counters.unverified_bases, 1);
             return Ok(None);
         }
-        // The sectors that were not written are lost. The block stays unreadable, rather than to pass them on.
+        // The sectors that were not written are lost. The block stays unreadable, rather than to pass them
+        // on.
         add(&disk.counters.corrupt_bases, 1);
         Ok(Some(damaged_sum(merged_sum)))
     }

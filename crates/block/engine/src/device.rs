@@ -19,16 +19,17 @@ pub struct DeviceGeometry {
     pub request_bytes_max: u32,
 }
 
-/// What was logged: everything below this position of the journal. Ordered, so that waiting for the greatest waits for
-/// all.
+/// What was logged: everything below this position of the journal. Ordered, so that waiting for the greatest
+/// waits for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PendingWrite(pub Lsn);
 
 /// A volume as a block device.
 ///
-/// A write is in two halves, so that a front end can log many requests of a connection and wait once, for the last:
-/// [`BlockDevice::write`] puts it in its place in the order of writes, [`BlockDevice::wait`] completes it. Only a completed
-/// write may be answered. Requests that overlap while both are in flight take effect in the order of the first halves.
+/// A write is in two halves, so that a front end can log many requests of a connection and wait once, for the
+/// last: [`BlockDevice::write`] puts it in its place in the order of writes, [`BlockDevice::wait`] completes
+/// it. Only a completed write may be answered. Requests that overlap while both are in flight take effect in
+/// the order of the first halves.
 pub trait BlockDevice: Send + Sync {
     /// The size now.
     fn geometry(&self) -> DeviceGeometry;
@@ -42,17 +43,19 @@ pub trait BlockDevice: Send + Sync {
     /// The range reads as zeros afterwards. Costs one small record, whatever the length.
     fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError>;
 
-    /// The range is of no use any more. Here it reads as zeros afterwards too, so that nothing depends on luck.
+    /// The range is of no use any more. Here it reads as zeros afterwards too, so that nothing depends on
+    /// luck.
     fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError>;
 
     /// Everything up to `pending` is held as the commit rule demands, or on the disk.
     fn wait(&self, pending: PendingWrite) -> Result<(), DeviceError>;
 
-    /// FLUSH, and FUA after its write: everything logged before is durable as the volume's flush setting says.
+    /// FLUSH, and FUA after its write: everything logged before is durable as the volume's flush setting
+    /// says.
     fn flush(&self) -> Result<(), DeviceError>;
 
-    /// Runs of `[offset, offset + length)` in order: their length, and whether they are holes, which read as zeros and
-    /// take no space. Stops when `each` returns `false`.
+    /// Runs of `[offset, offset + length)` in order: their length, and whether they are holes, which read as
+    /// zeros and take no space. Stops when `each` returns `false`.
     fn extents(
         &self,
         offset: u64,
@@ -60,8 +63,9 @@ pub trait BlockDevice: Send + Sync {
         each: &mut dyn FnMut(u64, bool) -> bool,
     ) -> Result<(), DeviceError>;
 
-    /// Takes and leaves the locks that every request needs, none of which is held while a disk or lenders are waited for.
-    /// Whoever watches whether this process hangs asks for that; a device without locks has nothing to do.
+    /// Takes and leaves the locks that every request needs, none of which is held while a disk or lenders are
+    /// waited for. Whoever watches whether this process hangs asks for that; a device without locks has
+    /// nothing to do.
     fn probe(&self) {}
 }
 

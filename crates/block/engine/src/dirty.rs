@@ -1,8 +1,8 @@
-//! The dirty map: blocks that the data lender has to be sent, because the journal no longer has their records. On disk only:
-//! the map of a large volume is large.
+//! The dirty map: blocks that the data lender has to be sent, because the journal no longer has their
+//! records. On disk only: the map of a large volume is large.
 //!
-//! Two slots (`Slots`) with the header, then pages of 4096 bytes, 16,320 blocks each. What was never written is a hole,
-//! and clean.
+//! Two slots (`Slots`) with the header, then pages of 4096 bytes, 16,320 blocks each. What was never written
+//! is a hole, and clean.
 //!
 //! ```text
 //! header:  0  format u32 | flags u32      flag 1: every block is to be sent; flag 2: some marks are of lost blocks
@@ -15,18 +15,20 @@
 //!       2056  sending (2040)
 //! ```
 //!
-//! *Marked* are blocks whose records were given up; *sending* are those that the resync under way began with. A block is dirty
-//! if it is either. A resync begins by moving the one to the other, and ends by clearing the other, so what is marked
-//! meanwhile stays, or is moved likewise when the resync sends that too. A page that does not check, as one that a crash has torn, or that the disk does not give, stands for all
-//! its blocks; a header that it does not give, for a map that knows nothing. A page that the disk lost as zeros is
-//! taken for clean.
+//! *Marked* are blocks whose records were given up; *sending* are those that the resync under way began with.
+//! A block is dirty if it is either. A resync begins by moving the one to the other, and ends by clearing the
+//! other, so what is marked meanwhile stays, or is moved likewise when the resync sends that too. A page that
+//! does not check, as one that a crash has torn, or that the disk does not give, stands for all its blocks; a
+//! header that it does not give, for a map that knows nothing. A page that the disk lost as zeros is taken
+//! for clean.
 //!
-//! A copy that is whole and has followed to `to` needs no *marked* block, and the marks go. Those of *lost* blocks stay: one
-//! of the two sides has no good bytes there, whatever was followed. So do *sending* bits, for a resync that was cut off may
-//! have found such blocks.
+//! A copy that is whole and has followed to `to` needs no *marked* block, and the marks go. Those of *lost*
+//! blocks stay: one of the two sides has no good bytes there, whatever was followed. So do *sending* bits,
+//! for a resync that was cut off may have found such blocks.
 //!
-//! Marks are synced before the header says so, and the header before the journal is trimmed. If that fails, the journal is
-//! trimmed all the same: `to` then stays behind the journal's head, and nobody takes the map for complete.
+//! Marks are synced before the header says so, and the header before the journal is trimmed. If that fails,
+//! the journal is trimmed all the same: `to` then stays behind the journal's head, and nobody takes the map
+//! for complete.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{SlotError, SlotPair};
@@ -66,7 +68,8 @@ struct Header {
 pub(crate) struct DirtyMap<F> {
     file: F,
     slots: SlotPair,
-    /// A header did not get into the slots: the next one makes them anew, so that nothing depends on what the disk has of it.
+    /// A header did not get into the slots: the next one makes them anew, so that nothing depends on what the
+    /// disk has of it.
     torn: bool,
     header: Header,
     /// Pages that the file may have something in: the rest are clean.
@@ -103,8 +106,8 @@ impl<F: SparseFile> DirtyMap<F> {
         Ok(map)
     }
 
-    /// The volume's map. One that is new, damaged, unreadable or another volume's says nothing of what a data lender has: all is to be
-    /// sent.
+    /// The volume's map. One that is new, damaged, unreadable or another volume's says nothing of what a data
+    /// lender has: all is to be sent.
     pub(crate) fn open(file: F, volume: VolumeId, head: Lsn) -> Result<DirtyMap<F>, IoError> {
         let opened = match file.size()? {
             0 => None,
@@ -343,8 +346,8 @@ impl<F: SparseFile> DirtyMap<F> {
         })
     }
 
-    /// The resync under way goes on with a copy whose journal begins at `head` now. How many blocks were marked that it has not
-    /// sent yet; `None`: nobody knows, for a copy that had everything below `flushed`.
+    /// The resync under way goes on with a copy whose journal begins at `head` now. How many blocks were
+    /// marked that it has not sent yet; `None`: nobody knows, for a copy that had everything below `flushed`.
     pub(crate) fn go_on(&mut self, flushed: Lsn, head: Lsn) -> Result<Option<u64>, IoError> {
         if self.begun.is_none() || self.complete_from(head) > flushed {
             return Ok(None);

@@ -1,12 +1,12 @@
 //! An open volume: writes go to the journal and the open stage, reads look into stages and image.
 //!
-//! Locks, in the order in which they are taken: `applier` (a step), `superblock`, `dirty`, `writing` (blocks and checksums differ),
-//! `order` (the journal's order is the stages'), the signal's, `stages`. A read takes `stages` for a look, and `writing` only
-//! when a block did not match its checksum, which happens when the applier is just writing it; `applier` only to mend a
-//! damaged block.
+//! Locks, in the order in which they are taken: `applier` (a step), `superblock`, `dirty`, `writing` (blocks
+//! and checksums differ), `order` (the journal's order is the stages'), the signal's, `stages`. A read takes
+//! `stages` for a look, and `writing` only when a block did not match its checksum, which happens when the
+//! applier is just writing it; `applier` only to mend a damaged block.
 //!
-//! Stages are looked at before the image: a block leaves its stage only when the image has it, so what is in no stage is
-//! in the image, at least as new as when the look was taken.
+//! Stages are looked at before the image: a block leaves its stage only when the image has it, so what is in
+//! no stage is in the image, at least as new as when the look was taken.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -110,8 +110,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
 
     /// How the volume stands.
     pub fn status(&self) -> DiskStatus {
-        // Each lock goes before the next is taken: in one expression all would be held to its end, and writers that wait look at the
-        // stages with the signal locked.
+        // Each lock goes before the next is taken: in one expression all would be held to its end, and
+        // writers that wait look at the stages with the signal locked.
         let superblock = lock(&self.superblock).2;
         let stages = lock(&self.stages).status();
         DiskStatus {
@@ -232,7 +232,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Appends with `order` held, so that nobody fills the room that this finds. Also says whether a stage was closed.
+    /// Appends with `order` held, so that nobody fills the room that this finds. Also says whether a stage
+    /// was closed.
     fn append_in_order(&self, change: &VolumeChange<'_>) -> Result<(PendingWrite, bool), AppendRefusal> {
         let mut was_empty = false;
         loop {
@@ -291,7 +292,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Whether the journal has nothing that could make room: no stage, and nothing that is kept for the data lender.
+    /// Whether the journal has nothing that could make room: no stage, and nothing that is kept for the data
+    /// lender.
     fn nothing_to_trim(&self) -> bool {
         lock(&self.stages).is_empty() && self.log.state().head >= self.applied()
     }
@@ -325,7 +327,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// A thread is there that applies stages: until [`Disk::applier_ended`], writers wait for it instead of doing it.
+    /// A thread is there that applies stages: until [`Disk::applier_ended`], writers wait for it instead of
+    /// doing it.
     pub fn applier_started(&self) {
         self.signal.applier_started();
     }

@@ -38,8 +38,8 @@ pub enum DeviceError {
         /// How long it may be.
         max: u32,
     },
-    /// The disk under the image is full, and so is the room that bridges that. Nothing was lost: make space, and writes
-    /// go on.
+    /// The disk under the image is full, and so is the room that bridges that. Nothing was lost: make space,
+    /// and writes go on.
     #[error("the disk under the volume is full; make space on it, and writes go on")]
     NoSpace,
     /// The volume takes no writes any more, and still reads.
@@ -214,7 +214,8 @@ pub enum DiskOpenError {
     Apply(ApplyError),
 }
 
-/// Why a stage did not get into the image. The journal and the stage keep all of it: the next attempt begins anew.
+/// Why a stage did not get into the image. The journal and the stage keep all of it: the next attempt begins
+/// anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     /// A file failed.
@@ -323,7 +324,8 @@ impl From<AppendError> for DeviceError {
                 why: "its journal's disk failed; mend the disk and open the volume again to recover",
             },
             AppendError::Closed => DeviceError::Closed,
-            // Records are cut to what the journal takes, and room is made before: what is left is a log of no use.
+            // Records are cut to what the journal takes, and room is made before: what is left is a log of no
+            // use.
             AppendError::TooLarge { .. } | AppendError::Full { .. } => DeviceError::NoSpace,
         }
     }

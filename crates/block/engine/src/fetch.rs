@@ -4,11 +4,11 @@ use netram_proto::id::Lsn;
 
 /// Gives blocks of another copy.
 pub trait BlockFetch {
-    /// Fills `into` with whole blocks from `first` on, as the copy has them once it has everything below `at_least`;
-    /// newer is as good. At most [`FETCH_BLOCKS`](crate::limit::FETCH_BLOCKS) at once.
+    /// Fills `into` with whole blocks from `first` on, as the copy has them once it has everything below
+    /// `at_least`; newer is as good. At most [`FETCH_BLOCKS`](crate::limit::FETCH_BLOCKS) at once.
     ///
-    /// Waits as long as an answer is likely. Called with the applier's lock held, by whoever reads too: it must not wait
-    /// for anything that needs this volume's stages to be applied.
+    /// Waits as long as an answer is likely. Called with the applier's lock held, by whoever reads too: it
+    /// must not wait for anything that needs this volume's stages to be applied.
     fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError>;
 
     /// Whether there is another copy at all, present or not.
@@ -23,8 +23,8 @@ pub enum FetchError {
     /// Nobody is there, or did not answer in time. Later it may work.
     #[error("the data lender cannot be reached")]
     Unreachable,
-    /// The copy is whole and does not have the block either: it is damaged there. Only that: a part written over such a
-    /// block leaves it unreadable, where `Unreachable` would have waited.
+    /// The copy is whole and does not have the block either: it is damaged there. Only that: a part written
+    /// over such a block leaves it unreadable, where `Unreachable` would have waited.
     #[error("the data lender does not have it either")]
     Damaged,
 }

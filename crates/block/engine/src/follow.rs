@@ -1,15 +1,16 @@
-//! A data lender's side: the image follows a journal that somebody else writes, and takes blocks where that no longer
-//! reaches back.
+//! A data lender's side: the image follows a journal that somebody else writes, and takes blocks where that
+//! no longer reaches back.
 //!
 //! Whoever drives this brings the records into the journal and its disk, then calls [`Disk::follow`] and
 //! [`Disk::apply_step`].
 //!
-//! For a resync, in this order: say durably that the copy is inconsistent; [`Disk::bring_up`]; begin the journal anew;
-//! [`Disk::restart`]; put holes and blocks; [`Disk::sync`]. Records may come and be followed meanwhile, in any order with
-//! blocks but one: a block is newer than all records that came before it. So it takes the place of what stages have of it,
-//! which may be merged with what lay below before. Records that came before it and are followed later make it older again, until
-//! those behind them have come: a writer that gave these up sends such a block after the journal began anew. With `restarted` in
-//! its options the volume can be opened wherever a crash came in between.
+//! For a resync, in this order: say durably that the copy is inconsistent; [`Disk::bring_up`]; begin the
+//! journal anew; [`Disk::restart`]; put holes and blocks; [`Disk::sync`]. Records may come and be followed
+//! meanwhile, in any order with blocks but one: a block is newer than all records that came before it. So it
+//! takes the place of what stages have of it, which may be merged with what lay below before. Records that
+//! came before it and are followed later make it older again, until those behind them have come: a writer
+//! that gave these up sends such a block after the journal began anew. With `restarted` in its options the
+//! volume can be opened wherever a crash came in between.
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{LogError, RecordLog};
@@ -28,8 +29,9 @@ use crate::stats::add;
 use crate::sync::lock;
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// Takes in what the journal's disk has newly, as far as the stages have room: when it stops before the journal's stable end,
-    /// a step of applying makes some. Returns where it stopped; what is below can be read here.
+    /// Takes in what the journal's disk has newly, as far as the stages have room: when it stops before the
+    /// journal's stable end, a step of applying makes some. Returns where it stopped; what is below can be
+    /// read here.
     pub fn follow(&self) -> Result<Lsn, FollowError> {
         let _order = lock(&self.order);
         let stable = self.log.state().stable;
@@ -56,7 +58,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.drain().map_err(FollowError::Apply)
     }
 
-    /// The journal was begun anew: what the image has of it begins at its head. What was not applied is forgotten.
+    /// The journal was begun anew: what the image has of it begins at its head. What was not applied is
+    /// forgotten.
     pub fn restart(&self) -> Result<(), ApplyError> {
         let mut applier = lock(&self.applier);
         let _order = lock(&self.order);
@@ -72,7 +75,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         })
     }
 
-    /// Puts whole blocks into the image, from `first` on, after [`Disk::restart`]. Durable with [`Disk::sync`].
+    /// Puts whole blocks into the image, from `first` on, after [`Disk::restart`]. Durable with
+    /// [`Disk::sync`].
     pub fn put_blocks(&self, first: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         SectorSpan::check_request(first.saturating_mul(BLOCK_BYTES), bytes.len(), self.bytes())?;
         if !bytes.len().is_multiple_of(BLOCK) {
@@ -95,7 +99,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Makes holes of the blocks from `first` up to `behind`, as [`Disk::put_blocks`] puts blocks. Durable with [`Disk::sync`].
+    /// Makes holes of the blocks from `first` up to `behind`, as [`Disk::put_blocks`] puts blocks. Durable
+    /// with [`Disk::sync`].
     pub fn put_hole(&self, first: u64, behind: u64) -> Result<(), DeviceError> {
         let offset = first.saturating_mul(BLOCK_BYTES);
         let length = behind.saturating_sub(first).saturating_mul(BLOCK_BYTES);
@@ -117,7 +122,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Makes durable what was put into the image. After an error all of it must be put again, from [`Disk::restart`] on.
+    /// Makes durable what was put into the image. After an error all of it must be put again, from
+    /// [`Disk::restart`] on.
     pub fn sync(&self) -> Result<(), DeviceError> {
         Ok(self.sync_files(&mut lock(&self.applier))?)
     }
@@ -141,7 +147,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// The answer to the writer's [`BlockFetch`]: blocks from `first` on as of a journal that has everything below `at_least`.
+    /// The answer to the writer's [`BlockFetch`]: blocks from `first` on as of a journal that has everything
+    /// below `at_least`.
     pub fn answer(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
         // What is on the journal's disk need not be in the stages yet.
         let followed = self.follow().map_err(|_| FetchError::Unreachable)?;

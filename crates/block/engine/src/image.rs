@@ -1,7 +1,7 @@
 //! The image and its checksums.
 //!
-//! Both files begin with a block that says whose they are; then block `n` of the volume lies at block `n + 1` of the image,
-//! and its checksum at byte `4096 + 4 n` of the sums.
+//! Both files begin with a block that says whose they are; then block `n` of the volume lies at block `n + 1`
+//! of the image, and its checksum at byte `4096 + 4 n` of the sums.
 //!
 //! ```text
 //!  0  magic (8)                        "NETRAMVI" the image, "NETRAMVS" the sums
@@ -10,10 +10,10 @@
 //! 32  zeros
 //! ```
 //!
-//! A checksum is the CRC32C of the block, xor that of its number, so that a block that went to the wrong place does not
-//! check. Zero says that the block is a hole: it must be all zeros, which is checked too, so that lost checksums are not
-//! taken for holes. One says that the block is *missing*: only the data lender has it. A checksum that comes out as one of
-//! the two is stored as two.
+//! A checksum is the CRC32C of the block, xor that of its number, so that a block that went to the wrong
+//! place does not check. Zero says that the block is a hole: it must be all zeros, which is checked too, so
+//! that lost checksums are not taken for holes. One says that the block is *missing*: only the data lender
+//! has it. A checksum that comes out as one of the two is stored as two.
 
 use netram_proto::port::{IoError, StorageFile};
 use netram_proto::wire::{Crc, crc32c};
@@ -39,8 +39,8 @@ const MISSING_SUMS: usize = 16 * 1024;
 
 /// A file with holes, as image and sums are.
 pub trait SparseFile: StorageFile {
-    /// The range, which lies inside the file, reads as zeros afterwards, and takes no space where that can be had.
-    /// Not durable before a sync.
+    /// The range, which lies inside the file, reads as zeros afterwards, and takes no space where that can be
+    /// had. Not durable before a sync.
     fn punch(&self, offset: u64, length: u64) -> Result<(), IoError>;
 
     /// Makes the file at least `bytes` long; what is new reads as zeros. Durable with the next sync.
@@ -51,8 +51,8 @@ pub trait SparseFile: StorageFile {
         self.write_at(offset, &pieces.concat())
     }
 
-    /// Where the first bytes from `offset` on are that may be other than zeros; `end` when there are none before it.
-    /// A file that does not know its holes says that everything may be.
+    /// Where the first bytes from `offset` on are that may be other than zeros; `end` when there are none
+    /// before it. A file that does not know its holes says that everything may be.
     fn next_data(&self, offset: u64, end: u64) -> Result<u64, IoError> {
         Ok(offset.min(end))
     }
@@ -130,8 +130,9 @@ impl<F: SparseFile> VolumeImage<F> {
         self.blocks.read_at(block_offset(first), into)
     }
 
-    /// Reads whole blocks from `first` on, and their checksums. A block that the disk does not give comes with a checksum that it
-    /// does not match: it is as good as damaged, and what is written there later may be read again.
+    /// Reads whole blocks from `first` on, and their checksums. A block that the disk does not give comes
+    /// with a checksum that it does not match: it is as good as damaged, and what is written there later may
+    /// be read again.
     pub(crate) fn read_with_sums(
         &self,
         first: u64,
@@ -162,7 +163,8 @@ impl<F: SparseFile> VolumeImage<F> {
         Ok(())
     }
 
-    /// The first block from `first` on in which the file may have other bytes than zeros; `behind` when there is none.
+    /// The first block from `first` on in which the file may have other bytes than zeros; `behind` when there
+    /// is none.
     pub(crate) fn next_data(&self, first: u64, behind: u64) -> Result<u64, IoError> {
         let data = self.blocks.next_data(block_offset(first), block_offset(behind))?;
         let block = data.saturating_sub(CONTENTS_OFFSET) / BLOCK_BYTES;
@@ -176,8 +178,8 @@ impl<F: SparseFile> VolumeImage<F> {
 
     /// Writes blocks from `first` on, and their checksums.
     ///
-    /// The checksums go first: when only the process dies, a block that was written in part then matches the checksum once
-    /// the journal's sectors are in it, and recovery can tell that it is sound.
+    /// The checksums go first: when only the process dies, a block that was written in part then matches the
+    /// checksum once the journal's sectors are in it, and recovery can tell that it is sound.
     pub(crate) fn write(&self, first: u64, sums: &[u8], blocks: &[u8]) -> Result<(), IoError> {
         assert_eq!(sums.len() * BLOCK, blocks.len() * SUM_BYTES);
         self.sums.write_at(sum_offset(first), sums)?;
@@ -192,7 +194,8 @@ impl<F: SparseFile> VolumeImage<F> {
         self.blocks.write_pieces_at(block_offset(first), blocks)
     }
 
-    /// Writes blocks that are missing, and not yet their checksums: those stay `missing` until the blocks are on the disk.
+    /// Writes blocks that are missing, and not yet their checksums: those stay `missing` until the blocks are
+    /// on the disk.
     pub(crate) fn write_blocks(&self, first: u64, blocks: &[u8]) -> Result<(), IoError> {
         self.blocks.write_at(block_offset(first), blocks)
     }

@@ -1,5 +1,5 @@
-//! A block device's volume: every write is a record of a journal, held in other machines' RAM when it completes; the
-//! image on the disk follows in stages.
+//! A block device's volume: every write is a record of a journal, held in other machines' RAM when it
+//! completes; the image on the disk follows in stages.
 //!
 //! ```no_run
 //! # use netram_block::{Device, Disk, Files, OpenError, Options, Sparse};
@@ -27,8 +27,8 @@
 //! | `image`, `superblock`, [`record`] | the formats |
 //! | [`limit`] | every bound |
 //!
-//! It knows the log only as `netram_proto::port::RecordLog` and files as `File`; sockets, lenders and the log's own recovery
-//! are the client's affair. Formats and crash arguments: `docs/disk.md`.
+//! It knows the log only as `netram_proto::port::RecordLog` and files as `File`; sockets, lenders and the
+//! log's own recovery are the client's affair. Formats and crash arguments: `docs/disk.md`.
 #![forbid(unsafe_code)]
 
 mod apply;

@@ -13,12 +13,13 @@ pub const VOLUME_BYTES_MAX: u64 = 1 << 44;
 pub const STAGE_BYTES: u64 = 10_000 * 1024;
 /// How old a stage becomes: bounds what a recovery must apply of a quiet volume.
 pub const STAGE_AGE_MS: u64 = 5000;
-/// Closed stages that wait for the image, the one being applied among them. With the open one they bridge a disk that
-/// stalls for 40 MB of writes, and bound the memory.
+/// Closed stages that wait for the image, the one being applied among them. With the open one they bridge a
+/// disk that stalls for 40 MB of writes, and bound the memory.
 pub const STAGES_CLOSED_MAX: usize = 3;
 /// Blocks that one step writes to the image.
 pub const STEP_BLOCKS: usize = 64;
-/// Blocks that one step makes holes of: a file system frees extents, not blocks, but does not do it for nothing.
+/// Blocks that one step makes holes of: a file system frees extents, not blocks, but does not do it for
+/// nothing.
 pub const STEP_ZERO_BLOCKS: u64 = 1 << 18;
 /// Blocks that a read looks up at once: bounds its stack, and how long it keeps the stages from writers.
 pub const READ_BLOCKS: usize = 64;
@@ -31,7 +32,8 @@ pub const RETAINED_ENDS_MAX: usize = 512;
 pub const MARK_RUNS: usize = 4096;
 /// Blocks that are asked of the data lender at once.
 pub const FETCH_BLOCKS: usize = 64;
-/// How often a block is asked for that the applier has overtaken meanwhile, before it is only read and not mended.
+/// How often a block is asked for that the applier has overtaken meanwhile, before it is only read and not
+/// mended.
 pub const FETCH_TURNS: u32 = 3;
 /// Checksums that a step of restoring, or of a scrub, looks at.
 pub const COPY_SUMS: usize = 16 * 1024;

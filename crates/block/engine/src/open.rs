@@ -53,8 +53,8 @@ pub struct DiskOptions {
     pub policy: StagePolicy,
     /// What FLUSH waits for.
     pub flush: FlushPolicy,
-    /// The journal may have been begun anew since the image last followed it, as a data lender's is when a resync begins:
-    /// if the image is said to be ahead of it, that is no error.
+    /// The journal may have been begun anew since the image last followed it, as a data lender's is when a
+    /// resync begins: if the image is said to be ahead of it, that is no error.
     pub restarted: bool,
 }
 
@@ -110,8 +110,8 @@ impl<L: RecordLog, F: SparseFile> Disk<L, F> {
 }
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// The same for a volume of which there is another copy: blocks that the image lost are taken from there, in recovery
-    /// already.
+    /// The same for a volume of which there is another copy: blocks that the image lost are taken from there,
+    /// in recovery already.
     pub fn open_beside(
         log: L,
         files: DiskFiles<F>,
@@ -151,8 +151,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
                 file: FileKind::Dirty,
                 cause,
             })?;
-        // Whether it changed or not: what was read may be in the page cache only, marked clean there by a sync that failed, and
-        // the recovery tears what it says.
+        // Whether it changed or not: what was read may be in the page cache only, marked clean there by a
+        // sync that failed, and the recovery tears what it says.
         (superblock.applied, superblock.applying) = (applied, applying);
         let stored = slots.store(&files.superblock, &superblock.encode());
         stored.map_err(|failure| DiskOpenError::File {

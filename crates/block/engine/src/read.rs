@@ -1,4 +1,5 @@
-//! Reading: what stages have lies over what the image has, and the image is believed only where its checksums say so.
+//! Reading: what stages have lies over what the image has, and the image is believed only where its checksums
+//! say so.
 
 use netram_proto::port::RecordLog;
 
@@ -40,8 +41,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Reads whole blocks, at most [`READ_BLOCKS`], of which the sectors in `needed` are wanted. What the image lost is
-    /// fetched from the other copy if `fetches`.
+    /// Reads whole blocks, at most [`READ_BLOCKS`], of which the sectors in `needed` are wanted. What the
+    /// image lost is fetched from the other copy if `fetches`.
     pub(crate) fn read_blocks(
         &self,
         first: u64,
@@ -77,7 +78,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Reads a block that did not match its checksum: either it was just being written, or it is damaged, unreadable or missing.
+    /// Reads a block that did not match its checksum: either it was just being written, or it is damaged,
+    /// unreadable or missing.
     fn read_again(
         &self,
         number: u64,
@@ -144,8 +146,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Whether `count` blocks from `first` on are holes. A checksum alone is not believed: whoever hears of a hole does
-    /// not read it, and so would take lost checksums for zeros.
+    /// Whether `count` blocks from `first` on are holes. A checksum alone is not believed: whoever hears of a
+    /// hole does not read it, and so would take lost checksums for zeros.
     fn holes(&self, first: u64, count: usize) -> Result<Vec<bool>, DeviceError> {
         let mut known = vec![None; count];
         lock(&self.stages).mark_holes(first, &mut known);
@@ -166,8 +168,9 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(holes)
     }
 
-    /// Says of the blocks from `first` up to `behind`, of which no stage knows and no checksum is kept, whether they are
-    /// holes. Where the file has a hole that costs one call; elsewhere the blocks are read, and only zeros are a hole.
+    /// Says of the blocks from `first` up to `behind`, of which no stage knows and no checksum is kept,
+    /// whether they are holes. Where the file has a hole that costs one call; elsewhere the blocks are read,
+    /// and only zeros are a hole.
     fn look_for_holes(&self, mut first: u64, behind: u64, holes: &mut Vec<bool>) -> Result<(), DeviceError> {
         let (mut blocks, mut sums) = (Vec::new(), [0; READ_BLOCKS * 4]);
         while first < behind {

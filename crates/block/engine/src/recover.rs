@@ -1,8 +1,8 @@
 //! Recovery: the journal, from its head, goes through the same stages into the image, before anybody reads.
 //!
-//! It begins where the superblock says that the image has everything, which may be behind the journal's head. The image may
-//! have any part of the stage that was under way, whole or torn: every record is applied again in order, so each sector
-//! ends with the bytes of the last one.
+//! It begins where the superblock says that the image has everything, which may be behind the journal's head.
+//! The image may have any part of the stage that was under way, whole or torn: every record is applied again
+//! in order, so each sector ends with the bytes of the last one.
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{LogError, Record, RecordLog};
@@ -26,8 +26,8 @@ pub struct DiskRecovery {
     pub start: Lsn,
     /// Where it ended.
     pub end: Lsn,
-    /// Blocks of which the journal had only a part, on a base that did not match its checksum: torn by the crash, or
-    /// damaged, and taken as found.
+    /// Blocks of which the journal had only a part, on a base that did not match its checksum: torn by the
+    /// crash, or damaged, and taken as found.
     pub unverified: u64,
 }
 

@@ -1,8 +1,9 @@
 //! Blocks from the other copy: mending what the image lost, and restoring a volume that has nothing yet.
 //!
-//! What is fetched is at least as new as what the image had when it was asked for, and never newer than the journal's
-//! stable end. It may be written under the stages that are not applied yet, for they are put over it; so may the records
-//! that a recovery would apply again. It must not be written when the image has got further meanwhile.
+//! What is fetched is at least as new as what the image had when it was asked for, and never newer than the
+//! journal's stable end. It may be written under the stages that are not applied yet, for they are put over
+//! it; so may the records that a recovery would apply again. It must not be written when the image has got
+//! further meanwhile.
 
 use std::sync::atomic::Ordering;
 
@@ -35,7 +36,8 @@ pub struct ScrubStep {
 /// How far a restoring volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyStep {
-    /// The block to go on with; as many as the volume has: nothing is missing any more, unless it is restoring still.
+    /// The block to go on with; as many as the volume has: nothing is missing any more, unless it is
+    /// restoring still.
     pub next: u64,
     /// Blocks that were copied by this step.
     pub blocks: u64,
@@ -66,8 +68,9 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Blocks that are missing. Nothing was ever applied to them here, whatever a torn page of the map says: any state of the
-    /// copy will do since the volume was restored from it, and however much of the journal it lacks.
+    /// Blocks that are missing. Nothing was ever applied to them here, whatever a torn page of the map says:
+    /// any state of the copy will do since the volume was restored from it, and however much of the journal
+    /// it lacks.
     fn fetch_missing(&self, first: u64, into: &mut [u8]) -> Result<(), FetchError> {
         self.ask(first, self.missing_from, into)
     }
@@ -83,8 +86,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         fetched
     }
 
-    /// Takes a block for a reader from the other copy. The image is mended if it had the block once; one that is missing
-    /// comes with the restoring, for it takes a sync.
+    /// Takes a block for a reader from the other copy. The image is mended if it had the block once; one that
+    /// is missing comes with the restoring, for it takes a sync.
     pub(crate) fn read_copy(
         &self,
         block: u64,
@@ -165,8 +168,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok((!matches(block, &bytes, stored)).then_some(stored))
     }
 
-    /// Fetches those of `blocks` that are missing into the image. Their checksums follow once the blocks are on the disk, so a
-    /// crash finds a block missing, or sound. Durable on return. How many there were.
+    /// Fetches those of `blocks` that are missing into the image. Their checksums follow once the blocks are
+    /// on the disk, so a crash finds a block missing, or sound. Durable on return. How many there were.
     pub(crate) fn bring(
         &self,
         applier: &mut StageApplier,
@@ -191,15 +194,16 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(brought.len() as u64)
     }
 
-    /// A block that is lost on both sides stays unreadable until it is written. Its number, and the checksum that says so.
+    /// A block that is lost on both sides stays unreadable until it is written. Its number, and the checksum
+    /// that says so.
     fn mark_lost(&self, block: u64) -> (u64, u32) {
         self.note_bad(block);
         add(&self.counters.lost_blocks, 1);
         (block, damaged_sum(sum(block, &[0; BLOCK])))
     }
 
-    /// Writes the checksums of blocks that were missing and have been written. Durable on return: what comes after this may
-    /// change at the data lender what it has of them.
+    /// Writes the checksums of blocks that were missing and have been written. Durable on return: what comes
+    /// after this may change at the data lender what it has of them.
     fn name_brought(&self, applier: &mut StageApplier, brought: &[(u64, u32)]) -> Result<(), ApplyError> {
         if brought.is_empty() {
             return Ok(());
@@ -214,7 +218,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
             let file = FileKind::Sums;
             let error = ApplyError::File { file, cause };
             applier.begin_again(error);
-            // The system tells of a failed sync once. They are missing, as the disk may have it, and come again.
+            // The system tells of a failed sync once. They are missing, as the disk may have it, and come
+            // again.
             if self
                 .write_sums(brought.iter().map(|(block, _)| (*block, SUM_MISSING)))
                 .is_err()
@@ -240,13 +245,14 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Blocks that were found damaged since the last call: a data lender tells its writer, who sends them again.
+    /// Blocks that were found damaged since the last call: a data lender tells its writer, who sends them
+    /// again.
     pub fn take_bad_blocks(&self) -> Vec<u64> {
         std::mem::take(&mut *lock(&self.bad)).into_iter().collect()
     }
 
-    /// Compares `count` blocks from `first` on with their checksums, whether stages lie over them or not, and mends those
-    /// that the data lender has.
+    /// Compares `count` blocks from `first` on with their checksums, whether stages lie over them or not, and
+    /// mends those that the data lender has.
     pub fn scrub(&self, first: u64, count: u64) -> Result<ScrubStep, DeviceError> {
         let behind = first.saturating_add(count).min(self.block_count());
         let mut found = ScrubStep::default();
@@ -325,9 +331,9 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         overlay.mask == FULL
     }
 
-    /// A step of restoring: takes blocks that are missing, from `from` on, from the data lender. When `next` is the volume's
-    /// number of blocks, all of it is here, durably, and nobody needs to ask again; unless a step left some out, and
-    /// [`Disk::is_restoring`] says so: then once more from the first.
+    /// A step of restoring: takes blocks that are missing, from `from` on, from the data lender. When `next`
+    /// is the volume's number of blocks, all of it is here, durably, and nobody needs to ask again; unless a
+    /// step left some out, and [`Disk::is_restoring`] says so: then once more from the first.
     pub fn copy_step(&self, from: u64) -> Result<CopyStep, DeviceError> {
         let blocks = self.block_count();
         if !self.missing.load(Ordering::Acquire) {
@@ -371,7 +377,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         })
     }
 
-    /// Missing blocks from `from` up to `behind`, about [`COPY_BLOCKS`] of them. What has come is kept when the data lender goes.
+    /// Missing blocks from `from` up to `behind`, about [`COPY_BLOCKS`] of them. What has come is kept when
+    /// the data lender goes.
     fn fetch_runs(&self, from: u64, behind: u64) -> Result<FetchedBlocks, DeviceError> {
         let mut fetched = FetchedBlocks {
             next: from,

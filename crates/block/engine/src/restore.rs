@@ -1,5 +1,5 @@
-//! A volume made anew from a data lender's copy: its blocks are named as missing, and come when they are needed, or one after the
-//! other.
+//! A volume made anew from a data lender's copy: its blocks are named as missing, and come when they are
+//! needed, or one after the other.
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{RecordLog, StorageFile};
@@ -23,8 +23,8 @@ pub struct VolumeRestore<F> {
 }
 
 impl<F: SparseFile + StorageFile> VolumeRestore<F> {
-    /// Takes empty files. The copy has everything below `from`, and so will the image as blocks come: the volume's journal
-    /// must begin there, or before.
+    /// Takes empty files. The copy has everything below `from`, and so will the image as blocks come: the
+    /// volume's journal must begin there, or before.
     pub fn begin(
         files: DiskFiles<F>,
         volume: VolumeId,
@@ -77,8 +77,9 @@ impl<F: SparseFile + StorageFile> VolumeRestore<F> {
 }
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// The answer to whoever makes the volume anew from this one: which of `count` blocks from `first` on are data, a bit each, lowest
-    /// first, as of a journal that has everything below `at_least`. What lies beyond the volume's end is none.
+    /// The answer to whoever makes the volume anew from this one: which of `count` blocks from `first` on are
+    /// data, a bit each, lowest first, as of a journal that has everything below `at_least`. What lies beyond
+    /// the volume's end is none.
     ///
     /// A hole costs no reading, and a block that is damaged counts as data: fetching it will tell.
     pub fn data_map(&self, first: u64, at_least: Lsn, count: usize) -> Result<Vec<u8>, FetchError> {

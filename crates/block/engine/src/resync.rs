@@ -1,12 +1,13 @@
 //! The writer's side of keeping a data lender's copy: what it has, what it must be sent, block by block.
 //!
-//! The data lender follows the journal. When the journal no longer reaches back to where it is, blocks are sent instead: those of
-//! the dirty map, or all. In both cases the journal's records follow from [`ResyncBegun::from`] on; blocks may be newer than that, for the
-//! records behind them come again. The copy is consistent when it has followed to where the journal ended after the
-//! last block had been read.
+//! The data lender follows the journal. When the journal no longer reaches back to where it is, blocks are
+//! sent instead: those of the dirty map, or all. In both cases the journal's records follow from
+//! [`ResyncBegun::from`] on; blocks may be newer than that, for the records behind them come again. The copy
+//! is consistent when it has followed to where the journal ended after the last block had been read.
 //!
-//! Blocks go behind the journal's disk, as records do: a write that this side may still lose is not sent. Otherwise a
-//! resync that broke off would leave it at the copy, from where a block that is missing here brings it back.
+//! Blocks go behind the journal's disk, as records do: a write that this side may still lose is not sent.
+//! Otherwise a resync that broke off would leave it at the copy, from where a block that is missing here
+//! brings it back.
 
 use std::sync::atomic::Ordering;
 
@@ -63,12 +64,12 @@ pub struct ResyncRun {
 type NextRun<F> = fn(&DirtyMap<F>, u64, u64) -> Result<Option<(u64, u64)>, IoError>;
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// The data lender's copy is whole, and has everything below `flushed` on its disk. To be told as that moves; not during a
-    /// resync, for a copy that is not whole keeps nothing safe. Costs a store, and a lock; when blocks were marked that the
-    /// copy has got by records, a few syncs.
+    /// The data lender's copy is whole, and has everything below `flushed` on its disk. To be told as that
+    /// moves; not during a resync, for a copy that is not whole keeps nothing safe. Costs a store, and a
+    /// lock; when blocks were marked that the copy has got by records, a few syncs.
     ///
-    /// How many blocks are dirty all the same, so that only a resync brings them: those of one whose end was lost, or that one
-    /// of the two lost. None while this side is being restored, which takes no resync.
+    /// How many blocks are dirty all the same, so that only a resync brings them: those of one whose end was
+    /// lost, or that one of the two lost. None while this side is being restored, which takes no resync.
     pub fn replica_flushed(&self, flushed: Lsn) -> u64 {
         if !self.has_replica {
             return 0;
@@ -99,19 +100,19 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.bytes() / BLOCK_BYTES
     }
 
-    /// From where on the dirty map has every change up to the journal's head: a copy that was whole when its journal ended there,
-    /// or later, needs the map's blocks and the journal. `None`: no copy does with that. Falls back to the head whenever
-    /// the journal is trimmed of what the copy has.
+    /// From where on the dirty map has every change up to the journal's head: a copy that was whole when its
+    /// journal ended there, or later, needs the map's blocks and the journal. `None`: no copy does with that.
+    /// Falls back to the head whenever the journal is trimmed of what the copy has.
     pub fn dirty_from(&self) -> Option<Lsn> {
         let dirty = lock(&self.dirty);
         let map = dirty.as_ref().filter(|map| !map.is_whole())?;
         Some(map.complete_from(self.log.state().head))
     }
 
-    /// A resync begins, of a copy that was whole when its journal ended at `whole_at`; `None`: nothing is known of it, and every
-    /// block is dirty. So it is when the map turns out to be incomplete for that copy: what [`Disk::dirty_from`] said may
-    /// be over. Blocks that become dirty meanwhile stay so when it ends. Beginning again takes them in, and goes on with what is
-    /// still dirty.
+    /// A resync begins, of a copy that was whole when its journal ended at `whole_at`; `None`: nothing is
+    /// known of it, and every block is dirty. So it is when the map turns out to be incomplete for that copy:
+    /// what [`Disk::dirty_from`] said may be over. Blocks that become dirty meanwhile stay so when it ends.
+    /// Beginning again takes them in, and goes on with what is still dirty.
     pub fn begin_resync(&self, whole_at: Option<Lsn>) -> Result<ResyncBegun, DiskResyncError> {
         // Nothing is trimmed meanwhile.
         let _applier = lock(&self.applier);
@@ -132,9 +133,10 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         })
     }
 
-    /// The journal gave up records while a resync was under way that its copy did not get, which has everything below `whole_at`:
-    /// the copy's journal is to begin anew where this one does now. What was sent need not be sent again but for the blocks
-    /// of those records ([`Disk::next_dirtied`]), about as many as the answer says. `None`: the map does not have them all.
+    /// The journal gave up records while a resync was under way that its copy did not get, which has
+    /// everything below `whole_at`: the copy's journal is to begin anew where this one does now. What was
+    /// sent need not be sent again but for the blocks of those records ([`Disk::next_dirtied`]), about as
+    /// many as the answer says. `None`: the map does not have them all.
     pub fn continue_resync(&self, whole_at: Lsn) -> Result<Option<ResyncBegun>, DiskResyncError> {
         // Nothing else is trimmed meanwhile.
         let mut applier = lock(&self.applier);
@@ -150,14 +152,14 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }))
     }
 
-    /// The next run of blocks from `from` on that the resync began with: at most `most` that are data, or more that are a hole.
-    /// `None`: that was the last.
+    /// The next run of blocks from `from` on that the resync began with: at most `most` that are data, or
+    /// more that are a hole. `None`: that was the last.
     pub fn next_resync(&self, from: u64, most: u64) -> Result<Option<ResyncRun>, DeviceError> {
         self.next_to_send(from, most, DirtyMap::next_sending)
     }
 
-    /// The next blocks from `from` on, at most `most`, that became dirty since the resync under way last sent them, or began. They
-    /// are to be sent now: what makes them dirty again is not in it.
+    /// The next blocks from `from` on, at most `most`, that became dirty since the resync under way last sent
+    /// them, or began. They are to be sent now: what makes them dirty again is not in it.
     pub fn next_dirtied(&self, from: u64, most: u64) -> Result<Option<ResyncRun>, DeviceError> {
         let Some(mut run) = self.next_to_send(from, most, DirtyMap::next_marked)? else {
             return Ok(None);
@@ -222,9 +224,9 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         })
     }
 
-    /// The newest bytes of whole blocks from `first` on, as this side has them: nothing is fetched, so that a resync does
-    /// not wait for itself. Returns when the journal's disk has them, so that no crash takes them from this side. What is
-    /// damaged or missing is `Corrupt`.
+    /// The newest bytes of whole blocks from `first` on, as this side has them: nothing is fetched, so that a
+    /// resync does not wait for itself. Returns when the journal's disk has them, so that no crash takes them
+    /// from this side. What is damaged or missing is `Corrupt`.
     pub fn read_own(&self, first: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         SectorSpan::check_request(first.saturating_mul(BLOCK_BYTES), into.len(), self.bytes())?;
         assert!(into.len().is_multiple_of(BLOCK), "blocks are whole");
@@ -236,8 +238,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.settle(first, first + (into.len() / BLOCK) as u64)
     }
 
-    /// Waits until the journal's disk has what was read of the blocks from `first` up to `behind`. What has left the stages
-    /// since is in the image, so the disk has it.
+    /// Waits until the journal's disk has what was read of the blocks from `first` up to `behind`. What has
+    /// left the stages since is in the image, so the disk has it.
     fn settle(&self, first: u64, behind: u64) -> Result<(), DeviceError> {
         let newest = lock(&self.stages).newest_end(first, behind);
         match newest.filter(|end| *end > self.log.state().stable) {
@@ -279,10 +281,11 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
 /// Bytes of a block's digest.
 pub const DIGEST_BYTES: usize = 16;
 
-/// What two copies of a block are compared by before it is sent; zeros for a block of zeros, and for no other. Not against
-/// malice: whoever keeps the copy is trusted with it.
+/// What two copies of a block are compared by before it is sent; zeros for a block of zeros, and for no
+/// other. Not against malice: whoever keeps the copy is trusted with it.
 ///
-/// Unlike a CRC it is not linear: that two blocks differ by little does not make their digests alike. About 600 ns.
+/// Unlike a CRC it is not linear: that two blocks differ by little does not make their digests alike. About
+/// 600 ns.
 pub fn digest(block: &[u8]) -> [u8; DIGEST_BYTES] {
     assert_eq!(block.len(), BLOCK, "blocks are whole");
     let mut digest = [0; DIGEST_BYTES];

@@ -1,7 +1,8 @@
-//! What of the journal is in the image and kept for the data lender all the same: decides up to where it may be trimmed.
+//! What of the journal is in the image and kept for the data lender all the same: decides up to where it may
+//! be trimmed.
 //!
-//! Trims go to ends of stages only, which are ends of records by construction: what the data lender says is compared, and
-//! never used as a place in the journal.
+//! Trims go to ends of stages only, which are ends of records by construction: what the data lender says is
+//! compared, and never used as a place in the journal.
 
 use std::collections::VecDeque;
 
@@ -51,8 +52,8 @@ impl RetainedStages {
         target
     }
 
-    /// What must go although the data lender does not have it, so that it uses `most` of the journal, and the rest stays for what is not in the
-    /// image: everything below this.
+    /// What must go although the data lender does not have it, so that it uses `most` of the journal, and the
+    /// rest stays for what is not in the image: everything below this.
     pub(crate) fn surplus(&mut self, head: Lsn, tail: Lsn, most: u64) -> Option<Lsn> {
         let mut from = head;
         while tail.since(from) > most {
@@ -101,8 +102,8 @@ mod tests {
         );
     }
 
-    /// The system refused one trim. Nobody tried it again, and who waited for room in the journal waited for ever
-    /// (simulator seed 201333).
+    /// The system refused one trim. Nobody tried it again, and who waited for room in the journal waited for
+    /// ever (simulator seed 201333).
     #[test]
     fn a_trim_that_was_refused_is_asked_for_again() {
         let mut held = held(&[100, 200, 300]);

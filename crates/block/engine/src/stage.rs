@@ -1,8 +1,8 @@
 //! A stage: a run of writes, merged by sector, that is applied to the image and flushed as one.
 //!
-//! A block holds the newest bytes of the sectors that its mask names. Whole blocks of zeros are only ranges, so that
-//! discarding a whole volume costs one of them. A block that stands inside such a range has a full mask: what was not
-//! written since is zeros.
+//! A block holds the newest bytes of the sectors that its mask names. Whole blocks of zeros are only ranges,
+//! so that discarding a whole volume costs one of them. A block that stands inside such a range has a full
+//! mask: what was not written since is zeros.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -258,7 +258,8 @@ impl WriteStage {
     /// Says of blocks from `first` on whether they are holes, where this stage knows.
     pub(crate) fn mark_holes(&self, first: u64, holes: &mut [Option<bool>]) {
         let behind = first + holes.len() as u64;
-        // Writers wait meanwhile: of the ranges before `first` only the last is looked at, which alone may reach beyond it.
+        // Writers wait meanwhile: of the ranges before `first` only the last is looked at, which alone may
+        // reach beyond it.
         let before = self.zeros.range(..=first).next_back();
         let begin = before.map_or(first, |(from, _)| *from);
         for (from, to) in self.zeros.range(begin..behind) {

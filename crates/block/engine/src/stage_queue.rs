@@ -1,5 +1,5 @@
-//! The stages of a volume: one open, some closed and waiting for the image. Decides when a stage ends and when writers
-//! wait; knows neither clock nor thread.
+//! The stages of a volume: one open, some closed and waiting for the image. Decides when a stage ends and
+//! when writers wait; knows neither clock nor thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -110,7 +110,8 @@ impl StageQueue {
         StageQueue::new(self.policy, start)
     }
 
-    /// The block has these bytes, whatever records said of it: where a stage has some of it, it has all of it now.
+    /// The block has these bytes, whatever records said of it: where a stage has some of it, it has all of it
+    /// now.
     pub(crate) fn replace(&mut self, block: u64, bytes: &[u8; BLOCK]) {
         let mut whole: Option<BlockBytes> = None;
         for stage in self.closed.iter_mut().chain(std::iter::once(&mut self.open)) {
@@ -188,9 +189,9 @@ impl StageQueue {
         self.closed.front()
     }
 
-    /// A block of the oldest stage, of which `held` was a part, is `whole` now: in the stage and in `held`. The memory comes
-    /// from the pool, and the part's goes there: if each thread allocated what another frees, the allocator would keep
-    /// room for either.
+    /// A block of the oldest stage, of which `held` was a part, is `whole` now: in the stage and in `held`.
+    /// The memory comes from the pool, and the part's goes there: if each thread allocated what another
+    /// frees, the allocator would keep room for either.
     pub(crate) fn complete(&mut self, block: u64, held: &mut StagedBlock, whole: &[u8; BLOCK]) {
         let mut bytes = self.pool.take();
         *Arc::make_mut(&mut bytes) = *whole;
@@ -385,8 +386,8 @@ mod tests {
         assert!(!log.stages.end_open(), "there is nothing to end");
     }
 
-    /// The applier's thread allocated for each merged block what writers had allocated before: the process grew by
-    /// both.
+    /// The applier's thread allocated for each merged block what writers had allocated before: the process
+    /// grew by both.
     #[test]
     fn a_merged_block_takes_its_memory_from_the_pool_and_gives_the_parts() {
         let mut log = Log::new();

@@ -57,13 +57,15 @@ counters! {
     failures,
     /// Reads that met a block that did not match its checksum.
     corrupt_reads,
-    /// Blocks of which only a part was written, on a base that did not match its checksum: they stay unreadable.
+    /// Blocks of which only a part was written, on a base that did not match its checksum: they stay
+    /// unreadable.
     corrupt_bases,
     /// Blocks taken from the data lender because the image's were damaged, and written back.
     mended,
     /// Blocks taken from the data lender because the image did not have them yet.
     copied,
-    /// Blocks that the image did not have yet, and that are damaged at the data lender: unreadable until they are written.
+    /// Blocks that the image did not have yet, and that are damaged at the data lender: unreadable until they
+    /// are written.
     lost_blocks,
     /// Blocks that were asked of the data lender and did not come.
     fetch_failures,

@@ -10,9 +10,9 @@
 //! 72  missing from u64                where the copy has them
 //! ```
 //!
-//! *Applied* and *applying* are places in the journal: the image has everything below the first, flushed, and nothing from the
-//! second on. Stored before a stage's first byte goes into the image, so that recovery knows which blocks a crash can
-//! have torn.
+//! *Applied* and *applying* are places in the journal: the image has everything below the first, flushed, and
+//! nothing from the second on. Stored before a stage's first byte goes into the image, so that recovery knows
+//! which blocks a crash can have torn.
 
 use std::fmt;
 
@@ -54,7 +54,8 @@ pub struct VolumeSuperblock {
     pub applied: Lsn,
     /// And nothing from here on. What is between may be there, whole, torn, or not.
     pub applying: Lsn,
-    /// Some blocks may be only at the data lender: the volume is being restored from it, as it was here in the journal.
+    /// Some blocks may be only at the data lender: the volume is being restored from it, as it was here in
+    /// the journal.
     pub missing: Option<Lsn>,
 }
 

@@ -99,8 +99,8 @@ impl StageSignal {
         }
     }
 
-    /// Waits until something changed, unless `enough` already: it is asked with the signal locked, so whoever holds a lock that
-    /// it takes must not come here.
+    /// Waits until something changed, unless `enough` already: it is asked with the signal locked, so whoever
+    /// holds a lock that it takes must not come here.
     pub(crate) fn wait(&self, enough: &dyn Fn() -> bool) -> RoomWait {
         let state = lock(&self.state);
         if enough() {

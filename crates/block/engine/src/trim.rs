@@ -1,5 +1,6 @@
-//! What is given up of the journal, and when: at once what image and data lender have; what only the image has when half of
-//! the journal is full, and then its blocks are marked dirty first. No writer ever waits for the data lender.
+//! What is given up of the journal, and when: at once what image and data lender have; what only the image
+//! has when half of the journal is full, and then its blocks are marked dirty first. No writer ever waits for
+//! the data lender.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +23,8 @@ use crate::sync::lock;
 const RECORD_EXTRA: u64 = 4096;
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// Trims the journal as far as it may and must be. Costs a look at two atomics when there is nothing to do.
+    /// Trims the journal as far as it may and must be. Costs a look at two atomics when there is nothing to
+    /// do.
     pub(crate) fn trim_retained(&self, held: &mut RetainedStages) -> Result<(), ApplyError> {
         if held.is_empty() {
             return Ok(());
@@ -34,8 +36,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.give_up(held, self.retained_bytes_max())
     }
 
-    /// Gives up more than must be, so that the journal's head stands still for a while: a copy whose journal begins there would be
-    /// left behind again before it heard of it.
+    /// Gives up more than must be, so that the journal's head stands still for a while: a copy whose journal
+    /// begins there would be left behind again before it heard of it.
     pub(crate) fn give_up_ahead(&self, held: &mut RetainedStages) -> Result<(), ApplyError> {
         self.give_up(held, self.retained_bytes_max() / 4 * 3)
     }
@@ -75,9 +77,9 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Marks the blocks of the records from `head` up to `to`, where a stage ended. When that fails the map is not complete,
-    /// which it says itself: the data lender will be sent everything. Only while this side does not have everything that
-    /// must not be: then the journal is kept, and writers are told in the end.
+    /// Marks the blocks of the records from `head` up to `to`, where a stage ended. When that fails the map
+    /// is not complete, which it says itself: the data lender will be sent everything. Only while this side
+    /// does not have everything that must not be: then the journal is kept, and writers are told in the end.
     fn mark_given_up(&self, map: &mut DirtyMap<F>, head: Lsn, to: Lsn) -> Result<(), ApplyError> {
         let marked = self.mark_records(map, head, to);
         match marked.and_then(|()| of_dirty(map.cover(head, to))) {

@@ -28,7 +28,8 @@ pub enum ReplicaCondition {
     Following,
     /// Blocks are being sent anew: some are newer than the log, others are old.
     Inconsistent {
-        /// It was whole when its log ended here, and blocks that have not changed since are right; `None`: not so.
+        /// It was whole when its log ended here, and blocks that have not changed since are right; `None`:
+        /// not so.
         since: Option<Lsn>,
     },
     /// It was opened as a volume here. It follows nobody any more.
@@ -42,7 +43,8 @@ pub struct ReplicaHeader {
     pub identity: ReplicaIdentity,
     /// Whether it is whole.
     pub condition: ReplicaCondition,
-    /// The volume was closed when its log ended here, and has not been opened since as far as this data lender was told.
+    /// The volume was closed when its log ended here, and has not been opened since as far as this data
+    /// lender was told.
     pub closed: Option<Lsn>,
     /// When its client was last heard, in seconds of the wall clock. Decides nothing.
     pub contact: u64,

@@ -1,6 +1,7 @@
 //! The bodies of the frames between a client and its data lender. `docs/protocol.md` draws them.
 //!
-//! Everything that a peer sent is checked here once. These frames are rare or large, so that they own their bytes.
+//! Everything that a peer sent is checked here once. These frames are rare or large, so that they own their
+//! bytes.
 
 use alloc::vec::Vec;
 
@@ -91,7 +92,8 @@ impl ReplicaMessage {
         }
     }
 
-    /// Asks which of `count` blocks from number `first` on are data, and which are holes, as of a log that has reached `at_least`.
+    /// Asks which of `count` blocks from number `first` on are data, and which are holes, as of a log that
+    /// has reached `at_least`.
     pub fn fetch_map(first: u64, count: u32, at_least: Lsn) -> ReplicaMessage {
         assert!((1..=MAP_BLOCKS_PER_FRAME as u32).contains(&count));
         let header = FrameHeader {
@@ -194,7 +196,8 @@ pub struct FollowRequest {
 }
 
 impl FollowRequest {
-    /// The same from whoever restores a volume that was closed, and stays so: the client's own says that it is open again.
+    /// The same from whoever restores a volume that was closed, and stays so: the client's own says that it
+    /// is open again.
     pub fn claim(&self, epoch: Epoch, writer: WriterId, closed: bool) -> ReplicaMessage {
         let mut message = self.message(epoch, writer);
         message.header.flags = if closed { Flag::CLOSED } else { 0 };
@@ -265,8 +268,8 @@ impl FollowReply {
 
     /// Where what the replica has leaves the history of `view`, if it does.
     ///
-    /// While a resync is under way its blocks can be newer than its log; these are dirty at the client until it has ended,
-    /// whatever becomes of what they show.
+    /// While a resync is under way its blocks can be newer than its log; these are dirty at the client until
+    /// it has ended, whatever becomes of what they show.
     pub fn fork(&self, view: &View) -> Option<Lsn> {
         let end = match self.condition {
             ReplicaCondition::Following => self.flushed,
@@ -311,7 +314,8 @@ pub struct ReplicaDescription {
 }
 
 impl ReplicaDescription {
-    /// Whether it has become another volume: it was taken over, or a reign served from it that `ours`, its client's view, does not know.
+    /// Whether it has become another volume: it was taken over, or a reign served from it that `ours`, its
+    /// client's view, does not know.
     pub fn is_of_others(&self, ours: &View) -> bool {
         self.condition == ReplicaCondition::TakenOver || ours.lacks_epoch_of(&self.view)
     }

@@ -26,7 +26,8 @@ pub enum ReplicaAction<'a> {
     Refuse(ReplicaMessage),
     /// Make the standing durable; then [`Replica::on_stored`].
     Store(ReplicaHeader),
-    /// Write whole records into the log. [`Replica::unflushed`] says what to sync, when nothing more is waiting to be received.
+    /// Write whole records into the log. [`Replica::unflushed`] says what to sync, when nothing more is
+    /// waiting to be received.
     Write {
         /// Where.
         at: Lsn,
@@ -34,7 +35,8 @@ pub enum ReplicaAction<'a> {
         bytes: Vec<u8>,
     },
     /// Make the volume `bytes` long if it is shorter, the standing durable if there is one, then `view`; then
-    /// [`Replica::on_view_stored`]. In this order: a view without members, and nothing that says that none are needed, would prove nothing.
+    /// [`Replica::on_view_stored`]. In this order: a view without members, and nothing that says that none
+    /// are needed, would prove nothing.
     KeepView {
         /// The view.
         view: View,
@@ -43,9 +45,9 @@ pub enum ReplicaAction<'a> {
         /// What the replica's file is to say.
         standing: Option<ReplicaHeader>,
     },
-    /// Make the standing durable; bring everything in the log into the image; begin the log anew at `start`; then
-    /// [`Replica::on_restarted`]. Nothing of the new log goes into the image before all blocks have come: see
-    /// [`Replica::pending_header`].
+    /// Make the standing durable; bring everything in the log into the image; begin the log anew at `start`;
+    /// then [`Replica::on_restarted`]. Nothing of the new log goes into the image before all blocks have
+    /// come: see [`Replica::pending_header`].
     Restart {
         /// Where the log begins.
         start: ChainPoint,
@@ -61,8 +63,8 @@ pub enum ReplicaAction<'a> {
         /// The client's digests.
         digests: Vec<BlockDigest>,
     },
-    /// Put blocks into the image, in the order of the records before and after; answer with [`Replica::stored`]. They need not be
-    /// durable before [`Replica::pending_header`] asks for it.
+    /// Put blocks into the image, in the order of the records before and after; answer with
+    /// [`Replica::stored`]. They need not be durable before [`Replica::pending_header`] asks for it.
     Put {
         /// The frame's header.
         asked: FrameHeader,
@@ -85,8 +87,9 @@ pub enum ReplicaAction<'a> {
         /// How many at most.
         bytes: usize,
     },
-    /// Make the log durable, if anything in it is not, and describe the replica: [`ReplicaMessage::replica`]. A restore begins where this says
-    /// that the log ends; what a session before had sent must not end further when it is synced later.
+    /// Make the log durable, if anything in it is not, and describe the replica: [`ReplicaMessage::replica`].
+    /// A restore begins where this says that the log ends; what a session before had sent must not end
+    /// further when it is synced later.
     Describe,
 }
 
@@ -134,8 +137,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica as its files say: its standing and view, and a log of `capacity` bytes whose valid records stand from
-    /// `head` to `end`, all durable.
+    /// A replica as its files say: its standing and view, and a log of `capacity` bytes whose valid records
+    /// stand from `head` to `end`, all durable.
     pub fn new(standing: ReplicaHeader, view: View, capacity: u64, head: Lsn, end: ChainPoint) -> Replica {
         assert!(head <= end.lsn);
         Replica {
@@ -174,7 +177,8 @@ impl Replica {
         &self.view
     }
 
-    /// A client speaks for the replica, whose view is kept here: what it is told now it knows what to do with.
+    /// A client speaks for the replica, whose view is kept here: what it is told now it knows what to do
+    /// with.
     pub fn has_client(&self) -> bool {
         self.session_writer.is_some() && self.viewed
     }
@@ -245,8 +249,8 @@ impl Replica {
                 self.refuse(RefusalReason::Fenced, Lsn(0))
             }
             FrameKind::StoreView => self.on_keep_view(frame),
-            // Over another history no view may come first: a session that broke off there would leave a replica that passes for
-            // one of the view's reign.
+            // Over another history no view may come first: a session that broke off there would leave a
+            // replica that passes for one of the view's reign.
             FrameKind::Resync if header.flags & Flag::FULL != 0 => self.on_resync(header),
             _ if !self.viewed => self.refuse(RefusalReason::NotFenced, Lsn(0)),
             FrameKind::Records => self.on_records(frame),
@@ -388,8 +392,8 @@ impl Replica {
         if !start.lsn.0.is_multiple_of(8) || start.lsn.0 >= 1 << 62 {
             return self.refuse(RefusalReason::Malformed, start.lsn);
         }
-        // The image is taken back: records from there on come again, and until all of them have, what they change is right
-        // only as of where they begin.
+        // The image is taken back: records from there on come again, and until all of them have, what they
+        // change is right only as of where they begin.
         let since = since.map(|since| since.min(start.lsn));
         let standing = ReplicaHeader {
             condition: ReplicaCondition::Inconsistent { since },
@@ -470,8 +474,8 @@ impl Replica {
         })
     }
 
-    /// The replica is whole again: make its image durable, then this standing; then [`Replica::on_stored`]. To be asked
-    /// after every frame and every sync.
+    /// The replica is whole again: make its image durable, then this standing; then [`Replica::on_stored`].
+    /// To be asked after every frame and every sync.
     pub fn pending_header(&self) -> Option<ReplicaHeader> {
         let until = self.until?;
         let resyncing = matches!(
@@ -507,15 +511,18 @@ impl Replica {
         if self.fetches.len() <= RESYNC_FRAMES_MAX {
             return ReplicaAction::Nothing;
         }
-        // A log that is behind lets questions pile up. Whoever asked the oldest has waited longest, and may have given up.
+        // A log that is behind lets questions pile up. Whoever asked the oldest has waited longest, and may
+        // have given up.
         match self.fetches.pop_front() {
             Some(oldest) => ReplicaAction::Answer(ReplicaMessage::fetch_later(&oldest)),
             None => ReplicaAction::Nothing,
         }
     }
 
-    /// Blocks to read and to answer with [`ReplicaMessage::fetched`], or with [`ReplicaMessage::fetched_map`] where the header has the flag `HOLES`, as the volume is here now, stages and image: the header that asked, the
-    /// first number and the count. [`ReplicaMessage::fetch_later`] if its stages cannot show that much yet. To be asked after every frame and every sync.
+    /// Blocks to read and to answer with [`ReplicaMessage::fetched`], or with [`ReplicaMessage::fetched_map`]
+    /// where the header has the flag `HOLES`, as the volume is here now, stages and image: the header that
+    /// asked, the first number and the count. [`ReplicaMessage::fetch_later`] if its stages cannot show that
+    /// much yet. To be asked after every frame and every sync.
     pub fn next_fetch(&mut self) -> Option<(FrameHeader, u64, usize)> {
         let ready = |asked: &FrameHeader| asked.stable <= self.flushed.lsn;
         let index = self.fetches.iter().position(ready)?;

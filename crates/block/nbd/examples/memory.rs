@@ -1,6 +1,7 @@
 //! Serves memory: the floor under measurements of volumes, and something to try clients on.
 //!
-//! `cargo run --release -p netram-nbd --example memory -- unix:/tmp/nbd 64` serves 64 MiB until its standard input ends.
+//! `cargo run --release -p netram-nbd --example memory -- unix:/tmp/nbd 64` serves 64 MiB until its standard
+//! input ends.
 
 use std::io::Read;
 use std::sync::Arc;

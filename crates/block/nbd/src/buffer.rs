@@ -1,5 +1,5 @@
-//! The two buffers of a connection: allocated once, of fixed size, touched by the system only as far as they are
-//! used.
+//! The two buffers of a connection: allocated once, of fixed size, touched by the system only as far as they
+//! are used.
 
 use std::io;
 
@@ -35,7 +35,8 @@ impl InputBuffer {
         }
     }
 
-    /// Receives behind what is here. There must be room: something was taken, or too little is here to be whole.
+    /// Receives behind what is here. There must be room: something was taken, or too little is here to be
+    /// whole.
     pub(crate) fn fill(&mut self, stream: &mut NbdStream, wait: ReceiveWait) -> io::Result<ReceiveResult> {
         if self.start > 0 && INPUT_BYTES - self.end < INPUT_BYTES / 4 {
             self.buffer.copy_within(self.start..self.end, 0);

@@ -1,5 +1,5 @@
-//! Requests become commands: every offset, length and flag is judged here, once, before anything is allocated or
-//! touched. What a [`NbdCommand`] says is inside the export and allowed.
+//! Requests become commands: every offset, length and flag is judged here, once, before anything is allocated
+//! or touched. What a [`NbdCommand`] says is inside the export and allowed.
 
 use netram_block::SECTOR_BYTES;
 
@@ -96,7 +96,8 @@ pub enum NbdCommand {
     Disconnect,
 }
 
-/// Judges a request for an export of `bytes` bytes. After an error a write's payload still follows on the wire.
+/// Judges a request for an export of `bytes` bytes. After an error a write's payload still follows on the
+/// wire.
 pub fn check_request(
     request: &NbdRequest,
     session: &NbdSession,

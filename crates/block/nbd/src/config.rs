@@ -61,9 +61,11 @@ pub struct NbdServerConfig {
     pub exports: Vec<NbdExport>,
     /// Whether connections are encrypted.
     pub tls: TlsMode,
-    /// Serve other machines without encryption: everybody who reaches the port can read and change everything.
+    /// Serve other machines without encryption: everybody who reaches the port can read and change
+    /// everything.
     pub insecure: bool,
-    /// Let other users of this machine connect to Unix sockets, as far as the directory's permissions let them.
+    /// Let other users of this machine connect to Unix sockets, as far as the directory's permissions let
+    /// them.
     pub other_users: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The Linux kernel's own client at the other end of a socket pair, set up by whoever configures its device: there is
-//! no handshake.
+//! The Linux kernel's own client at the other end of a socket pair, set up by whoever configures its device:
+//! there is no handshake.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub fn kernel_flags(read_only: bool) -> u16 {
     }
 }
 
-/// Serves the kernel until it disconnects, or closes the other end. What was started is finished then; returns what was
-/// done.
+/// Serves the kernel until it disconnects, or closes the other end. What was started is finished then;
+/// returns what was done.
 pub fn serve_kernel(device: &Arc<dyn BlockDevice>, socket: OwnedFd, read_only: bool) -> NbdStats {
     let mut stream = NbdStream::new(ClientSocket::new(
         Arc::new(socket),

@@ -1,4 +1,5 @@
-//! A network block device server: NBD's fixed newstyle protocol over any [`Device`](netram_block::BlockDevice).
+//! A network block device server: NBD's fixed newstyle protocol over any
+//! [`Device`](netram_block::BlockDevice).
 //!
 //! ```text
 //! client            connection thread                        device

@@ -2,10 +2,11 @@
 
 use netram_block::{BLOCK_BYTES, SECTOR_BYTES};
 
-/// Bytes of a request's payload or reply, at most: what is announced to clients, and what nbdkit and qemu take too.
+/// Bytes of a request's payload or reply, at most: what is announced to clients, and what nbdkit and qemu
+/// take too.
 pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
-/// Bytes of a refused payload that are skipped, so that the next request is found behind it; whoever announces more, as
-/// only extended headers can, is cut off.
+/// Bytes of a refused payload that are skipped, so that the next request is found behind it; whoever
+/// announces more, as only extended headers can, is cut off.
 pub const SKIPPED_BYTES_MAX: u64 = u32::MAX as u64;
 /// Bytes that wait in a connection's input. A larger write goes to the device in pieces of at most this, so
 /// that a connection's memory does not depend on what its client asks.
@@ -24,10 +25,12 @@ pub const BATCH_BYTES_MAX: usize = 4 << 20;
 pub const ZEROS_BYTES: usize = 64 << 10;
 /// Shorter reads do not ask for holes: the question would cost more than the zeros.
 pub const HOLES_BYTES_MIN: u32 = 64 << 10;
-/// Runs of data and holes in one answer. What lies beyond them is data for a read, and unsaid for a block status.
+/// Runs of data and holes in one answer. What lies beyond them is data for a read, and unsaid for a block
+/// status.
 pub const RUNS_MAX: usize = 1024;
-/// Bytes that one block status says something of; a client asks again for the rest. Volumes know nothing larger than a block, so
-/// the answer costs time for every byte, in which its connection hears neither the client nor that the server stops.
+/// Bytes that one block status says something of; a client asks again for the rest. Volumes know nothing
+/// larger than a block, so the answer costs time for every byte, in which its connection hears neither the
+/// client nor that the server stops.
 pub const STATUS_BYTES_MAX: u64 = 16 << 30;
 
 /// Connections at one time, all exports together: one thread and about 2 MiB each.

@@ -148,8 +148,9 @@ impl NbdServer {
         self.shared.connections().entries.len()
     }
 
-    /// Takes no more connections and no more requests, finishes and answers those that were started, closes. Returns
-    /// how many connections did not end, because the device does not answer: their threads still hold it.
+    /// Takes no more connections and no more requests, finishes and answers those that were started, closes.
+    /// Returns how many connections did not end, because the device does not answer: their threads still hold
+    /// it.
     pub fn stop(mut self) -> usize {
         self.end()
     }
@@ -165,8 +166,8 @@ impl NbdServer {
         if acceptor.join().is_err() {
             tracing::error!("the accepting thread had panicked");
         }
-        // First the ears: who waits for requests sees the end. Then, after the grace, the mouth: who waits for a
-        // client to take its replies does not wait longer.
+        // First the ears: who waits for requests sees the end. Then, after the grace, the mouth: who waits
+        // for a client to take its replies does not wait longer.
         self.shut(Shutdown::Read);
         if self.wait_for_end(STOP_GRACE) > 0 {
             self.shut(Shutdown::Both);
@@ -250,7 +251,8 @@ fn admit(shared: &Arc<NbdServerState>, socket: OwnedFd, peer: String) {
         tracing::error!(peer, "a connection cannot be made to wait: {error}");
         return;
     }
-    // A client's machine that is gone for good would hold its connection for ever. Unix sockets have no such thing.
+    // A client's machine that is gone for good would hold its connection for ever. Unix sockets have no such
+    // thing.
     let _ = set_socket_keepalive(&socket, true);
     let _ = set_tcp_keepidle(&socket, KEEPALIVE);
     let fd = Arc::new(socket);

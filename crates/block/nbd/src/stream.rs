@@ -47,7 +47,8 @@ impl ClientSocket {
         }
     }
 
-    /// Waits until the socket is ready or the deadline has passed. Without a deadline the calls wait themselves.
+    /// Waits until the socket is ready or the deadline has passed. Without a deadline the calls wait
+    /// themselves.
     fn ready(&self, flags: PollFlags) -> io::Result<()> {
         let Some(deadline) = self.deadline else {
             return Ok(());

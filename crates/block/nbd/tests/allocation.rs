@@ -1,4 +1,5 @@
-//! Serving requests allocates nothing: not for reads, holes, writes of any length, zeros, flushes or refusals.
+//! Serving requests allocates nothing: not for reads, holes, writes of any length, zeros, flushes or
+//! refusals.
 
 #[allow(dead_code, reason = "the other tests need more of it")]
 #[path = "all/common/mod.rs"]
@@ -75,7 +76,8 @@ impl Round {
 
     fn go(&mut self, client: &mut Client) {
         use std::io::{Read, Write};
-        // The requests that have large replies are the last and small, so they are sent whole before a reply blocks.
+        // The requests that have large replies are the last and small, so they are sent whole before a reply
+        // blocks.
         client.stream.write_all(&self.sent).unwrap();
         client.stream.read_exact(&mut self.received).unwrap();
         assert_eq!(self.received.len(), self.answered);

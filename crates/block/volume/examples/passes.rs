@@ -1,5 +1,5 @@
-//! What the passes over a volume's bytes cost: processor time of one thread, the least of many short runs, so that
-//! it can be taken beside other work.
+//! What the passes over a volume's bytes cost: processor time of one thread, the least of many short runs, so
+//! that it can be taken beside other work.
 //!
 //! ```text
 //! cargo run --release -p netram-volume --example passes            # a directory below the current one

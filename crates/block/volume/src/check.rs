@@ -1,5 +1,5 @@
-//! What is asked before a volume opens, here and elsewhere, and before anything is claimed (rule 18): of the journal's members, by the
-//! journal; of the data lender that keeps a copy, here.
+//! What is asked before a volume opens, here and elsewhere, and before anything is claimed (rule 18): of the
+//! journal's members, by the journal; of the data lender that keeps a copy, here.
 
 use std::path::Path;
 
@@ -50,8 +50,8 @@ pub(crate) fn check(path: &Path, settings: &VolumeSettings) -> Result<VolumeChec
     })
 }
 
-/// Asks the data lender, if there is one, whether somebody has claimed the volume's copy. Returns the claim to be made, if the operator says
-/// that this directory is the newest.
+/// Asks the data lender, if there is one, whether somebody has claimed the volume's copy. Returns the claim
+/// to be made, if the operator says that this directory is the newest.
 pub(crate) fn before_opening(
     place: &VolumePaths,
     settings: &VolumeSettings,

@@ -1,7 +1,8 @@
 //! A *volume*: a block device's contents with all that belongs to them, opened by one path.
 //!
-//! A directory has the journal with the newest writes, the image, its checksums, the superblock and the settings that
-//! name the lenders. What serves a volume (an NBD server, a device, the command line) opens it here.
+//! A directory has the journal with the newest writes, the image, its checksums, the superblock and the
+//! settings that name the lenders. What serves a volume (an NBD server, a device, the command line) opens it
+//! here.
 //!
 //! ```no_run
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -31,7 +31,8 @@ use rustix::fs::{Mode, OFlags};
 use crate::error::{VolumeCreateError, VolumeInspectError, VolumeOpenError};
 use crate::file::VolumeFile;
 
-/// Bytes of a new volume's journal: the stages that may wait for the image, and as much for what comes meanwhile.
+/// Bytes of a new volume's journal: the stages that may wait for the image, and as much for what comes
+/// meanwhile.
 pub const JOURNAL_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 
 /// The name of the socket of whoever has the volume open.
@@ -151,8 +152,8 @@ impl VolumePaths {
         Ok(volume)
     }
 
-    /// Makes a volume of zeros whose journal's records exist elsewhere, as copies are made; `finish` adds what else is to
-    /// be there. Durable on return.
+    /// Makes a volume of zeros whose journal's records exist elsewhere, as copies are made; `finish` adds
+    /// what else is to be there. Durable on return.
     pub(crate) fn create_of(
         &self,
         volume: VolumeId,
@@ -180,8 +181,8 @@ impl VolumePaths {
         let exists = || VolumeCreateError::Exists(self.root.clone());
         let name = self.root.file_name().ok_or_else(exists)?;
         self.check_free()?;
-        // It appears whole, under its name: a crash meanwhile leaves a directory of another name, in nobody's way, which the
-        // next to make this one removes.
+        // It appears whole, under its name: a crash meanwhile leaves a directory of another name, in nobody's
+        // way, which the next to make this one removes.
         let mut beginning = OsString::from(".");
         beginning.push(name);
         beginning.push(UNFINISHED);
@@ -190,7 +191,8 @@ impl VolumePaths {
         unfinished.push(format!("{:08x}", u32::from_le_bytes(random())));
         let unfinished = VolumePaths::at(&self.parent().join(unfinished));
         fs::create_dir(&unfinished.root).map_err(failed)?;
-        // Whoever removes what was left behind takes this lock first. If he has it, this one fails, and says so.
+        // Whoever removes what was left behind takes this lock first. If he has it, this one fails, and says
+        // so.
         let making = File::open(&unfinished.root).map_err(failed)?;
         making.try_lock().map_err(|error| failed(error.into()))?;
         let made = fill(&unfinished).and_then(|()| {
@@ -217,7 +219,8 @@ impl VolumePaths {
         sync_directory(self.parent()).map_err(failed)
     }
 
-    /// Removes what is left of volumes of this name whose making was cut off. What cannot be removed is in nobody's way.
+    /// Removes what is left of volumes of this name whose making was cut off. What cannot be removed is in
+    /// nobody's way.
     fn remove_unfinished(&self) {
         for (path, name) in unfinished_in(self.parent()) {
             if self.root.file_name() == Some(&name) {
@@ -261,7 +264,8 @@ impl VolumePaths {
         })
     }
 
-    /// An open volume's files. The map of what a data lender lacks is made when there is a data lender for the first time.
+    /// An open volume's files. The map of what a data lender lacks is made when there is a data lender for
+    /// the first time.
     pub(crate) fn open_files(&self, dirty: bool) -> Result<DiskFiles<VolumeFile>, VolumeOpenError> {
         let open = |path: PathBuf| {
             VolumeFile::open(&path, true).map_err(|source| VolumeOpenError::File { path, source })
@@ -351,8 +355,8 @@ impl VolumePaths {
     }
 }
 
-/// What is left in `directory` of volumes whose making was cut off: the directories, and the names that the volumes would have
-/// got. The next to make a volume of that name removes it.
+/// What is left in `directory` of volumes whose making was cut off: the directories, and the names that the
+/// volumes would have got. The next to make a volume of that name removes it.
 pub fn unfinished_in(directory: &Path) -> Vec<(PathBuf, OsString)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let left = entries.filter_map(|entry| {

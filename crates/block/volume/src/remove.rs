@@ -1,7 +1,7 @@
 //! Removing a volume, or what a crash while removing left of one.
 //!
-//! The superblock goes first: from there on it is no volume. The image goes last, for its first block says that what is
-//! left was one.
+//! The superblock goes first: from there on it is no volume. The image goes last, for its first block says
+//! that what is left was one.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,10 +18,11 @@ use crate::replica::{ReplicaHeaderFile, scrub_file};
 use crate::settings::VolumeSettings;
 
 impl VolumePaths {
-    /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is none.
+    /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is
+    /// none.
     ///
-    /// Its lenders are told that they may free `windows`. Returns those that were away, and will be told later, or that hold what the volume's log
-    /// lacks.
+    /// Its lenders are told that they may free `windows`. Returns those that were away, and will be told
+    /// later, or that hold what the volume's log lacks.
     pub fn delete(&self, windows: WindowRelease) -> Result<Vec<UnfreedWindow>, VolumeDeleteError> {
         self.check_that_it_is_ours()?;
         let failed = |path: PathBuf| move |source| VolumeDeleteError::Io { path, source };
@@ -71,7 +72,8 @@ impl VolumePaths {
         Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
     }
 
-    /// Not a directory that happens to have this name: there is a superblock, or the image or the checksums of one.
+    /// Not a directory that happens to have this name: there is a superblock, or the image or the checksums
+    /// of one.
     fn check_that_it_is_ours(&self) -> Result<(), VolumeDeleteError> {
         let left = [self.image(), self.sums()];
         if left

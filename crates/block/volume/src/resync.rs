@@ -36,8 +36,8 @@ pub enum VolumeResyncError {
     Trouble(String),
 }
 
-/// Has the copy of an open volume compared and made equal; with `whole` even one that has more than this volume or another
-/// history. `None`: `cancel` was set meanwhile; it goes on all the same.
+/// Has the copy of an open volume compared and made equal; with `whole` even one that has more than this
+/// volume or another history. `None`: `cancel` was set meanwhile; it goes on all the same.
 pub fn resync(
     volume: &Volume,
     whole: bool,

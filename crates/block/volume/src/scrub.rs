@@ -49,8 +49,8 @@ impl ScrubFindings {
     }
 }
 
-/// Reads all of the image, beside whoever else uses the volume, and mends what the data lender has. `None`: `cancel` was set
-/// meanwhile.
+/// Reads all of the image, beside whoever else uses the volume, and mends what the data lender has. `None`:
+/// `cancel` was set meanwhile.
 pub fn scrub(
     volume: &Volume,
     cancel: &AtomicBool,

@@ -37,11 +37,14 @@ pub struct VolumeSettings {
     pub data_lender_key_file: Option<PathBuf>,
     /// When it is out of service, and when its link is given up: no file and no variable says so.
     pub data_lender_timing: SourceTiming,
-    /// Take over a data lender's copy: it is to be a volume of its own. A decision for one opening, so no file makes it.
+    /// Take over a data lender's copy: it is to be a volume of its own. A decision for one opening, so no
+    /// file makes it.
     pub take_over: bool,
-    /// Open although somebody has fenced the volume: the operator says that this directory is the newest. For one opening, as above.
+    /// Open although somebody has fenced the volume: the operator says that this directory is the newest. For
+    /// one opening, as above.
     pub newest: bool,
-    /// Take over although the copy's client was heard a moment ago: the operator says that it does not run. For one opening, as above.
+    /// Take over although the copy's client was heard a moment ago: the operator says that it does not run.
+    /// For one opening, as above.
     pub client_is_off: bool,
     /// A slower disk than there is, for benchmarks: no file and no variable makes it.
     pub modelled: ModelledDisk,

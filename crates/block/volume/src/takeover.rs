@@ -2,12 +2,12 @@
 //!
 //! 1. Refuse a copy that is not whole, or whose client was heard a moment ago.
 //! 2. Bring its log into its image.
-//! 3. Recover its journal, as a restore does: all members must answer, and are asked before anything is claimed (rule 18). What they hold goes
-//!    into its log.
+//! 3. Recover its journal, as a restore does: all members must answer, and are asked before anything is
+//!    claimed (rule 18). What they hold goes into its log.
 //! 4. Mark it as taken over. Only then the members are released.
 //!
-//! A crash before 4 leaves a copy that names the members, who still hold what they had: it is taken over again. After 4 it is a
-//! volume whose log is complete, and which is opened as any other.
+//! A crash before 4 leaves a copy that names the members, who still hold what they had: it is taken over
+//! again. After 4 it is a volume whose log is complete, and which is opened as any other.
 
 use netram_block::{Disk, DiskOptions};
 use netram_block_machine::{ReplicaCondition, ReplicaHeader};
@@ -19,7 +19,8 @@ use crate::paths::VolumePaths;
 use crate::replica::{Ago, ReplicaHeaderFile, client_seen_within_window};
 use crate::settings::VolumeSettings;
 
-/// Whether the directory may be opened as a volume: any may that is no data lender's copy. `Some`: it is to be taken over.
+/// Whether the directory may be opened as a volume: any may that is no data lender's copy. `Some`: it is to
+/// be taken over.
 pub(crate) fn admit(
     place: &VolumePaths,
     settings: &VolumeSettings,
@@ -99,13 +100,13 @@ pub(crate) fn of_replica(standing: ReplicaHeader, config: JournalConfig) -> Jour
     }
 }
 
-/// Brings a copy's log into its image, so that the recovery of its journal has all of the log's room for what the members
-/// hold: the client had given up what was in its own image, and this one may be further behind.
+/// Brings a copy's log into its image, so that the recovery of its journal has all of the log's room for what
+/// the members hold: the client had given up what was in its own image, and this one may be further behind.
 fn settle(place: &VolumePaths) -> Result<(), VolumeOpenError> {
     let log = JournalFollower::open(&place.journal())?;
     if log.damaged_below().is_some() {
-        // A trim would store a lower end, and the journal's own recovery must see that records are missing: it has the
-        // members to take them from, or refuses.
+        // A trim would store a lower end, and the journal's own recovery must see that records are missing:
+        // it has the members to take them from, or refuses.
         return Ok(());
     }
     let options = DiskOptions::new(log.id());

@@ -161,7 +161,8 @@ impl Volume {
         Ok((volume, recovered))
     }
 
-    /// Asks what opening the volume at `path` would come to, or taking it over. Nothing is changed, here or elsewhere.
+    /// Asks what opening the volume at `path` would come to, or taking it over. Nothing is changed, here or
+    /// elsewhere.
     pub fn check(path: &Path, settings: &VolumeSettings) -> Result<VolumeCheck, VolumeOpenError> {
         check::check(path, settings)
     }
@@ -171,8 +172,8 @@ impl Volume {
         VolumePaths::at(path).inspect()
     }
 
-    /// Removes the volume at `path`. Refuses while it is open. Returns the lenders that have not freed its `windows`: they are away, and will be told
-    /// later, or hold what the volume's log lacks.
+    /// Removes the volume at `path`. Refuses while it is open. Returns the lenders that have not freed its
+    /// `windows`: they are away, and will be told later, or hold what the volume's log lacks.
     pub fn delete(path: &Path, windows: WindowRelease) -> Result<Vec<UnfreedWindow>, VolumeDeleteError> {
         VolumePaths::at(path).delete(windows)
     }
@@ -224,8 +225,8 @@ impl Volume {
         self.feeder.as_ref().and_then(ReplicaFeeder::status)
     }
 
-    /// Waits until the data lender's copy has everything, so that blocks can be taken from it: as long as it gets on, and
-    /// `longest` where it does not. `false`: it does not have everything, or there is none.
+    /// Waits until the data lender's copy has everything, so that blocks can be taken from it: as long as it
+    /// gets on, and `longest` where it does not. `false`: it does not have everything, or there is none.
     pub fn wait_for_data_lender(&self, longest: Duration) -> bool {
         let (mut since, mut left) = (Instant::now(), u64::MAX);
         while self.feeder.is_some() && since.elapsed() < longest {
@@ -247,8 +248,8 @@ impl Volume {
         false
     }
 
-    /// Has the data lender's copy made anew where it differs; with `whole` even one that has more than this volume, or
-    /// another history. `false`: there is no data lender.
+    /// Has the data lender's copy made anew where it differs; with `whole` even one that has more than this
+    /// volume, or another history. `false`: there is no data lender.
     pub fn resync(&self, whole: bool) -> bool {
         if let Some(feeder) = &self.feeder {
             feeder.resync(whole);
@@ -256,7 +257,8 @@ impl Volume {
         self.feeder.is_some()
     }
 
-    /// Compares `count` blocks of the image, from `first` on, with their checksums; mends what the data lender has.
+    /// Compares `count` blocks of the image, from `first` on, with their checksums; mends what the data
+    /// lender has.
     pub fn scrub_part(&self, first: u64, count: u64) -> Result<ScrubStep, DeviceError> {
         self.disk().scrub(first, count)
     }
@@ -266,8 +268,8 @@ impl Volume {
         self.disk().drain()
     }
 
-    /// Brings everything into the image, and releases the members: the next opening needs nobody. Dropping the volume
-    /// does the same and tells nobody of an error.
+    /// Brings everything into the image, and releases the members: the next opening needs nobody. Dropping
+    /// the volume does the same and tells nobody of an error.
     pub fn close(mut self) -> Result<(), VolumeCloseError> {
         self.shut_down()
     }
@@ -281,7 +283,8 @@ impl Volume {
         }
         disk.stop();
         let panicked = self.thread.take().is_some_and(|thread| thread.join().is_err());
-        // What panicked there would panic here again, maybe while unwinding. The next opening applies it from the journal.
+        // What panicked there would panic here again, maybe while unwinding. The next opening applies it from
+        // the journal.
         let drained = match panicked {
             true => Err(VolumeCloseError::Panicked),
             false => disk.drain().map_err(VolumeCloseError::Apply),
@@ -406,7 +409,8 @@ fn start(disk: &Arc<VolumeDisk>) -> std::io::Result<JoinHandle<()>> {
     started
 }
 
-/// Applies stages as they close, and tells the time. After a failure it tries again, when another closes or unasked.
+/// Applies stages as they close, and tells the time. After a failure it tries again, when another closes or
+/// unasked.
 fn run(disk: &VolumeDisk) {
     let _leave = Leave(disk);
     let origin = Instant::now();

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::journal::answer_name;
 use crate::output;
 
-/// The exit code of a check that says that the operation would be refused: neither a failure of the check nor a usage error.
+/// The exit code of a check that says that the operation would be refused: neither a failure of the check nor
+/// a usage error.
 const WOULD_BE_REFUSED: u8 = 3;
 
 /// Ends a check: the operation would succeed, or be refused for this reason.

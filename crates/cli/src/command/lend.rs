@@ -63,11 +63,13 @@ pub struct LendMemory {
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 struct Settings {
-    /// Where to listen: tcp://host:port or unix:/path; may be given several times. [::] is IPv6 only, 0.0.0.0 is IPv4 only; a link-local address names its interface: [fe80::1%eth0]
+    /// Where to listen: tcp://host:port or unix:/path; may be given several times. [::] is IPv6 only, 0.0.0.0
+    /// is IPv4 only; a link-local address names its interface: [fe80::1%eth0]
     #[arg(long, value_name = "ADDR", env = "NETRAM_LISTEN", value_delimiter = ',')]
     #[serde(deserialize_with = "list_from_text")]
     listen: Vec<NetAddress>,
-    /// The multicast group on which appends may come, for journals that ask for it: 239.1.2.3:7421, or 239.1.2.3:7421%eth1
+    /// The multicast group on which appends may come, for journals that ask for it: 239.1.2.3:7421, or
+    /// 239.1.2.3:7421%eth1
     #[arg(long, value_name = "GROUP", env = "NETRAM_MULTICAST")]
     #[serde(deserialize_with = "from_text")]
     multicast: Option<MulticastGroup>,
@@ -86,13 +88,16 @@ struct Settings {
     /// How many journals can be remembered at once that are neither closed nor deleted [default: 1024]
     #[arg(long, value_name = "N", env = "NETRAM_JOURNALS_MAX")]
     journals_max: Option<u32>,
-    /// Of the memory, the most that pages of other machines' far memory may take in all; 0: none are taken [default: half]
+    /// Of the memory, the most that pages of other machines' far memory may take in all; 0: none are taken
+    /// [default: half]
     #[arg(long, value_name = "SIZE", env = "NETRAM_DEPOSITS")]
     deposits: Option<SizeArg>,
-    /// Of this machine's memory, what is to stay available: if less is, far memory has to leave, and what it leaves is given back to the machine; 0: never [default: a twentieth]
+    /// Of this machine's memory, what is to stay available: if less is, far memory has to leave, and what it
+    /// leaves is given back to the machine; 0: never [default: a twentieth]
     #[arg(long, value_name = "SIZE", env = "NETRAM_KEEP_FREE")]
     keep_free: Option<SizeArg>,
-    /// The percentage of the time for which some program here may wait for memory, before far memory has to leave; counts while less than twice --keep-free is available; 0: it is not looked at [default: 10]
+    /// The percentage of the time for which some program here may wait for memory, before far memory has to
+    /// leave; counts while less than twice --keep-free is available; 0: it is not looked at [default: 10]
     #[arg(long, value_name = "PERCENT", env = "NETRAM_PRESSURE")]
     pressure: Option<f64>,
     /// Where the kernel says how much memory there is [default: /proc]
@@ -107,27 +112,32 @@ struct Settings {
     /// Threads that serve journals [default: one for every two cores]
     #[arg(long, value_name = "N", env = "NETRAM_SHARDS")]
     shards: Option<usize>,
-    /// What a thread does while nothing arrives: spin (dedicated cores only), yield:MICROSECONDS, block [default: yield:50]
+    /// What a thread does while nothing arrives: spin (dedicated cores only), yield:MICROSECONDS, block
+    /// [default: yield:50]
     #[arg(long, value_name = "POLICY", env = "NETRAM_WAIT")]
     #[serde(deserialize_with = "from_text")]
     wait: Option<WaitPolicy>,
-    /// The file that holds the lent memory, on a memory file system [default: one in /dev/shm, after user and name]
+    /// The file that holds the lent memory, on a memory file system [default: one in /dev/shm, after user and
+    /// name]
     #[arg(long, value_name = "PATH", env = "NETRAM_STORE")]
     store: Option<PathBuf>,
     /// Also keep copies of volumes in this directory, for clients that name this lender as their data lender
     #[arg(long, value_name = "DIR", env = "NETRAM_DATA")]
     data: Option<PathBuf>,
-    /// Where data sessions come in, and only they, with --data-key-file's key: whoever has only the cluster key then gets at no copy [default: where all others do, with the cluster key]
+    /// Where data sessions come in, and only they, with --data-key-file's key: whoever has only the cluster
+    /// key then gets at no copy [default: where all others do, with the cluster key]
     #[arg(long, value_name = "ADDR", env = "NETRAM_DATA_LISTEN", value_delimiter = ',')]
     #[serde(deserialize_with = "list_from_text")]
     data_listen: Vec<NetAddress>,
     /// The key of data sessions, another one than the cluster key
     #[arg(long, value_name = "FILE", env = "NETRAM_DATA_KEY_FILE")]
     data_key_file: Option<PathBuf>,
-    /// What all copies may take once their volumes are written in full; a new one beyond that is refused [default: no bound but the disk]
+    /// What all copies may take once their volumes are written in full; a new one beyond that is refused
+    /// [default: no bound but the disk]
     #[arg(long, value_name = "SIZE", env = "NETRAM_DATA_QUOTA")]
     data_quota: Option<SizeArg>,
-    /// How often each copy is compared with its checksums, while its client is connected; 0s: never [default: 7days]
+    /// How often each copy is compared with its checksums, while its client is connected; 0s: never [default:
+    /// 7days]
     #[arg(long, value_name = "TIME", env = "NETRAM_DATA_SCRUB_INTERVAL")]
     data_scrub_interval: Option<DurationArg>,
     /// Keep the serving threads on these processors, in order
@@ -142,10 +152,12 @@ struct Settings {
     /// How long to wait for clients to move away when asked to stop [default: 5s]
     #[arg(long, value_name = "TIME", env = "NETRAM_GRACE")]
     grace: Option<DurationArg>,
-    /// When stopped, give the memory back to the machine instead of keeping it for the next process, unless it holds bytes that clients may still need
+    /// When stopped, give the memory back to the machine instead of keeping it for the next process, unless
+    /// it holds bytes that clients may still need
     #[arg(long)]
     forget: bool,
-    /// Throw away what an earlier process holds for clients, where this one cannot take it up, or is to give its memory back
+    /// Throw away what an earlier process holds for clients, where this one cannot take it up, or is to give
+    /// its memory back
     #[arg(long)]
     discard_windows: bool,
 }

@@ -122,8 +122,8 @@ impl Laboratory {
 }
 
 impl NetramCommand {
-    /// Whether it serves, or works on what others serve, and starts no program of its user's: it may have as many files
-    /// open as the system allows.
+    /// Whether it serves, or works on what others serve, and starts no program of its user's: it may have as
+    /// many files open as the system allows.
     pub fn is_service(&self) -> bool {
         match self {
             NetramCommand::Lend(_) | NetramCommand::Journal(_) => true,

@@ -20,14 +20,13 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Show what lenders lend, and to whom
 ///
-/// One line a lender, one line a journal. A lender that does not answer is a line
-/// too, and makes the exit code 1. `journals` are those that it must remember, of as
-/// many as it can: a journal that is closed or deleted makes room. In a journal's line, a lender holds the bytes
-/// from TRIM to HELD; what is below TRIM is on the client's own disk. One line a
-/// lender that was multicast to: appends that came so, holes in them, and what was
-/// dropped because it came twice, did not open, or was of no channel heard here.
-/// A lender whose machine is short of memory says so, with how much it lends to far
-/// memory meanwhile, and how many slots it has asked back.
+/// One line a lender, one line a journal. A lender that does not answer is a line too, and makes the exit
+/// code 1. `journals` are those that it must remember, of as many as it can: a journal that is closed or
+/// deleted makes room. In a journal's line, a lender holds the bytes from TRIM to HELD; what is below TRIM is
+/// on the client's own disk. One line a lender that was multicast to: appends that came so, holes in them,
+/// and what was dropped because it came twice, did not open, or was of no channel heard here. A lender whose
+/// machine is short of memory says so, with how much it lends to far memory meanwhile, and how many slots it
+/// has asked back.
 ///
 ///   netram status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420 --key-file /etc/netram/key
 ///   netram status unix:/run/netram.sock --insecure --json

@@ -1,5 +1,5 @@
-//! What an operator gives a data lender: a key of its own for data sessions, a bound on what copies take, and how often they are
-//! looked over.
+//! What an operator gives a data lender: a key of its own for data sessions, a bound on what copies take, and
+//! how often they are looked over.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

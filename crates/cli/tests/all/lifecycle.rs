@@ -42,8 +42,8 @@ fn with_a_record(root: &Path, lender: &str) -> (Journal, JournalConfig) {
     (journal, config)
 }
 
-/// The lender is killed, and its machine's operator starts it with twice the memory while the client is down: what the client had
-/// acknowledged was thrown away with the file (rule 23).
+/// The lender is killed, and its machine's operator starts it with twice the memory while the client is down:
+/// what the client had acknowledged was thrown away with the file (rule 23).
 #[test]
 fn a_lender_started_with_another_size_refuses_and_as_before_its_client_recovers_all() {
     let directory = tempfile::tempdir().unwrap();
@@ -295,7 +295,8 @@ fn deleting_a_journal_frees_what_its_lenders_have_and_nothing_else_goes_with_it(
     );
 }
 
-/// An ordinary user whose limit leaves no room for another thread: opening a journal panicked in the program that did so.
+/// An ordinary user whose limit leaves no room for another thread: opening a journal panicked in the program
+/// that did so.
 #[test]
 fn without_room_for_a_thread_a_journal_says_why_its_lenders_are_not_heard() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,5 @@
-//! `netram mount DIR --on VOLUME`: a volume attached and its file system mounted, by one command; and everything away again.
+//! `netram mount DIR --on VOLUME`: a volume attached and its file system mounted, by one command; and
+//! everything away again.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};

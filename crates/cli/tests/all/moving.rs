@@ -1,5 +1,5 @@
-//! "Moving" in the operating guide, command by command: a log that was closed, or whose program was killed, is moved with `mv`
-//! and is whole in its new place. It used to look for its segments in the old one.
+//! "Moving" in the operating guide, command by command: a log that was closed, or whose program was killed,
+//! is moved with `mv` and is whole in its new place. It used to look for its segments in the old one.
 
 use std::fs;
 use std::path::Path;

@@ -112,7 +112,8 @@ fn whoever_comes_with_the_old_directory_is_told_who_restored_the_volume() {
     ];
     let restored = place.disk(&restore);
     assert_eq!(restored.code, 0, "{}{}", restored.out, restored.err);
-    // The restored volume has not served, but it is one: the original is told who made it, and its word is not taken.
+    // The restored volume has not served, but it is one: the original is told who made it, and its word is
+    // not taken.
     for (arguments, needle) in [
         (vec!["recover", "db"], "netram disk restore on"),
         (vec!["recover", "db", "--newest"], "not the newest"),

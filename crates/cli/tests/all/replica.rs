@@ -1,4 +1,5 @@
-//! A volume and its data lender as processes: killed, lost, and brought back by the commands that people have.
+//! A volume and its data lender as processes: killed, lost, and brought back by the commands that people
+//! have.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::FileExt;
@@ -219,8 +220,9 @@ impl ReplicaFixture {
         }
     }
 
-    /// Kills the writer when its data lender is in service and members hold nothing that it lacks. At any other moment a
-    /// busy machine may just have put it out of service, and what follows would rightly be refused.
+    /// Kills the writer when its data lender is in service and members hold nothing that it lacks. At any
+    /// other moment a busy machine may just have put it out of service, and what follows would rightly be
+    /// refused.
     pub(crate) fn kill(&self, writer: ReplicaWriter) -> u64 {
         std::fs::write(self.path("pause"), "").unwrap();
         let began = Instant::now();

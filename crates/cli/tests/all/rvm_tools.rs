@@ -354,7 +354,8 @@ fn a_log_grows_with_everything_in_it_and_does_not_shrink() {
     assert!(open.region().read()[20_000..320_000] == large);
 }
 
-/// Growing writes the one place that says where records lie; whoever kills it must find the old log or the new one.
+/// Growing writes the one place that says where records lie; whoever kills it must find the old log or the
+/// new one.
 #[test]
 fn growing_can_be_killed_at_any_moment() {
     let place = RvmFixture::new();
@@ -391,7 +392,8 @@ fn growing_can_be_killed_at_any_moment() {
     assert!(Path::new(&place.path("bank.log")).metadata().unwrap().len() >= 8192 + size);
 }
 
-/// What C programs do with it is tested with them: `a_heap_made_by_its_tool_is_loaded_by_c` in crates/bindings/librvm.
+/// What C programs do with it is tested with them: `a_heap_made_by_its_tool_is_loaded_by_c` in
+/// crates/bindings/librvm.
 #[test]
 fn a_heap_is_made_for_c_programs_and_nothing_over_what_is_there() {
     let place = RvmFixture::new();

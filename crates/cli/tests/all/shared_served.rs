@@ -1,4 +1,5 @@
-//! `netram shared`: what an operator sees and does of a region that is served: in its directory, and at its address.
+//! `netram shared`: what an operator sees and does of a region that is served: in its directory, and at its
+//! address.
 
 use std::fs;
 use std::sync::Arc;

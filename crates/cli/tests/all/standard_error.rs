@@ -153,7 +153,8 @@ fn a_lender_serves_on_whatever_becomes_of_its_log() {
     }
 }
 
-/// The lender's standard output is a pipe that was full before it began, as where a supervisor that hangs starts it anew.
+/// The lender's standard output is a pipe that was full before it began, as where a supervisor that hangs
+/// starts it anew.
 #[test]
 fn a_lender_serves_whoever_does_not_read_that_it_is_ready() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();

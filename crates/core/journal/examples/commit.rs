@@ -1,6 +1,6 @@
-//! One thread's commits, for a profiler: `cargo run --release --example commit -- [members] [microseconds of disk delay]
-//! [key|insecure] [tcp|unix]`. Lenders are processes of their own, on core 1; the client spins on core 0.
-//! `netram-lab bench commit` is the measurement; this is the loop alone.
+//! One thread's commits, for a profiler: `cargo run --release --example commit -- [members] [microseconds of
+//! disk delay] [key|insecure] [tcp|unix]`. Lenders are processes of their own, on core 1; the client spins on
+//! core 0. `netram-lab bench commit` is the measurement; this is the loop alone.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

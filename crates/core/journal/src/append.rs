@@ -1,4 +1,5 @@
-//! Appending: a record is encoded, sealed and checksummed where it will stay, in the ring, under the journal's lock.
+//! Appending: a record is encoded, sealed and checksummed where it will stay, in the ring, under the
+//! journal's lock.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::seal::RecordSealer;
 const ROOM_WAIT_MAX: Duration = Duration::from_millis(10);
 
 impl JournalState {
-    /// Appends a record; says also what the next one chains to. Waits while the window is full. Takes about 0.1 µs beside copying and sealing the payload.
+    /// Appends a record; says also what the next one chains to. Waits while the window is full. Takes about
+    /// 0.1 µs beside copying and sealing the payload.
     pub(crate) fn append(
         &self,
         kind: RecordKind,
@@ -36,7 +38,8 @@ impl JournalState {
             if core.ring.room() >= bytes as u64 && core.writer.has_room(bytes as u64) {
                 break;
             }
-            // Back-pressure: the window is full until the disk has more of it (rule 10), and a shared region's server.
+            // Back-pressure: the window is full until the disk has more of it (rule 10), and a shared
+            // region's server.
             self.counters.window_stalls.fetch_add(1, Ordering::Relaxed);
             self.request_sync();
             self.send(&mut core);

@@ -1,8 +1,9 @@
 //! How commits wait.
 //!
-//! One waiting thread *leads*: it polls the links for all. The others *follow*: they watch the acknowledged LSN. When
-//! the leader's own commit is done, whoever looks next leads. So acknowledgements are read by the thread that needs
-//! them, with no context switch in between, and many threads' commits share frames and system calls.
+//! One waiting thread *leads*: it polls the links for all. The others *follow*: they watch the acknowledged
+//! LSN. When the leader's own commit is done, whoever looks next leads. So acknowledgements are read by the
+//! thread that needs them, with no context switch in between, and many threads' commits share frames and
+//! system calls.
 //!
 //! How long they poll before they sleep is the journal's `WaitPolicy`.
 
@@ -21,8 +22,8 @@ use crate::core::JournalState;
 const WAKER_TOKEN: u64 = u64::MAX;
 /// A sleeper looks up this often, whatever happens: a forgotten wake-up costs a delay, not a hang.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// The sleeping leader looks up this often while a socket is full, to push on, and while a member may have missed a
-/// datagram, to send it again.
+/// The sleeping leader looks up this often while a socket is full, to push on, and while a member may have
+/// missed a datagram, to send it again.
 const SLEEP_IMPATIENT: Duration = Duration::from_millis(1);
 
 /// What waiters share.
@@ -69,7 +70,8 @@ impl CommitWaiters {
     /// The right to poll, unless somebody has it.
     pub(crate) fn lead(&self) -> Option<LeaderGuard<'_>> {
         let free = !self.leading.load(Ordering::Relaxed) && !self.leading.swap(true, Ordering::Acquire);
-        // Not `then_some`: a `LeaderGuard` made in vain would take the right from whoever has it, when dropped.
+        // Not `then_some`: a `LeaderGuard` made in vain would take the right from whoever has it, when
+        // dropped.
         free.then(|| LeaderGuard(self))
     }
 
@@ -174,8 +176,9 @@ impl JournalState {
         since: Instant,
     ) -> Result<CommitVotes, WaitError> {
         if self.config.wait != WaitPolicy::Spin && self.waiting.waiters.load(Ordering::Relaxed) > 1 {
-            // The others' commits are about to follow ours: one pass of the scheduler lets them append first, and all
-            // go in one frame. It costs nothing when they run elsewhere, and half a microsecond when they do not.
+            // The others' commits are about to follow ours: one pass of the scheduler lets them append first,
+            // and all go in one frame. It costs nothing when they run elsewhere, and half a microsecond when
+            // they do not.
             std::thread::yield_now();
         }
         loop {
@@ -256,8 +259,8 @@ impl JournalState {
             Durability::Disk => votes.disk,
             Durability::Both => votes.disk && votes.rule,
         };
-        // A fenced writer's disk goes on, but nothing beyond what it had acknowledged counts any more (rule 4). Nor does
-        // that of a node of a shared region ever count alone.
+        // A fenced writer's disk goes on, but nothing beyond what it had acknowledged counts any more (rule
+        // 4). Nor does that of a node of a shared region ever count alone.
         if done && writer.acked() >= end {
             return Some(Ok(votes));
         }

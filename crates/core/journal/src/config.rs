@@ -13,14 +13,16 @@ use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 
 /// Bytes of the ring by default: at 100 MB/s of commits it bridges a disk that stalls for 80 ms.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
-/// How long a record may wait for the disk thread by default. The members are the fast vote; syncing more often than
-/// this only takes the processor from commits (docs/journal.md, "The disk's vote").
+/// How long a record may wait for the disk thread by default. The members are the fast vote; syncing more
+/// often than this only takes the processor from commits (docs/journal.md, "The disk's vote").
 pub const DISK_DELAY_DEFAULT: Duration = Duration::from_millis(1);
 
-/// The power domain of a machine that nobody labelled. Lenders use the same, so that what nobody labelled counts as one.
+/// The power domain of a machine that nobody labelled. Lenders use the same, so that what nobody labelled
+/// counts as one.
 pub const DOMAIN_DEFAULT: &str = "default";
 
-/// How a journal replicates, waits and recovers. Every field has a working default but `security` and `lenders`.
+/// How a journal replicates, waits and recovers. Every field has a working default but `security` and
+/// `lenders`.
 #[derive(Clone, Debug)]
 pub struct JournalConfig {
     /// Lenders that may become members, in order of preference. None: every commit waits for the local disk.
@@ -31,8 +33,8 @@ pub struct JournalConfig {
     pub rule: CommitRule,
     /// Members to have. The other lenders are spares.
     pub members: usize,
-    /// With fewer members than this, commits wait for the disk until members are back. `None`: as many as `members`
-    /// for the rule `all`, else as many as the rule needs copies.
+    /// With fewer members than this, commits wait for the disk until members are back. `None`: as many as
+    /// `members` for the rule `all`, else as many as the rule needs copies.
     pub members_min: Option<usize>,
     /// This machine's power domain.
     pub domain: String,
@@ -46,8 +48,9 @@ pub struct JournalConfig {
     pub wait: WaitPolicy,
     /// How long a record may wait before the disk thread writes and syncs it; zero: at once.
     pub disk_delay: Duration,
-    /// Whether records are sealed (encrypted and authenticated with the journal's own key) before they leave. If so,
-    /// recovery takes sealed records only from members: to seal a journal that was not, close it cleanly first.
+    /// Whether records are sealed (encrypted and authenticated with the journal's own key) before they leave.
+    /// If so, recovery takes sealed records only from members: to seal a journal that was not, close it
+    /// cleanly first.
     pub seal: bool,
     /// How long recovery waits for members that must answer.
     pub patience: Duration,
@@ -55,29 +58,33 @@ pub struct JournalConfig {
     pub grace: Duration,
     /// Open even if acknowledged records may be missing. Never set this by default.
     pub accept_loss: bool,
-    /// The operator says that no other directory of this journal is newer, although somebody has fenced it. Never set this by default.
+    /// The operator says that no other directory of this journal is newer, although somebody has fenced it.
+    /// Never set this by default.
     pub newest: Option<NewestClaim>,
     /// The files are a data lender's copy of a journal whose writer had a disk of its own.
     pub replica_origin: Option<ReplicaOrigin>,
     /// Appends are sent once for all members, to this multicast group; `None`: to each over its own link.
     pub multicast: Option<MulticastOptions>,
-    /// Who acknowledges beside the members. [`Voter::ServerEntry`]: the journal is a node's of a shared region. It opens only when
-    /// nothing is left in it that the server may lack ([`crate::OrphanJournal`]); its head can be trimmed only up to what the server
-    /// keeps; appends wait while the window is full of what the server lacks.
+    /// Who acknowledges beside the members. [`Voter::ServerEntry`]: the journal is a node's of a shared
+    /// region. It opens only when nothing is left in it that the server may lack ([`crate::OrphanJournal`]);
+    /// its head can be trimmed only up to what the server keeps; appends wait while the window is full of
+    /// what the server lacks.
     pub voter: Voter,
-    /// A delay added to every sync of the log, to model a slower disk in benchmarks. Always label its results.
+    /// A delay added to every sync of the log, to model a slower disk in benchmarks. Always label its
+    /// results.
     pub modelled_sync_delay: Duration,
 }
 
-/// An operator's word that a journal's directory is the newest: it claims above whatever fenced it, if what lenders hold does not speak
-/// against it.
+/// An operator's word that a journal's directory is the newest: it claims above whatever fenced it, if what
+/// lenders hold does not speak against it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewestClaim {
     /// The view that a data lender keeps, claimed by somebody who never served.
     pub copy: Option<View>,
 }
 
-/// A journal opened from a data lender's copy: it must be proven that nothing acknowledged was on the writer's disk alone.
+/// A journal opened from a data lender's copy: it must be proven that nothing acknowledged was on the
+/// writer's disk alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaOrigin {
     /// The writer had closed the journal, ending here, as far as the copy was told.
@@ -89,7 +96,8 @@ pub struct ReplicaOrigin {
 pub struct MulticastOptions {
     /// The group, which the lenders must serve too.
     pub group: MulticastGroup,
-    /// Bytes of a datagram; `None`: as many as the network there carries whole. More than that is worse than less.
+    /// Bytes of a datagram; `None`: as many as the network there carries whole. More than that is worse than
+    /// less.
     pub datagram_bytes: Option<usize>,
     /// How many networks datagrams may pass through, their own included.
     pub ttl: u8,

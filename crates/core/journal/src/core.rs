@@ -35,8 +35,8 @@ pub(crate) struct Core {
     pub(crate) seed: CrcSeed,
 }
 
-/// The log file's superblock, and whether a sync of the file ever failed. One lock for all syncs of the file: the kernel
-/// tells of a failed write once, to whichever sync comes first.
+/// The log file's superblock, and whether a sync of the file ever failed. One lock for all syncs of the file:
+/// the kernel tells of a failed write once, to whichever sync comes first.
 pub(crate) struct LogSync {
     slots: SlotPair,
     superblock: LogSuperblock,
@@ -92,7 +92,8 @@ pub(crate) struct JournalState {
     core: Mutex<Core>,
     /// With `core`: the drain let go of ring space, or never will.
     pub(crate) room: Condvar,
-    /// Copies of the machine's positions, so that waiting needs no lock. Of a shared journal `stable` is what is acknowledged, too.
+    /// Copies of the machine's positions, so that waiting needs no lock. Of a shared journal `stable` is what
+    /// is acknowledged, too.
     pub(crate) acked: AtomicU64,
     pub(crate) stable: AtomicU64,
     pub(crate) ruled: AtomicU64,
@@ -149,7 +150,8 @@ impl JournalState {
         let end = parts.end;
         let links = LenderLinks::new(parts.writer.lender_count(), parts.multicast_sender);
         let seed = parts.log.seed();
-        // A record may take half of the ring and of the log: the other half is what is being written meanwhile.
+        // A record may take half of the ring and of the log: the other half is what is being written
+        // meanwhile.
         let largest = (parts.ring.capacity().min(parts.log.capacity()) / 2)
             .min(netram_proto::limit::RECORD_BYTES_MAX as u64) as usize;
         let payload_max = largest - record_bytes(0, true);
@@ -195,13 +197,14 @@ impl JournalState {
         }
     }
 
-    /// Gives up the right to write. By then nothing of the journal writes any more; a thread that is still connecting may
-    /// live for seconds, and whoever opens the journal next need not wait for it.
+    /// Gives up the right to write. By then nothing of the journal writes any more; a thread that is still
+    /// connecting may live for seconds, and whoever opens the journal next need not wait for it.
     pub(crate) fn unlock(&self) {
         self.lock.lock().expect("nothing panics under this lock").take();
     }
 
-    /// The journal's lock. A thread that panicked under it broke an invariant of ours: so does whoever comes next.
+    /// The journal's lock. A thread that panicked under it broke an invariant of ours: so does whoever comes
+    /// next.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().expect("a thread of this journal panicked")
     }
@@ -218,8 +221,8 @@ impl JournalState {
             .collect()
     }
 
-    /// Moves frames both ways on every link, and makes the result known if there is one. The hot path: a look that finds
-    /// nothing costs a clock, and a system call a link.
+    /// Moves frames both ways on every link, and makes the result known if there is one. The hot path: a look
+    /// that finds nothing costs a clock, and a system call a link.
     pub(crate) fn pump(&self, core: &mut Core) {
         let now = self.now();
         let mut news = false;
@@ -328,8 +331,8 @@ impl JournalState {
         }
     }
 
-    /// Judges a failure to write `what` (the log, the view file): when to try again, or that its file is given up. Logs
-    /// what is news.
+    /// Judges a failure to write `what` (the log, the view file): when to try again, or that its file is
+    /// given up. Logs what is news.
     pub(crate) fn judge(
         &self,
         policy: &mut RetryPolicy,
@@ -371,15 +374,15 @@ impl JournalState {
         synced
     }
 
-    /// Makes a superblock durable that says that everything below `stable` is on the disk and, if `head` is given, that
-    /// the log begins there.
+    /// Makes a superblock durable that says that everything below `stable` is on the disk and, if `head` is
+    /// given, that the log begins there.
     pub(crate) fn store_superblock(&self, head: Option<Chain>, stable: Lsn) -> Result<(), CallError> {
         let mut sync = self.log_sync.lock().expect("nothing panics under this lock");
         if let Some(failure) = sync.failed {
             return Err(failure);
         }
-        // Threads that trim at the same time come here in any order. The head never goes back: what lies below it may have
-        // been overwritten already.
+        // Threads that trim at the same time come here in any order. The head never goes back: what lies
+        // below it may have been overwritten already.
         let newest = sync.superblock;
         let head = head
             .filter(|head| head.lsn > newest.head.lsn)
@@ -407,8 +410,8 @@ impl JournalState {
     }
 }
 
-/// Stores `value` where waiters see it. `true`: they have not seen it before. The comparison keeps the usual case, no
-/// news, from taking the cache line away from them.
+/// Stores `value` where waiters see it. `true`: they have not seen it before. The comparison keeps the usual
+/// case, no news, from taking the cache line away from them.
 fn changed(seen: &AtomicU64, value: u64) -> bool {
     let news = seen.load(Ordering::Relaxed) != value;
     if news {

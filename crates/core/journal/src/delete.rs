@@ -12,14 +12,17 @@ use crate::open::open_view;
 use crate::paths::{JournalLayout, JournalPaths, remove};
 
 impl JournalPaths {
-    /// Deletes the journal, its segment table and its settings. What a deletion that was cut off has left is deleted, too. Segments stay.
+    /// Deletes the journal, its segment table and its settings. What a deletion that was cut off has left is
+    /// deleted, too. Segments stay.
     ///
-    /// `lenders` and the members of the last view are told that they may free `windows`. Those returned were away, and will be told when a program
-    /// of this user opens a journal; or they hold what this log lacks. `key` is the cluster key's file.
+    /// `lenders` and the members of the last view are told that they may free `windows`. Those returned were
+    /// away, and will be told when a program of this user opens a journal; or they hold what this log lacks.
+    /// `key` is the cluster key's file.
     ///
     /// # Errors
-    /// The journal was not closed and `windows` are not all; it is open, there is none, its directory holds something else, or the system refuses.
-    /// Before [`JournalDeleteError::Io`] some files may be gone: deleting again deletes the rest.
+    /// The journal was not closed and `windows` are not all; it is open, there is none, its directory holds
+    /// something else, or the system refuses. Before [`JournalDeleteError::Io`] some files may be gone:
+    /// deleting again deletes the rest.
     pub fn delete(
         &self,
         list: Option<ForgetList>,
@@ -80,8 +83,8 @@ impl JournalPaths {
         Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
     }
 
-    /// Why `what`, which is about to be deleted with this journal, must be kept: its durable view counts on lenders, and `windows` are not all.
-    /// A view that is gone or damaged opens no journal, so it keeps none.
+    /// Why `what`, which is about to be deleted with this journal, must be kept: its durable view counts on
+    /// lenders, and `windows` are not all. A view that is gone or damaged opens no journal, so it keeps none.
     ///
     /// # Errors
     /// The system refuses to read the view, which may count on lenders.

@@ -1,13 +1,13 @@
-//! The way to the disk: the ring's newest records are written to the log file in batches and synced, and the machine is
-//! told what is stable.
+//! The way to the disk: the ring's newest records are written to the log file in batches and synced, and the
+//! machine is told what is stable.
 //!
-//! The disk thread does it, `disk_delay` after a batch's first record, or at once when somebody waits for the disk. A
-//! commit that only the disk can end goes itself when nobody is on the way: handing over to the thread and back would
-//! cost two context switches. Whoever holds the drain is on the way, one at a time; what others append meanwhile is the
-//! next batch. What is written are the very bytes that the members hold.
+//! The disk thread does it, `disk_delay` after a batch's first record, or at once when somebody waits for the
+//! disk. A commit that only the disk can end goes itself when nobody is on the way: handing over to the
+//! thread and back would cost two context switches. Whoever holds the drain is on the way, one at a time;
+//! what others append meanwhile is the next batch. What is written are the very bytes that the members hold.
 //!
-//! A write that the system refuses (rule 17) is tried again at the same place, from the ring, which keeps the bytes until
-//! they are synced. Meanwhile commits go on as far as the members' window reaches.
+//! A write that the system refuses (rule 17) is tried again at the same place, from the ring, which keeps the
+//! bytes until they are synced. Meanwhile commits go on as far as the members' window reaches.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, TryLockError};
@@ -67,7 +67,8 @@ pub(crate) fn run(shared: &Arc<JournalState>) {
     }
 }
 
-/// Waits before a refused write is tried again, whoever asks; not longer than until the journal is to be closed.
+/// Waits before a refused write is tried again, whoever asks; not longer than until the journal is to be
+/// closed.
 fn pause_for(shared: &JournalState, pause: Duration) {
     let signal = &shared.disk;
     let state = signal.state.lock().expect("nothing panics under this lock");
@@ -81,8 +82,8 @@ fn pause_for(shared: &JournalState, pause: Duration) {
     drop(waited.expect("nothing panics under this lock"));
 }
 
-/// Goes to the disk for a commit of this durability, if only the disk can end it and nobody is on the way; otherwise
-/// asks the thread to go.
+/// Goes to the disk for a commit of this durability, if only the disk can end it and nobody is on the way;
+/// otherwise asks the thread to go.
 pub(crate) fn write_or_request(shared: &JournalState, durability: Durability) {
     // With lenders, a commit that any vote may end must go on listening to them: the disk may hang.
     let disk_alone = durability == Durability::Disk || shared.config.lenders.is_empty();
@@ -162,10 +163,12 @@ fn store(shared: &JournalState, drain: &RingDrain, end: Lsn) -> Result<(), CallE
 fn wait_for_work(shared: &JournalState) -> bool {
     let signal = &shared.disk;
     let mut state = signal.state.lock().expect("nothing panics under this lock");
-    // Where the batch begins that is being waited for, and when it is due. A commit may have taken it to the disk.
+    // Where the batch begins that is being waited for, and when it is due. A commit may have taken it to the
+    // disk.
     let mut batch: Option<(u64, Instant)> = None;
     loop {
-        // Not the stable LSN: once a view could not be stored that stays where it is, and the ring empties all the same.
+        // Not the stable LSN: once a view could not be stored that stays where it is, and the ring empties
+        // all the same.
         let position = shared.drained.load(Ordering::SeqCst);
         let pending = shared.tail.load(Ordering::SeqCst) > position;
         if state.stop && !pending {

@@ -64,7 +64,8 @@ pub enum JournalDeleteError {
     },
 }
 
-/// Lenders may alone have the newest commits of what was to be deleted, or of the original of which it is a copy.
+/// Lenders may alone have the newest commits of what was to be deleted, or of the original of which it is a
+/// copy.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{path} was not closed, so nothing was deleted: {lenders} may alone have its newest commits. If it is a copy of something that is still \

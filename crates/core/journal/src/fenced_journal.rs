@@ -1,10 +1,11 @@
 //! What a dead node of a shared region left at its members, read by the server.
 //!
-//! The server has written down that the node is being fenced: from then on it takes nothing more from it. Reading seals
-//! the members, so that they do not either. Nothing is stored here, so it may be cut off and begun anew at any point; the
-//! lenders give their windows back when they are told ([`FencedJournal::forget`]), after the server has made durable that the node is gone.
-//! Both is for journals that nobody begins anew: a node has one of its own each time it joins.
-//! Why so many members suffice: crates/core/proto/src/journal/writer/shared.rs.
+//! The server has written down that the node is being fenced: from then on it takes nothing more from it.
+//! Reading seals the members, so that they do not either. Nothing is stored here, so it may be cut off and
+//! begun anew at any point; the lenders give their windows back when they are told
+//! ([`FencedJournal::forget`]), after the server has made durable that the node is gone. Both is for journals
+//! that nobody begins anew: a node has one of its own each time it joins. Why so many members suffice:
+//! crates/core/proto/src/journal/writer/server_ack.rs.
 
 use std::time::Instant;
 
@@ -73,9 +74,9 @@ pub enum FencedJournalError {
 }
 
 impl FencedJournal {
-    /// Seals the members and reads what the server lacks, with the proof that it is all; waits `config.patience` for those that
-    /// must answer. Of `config` only `lenders` (a member may have moved to one of these addresses), `security`, `seal`, `patience`,
-    /// `grace` and `accept_loss` count.
+    /// Seals the members and reads what the server lacks, with the proof that it is all; waits
+    /// `config.patience` for those that must answer. Of `config` only `lenders` (a member may have moved to
+    /// one of these addresses), `security`, `seal`, `patience`, `grace` and `accept_loss` count.
     pub fn read(&self, config: &JournalConfig) -> Result<FencedRecords, FencedJournalError> {
         let (grace, patience) = (span(config.grace), span(config.patience));
         let spares: Vec<String> = config.lenders.iter().map(ToString::to_string).collect();
@@ -135,9 +136,9 @@ impl FencedJournal {
         })
     }
 
-    /// Tells the members, and `others` that may have a window, that they may drop what they hold: that the node is gone is durable at the
-    /// server. Returns those that could not be told within `config.patience` together; their memory is wasted until they hear it, or are
-    /// restarted.
+    /// Tells the members, and `others` that may have a window, that they may drop what they hold: that the
+    /// node is gone is durable at the server. Returns those that could not be told within `config.patience`
+    /// together; their memory is wasted until they hear it, or are restarted.
     pub fn forget(&self, others: &[String], config: &JournalConfig) -> Vec<String> {
         let mut forget = ForgetNotice::new(&self.view, others);
         let deadline = Instant::now() + config.patience;

@@ -31,8 +31,8 @@ impl DiskFile {
         }
     }
 
-    /// Drops what the page cache holds of the file, so that the next read tells what the *disk* has: after a failed
-    /// sync the cache shows bytes that the disk never got.
+    /// Drops what the page cache holds of the file, so that the next read tells what the *disk* has: after a
+    /// failed sync the cache shows bytes that the disk never got.
     pub fn drop_cache(&self) {
         // Best effort: dirty pages stay, and they are what the next sync will write.
         let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);

@@ -1,8 +1,9 @@
-//! A journal that is kept for a writer on another machine: its records come as that writer's log has them, raw and
-//! sealed, and stand here at the same LSNs. What it may take, and when it may be believed, is `proto`'s affair.
+//! A journal that is kept for a writer on another machine: its records come as that writer's log has them,
+//! raw and sealed, and stand here at the same LSNs. What it may take, and when it may be believed, is
+//! `proto`'s affair.
 //!
-//! The files are those of any journal, so that opening them as one is all that a take-over needs. Nothing is appended and
-//! no epoch claimed while it follows.
+//! The files are those of any journal, so that opening them as one is all that a take-over needs. Nothing is
+//! appended and no epoch claimed while it follows.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,21 +61,24 @@ struct State {
     superblock: LogSuperblock,
     /// Where the durable records end.
     end: Chain,
-    /// A sync failed, or an emptying was cut off: what the disk holds is known only after a new opening (rule 9).
+    /// A sync failed, or an emptying was cut off: what the disk holds is known only after a new opening (rule
+    /// 9).
     failed: Option<IoError>,
 }
 
 impl JournalFollower {
-    /// Makes the directory `root` of `parts`, with an empty log that begins at their start. Durable on return.
+    /// Makes the directory `root` of `parts`, with an empty log that begins at their start. Durable on
+    /// return.
     pub fn create(root: &Path, parts: &JournalInit) -> Result<(), JournalCreateError> {
         JournalPaths::of(root, JournalLayout::Directory).create_of(parts)
     }
 
-    /// Opens the journal at `root` to go on following. What a crash left behind the valid records is erased: the writer
-    /// has it and sends it again, and a remnant that checks would later be taken for a sign of damage before it.
+    /// Opens the journal at `root` to go on following. What a crash left behind the valid records is erased:
+    /// the writer has it and sends it again, and a remnant that checks would later be taken for a sign of
+    /// damage before it.
     ///
-    /// Refuses while the disk does not give what it has: this may be the only copy. See [`JournalFollower::damaged_below`] for one that is
-    /// damaged.
+    /// Refuses while the disk does not give what it has: this may be the only copy. See
+    /// [`JournalFollower::damaged_below`] for one that is damaged.
     pub fn open(root: &Path) -> Result<JournalFollower, JournalOpenError> {
         let place = JournalPaths::at(root);
         let lock = place.lock()?;
@@ -113,8 +117,8 @@ impl JournalFollower {
         if lost.is_none() && beyond > scan.end.lsn {
             log.erase(scan.end.lsn, limit).map_err(stored)?;
         }
-        // A sync that failed may have marked clean what the disk does not have, and what its records call durable was so at the
-        // client: whatever this disk is not known to have is written again.
+        // A sync that failed may have marked clean what the disk does not have, and what its records call
+        // durable was so at the client: whatever this disk is not known to have is written again.
         log.rewrite(superblock.stable.max(superblock.head.lsn), scan.end.lsn)
             .map_err(stored)?;
         log.sync().map_err(stored)?;
@@ -161,9 +165,9 @@ impl JournalFollower {
         self.state().end
     }
 
-    /// Damage was found when it was opened: the log had been durable up to here, and ends lower now. It is good for nothing but to
-    /// be begun anew ([`JournalFollower::restart`]); until then nothing behind the damage is touched, for whoever must save what
-    /// can be saved.
+    /// Damage was found when it was opened: the log had been durable up to here, and ends lower now. It is
+    /// good for nothing but to be begun anew ([`JournalFollower::restart`]); until then nothing behind the
+    /// damage is touched, for whoever must save what can be saved.
     pub fn damaged_below(&self) -> Option<Lsn> {
         self.damaged_below
     }
@@ -178,8 +182,8 @@ impl JournalFollower {
         Ok(self.views().store(view)?)
     }
 
-    /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are durable. Returns how many
-    /// there were.
+    /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are durable.
+    /// Returns how many there were.
     pub fn read_raw(&self, from: Lsn, into: &mut [u8]) -> Result<usize, LogError> {
         // The head does not move meanwhile.
         let state = self.state();
@@ -191,8 +195,8 @@ impl JournalFollower {
         Ok(there)
     }
 
-    /// Writes bytes of the log, whose place was checked, behind what is durable. They count with [`JournalFollower::flush`], which
-    /// must not come before a write that was refused has been repeated.
+    /// Writes bytes of the log, whose place was checked, behind what is durable. They count with
+    /// [`JournalFollower::flush`], which must not come before a write that was refused has been repeated.
     pub fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
         let state = self.state();
         state.check()?;
@@ -337,7 +341,8 @@ impl RecordLog for JournalFollower {
 mod tests {
     use super::*;
 
-    /// A sector that could not be read for a moment was taken for the end of the log, and all behind it was erased.
+    /// A sector that could not be read for a moment was taken for the end of the log, and all behind it was
+    /// erased.
     #[test]
     fn what_cannot_be_read_is_not_the_end() {
         let end = Chain {

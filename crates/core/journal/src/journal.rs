@@ -30,8 +30,8 @@ use crate::records;
 
 /// An open journal: one writer, any number of threads. Closed when dropped.
 ///
-/// A child of `fork` has neither the threads nor the links. There a journal appends nothing and waits for nothing
-/// ([`AppendError::Closed`]), and dropping it leaves lock, members and files to the parent.
+/// A child of `fork` has neither the threads nor the links. There a journal appends nothing and waits for
+/// nothing ([`AppendError::Closed`]), and dropping it leaves lock, members and files to the parent.
 pub struct Journal {
     mark: ForkMark,
     shared: Arc<JournalState>,
@@ -53,8 +53,8 @@ pub struct JournalStatus {
     pub reasons: Vec<Option<UncountedReason>>,
     /// The local disk's failure, if it failed.
     pub disk_error: Option<IoError>,
-    /// The error with which the system refuses to write a file of the journal at the moment (ENOSPC, say). It is tried
-    /// again until it succeeds; commits wait when the members' window is full.
+    /// The error with which the system refuses to write a file of the journal at the moment (ENOSPC, say). It
+    /// is tried again until it succeeds; commits wait when the members' window is full.
     pub disk_refused: Option<IoError>,
     /// Records appended in this reign.
     pub records: u64,
@@ -65,7 +65,8 @@ pub struct JournalStatus {
 }
 
 impl JournalStatus {
-    /// Why commits wait for the disk, and why each lender does not count. `None`: members acknowledge commits.
+    /// Why commits wait for the disk, and why each lender does not count. `None`: members acknowledge
+    /// commits.
     pub fn quorum_error(&self) -> Option<QuorumError> {
         let lenders = self.writer.lenders.iter().zip(&self.reasons);
         let why = |(lender, reason): (&JournalLenderStatus, &Option<UncountedReason>)| {
@@ -85,14 +86,15 @@ impl Journal {
         JournalPaths::of(root, JournalLayout::Directory).create(log_bytes)
     }
 
-    /// Recovers the journal at `root`, a directory or a log file, and starts a reign. Members join in the background:
-    /// until they have, commits wait for the local disk (see [`Journal::wait_for_members`]).
+    /// Recovers the journal at `root`, a directory or a log file, and starts a reign. Members join in the
+    /// background: until they have, commits wait for the local disk (see [`Journal::wait_for_members`]).
     pub fn open(root: &Path, config: JournalConfig) -> Result<(Journal, JournalRecovery), JournalOpenError> {
         Journal::open_and(root, config, &mut || Ok(()))
     }
 
-    /// The same; `complete` is called when the local log has everything and is synced, and before the members are released.
-    /// A crash before it is one of a recovery that will be done again; after it the log alone is enough.
+    /// The same; `complete` is called when the local log has everything and is synced, and before the members
+    /// are released. A crash before it is one of a recovery that will be done again; after it the log alone
+    /// is enough.
     pub fn open_and(
         root: &Path,
         config: JournalConfig,
@@ -101,7 +103,8 @@ impl Journal {
         Journal::open_locked(JournalPaths::at(root).lock()?, config, complete)
     }
 
-    /// The same, of a journal that the caller has locked ([`JournalPaths::lock`]): nobody else has had it since.
+    /// The same, of a journal that the caller has locked ([`JournalPaths::lock`]): nobody else has had it
+    /// since.
     pub fn open_locked(
         lock: JournalLock,
         config: JournalConfig,
@@ -142,14 +145,14 @@ impl Journal {
         open::check_copy(root, view, end, config)
     }
 
-    /// Gives the journal at `root`, which nobody may have open, a log of `log_bytes` (rounded up to whole pages). It is
-    /// recovered first, and must then hold no record: its user trims it before.
+    /// Gives the journal at `root`, which nobody may have open, a log of `log_bytes` (rounded up to whole
+    /// pages). It is recovered first, and must then hold no record: its user trims it before.
     pub fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Result<GrowReport, JournalGrowError> {
         open::grow(root, config, log_bytes)
     }
 
-    /// [`Log::append`], which says also what the next record chains to: what the server of a shared region needs to know of
-    /// a record, beside its payload, to find the next one at this node's members.
+    /// [`Log::append`], which says also what the next record chains to: what the server of a shared region
+    /// needs to know of a record, beside its payload, to find the next one at this node's members.
     pub fn append_linked(
         &self,
         kind: RecordKind,
@@ -205,17 +208,18 @@ impl Journal {
         }
     }
 
-    /// Writes everything to the local disk, releases the members, and ends the reign. After that the next opening needs
-    /// nobody. Dropping the journal does the same and tells nobody of an error.
+    /// Writes everything to the local disk, releases the members, and ends the reign. After that the next
+    /// opening needs nobody. Dropping the journal does the same and tells nobody of an error.
     ///
-    /// A shared journal's members keep what they hold: it may be all that the server can read of this node. See
-    /// [`Journal::leave`].
+    /// A shared journal's members keep what they hold: it may be all that the server can read of this node.
+    /// See [`Journal::leave`].
     pub fn close(mut self) -> Result<(), WaitError> {
         self.shut_down(Voter::Disk)
     }
 
-    /// Closes a shared journal after the server has written down that this node left: nobody will ask for it any more, and
-    /// its members are told to forget. `false`: the server lacks some of it, and so it was closed as any other.
+    /// Closes a shared journal after the server has written down that this node left: nobody will ask for it
+    /// any more, and its members are told to forget. `false`: the server lacks some of it, and so it was
+    /// closed as any other.
     pub fn leave(mut self) -> Result<bool, WaitError> {
         let kept = {
             let core = self.shared.core();
@@ -235,8 +239,8 @@ impl Journal {
             return Ok(());
         };
         if self.mark.is_child() {
-            // The threads are the parent's: their handles would be given back here, and waited for in vain. So are the links
-            // and the lock, which a last owner would give up.
+            // The threads are the parent's: their handles would be given back here, and waited for in vain.
+            // So are the links and the lock, which a last owner would give up.
             let _parents = ManuallyDrop::new((disk, keeper, Arc::clone(&self.shared)));
             return Err(WaitError::Closed);
         }
@@ -311,16 +315,16 @@ impl Journal {
         self.shared.copy.watch(waker);
     }
 
-    /// What the data lender in service has; `None`: there is none in service. To be said again every few moments, or it
-    /// counts as out of service.
+    /// What the data lender in service has; `None`: there is none in service. To be said again every few
+    /// moments, or it counts as out of service.
     pub fn set_replica_ack(&self, kept: Option<ReplicaAck>) {
         let mut core = self.shared.core();
         core.writer.on_replica_ack(kept, self.shared.now());
         self.shared.publish(&mut core);
     }
 
-    /// The server of a shared region keeps so much. A record that was appended here ends at `kept.end`; what was said before may
-    /// come after.
+    /// The server of a shared region keeps so much. A record that was appended here ends at `kept.end`; what
+    /// was said before may come after.
     pub fn set_server_ack(&self, kept: ServerAck) {
         let mut core = self.shared.core();
         core.writer.on_server_ack(kept, self.shared.now());
@@ -334,22 +338,23 @@ impl Journal {
         self.shared.core().writer.server_ack()
     }
 
-    /// The number of the view that would count if the server had it. [`Journal::newest_view`] is that view, or is about to be
-    /// a later one.
+    /// The number of the view that would count if the server had it. [`Journal::newest_view`] is that view,
+    /// or is about to be a later one.
     pub fn view_for_server(&self) -> Option<u64> {
         self.shared.core().writer.view_for_server()
     }
 
-    /// Whether what is appended to a shared journal may have to wait for its server alone: members do not count at the moment, or a
-    /// view waits for the server. Then it is to be sent the records before they are acknowledged.
+    /// Whether what is appended to a shared journal may have to wait for its server alone: members do not
+    /// count at the moment, or a view waits for the server. Then it is to be sent the records before they are
+    /// acknowledged.
     pub fn needs_server(&self) -> bool {
         let core = self.shared.core();
         let shared = core.writer.server_ack().is_some();
         shared && (!core.writer.counting() || core.writer.view_for_server().is_some())
     }
 
-    /// The server of a shared region says that it has fenced this node. Nothing is acknowledged from now on; what was not is
-    /// of unknown fate, and the server knows it.
+    /// The server of a shared region says that it has fenced this node. Nothing is acknowledged from now on;
+    /// what was not is of unknown fate, and the server knows it.
     pub fn set_fenced_by_server(&self) {
         let (seen, _) = self.newest_view().fence();
         self.on_replica_fenced(seen);
@@ -377,8 +382,9 @@ impl Journal {
         records::link_at(&self.shared.log, self.shared.head_link(), self.stable_link(), at)
     }
 
-    /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are stable. Returns how many
-    /// there were. They are what a log elsewhere needs to be the same; they can end within a record.
+    /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are stable.
+    /// Returns how many there were. They are what a log elsewhere needs to be the same; they can end within a
+    /// record.
     pub fn read_raw(&self, from: Lsn, into: &mut [u8]) -> Result<usize, LogError> {
         let state = self.state();
         if from < state.head || from > state.stable {

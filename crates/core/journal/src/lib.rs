@@ -3,8 +3,8 @@
 //! [`Journal::create`] makes a journal directory, [`Journal::open`] recovers it and starts a reign, and
 //! [`netram_proto::port::RecordLog`] is what one does with it: append, wait, read, trim.
 //!
-//! The decisions are `netram-proto`'s ([`netram_proto::journal::JournalWriter`], [`netram_proto::journal::Recovery`]); this
-//! crate moves bytes between a ring in memory, sockets and files.
+//! The decisions are `netram-proto`'s ([`netram_proto::journal::JournalWriter`],
+//! [`netram_proto::journal::Recovery`]); this crate moves bytes between a ring in memory, sockets and files.
 //!
 //! | module | idea |
 //! |---|---|

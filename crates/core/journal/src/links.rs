@@ -116,8 +116,8 @@ impl LenderLinks {
         self.slots.iter().any(|slot| slot.unflushed)
     }
 
-    /// Hands every frame that has arrived from lender `index` to the machine; `true`: there was one. One system call when
-    /// there is none.
+    /// Hands every frame that has arrived from lender `index` to the machine; `true`: there was one. One
+    /// system call when there is none.
     pub(crate) fn receive(
         &mut self,
         index: usize,

@@ -1,5 +1,5 @@
-//! The keeper: keeps time for the machine, brings lenders back, stores views, and polls the links while nobody waits for
-//! a commit.
+//! The keeper: keeps time for the machine, brings lenders back, stores views, and polls the links while
+//! nobody waits for a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,8 @@ use crate::reason::LinkFailure;
 /// How often the machine is told the time. Bounds how late a silent lender is noticed.
 const TICK: Duration = Duration::from_millis(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a closing waits for lenders, to tell them. Those that do not hear it keep a window until the journal is opened again or deleted.
+/// How long a closing waits for lenders, to tell them. Those that do not hear it keep a window until the
+/// journal is opened again or deleted.
 const CLOSE_NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Between looks while a closing waits.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_micros(200);
@@ -72,8 +73,9 @@ pub(crate) fn run(shared: &Arc<JournalState>, mut view_file: ViewFile) -> ViewFi
             if core.closed {
                 return view_file;
             }
-            // What lenders said waits in the sockets, perhaps since before a pause of this process: it comes before the clock.
-            // While a commit waits, its thread polls; two at it would only fight for the lock.
+            // What lenders said waits in the sockets, perhaps since before a pause of this process: it comes
+            // before the clock. While a commit waits, its thread polls; two at it would only fight for the
+            // lock.
             if let Some(_lead) = shared.waiting.lead() {
                 shared.pump(&mut core);
             }
@@ -125,8 +127,8 @@ fn announce(shared: &JournalState, before: &View, view: &View) {
 
 /// Stores the view that is pending, if it is due. `true`: it is stored.
 ///
-/// One that the system refuses stays pending. Until it is stored the old view and the new one must both hold a commit;
-/// whichever of the two a crash leaves in the file, its members have everything.
+/// One that the system refuses stays pending. Until it is stored the old view and the new one must both hold
+/// a commit; whichever of the two a crash leaves in the file, its members have everything.
 fn store(shared: &JournalState, view_file: &mut ViewFile, pending: &mut PendingView) -> bool {
     let Some(view) = &pending.view else { return false };
     if pending.due.is_some_and(|due| Instant::now() < due) {
@@ -198,8 +200,8 @@ fn start_connecting(shared: &Arc<JournalState>, index: usize) {
 }
 
 impl JournalState {
-    /// The journal is about to be closed: waits until each lender can be spoken to, or cannot. A journal that is closed as soon as it is open
-    /// has no link yet to lenders that have windows of its earlier reigns.
+    /// The journal is about to be closed: waits until each lender can be spoken to, or cannot. A journal that
+    /// is closed as soon as it is open has no link yet to lenders that have windows of its earlier reigns.
     pub(crate) fn connect_before_close(&self) {
         let until = Instant::now() + CLOSE_NOTICE_TIMEOUT;
         let mut core = self.core();
@@ -217,7 +219,8 @@ impl JournalState {
         }
     }
 
-    /// Tells the lenders that the journal is closed, and waits until those that can be spoken to have heard it.
+    /// Tells the lenders that the journal is closed, and waits until those that can be spoken to have heard
+    /// it.
     pub(crate) fn announce_close(&self, core: &mut Core) {
         let until = Instant::now() + CLOSE_NOTICE_TIMEOUT;
         core.writer.on_close();

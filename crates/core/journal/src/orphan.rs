@@ -1,10 +1,11 @@
-//! What an earlier process of a node of a shared region left in its directory: opened to offer the server what it lacks, and
-//! for nothing else.
+//! What an earlier process of a node of a shared region left in its directory: opened to offer the server
+//! what it lacks, and for nothing else.
 //!
-//! Opening it recovers it, as every opening does: local log and members, with the same proof. The members keep what they
-//! have: should this machine die too before the server has everything, it can still read them. So it does not matter who
-//! comes first. A server that fences the node afterwards finds the windows as they were; if it has begun before, its seal
-//! comes after any of ours, and the opening is refused ([`JournalOpenError::NodeFenced`]).
+//! Opening it recovers it, as every opening does: local log and members, with the same proof. The members
+//! keep what they have: should this machine die too before the server has everything, it can still read them.
+//! So it does not matter who comes first. A server that fences the node afterwards finds the windows as they
+//! were; if it has begun before, its seal comes after any of ours, and the opening is refused
+//! ([`JournalOpenError::NodeFenced`]).
 
 use std::path::Path;
 
@@ -25,7 +26,8 @@ pub struct OrphanJournal {
 }
 
 impl OrphanJournal {
-    /// Recovers the journal at `root`. Of `config` how members are reached counts, and `seal`, `patience`, `grace`, `accept_loss`.
+    /// Recovers the journal at `root`. Of `config` how members are reached counts, and `seal`, `patience`,
+    /// `grace`, `accept_loss`.
     pub fn open(
         root: &Path,
         config: &JournalConfig,
@@ -54,14 +56,15 @@ impl OrphanJournal {
         records::link_at(&self.files.log, self.head(), self.end, at)
     }
 
-    /// Calls `each` for every record from `from` (the head, or the `next` of a record) on, until it returns `false`.
+    /// Calls `each` for every record from `from` (the head, or the `next` of a record) on, until it returns
+    /// `false`.
     pub fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
         let start = records::link_at(&self.files.log, self.head(), self.end, from)?;
         records::read(&self.files.log, &self.files.sealer, start, self.end.lsn, each)
     }
 
-    /// The server keeps everything, and has written down that nothing more will come: the log is emptied, and the directory can
-    /// go: the server takes no journal twice.
+    /// The server keeps everything, and has written down that nothing more will come: the log is emptied, and
+    /// the directory can go: the server takes no journal twice.
     pub fn merged(mut self) -> Result<(), JournalOpenError> {
         self.files.store_head(self.end)
     }

@@ -7,9 +7,9 @@
 //! | `X/data.key` | `X.key` | the key that seals records before they leave this machine, mode 0600 |
 //! | `X/lock` | `X.lock` | locked by the one process that has the journal open; holds its number |
 //!
-//! The second layout is for programs to which a log is a file: they create it, name it, and delete it to be rid of
-//! it (the original RVM's interface). What the log's user keeps beside it ([`JournalPaths::table`], [`JournalPaths::settings`]) is
-//! named here too, so that a new log never meets an old one's table.
+//! The second layout is for programs to which a log is a file: they create it, name it, and delete it to be
+//! rid of it (the original RVM's interface). What the log's user keeps beside it ([`JournalPaths::table`],
+//! [`JournalPaths::settings`]) is named here too, so that a new log never meets an old one's table.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -54,7 +54,8 @@ pub struct JournalPaths {
 
 /// The right to write the journal at one place; given up when dropped, or with the process.
 ///
-/// A child of `fork` has a copy of the descriptor. It gives nothing up, and dropping the lock here gives it up all the same.
+/// A child of `fork` has a copy of the descriptor. It gives nothing up, and dropping the lock here gives it
+/// up all the same.
 #[derive(Debug)]
 pub struct JournalLock {
     file: File,
@@ -78,7 +79,8 @@ impl Drop for JournalLock {
 }
 
 impl JournalPaths {
-    /// The place of the journal at `root`, in the layout that is found there. Where nothing is, a directory is meant.
+    /// The place of the journal at `root`, in the layout that is found there. Where nothing is, a directory
+    /// is meant.
     pub fn at(root: &Path) -> JournalPaths {
         let directory = JournalPaths::of(root, JournalLayout::Directory);
         let beside = JournalPaths::of(root, JournalLayout::Beside);
@@ -149,11 +151,11 @@ impl JournalPaths {
         }
     }
 
-    /// Makes a new journal with a log of `log_bytes` (rounded up to whole pages), all of it written to the disk, so
-    /// that a full disk cannot stop a commit later.
+    /// Makes a new journal with a log of `log_bytes` (rounded up to whole pages), all of it written to the
+    /// disk, so that a full disk cannot stop a commit later.
     ///
-    /// What is there already is never touched, with one exception: beside a log file that is gone, the files that
-    /// belonged to it are replaced. Whoever deleted the log has deleted the journal.
+    /// What is there already is never touched, with one exception: beside a log file that is gone, the files
+    /// that belonged to it are replaced. Whoever deleted the log has deleted the journal.
     pub fn create(&self, log_bytes: u64) -> Result<JournalId, JournalCreateError> {
         let capacity = log_bytes.checked_next_multiple_of(LOG_ALIGN).unwrap_or(u64::MAX);
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) {
@@ -176,8 +178,8 @@ impl JournalPaths {
         self.create_directory(parts)
     }
 
-    /// A directory that is there must have no journal: it is empty, holds somebody's settings, or what a creation left that
-    /// was killed.
+    /// A directory that is there must have no journal: it is empty, holds somebody's settings, or what a
+    /// creation left that was killed.
     fn create_directory(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
         let new = match fs::create_dir(&self.root) {
             Ok(()) => true,
@@ -198,8 +200,8 @@ impl JournalPaths {
             .map_err(|error| self.failed(error))
     }
 
-    /// Whether the directory has nothing but what a creation makes before the log, and settings. A segment table is made
-    /// behind the log: where one is, a log has been lost, which nobody may forget by accident.
+    /// Whether the directory has nothing but what a creation makes before the log, and settings. A segment
+    /// table is made behind the log: where one is, a log has been lost, which nobody may forget by accident.
     fn is_free(&self) -> bool {
         let made = [
             self.lock_file(),
@@ -212,8 +214,8 @@ impl JournalPaths {
         entries.is_some_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| ours(entry.path()))))
     }
 
-    /// The log appears last and whole, under its name: until then there is no journal, and the next attempt begins
-    /// anew.
+    /// The log appears last and whole, under its name: until then there is no journal, and the next attempt
+    /// begins anew.
     fn create_files(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
         let mut options = OpenOptions::new();
         options
@@ -312,8 +314,8 @@ impl JournalPaths {
         })
     }
 
-    /// Whether a process has the journal open. Shared, so that an opening at this moment is not in the way of others who
-    /// only look; it may see itself refused for an instant.
+    /// Whether a process has the journal open. Shared, so that an opening at this moment is not in the way of
+    /// others who only look; it may see itself refused for an instant.
     pub fn is_locked(&self) -> Result<bool, JournalOpenError> {
         let file = self.open(self.lock_file(), false)?;
         Ok(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
@@ -359,10 +361,11 @@ fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the file `bytes` long, zeros behind what it has, all of its blocks written. Not durable before a sync.
+/// Makes the file `bytes` long, zeros behind what it has, all of its blocks written. Not durable before a
+/// sync.
 ///
-/// Blocks that are only allocated count as unwritten, and the sync that writes one first also changes the file system's
-/// own books: a third on top of every sync of a log's first lap, on ext4 with commits of 2 KiB.
+/// Blocks that are only allocated count as unwritten, and the sync that writes one first also changes the
+/// file system's own books: a third on top of every sync of a log's first lap, on ext4 with commits of 2 KiB.
 pub(crate) fn zero_up_to(file: &File, bytes: u64) -> io::Result<()> {
     let there = file.metadata()?.len();
     // At once and first: together on the disk, and a disk without room says so before anything is written.
@@ -381,8 +384,8 @@ pub(crate) fn zero_up_to(file: &File, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocates blocks. A signal to the calling thread may end it, and a file system may then give back what it had: with
-/// signals that come oftener than it takes, tried for ever it would never end.
+/// Allocates blocks. A signal to the calling thread may end it, and a file system may then give back what it
+/// had: with signals that come oftener than it takes, tried for ever it would never end.
 fn allocate_ahead(file: &File, bytes: u64) -> Result<(), Errno> {
     let mut tried = Err(Errno::INTR);
     for _ in 0..ALLOCATIONS_TRIED {

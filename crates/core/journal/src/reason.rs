@@ -1,6 +1,7 @@
 //! Why a lender does not count: one type, and the one place that turns it into words.
 //!
-//! A sentence names the cause, and the remedy where there is one. It does not name the lender, whose address stands before it.
+//! A sentence names the cause, and the remedy where there is one. It does not name the lender, whose address
+//! stands before it.
 
 use std::fmt;
 use std::io;
@@ -114,7 +115,8 @@ impl LinkFailure {
 }
 
 impl UncountedReason {
-    /// Why this lender does not count. `away`: why there is no link, as far as that is known. `None`: it counts.
+    /// Why this lender does not count. `away`: why there is no link, as far as that is known. `None`: it
+    /// counts.
     pub fn of(lender: &JournalLenderStatus, away: Option<&LinkFailure>) -> Option<UncountedReason> {
         // Of a member whose link was lost the other reasons are old.
         if lender.member && lender.link == LinkPhase::Ready {

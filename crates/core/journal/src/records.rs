@@ -36,7 +36,8 @@ pub(crate) fn link_at(
     }
 }
 
-/// Passes the records from `start` to `stable` to `each`, opened, until it says `false`. Returns where it stopped.
+/// Passes the records from `start` to `stable` to `each`, opened, until it says `false`. Returns where it
+/// stopped.
 pub(crate) fn read(
     log: &LogFile<DiskFile>,
     sealer: &RecordSealer,

@@ -1,9 +1,9 @@
-//! Sealing records: AES-256-GCM under a key that never leaves this machine, so that a lender holds ciphertext only and
-//! cannot make up a record that recovery would take.
+//! Sealing records: AES-256-GCM under a key that never leaves this machine, so that a lender holds ciphertext
+//! only and cannot make up a record that recovery would take.
 //!
-//! The nonce is the record's epoch and LSN. It never repeats: an epoch is durable before its first record, every
-//! opening takes a new one, and within an epoch an LSN is written once. The record's header (without lengths and CRC) is
-//! the associated data. About 80 ns for 128 B, 0.5 µs for 4 KiB.
+//! The nonce is the record's epoch and LSN. It never repeats: an epoch is durable before its first record,
+//! every opening takes a new one, and within an epoch an LSN is written once. The record's header (without
+//! lengths and CRC) is the associated data. About 80 ns for 128 B, 0.5 µs for 4 KiB.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -77,7 +77,8 @@ impl DataKey {
 }
 
 impl RecordSealer {
-    /// Encrypts the payload of `record` where it stands and puts the tag behind it. The header is written already.
+    /// Encrypts the payload of `record` where it stands and puts the tag behind it. The header is written
+    /// already.
     pub fn seal(&self, header: &RecordHeader, record: &mut [u8]) {
         assert!(header.sealed);
         let (front, rest) = record.split_at_mut(RECORD_HEADER_BYTES);
@@ -89,8 +90,8 @@ impl RecordSealer {
         rest[..SEAL_TAG_BYTES].copy_from_slice(tag.as_ref());
     }
 
-    /// Opens the payload of `record` into `plain`, which is overwritten. `None`: this is not what the journal's own
-    /// writer sealed.
+    /// Opens the payload of `record` into `plain`, which is overwritten. `None`: this is not what the
+    /// journal's own writer sealed.
     pub fn open<'a>(&self, header: &RecordHeader, record: &[u8], plain: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let payload = RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + header.payload;
         plain.clear();

@@ -1,9 +1,10 @@
-//! The ring: a piece of memory mapped twice in a row, so that every record lies in one slice however the ring wraps.
+//! The ring: a piece of memory mapped twice in a row, so that every record lies in one slice however the ring
+//! wraps.
 //!
-//! Two handles share it, and nobody else can touch its bytes: the [`RingAppender`] (under the journal's lock) writes new
-//! records and reads old ones to send them; the [`RingDrain`] (of whoever goes to the disk) reads what the disk lacks, without the
-//! lock, while the appender goes on. They never meet: the appender writes only from the tail on, and never so far that
-//! it would reach what the drain has not let go.
+//! Two handles share it, and nobody else can touch its bytes: the [`RingAppender`] (under the journal's lock)
+//! writes new records and reads old ones to send them; the [`RingDrain`] (of whoever goes to the disk) reads
+//! what the disk lacks, without the lock, while the appender goes on. They never meet: the appender writes
+//! only from the tail on, and never so far that it would reach what the drain has not let go.
 //!
 //! Beside it a word that the kernel wipes in children of this process, for [`crate::fork`].
 //!
@@ -31,8 +32,8 @@ struct RingBuffer {
     drained: AtomicU64,
 }
 
-// SAFETY: the memory is reached through `RingAppender` and `RingDrain` only, of which there is one each, and their methods keep
-// what is written apart from what is read (see there).
+// SAFETY: the memory is reached through `RingAppender` and `RingDrain` only, of which there is one each, and
+// their methods keep what is written apart from what is read (see there).
 unsafe impl Send for RingBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for RingBuffer {}
@@ -45,7 +46,8 @@ pub(crate) struct RingAppender(Arc<RingBuffer>);
 #[derive(Debug)]
 pub(crate) struct RingDrain(Arc<RingBuffer>);
 
-/// A word that is zero in a child of `fork`, whatever it was in the parent. `None`: this kernel wipes no page.
+/// A word that is zero in a child of `fork`, whatever it was in the parent. `None`: this kernel wipes no
+/// page.
 #[inline]
 pub(crate) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
     static WORD: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
@@ -53,9 +55,11 @@ pub(crate) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
         let (bytes, access) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a fresh mapping at an address of the kernel's choosing aliases nothing.
         let page = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }.ok()?;
-        // SAFETY: it is this page, which nobody else knows yet; the advice changes what a child of fork finds in it.
+        // SAFETY: it is this page, which nobody else knows yet; the advice changes what a child of fork finds
+        // in it.
         unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) }.ok()?;
-        // SAFETY: the page is never unmapped, is aligned for a word, and zeros are one. Only this reference is made of it.
+        // SAFETY: the page is never unmapped, is aligned for a word, and zeros are one. Only this reference
+        // is made of it.
         Some(unsafe { &*page.cast::<AtomicU64>() })
     })
 }
@@ -129,8 +133,9 @@ impl RingAppender {
         assert!(length as u64 <= self.room());
         let tail = self.0.tail.load(Ordering::Relaxed);
         let start = self.0.at(Lsn(tail));
-        // SAFETY: `length` is at most the capacity, so the bytes lie inside the double mapping. They are free: at or
-        // above the tail, which the drain does not read past, and no slice of `read` is alive beside `&mut self`.
+        // SAFETY: `length` is at most the capacity, so the bytes lie inside the double mapping. They are
+        // free: at or above the tail, which the drain does not read past, and no slice of `read` is alive
+        // beside `&mut self`.
         let bytes = unsafe { slice::from_raw_parts_mut(start, length) };
         fill(bytes);
         // Release: whoever sees the new tail sees the bytes.
@@ -145,8 +150,8 @@ impl RingAppender {
             return None;
         }
         let start = self.0.at(at);
-        // SAFETY: `length` is at most the capacity; the bytes are below the tail and less than a ring behind it, so they
-        // are written, and only `append`, which needs `&mut self`, could overwrite them.
+        // SAFETY: `length` is at most the capacity; the bytes are below the tail and less than a ring behind
+        // it, so they are written, and only `append`, which needs `&mut self`, could overwrite them.
         Some(unsafe { slice::from_raw_parts(start, length) })
     }
 }
@@ -163,8 +168,8 @@ impl RingDrain {
         assert!(from <= end && end.0 <= self.0.tail.load(Ordering::Acquire));
         let start = self.0.at(from);
         let length = (end.0 - from.0) as usize;
-        // SAFETY: the bytes between the drain and the tail are written, at most a ring long, and the appender writes
-        // none of them before `let_go`, which needs `&mut self`, has been called.
+        // SAFETY: the bytes between the drain and the tail are written, at most a ring long, and the appender
+        // writes none of them before `let_go`, which needs `&mut self`, has been called.
         unsafe { slice::from_raw_parts(start, length) }
     }
 

@@ -1,4 +1,5 @@
-//! A commit costs no heap allocation: not the committing thread, nor the lender, the disk thread or the keeper.
+//! A commit costs no heap allocation: not the committing thread, nor the lender, the disk thread or the
+//! keeper.
 //!
 //! A test binary of its own: the counting allocator sees every thread of the process.
 

@@ -1,8 +1,8 @@
-//! Sentences on the standard error of a program that is not ours. It may be a pipe whose reader has gone, or that nobody
-//! reads: that must neither end the program (SIGPIPE) nor hold it up.
+//! Sentences on the standard error of a program that is not ours. It may be a pipe whose reader has gone, or
+//! that nobody reads: that must neither end the program (SIGPIPE) nor hold it up.
 //!
-//! These functions allocate nothing, take no lock and need no thread: whoever speaks may serve the allocator, handle a signal, or be the
-//! only thread of a child that was forked.
+//! These functions allocate nothing, take no lock and need no thread: whoever speaks may serve the allocator,
+//! handle a signal, or be the only thread of a child that was forked.
 
 use std::fmt::{Arguments, Write as _};
 use std::io::IoSlice;
@@ -40,8 +40,8 @@ pub fn try_write_bytes(output: impl AsFd, line: &[u8], within: Duration) -> bool
     is_writable(output, Instant::now() + within) && put(output, line).is_ok()
 }
 
-/// Whether the output takes something by then. A pipe without a reader says that there is an error, and a full
-/// one says nothing.
+/// Whether the output takes something by then. A pipe without a reader says that there is an error, and a
+/// full one says nothing.
 fn is_writable(output: BorrowedFd<'_>, until: Instant) -> bool {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -58,7 +58,8 @@ fn is_writable(output: BorrowedFd<'_>, until: Instant) -> bool {
     }
 }
 
-/// Another process may have filled the pipe since: then this does not wait for it, as far as the system knows how.
+/// Another process may have filled the pipe since: then this does not wait for it, as far as the system knows
+/// how.
 fn put(output: BorrowedFd<'_>, line: &[u8]) -> Result<usize, Errno> {
     if fstat(output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {
         match pwritev2(output, &[IoSlice::new(line)], HERE, ReadWriteFlags::NOWAIT) {
@@ -116,7 +117,8 @@ mod tests {
         assert_eq!(all.len(), 25 + LINE_BYTES_MAX + 9);
     }
 
-    /// Written all the same, the one would kill a program that takes SIGPIPE as it comes, and the other would wait for ever.
+    /// Written all the same, the one would kill a program that takes SIGPIPE as it comes, and the other would
+    /// wait for ever.
     #[test]
     fn a_pipe_that_nobody_reads_is_left_alone() {
         let (reader, writer) = pipe().unwrap();

@@ -1,9 +1,9 @@
 //! Log lines that hold nobody up.
 //!
-//! A service must go on whatever becomes of its standard error: a pipe that nobody reads, a pipe whose reader has gone, a
-//! full disk. So a thread of its own writes the lines. Whoever has something to say puts it into a queue and goes on. Lines
-//! that find the queue full, and lines that could not be written, are dropped and counted; the count is the next line that
-//! can be written.
+//! A service must go on whatever becomes of its standard error: a pipe that nobody reads, a pipe whose reader
+//! has gone, a full disk. So a thread of its own writes the lines. Whoever has something to say puts it into
+//! a queue and goes on. Lines that find the queue full, and lines that could not be written, are dropped and
+//! counted; the count is the next line that can be written.
 //!
 //! A process may die of what it has just said. Such a line is [`Lines::urgent`]: who says it waits until it
 //! is written, for a while. Once that was in vain nobody waits again before something has been written.
@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 
 pub use direct::{try_write_bytes, try_write_line};
 
-/// Lines that wait to be written. The thread is late by that many at most, where writing is slow; more would be old news.
+/// Lines that wait to be written. The thread is late by that many at most, where writing is slow; more would
+/// be old news.
 const WAITING_MAX: usize = 1024;
 
 /// How often a full queue is tried again before the end.

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
-/// Directories where libraries are looked for, relative to the running program's: built beside it, or installed.
+/// Directories where libraries are looked for, relative to the running program's: built beside it, or
+/// installed.
 const LIBRARY_DIRECTORIES: [&str; 3] = ["", "../lib/netram", "../lib"];
 
 /// Why a program or a library was not found.
@@ -55,8 +56,8 @@ fn system(what: impl fmt::Display) -> impl FnOnce(io::Error) -> FindError {
     }
 }
 
-/// The absolute path of a library that netram has programs load: the file that the environment variable names, or the
-/// one that is built beside this program or installed with it.
+/// The absolute path of a library that netram has programs load: the file that the environment variable
+/// names, or the one that is built beside this program or installed with it.
 ///
 /// # Errors
 ///
@@ -109,7 +110,8 @@ pub fn this_program() -> io::Result<PathBuf> {
     fs::read_link(link)
 }
 
-/// Asks the kernel to kill this process when the thread that started it ends: no child process is left behind.
+/// Asks the kernel to kill this process when the thread that started it ends: no child process is left
+/// behind.
 ///
 /// # Errors
 ///

@@ -70,8 +70,8 @@ hex_id!(
     Incarnation, u64, 16
 );
 hex_id!(
-    /// Names the deposits of one process's arena, the same at each of its lenders; random, drawn when the arena is made, and
-    /// by a child anew.
+    /// Names the deposits of one process's arena, the same at each of its lenders; random, drawn when the
+    /// arena is made, and by a child anew.
     DepositId, u128, 32
 );
 

@@ -1,7 +1,7 @@
 //! Faults that the simulator's own test switches on, one at a time, to show that the simulator finds them.
 //!
-//! Each is one line of a machine gone wrong. Without the crate feature `planted` the type is empty, [`FaultSwitch::is`]
-//! is `false` at compile time, and no trace of this is left in a build.
+//! Each is one line of a machine gone wrong. Without the crate feature `planted` the type is empty,
+//! [`FaultSwitch::is`] is `false` at compile time, and no trace of this is left in a build.
 
 /// One planted fault. The number in brackets is the rule of `docs/failure-model.md` that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,8 @@ pub enum PlantedFault {
     FlushedBeforeSync,
     /// (12) A replica is called whole before its log has reached what its blocks may show.
     ReplicaWholeTooEarly,
-    /// (12) A restore is content with some of the members, or with windows that begin above the replica's end.
+    /// (12) A restore is content with some of the members, or with windows that begin above the replica's
+    /// end.
     RestoreUnproven,
     /// (12) A restore seals a member before it asks who had sealed it.
     FencedBeforeProbe,
@@ -92,13 +93,15 @@ pub enum PlantedFault {
     OldBlocksGiven,
     /// (14) An owner gives slots that were asked back up while pages are in them.
     SlotsBeforePages,
-    /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them for another one.
+    /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them
+    /// for another one.
     GivenUpIsCounted,
     /// (0) A page is asked of a lender that is late, and of nobody else although another one has it.
     LateAwaited,
     /// (17) A call that the system refused is taken for a failed sync.
     RefusalIsFinal,
-    /// (17) Recovery removes a file that was made since the checkpoint, and makes it anew from records: it has none of bytes that were not recorded.
+    /// (17) Recovery removes a file that was made since the checkpoint, and makes it anew from records: it
+    /// has none of bytes that were not recorded.
     UnrecordedRemoved,
     /// (17) A thread that upholds a promise ends at the first refusal.
     ServiceThreadEnds,
@@ -128,9 +131,11 @@ pub enum PlantedFault {
     StallAllowed,
     /// (18) An opening claims and seals before it has asked whether it can succeed.
     FenceBeforeProof,
-    /// (23) Lenders free what a deleted log did not have: the log may have been a copy, and its original needs it.
+    /// (23) Lenders free what a deleted log did not have: the log may have been a copy, and its original
+    /// needs it.
     HoldingsForgotten,
-    /// (0) The clock by which a node of a shared region counts its lease stands still while its machine sleeps.
+    /// (0) The clock by which a node of a shared region counts its lease stands still while its machine
+    /// sleeps.
     SleepStopsClock,
     /// (0) A node of a shared region believes in a link to its server, however long that has been silent.
     SilenceTrusted,

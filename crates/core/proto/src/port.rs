@@ -1,4 +1,5 @@
-//! The two things that layer 1 (`rvm`, later `disk` and `shared`) sees of the world: a [`RecordLog`] and a [`StorageFile`].
+//! The two things that layer 1 (`rvm`, later `disk` and `shared`) sees of the world: a [`RecordLog`] and a
+//! [`StorageFile`].
 //!
 //! `netram-journal` implements them with sockets and real files, `netram-sim` with a virtual network, clock
 //! and disk. Code written against these traits runs unchanged in both.
@@ -85,8 +86,8 @@ pub trait StorageFile {
     /// Writes all of `bytes` at `offset`. Not durable before [`StorageFile::sync`].
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError>;
     /// Makes everything written before durable (`fdatasync`). After an error nothing written since the last
-    /// good sync may be believed to be on the disk, and a later good sync does not change that. A sync that a signal
-    /// interrupted (EINTR) is the exception: it is called again.
+    /// good sync may be believed to be on the disk, and a later good sync does not change that. A sync that a
+    /// signal interrupted (EINTR) is the exception: it is called again.
     fn sync(&self) -> Result<(), IoError>;
 }
 
@@ -169,7 +170,8 @@ pub enum AppendError {
         /// Bytes the log can hold.
         capacity: u64,
     },
-    /// A sync of the local log failed, or its writes for too long; the journal is read-only. Reopen it to recover.
+    /// A sync of the local log failed, or its writes for too long; the journal is read-only. Reopen it to
+    /// recover.
     DiskFailed(IoError),
     /// The journal was closed (or, in the simulator, its process has crashed).
     Closed,
@@ -283,8 +285,8 @@ pub struct LogState {
     pub head: Lsn,
     /// Everything below is on the local disk, and acknowledged.
     pub stable: Lsn,
-    /// Everything below is held as the commit rule demands, or on the local disk; of a node of a shared region: or kept by its
-    /// server.
+    /// Everything below is held as the commit rule demands, or on the local disk; of a node of a shared
+    /// region: or kept by its server.
     pub acked: Lsn,
     /// Where the next record goes.
     pub tail: Lsn,
@@ -315,8 +317,8 @@ pub trait RecordLog {
     /// Where the log stands now.
     fn state(&self) -> LogState;
 
-    /// Calls `each` for every record from `from` (the head, or the `next` of a record) to the stable LSN, until
-    /// `each` returns `false`. Returns where it stopped: the start of the first record not passed.
+    /// Calls `each` for every record from `from` (the head, or the `next` of a record) to the stable LSN,
+    /// until `each` returns `false`. Returns where it stopped: the start of the first record not passed.
     fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError>;
 
     /// Gives up everything below `head`, which must be at most the stable LSN and the start of a record.

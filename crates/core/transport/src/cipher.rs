@@ -1,9 +1,10 @@
 //! What protects packets after the handshake: Noise's transport phase, in place.
 //!
-//! The bytes are those of the Noise specification: AES-256-GCM, the nonce four zero bytes and the packet's number, high
-//! byte first. `snow` makes the same, from one buffer into another; here a packet is sealed where it waits for the socket
-//! and opened where the socket put it, which saves a copy at either end: of 60 KiB, 1 µs beside the 7 of sealing while all of
-//! it is in the cache. A test has `snow` read and write the other end.
+//! The bytes are those of the Noise specification: AES-256-GCM, the nonce four zero bytes and the packet's
+//! number, high byte first. `snow` makes the same, from one buffer into another; here a packet is sealed
+//! where it waits for the socket and opened where the socket put it, which saves a copy at either end: of 60
+//! KiB, 1 µs beside the 7 of sealing while all of it is in the cache. A test has `snow` read and write the
+//! other end.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use zeroize::Zeroizing;
@@ -66,8 +67,8 @@ impl DuplexCipher {
         self.ours.pass();
     }
 
-    /// Opens `sealed` where it stands: the packet is its first bytes, as many as are returned. What does not open is
-    /// of no use afterwards, and the next packet may be tried in its place.
+    /// Opens `sealed` where it stands: the packet is its first bytes, as many as are returned. What does not
+    /// open is of no use afterwards, and the next packet may be tried in its place.
     pub(crate) fn open(&mut self, sealed: &mut [u8]) -> Result<usize, DecryptError> {
         let opened = self
             .theirs

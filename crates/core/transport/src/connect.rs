@@ -1,5 +1,5 @@
-//! The client's end of the handshake. Blocks, with a deadline: used when a journal is opened and by the thread
-//! that brings lenders back, never on the way of a commit.
+//! The client's end of the handshake. Blocks, with a deadline: used when a journal is opened and by the
+//! thread that brings lenders back, never on the way of a commit.
 
 use std::io;
 use std::net::SocketAddr;
@@ -108,7 +108,8 @@ fn judge(reply: Preamble, mode: u8) -> Result<(), ConnectError> {
         (preamble::STATUS_SECURE_REQUIRED, MODE_PLAIN, _) => Err(ConnectError::SecureRequired),
         (preamble::STATUS_INSECURE_REQUIRED, MODE_NOISE, _) => Err(ConnectError::InsecureRequired),
         (preamble::STATUS_OK, ours, theirs) if ours == theirs => Ok(()),
-        // A lender, or somebody in between, that says "fine, in the clear" to a client with a key gets nothing.
+        // A lender, or somebody in between, that says "fine, in the clear" to a client with a key gets
+        // nothing.
         (preamble::STATUS_OK, MODE_NOISE, MODE_PLAIN) => Err(ConnectError::InsecureRequired),
         (preamble::STATUS_OK, MODE_PLAIN, MODE_NOISE) => Err(ConnectError::SecureRequired),
         _ => Err(ConnectError::NotNetram),

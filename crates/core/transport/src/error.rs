@@ -31,7 +31,8 @@ pub enum LinkError {
     },
 }
 
-/// Why a lender did not accept a connection. Log it and drop the [`PendingHandshake`](crate::PendingHandshake).
+/// Why a lender did not accept a connection. Log it and drop the
+/// [`PendingHandshake`](crate::PendingHandshake).
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The client has another key, or something on the way changed the handshake.
@@ -79,7 +80,8 @@ pub enum ConnectError {
         /// What the system's resolver said.
         source: io::Error,
     },
-    /// No name server has answered in the time given, and no address of the name is known from before. Retry later.
+    /// No name server has answered in the time given, and no address of the name is known from before. Retry
+    /// later.
     #[error(
         "no name server answers for {name}: give the address in digits, or see to the machine's name servers"
     )]

@@ -58,7 +58,8 @@ fn key() -> &'static Arc<Security> {
     KEY.get_or_init(|| Arc::new(Security::Key(ClusterKey::generate())))
 }
 
-/// A stranger in its handshake, with a lender that wants the cluster's key or not (the first byte). Nobody without the key is let in.
+/// A stranger in its handshake, with a lender that wants the cluster's key or not (the first byte). Nobody
+/// without the key is let in.
 pub fn handshake(bytes: &[u8]) {
     let Some((how, bytes)) = bytes.split_first() else {
         return;
@@ -98,7 +99,8 @@ pub fn handshake_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Packets over a link in the clear: each is as long as it says and lies where it was sent, and the first that cannot be ends the link.
+/// Packets over a link in the clear: each is as long as it says and lies where it was sent, and the first
+/// that cannot be ends the link.
 pub fn packets(bytes: &[u8]) {
     let mut link = Link::new(connected(bytes), "a fuzzer".into(), Cipher::Plain);
     let mut rest = bytes;

@@ -13,7 +13,8 @@ use socket2::Socket;
 /// Bytes of an interface's name (Linux: 16 with the closing zero).
 const INTERFACE_BYTES_MAX: usize = 15;
 
-/// Where appends are multicast: `239.1.2.3:7421`, or `239.1.2.3:7421%eth1` for a machine with several networks.
+/// Where appends are multicast: `239.1.2.3:7421`, or `239.1.2.3:7421%eth1` for a machine with several
+/// networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastGroup {
     /// The group's address and port.

@@ -1,5 +1,5 @@
-//! Connections to several addresses at once, of which the first that comes about counts: an address that does not answer costs
-//! the others a fraction of a second, not their time.
+//! Connections to several addresses at once, of which the first that comes about counts: an address that does
+//! not answer costs the others a fraction of a second, not their time.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,9 +1,9 @@
 //! Byte links between clients and lenders: connected, authenticated, encrypted, non-blocking.
 //!
 //! A [`Link`] moves *packets*; one packet is one protocol frame, whose meaning belongs to `netram-proto`.
-//! Clients [`connect`]; lenders [`Listener::bind`] and drive each [`PendingHandshake`] handshake from their one thread.
-//! With a [`ClusterKey`] every link is encrypted and both ends are proven to hold the key; without one
-//! ([`Security::Insecure`]) only local addresses are served.
+//! Clients [`connect`]; lenders [`Listener::bind`] and drive each [`PendingHandshake`] handshake from their
+//! one thread. With a [`ClusterKey`] every link is encrypted and both ends are proven to hold the key;
+//! without one ([`Security::Insecure`]) only local addresses are served.
 //!
 //! Life of a link, client on the left:
 //!

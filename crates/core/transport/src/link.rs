@@ -104,8 +104,8 @@ impl Link {
         })
     }
 
-    /// Queues a packet like [`send`](Self::send), without a system call: for answers that go out together with
-    /// one [`flush`](Self::flush).
+    /// Queues a packet like [`send`](Self::send), without a system call: for answers that go out together
+    /// with one [`flush`](Self::flush).
     pub fn queue(&mut self, parts: &[&[u8]]) -> Result<(), LinkError> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         assert!(
@@ -173,8 +173,8 @@ impl Link {
         }
     }
 
-    /// Whether [`receive`](Self::receive) can return something without asking the socket. Before sleeping this
-    /// must be `false`: the kernel does not tell of bytes that have left it.
+    /// Whether [`receive`](Self::receive) can return something without asking the socket. Before sleeping
+    /// this must be `false`: the kernel does not tell of bytes that have left it.
     pub fn has_buffered(&self) -> bool {
         !matches!(self.buffered(), Ok(None))
     }

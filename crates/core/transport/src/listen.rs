@@ -20,8 +20,8 @@ use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue,
 
 /// How long a stranger may take to become a link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Strangers in their handshake at one time, per listener. Each holds a socket and at most a few KiB; one more
-/// is closed at once, and its client retries.
+/// Strangers in their handshake at one time, per listener. Each holds a socket and at most a few KiB; one
+/// more is closed at once, and its client retries.
 pub const PENDING_MAX: usize = 1024;
 /// Surplus connections closed in one [`Listener::accept`], so that a flood does not hold up the lender.
 const REFUSALS_MAX: usize = 64;
@@ -35,8 +35,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `address`. Without a key only local addresses are served, and only this user. A Unix socket file
-    /// left by a dead process is replaced.
+    /// Listens at `address`. Without a key only local addresses are served, and only this user. A Unix socket
+    /// file left by a dead process is replaced.
     pub fn bind(address: &NetAddress, security: Security) -> Result<Listener, ListenError> {
         let secure = !matches!(security, Security::Insecure);
         let reach = ListenScope {
@@ -271,8 +271,8 @@ impl PendingHandshake {
         Ok(Link::new(socket, std::mem::take(&mut self.peer), cipher))
     }
 
-    /// Receives until `wanted` bytes are here, never more: what follows belongs to the link. `true`: they are,
-    /// and the next step starts with an empty buffer.
+    /// Receives until `wanted` bytes are here, never more: what follows belongs to the link. `true`: they
+    /// are, and the next step starts with an empty buffer.
     fn fill(&mut self, wanted: usize) -> Result<bool, HandshakeError> {
         let socket = self.socket.as_ref().ok_or(HandshakeError::CutOff)?;
         while self.filled < wanted {

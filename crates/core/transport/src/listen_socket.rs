@@ -23,7 +23,8 @@ pub struct ListenScope {
     pub other_users: bool,
 }
 
-/// A bound, listening, non-blocking socket. Wait for it to be readable, then [`accept`](Self::accept) until `None`.
+/// A bound, listening, non-blocking socket. Wait for it to be readable, then [`accept`](Self::accept) until
+/// `None`.
 pub struct ListenSocket {
     socket: OwnedFd,
     address: NetAddress,
@@ -85,8 +86,8 @@ impl ListenSocket {
         &self.address
     }
 
-    /// The next connection and who it is, or `None` when nobody waits. The socket is non-blocking. Errors concern this
-    /// process (no more file descriptors) and pass; wait a little before the next call.
+    /// The next connection and who it is, or `None` when nobody waits. The socket is non-blocking. Errors
+    /// concern this process (no more file descriptors) and pass; wait a little before the next call.
     pub fn accept(&self) -> io::Result<Option<(OwnedFd, String)>> {
         for _ in 0..ABORTED_MAX {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

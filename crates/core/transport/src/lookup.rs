@@ -1,8 +1,9 @@
-//! Look-ups of names. The system's resolver blocks for as long as a name server keeps silent, and cannot be interrupted: so each
-//! look-up has a thread of its own, one for each family, and whoever asks waits no longer than he likes.
+//! Look-ups of names. The system's resolver blocks for as long as a name server keeps silent, and cannot be
+//! interrupted: so each look-up has a thread of its own, one for each family, and whoever asks waits no
+//! longer than he likes.
 //!
-//! The addresses that a name had are remembered, and given while its look-up is under way: a lender is not away because a name
-//! server is.
+//! The addresses that a name had are remembered, and given while its look-up is under way: a lender is not
+//! away because a name server is.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use crate::sys::{self, IpFamily, NoAddressError};
 
-/// Names whose addresses are remembered. They come from settings and views: more are a program that makes them up.
+/// Names whose addresses are remembered. They come from settings and views: more are a program that makes
+/// them up.
 const NAMES_MAX: usize = 1024;
 
 type LookupResult = Result<Vec<IpAddr>, NoAddressError>;

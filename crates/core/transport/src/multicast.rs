@@ -1,15 +1,17 @@
 //! Datagrams to a multicast group: the sockets, and the sealing of datagrams.
 //!
-//! A client's [`Caster`] cuts appends into datagrams, seals them under its channel's key and sends each once; every
-//! lender's [`Ear`] that was given the key opens them. What a datagram means is `netram_proto::multicast`'s; that one is lost,
-//! doubled or late is expected, and nothing here waits or repeats.
+//! A client's [`Caster`] cuts appends into datagrams, seals them under its channel's key and sends each once;
+//! every lender's [`Ear`] that was given the key opens them. What a datagram means is
+//! `netram_proto::multicast`'s; that one is lost, doubled or late is expected, and nothing here waits or
+//! repeats.
 //!
-//! Every datagram is encrypted and authenticated, also where links are not (`--insecure`): the key travels over a link that
-//! does not leave the machine there. A key is one sender's: its datagrams are numbered, the number is the nonce, and a
-//! process makes its keys anew, so that no number is ever used twice under one. Whoever was given the key could send
-//! under it; what that means is in `docs/protocol.md`.
+//! Every datagram is encrypted and authenticated, also where links are not (`--insecure`): the key travels
+//! over a link that does not leave the machine there. A key is one sender's: its datagrams are numbered, the
+//! number is the nonce, and a process makes its keys anew, so that no number is ever used twice under one.
+//! Whoever was given the key could send under it; what that means is in `docs/protocol.md`.
 //!
-//! What does not open is dropped without an answer and counted, and answers never go to where a datagram came from.
+//! What does not open is dropped without an answer and counted, and answers never go to where a datagram came
+//! from.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -36,23 +38,27 @@ use zeroize::{Zeroize, Zeroizing};
 pub use crate::group::{MulticastGroup, MulticastGroupError};
 use crate::sys::{self, BATCH};
 
-/// Bytes of a datagram on an ordinary Ethernet (1,500 bytes), unless it is told: whole, with room for a tunnel's header.
+/// Bytes of a datagram on an ordinary Ethernet (1,500 bytes), unless it is told: whole, with room for a
+/// tunnel's header.
 pub const DATAGRAM_BYTES_ETHERNET: usize = 1400;
 /// What an ordinary Ethernet's packets hold.
 const ETHERNET_BYTES: usize = 1500;
 /// Headers of IP and UDP.
 const PACKET_HEADER_BYTES: usize = 28;
-/// Bytes handed to the kernel with one call: the most that a packet of IP could hold, because the kernel cuts it only on its way
-/// out.
+/// Bytes handed to the kernel with one call: the most that a packet of IP could hold, because the kernel cuts
+/// it only on its way out.
 const TRAIN_BYTES_MAX: usize = 65_535 - PACKET_HEADER_BYTES;
 /// Datagrams in it (the kernel's UDP_MAX_SEGMENTS).
 const TRAIN_DATAGRAMS_MAX: usize = 64;
-/// A datagram's place in the receiving buffer. One more than the longest: a longer datagram is cut, and then does not open.
+/// A datagram's place in the receiving buffer. One more than the longest: a longer datagram is cut, and then
+/// does not open.
 const SLOT_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
-/// What a receiving socket asks the kernel to keep for it, and a sending one. The kernel gives less where it is told to.
+/// What a receiving socket asks the kernel to keep for it, and a sending one. The kernel gives less where it
+/// is told to.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 const SEND_BUFFER_BYTES: usize = 1 << 20;
-/// Datagrams do not leave the network segment, unless it is told: a router that forwards them would be a leak.
+/// Datagrams do not leave the network segment, unless it is told: a router that forwards them would be a
+/// leak.
 pub const TTL_DEFAULT: u8 = 1;
 
 /// A channel's key.
@@ -134,8 +140,8 @@ pub struct MulticastSender {
 }
 
 impl MulticastSender {
-    /// Opens a socket that sends to `group`, in datagrams of at most `datagram_bytes`; `None`: as long as the network there
-    /// carries whole.
+    /// Opens a socket that sends to `group`, in datagrams of at most `datagram_bytes`; `None`: as long as the
+    /// network there carries whole.
     pub fn open(
         group: &MulticastGroup,
         datagram_bytes: Option<usize>,
@@ -155,7 +161,8 @@ impl MulticastSender {
         // Of the interface; what lies behind it is not asked.
         let datagram_bytes = match datagram_bytes {
             Some(bytes) => bytes,
-            // Asked for the way of the connected socket, the kernel has been seen to answer for another interface.
+            // Asked for the way of the connected socket, the kernel has been seen to answer for another
+            // interface.
             None => fitting(match &group.interface {
                 Some(name) => sys::interface_mtu(&socket, name)?,
                 None => sys::path_mtu(&socket)?,
@@ -190,8 +197,9 @@ impl MulticastSender {
         self.datagram_bytes
     }
 
-    /// What a lender needs to listen to channel `number`. A higher number than the present one begins another channel,
-    /// with a key of its own; a lower one is an invitation that came too late, and gets the present channel.
+    /// What a lender needs to listen to channel `number`. A higher number than the present one begins another
+    /// channel, with a key of its own; a lower one is an invitation that came too late, and gets the present
+    /// channel.
     pub fn invite(&mut self, number: u32) -> ChannelInvite {
         if number > self.number {
             self.secret.zeroize();
@@ -219,8 +227,8 @@ impl MulticastSender {
         self.sealed >= CHANNEL_DATAGRAMS_MAX || self.sealed_bytes >= CHANNEL_BYTES_MAX
     }
 
-    /// Sends an append: `header`, and `body`, the bytes of the log from its LSN. About 0.3 µs a datagram for the sealing, and
-    /// a system call for as many as 64 KiB hold.
+    /// Sends an append: `header`, and `body`, the bytes of the log from its LSN. About 0.3 µs a datagram for
+    /// the sealing, and a system call for as many as 64 KiB hold.
     pub fn send(&mut self, header: &FrameHeader, body: &[u8]) -> SendCounts {
         let mut outcome = SendCounts::default();
         let mut rest = body;
@@ -228,7 +236,8 @@ impl MulticastSender {
         for (header, bytes) in fragment_append(*header, body.len(), self.datagram_bytes) {
             let (piece, behind) = rest.split_at(bytes);
             rest = behind;
-            // Twice the bound is never reached: the machine is asked for another channel at once, in between frames.
+            // Twice the bound is never reached: the machine is asked for another channel at once, in between
+            // frames.
             assert!(self.sealed < 2 * CHANNEL_DATAGRAMS_MAX);
             // Only the last is shorter than its place.
             length = self.seal(&header, piece, length);
@@ -269,7 +278,8 @@ impl MulticastSender {
                     outcome.sent += count;
                     return;
                 }
-                // The way out does not take what is to be cut (a tunnel, a card without checksums): not now, not later.
+                // The way out does not take what is to be cut (a tunnel, a card without checksums): not now,
+                // not later.
                 Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP) => {
                     self.segments = false;
                     // Where it fails, no datagram passes either, and each is counted.
@@ -290,8 +300,8 @@ impl MulticastSender {
     }
 }
 
-/// Bytes of a datagram where packets of `mtu` bytes pass whole. More than an Ethernet's is believed: a network of jumbo frames has
-/// them everywhere, and whoever does not get them is served over its link.
+/// Bytes of a datagram where packets of `mtu` bytes pass whole. More than an Ethernet's is believed: a
+/// network of jumbo frames has them everywhere, and whoever does not get them is served over its link.
 fn fitting(mtu: usize) -> usize {
     let whole = mtu.saturating_sub(PACKET_HEADER_BYTES);
     let most = if mtu <= ETHERNET_BYTES {
@@ -405,8 +415,9 @@ impl MulticastReceiver {
         &self.group
     }
 
-    /// Hears the channel of `tune` from now on, for `listener`, and no other channel for it. Who listened to it before does
-    /// no longer: it is the same client's earlier connection. `false`: a channel of that name has another key.
+    /// Hears the channel of `tune` from now on, for `listener`, and no other channel for it. Who listened to
+    /// it before does no longer: it is the same client's earlier connection. `false`: a channel of that name
+    /// has another key.
     pub fn listen(&mut self, tune: &ChannelInvite, listener: usize) -> bool {
         if let Some(known) = self.channels.get(&tune.channel)
             && !same(&known.secret, &tune.key)
@@ -448,8 +459,8 @@ impl MulticastReceiver {
         !self.waiting.is_empty()
     }
 
-    /// The next datagram that is genuine and new; `None`: none has come, or only such that were dropped, and there may be
-    /// more. One system call for as many as have come, up to 32.
+    /// The next datagram that is genuine and new; `None`: none has come, or only such that were dropped, and
+    /// there may be more. One system call for as many as have come, up to 32.
     pub fn receive(&mut self) -> io::Result<Option<ReceivedDatagram<'_>>> {
         if self.waiting.is_empty() {
             self.waiting =

@@ -1,8 +1,9 @@
 //! Strangers: connections that shake hands, or have shaken hands and not said yet what they want.
 //!
-//! [`PendingConnections`] is a value. It holds them, `T` being what the driver goes on with one by, and decides for whom there is room, who makes
-//! room for the next, and whose time is up. So what anybody may cost who has proven nothing is bounded in one place: so many at once,
-//! each for so long. Sockets, and what a stranger is told, are the driver's.
+//! [`PendingConnections`] is a value. It holds them, `T` being what the driver goes on with one by, and
+//! decides for whom there is room, who makes room for the next, and whose time is up. So what anybody may
+//! cost who has proven nothing is bounded in one place: so many at once, each for so long. Sockets, and what
+//! a stranger is told, are the driver's.
 //!
 //! ```text
 //!  make_room ---> place: shaking --shook--> silent --answered--> silent ... --remove--> a stranger no more
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 pub struct PendingLimits {
     /// So many may be admitted at once.
     pub admitted_max: usize,
-    /// When there is no room for another one, who has said nothing for longer than this makes room. Whoever is honest speaks at once.
+    /// When there is no room for another one, who has said nothing for longer than this makes room. Whoever
+    /// is honest speaks at once.
     pub grace: Duration,
     /// How long one that has shaken hands may say nothing.
     pub patience: Duration,
@@ -75,7 +77,8 @@ impl<T> PendingConnections<T> {
         }
     }
 
-    /// Sees to room for one more. Where all places are taken the one that has been silent for longest goes, if that is long.
+    /// Sees to room for one more. Where all places are taken the one that has been silent for longest goes,
+    /// if that is long.
     pub fn make_room(&mut self, now: Instant) -> Admission<T> {
         if self.admitted < self.bounds.admitted_max {
             return Admission::Free;
@@ -91,8 +94,8 @@ impl<T> PendingConnections<T> {
         gone.map_or(Admission::Full, Admission::Evicted)
     }
 
-    /// Takes in one that has until `deadline` to shake hands, and says where it is. One that is not `admitted` is only to be told that there is
-    /// no room, and takes none.
+    /// Takes in one that has until `deadline` to shake hands, and says where it is. One that is not
+    /// `admitted` is only to be told that there is no room, and takes none.
     pub fn insert(&mut self, now: Instant, deadline: Instant, admitted: bool, what: T) -> usize {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -108,7 +111,8 @@ impl<T> PendingConnections<T> {
         index
     }
 
-    /// The stranger that is there. `None`: it has been removed, which whoever goes through a list of them must expect.
+    /// The stranger that is there. `None`: it has been removed, which whoever goes through a list of them
+    /// must expect.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         Some(&mut self.at(index)?.owner_value)
     }
@@ -160,7 +164,8 @@ impl<T> PendingConnections<T> {
     }
 }
 
-/// Counts what happens too often to be reported each time: it is to be said at most once in a while, with how often it happened.
+/// Counts what happens too often to be reported each time: it is to be said at most once in a while, with how
+/// often it happened.
 #[derive(Debug)]
 pub struct ReportThrottle {
     every: Duration,

@@ -114,8 +114,8 @@ impl Poller {
         Ok(epoll::delete(&self.epoll, source)?)
     }
 
-    /// Waits until something can go on, or `timeout` has passed (`None`: for ever; zero: only looks). A signal
-    /// ends the wait with nothing found.
+    /// Waits until something can go on, or `timeout` has passed (`None`: for ever; zero: only looks). A
+    /// signal ends the wait with nothing found.
     pub fn wait(&self, events: &mut ReadyEvents, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(timespec);
         events.found.clear();
@@ -130,8 +130,8 @@ impl Poller {
         }
     }
 
-    /// Waits as [`wait`](Self::wait) does, for a caller that looks at everything afterwards and so need not know
-    /// what it was. `true`: something can go on.
+    /// Waits as [`wait`](Self::wait) does, for a caller that looks at everything afterwards and so need not
+    /// know what it was. `true`: something can go on.
     pub fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let timeout = timeout.map(timespec);
         let mut first = [MaybeUninit::uninit()];
@@ -161,8 +161,8 @@ fn flags(interest: Interest) -> epoll::EventFlags {
     }
 }
 
-/// Ends another thread's [`Poller::wait`]. Add it to the poller for reading; [`drain`](Self::drain) it when it
-/// is reported.
+/// Ends another thread's [`Poller::wait`]. Add it to the poller for reading; [`drain`](Self::drain) it when
+/// it is reported.
 #[derive(Debug)]
 pub struct Waker {
     event: OwnedFd,

@@ -10,14 +10,14 @@
 //! ```
 //!
 //! Numbers are little-endian. `oldest` and `newest` bound the wire versions that the sender speaks; `version`
-//! is the one it wants (client) or has chosen (lender). `mode`: 0 plain, 1 Noise with the cluster key. `status`
-//! is zero from a client; a lender's other values say why it refuses. `reserved` is zero when sent and not
-//! looked at when received.
+//! is the one it wants (client) or has chosen (lender). `mode`: 0 plain, 1 Noise with the cluster key.
+//! `status` is zero from a client; a lender's other values say why it refuses. `reserved` is zero when sent
+//! and not looked at when received.
 //!
-//! This layout is the one thing that may never change: two programs of any age must be able to tell each other
-//! that they do not match. Nothing here is trusted for itself: both preambles enter the Noise prologue, so that
-//! a changed byte fails the handshake, and a refusal can only cost the connection that its sender could have
-//! cut anyway.
+//! This layout is the one thing that may never change: two programs of any age must be able to tell each
+//! other that they do not match. Nothing here is trusted for itself: both preambles enter the Noise prologue,
+//! so that a changed byte fails the handshake, and a refusal can only cost the connection that its sender
+//! could have cut anyway.
 
 use std::fmt;
 

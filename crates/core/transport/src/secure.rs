@@ -1,4 +1,5 @@
-//! The Noise handshake (`NNpsk0`, keyed by the cluster key). The sealing of packets after it is `cipher.rs`'s.
+//! The Noise handshake (`NNpsk0`, keyed by the cluster key). The sealing of packets after it is
+//! `cipher.rs`'s.
 //!
 //! Both preambles are the prologue, so both ends agree on what was said in the clear, or the handshake fails.
 //! The key enters before anything else: message 1 already proves that the client holds it, and a lender does
@@ -88,7 +89,8 @@ impl NoiseHandshake {
         Ok(message)
     }
 
-    /// Takes the other side's message. It does not open: another key, or altered preambles, or an altered message.
+    /// Takes the other side's message. It does not open: another key, or altered preambles, or an altered
+    /// message.
     pub(crate) fn read(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), DecryptError> {
         let payload = self
             .0

@@ -1,5 +1,5 @@
-//! What the system offers and no safe crate does: many datagrams with one call, both ways; names of one family looked up. The
-//! crate's one unsafe module.
+//! What the system offers and no safe crate does: many datagrams with one call, both ways; names of one
+//! family looked up. The crate's one unsafe module.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -13,14 +13,15 @@ use libc::{c_int, c_void, iovec, mmsghdr, socklen_t};
 /// Datagrams taken with one call.
 pub(crate) const BATCH: usize = 32;
 
-/// Asks the kernel to cut what is sent into datagrams of `bytes`, the last perhaps shorter (UDP_SEGMENT, Linux 4.18); zero: no
-/// more.
+/// Asks the kernel to cut what is sent into datagrams of `bytes`, the last perhaps shorter (UDP_SEGMENT,
+/// Linux 4.18); zero: no more.
 pub(crate) fn set_segment(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     let value = c_int::try_from(bytes).map_err(io::Error::other)?;
     let length = mem::size_of::<c_int>() as socklen_t;
     let fd = socket.as_fd().as_raw_fd();
     let at = ptr::from_ref(&value).cast::<c_void>();
-    // SAFETY: `at` is a local of `length` bytes, which the kernel only reads; `fd` is open while it is borrowed.
+    // SAFETY: `at` is a local of `length` bytes, which the kernel only reads; `fd` is open while it is
+    // borrowed.
     let done = unsafe { libc::setsockopt(fd, libc::SOL_UDP, libc::UDP_SEGMENT, at, length) };
     checked(done).map(drop)
 }
@@ -49,7 +50,8 @@ pub(crate) fn interface_mtu(socket: &impl AsFd, name: &str) -> io::Result<usize>
         *to = byte.cast_signed();
     }
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the request is a local one, of the form that this command takes; `fd` is open while it is borrowed.
+    // SAFETY: the request is a local one, of the form that this command takes; `fd` is open while it is
+    // borrowed.
     let done = unsafe { libc::ioctl(fd, libc::SIOCGIFMTU, &raw mut request) };
     checked(done)?;
     // SAFETY: this is the field that the command has filled, and any bytes are a number.
@@ -57,8 +59,8 @@ pub(crate) fn interface_mtu(socket: &impl AsFd, name: &str) -> io::Result<usize>
     usize::try_from(mtu).map_err(io::Error::other)
 }
 
-/// Takes datagrams that have come, without waiting: each into a piece of `slots` of `slot_bytes`, its length into `lengths`. How
-/// many. What is longer than its slot is cut. About 50 ns beside the system call.
+/// Takes datagrams that have come, without waiting: each into a piece of `slots` of `slot_bytes`, its length
+/// into `lengths`. How many. What is longer than its slot is cut. About 50 ns beside the system call.
 pub(crate) fn receive_many(
     socket: &impl AsFd,
     slots: &mut [u8],
@@ -84,8 +86,9 @@ pub(crate) fn receive_many(
     });
     let fd = socket.as_fd().as_raw_fd();
     let (at, count, flags) = (messages.as_mut_ptr(), BATCH as u32, libc::MSG_DONTWAIT);
-    // SAFETY: `BATCH` headers, each with one vector that names a slot of its own; `slots`, `iovecs` and `messages` outlive the
-    // call and nothing else looks at them meanwhile. The kernel keeps no pointer. `fd` is open while it is borrowed.
+    // SAFETY: `BATCH` headers, each with one vector that names a slot of its own; `slots`, `iovecs` and
+    // `messages` outlive the call and nothing else looks at them meanwhile. The kernel keeps no pointer. `fd`
+    // is open while it is borrowed.
     let taken = unsafe { libc::recvmmsg(fd, at, count, flags as _, ptr::null_mut()) };
     let taken = checked(taken)? as usize;
     assert!(taken <= BATCH);
@@ -121,7 +124,8 @@ pub(crate) fn addresses(name: &str, family: IpFamily) -> Result<Vec<IpAddr>, NoA
         IpFamily::V6 => libc::AF_INET6,
     };
     let mut first: *mut libc::addrinfo = ptr::null_mut();
-    // SAFETY: the name ends with a zero, the hints and the place for the list are locals; the resolver keeps none of them.
+    // SAFETY: the name ends with a zero, the hints and the place for the list are locals; the resolver keeps
+    // none of them.
     let failed = unsafe { libc::getaddrinfo(name.as_ptr(), ptr::null(), &raw const hints, &raw mut first) };
     match failed {
         0 => (),

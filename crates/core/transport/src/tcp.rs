@@ -18,11 +18,13 @@ pub(crate) const BACKLOG: i32 = 1024;
 
 /// A name that was found before is tried there when its look-up takes longer.
 const CACHED_ADDRESS_DELAY: Duration = Duration::from_millis(150);
-/// A connection on which nothing moves is asked after so long whether the other machine is there. Whoever needs to know earlier has
-/// heartbeats of his own; this is for links that say nothing for long, as those between nodes do.
+/// A connection on which nothing moves is asked after so long whether the other machine is there. Whoever
+/// needs to know earlier has heartbeats of his own; this is for links that say nothing for long, as those
+/// between nodes do.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// What was sent and is not acknowledged for so long ends a connection. The system's own patience is a quarter of an hour.
+/// What was sent and is not acknowledged for so long ends a connection. The system's own patience is a
+/// quarter of an hour.
 const UNACKED_TIMEOUT: Duration = Duration::from_secs(20);
 /// While a look-up is under way its answer is looked for this often, beside attempts.
 const LOOKUP_POLL: Duration = Duration::from_millis(5);
@@ -33,7 +35,8 @@ const OTHER_FAMILY_DELAY: Duration = Duration::from_millis(250);
 pub(crate) fn resolve(host: &NetHost, port: u16) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = match host {
         NetHost::Ip(ip) => vec![SocketAddr::new(*ip, port)],
-        // Interfaces are numbered anew at every start of a machine: the system's resolver knows their numbers.
+        // Interfaces are numbered anew at every start of a machine: the system's resolver knows their
+        // numbers.
         NetHost::Zoned(ip, zone) => (format!("{ip}%{zone}").as_str(), port)
             .to_socket_addrs()?
             .collect(),
@@ -83,8 +86,8 @@ struct ConnectSearch<'a> {
     host: &'a NetHost,
 }
 
-/// Connects to the first address of `host` that answers before `deadline`. The socket returned is non-blocking. A name server that
-/// keeps silent costs what is known of the name nothing but a moment.
+/// Connects to the first address of `host` that answers before `deadline`. The socket returned is
+/// non-blocking. A name server that keeps silent costs what is known of the name nothing but a moment.
 pub(crate) fn connect(
     host: &NetHost,
     port: u16,
@@ -216,7 +219,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket.into(), bound))
 }
 
-/// Sends small packets at once instead of waiting for more, and notices when the other machine is gone, whatever is said meanwhile.
+/// Sends small packets at once instead of waiting for more, and notices when the other machine is gone,
+/// whatever is said meanwhile.
 pub(crate) fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     let asked = TcpKeepalive::new()

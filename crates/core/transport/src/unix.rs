@@ -40,8 +40,8 @@ pub(crate) fn connect(path: &Path, deadline: Instant) -> io::Result<OwnedFd> {
     }
 }
 
-/// Listens at `path`, in place of a socket file that nobody listens at any more. `private`: only this user may
-/// connect.
+/// Listens at `path`, in place of a socket file that nobody listens at any more. `private`: only this user
+/// may connect.
 pub(crate) fn listen(path: &Path, private: bool) -> io::Result<(OwnedFd, SocketFile)> {
     // Between the proof that nobody listens and the removal another lender could start, and lose its socket.
     // Lenders therefore take turns; the lock is the directory itself, so that no lock file is left behind.

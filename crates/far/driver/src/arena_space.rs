@@ -7,8 +7,9 @@ use netram_far_machine::limit::PAGE_BYTES;
 use crate::arena::{Arena, ArenaStatus, FarAccessError};
 use crate::sys::ArenaArea;
 
-/// All addresses of an arena. What they hold is between those who have them; here pages are only thrown away. A reference to a
-/// page that is lost is a bus error (`SIGBUS`), and one by a child of `fork` a segmentation fault.
+/// All addresses of an arena. What they hold is between those who have them; here pages are only thrown away.
+/// A reference to a page that is lost is a bus error (`SIGBUS`), and one by a child of `fork` a segmentation
+/// fault.
 #[derive(Debug)]
 pub struct ArenaSpace {
     arena: Arena,
@@ -32,8 +33,8 @@ impl ArenaSpace {
         start..start + self.area.pages().len() * PAGE_BYTES
     }
 
-    /// Throws away what these pages hold, counted from the first one: they are zeros from now on, and nowhere. Waits until a thread of the arena has
-    /// heard of it, 10 to 30 µs.
+    /// Throws away what these pages hold, counted from the first one: they are zeros from now on, and
+    /// nowhere. Waits until a thread of the arena has heard of it, 10 to 30 µs.
     pub fn empty(&self, pages: Range<usize>) {
         assert!(pages.end <= self.area.pages().len(), "pages of the arena");
         self.arena.empty(pages);
@@ -49,7 +50,8 @@ impl ArenaSpace {
         self.arena.is_blank(page)
     }
 
-    /// Waits until more can be kept: not while so many pages wait for room at lenders that nothing more may leave.
+    /// Waits until more can be kept: not while so many pages wait for room at lenders that nothing more may
+    /// leave.
     pub fn room(&self) -> Result<(), FarAccessError> {
         self.arena.room()
     }

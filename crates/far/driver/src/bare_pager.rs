@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use crate::seal::PageBytes;
 use crate::sys::{MappedMemory, SignalsBlocked, Uffd, UffdError, UffdFeatures, UffdMessage};
 
-/// Pages that are brought when they are referenced, by one thread, one at a time. Nothing is checked, written back or brought ahead, and pages go
-/// when that is asked for.
+/// Pages that are brought when they are referenced, by one thread, one at a time. Nothing is checked, written
+/// back or brought ahead, and pages go when that is asked for.
 #[derive(Debug)]
 pub struct BarePager {
     memory: Arc<MappedMemory>,
@@ -38,8 +38,8 @@ struct PagerThread<F> {
 }
 
 impl BarePager {
-    /// So many pages, of which none is here. `fetch` fills the page of that number, or says that it cannot: then that page, and all others
-    /// that are not here, are zeros.
+    /// So many pages, of which none is here. `fetch` fills the page of that number, or says that it cannot:
+    /// then that page, and all others that are not here, are zeros.
     pub fn open<F>(pages: usize, wait: WaitPolicy, fetch: F) -> io::Result<BarePager>
     where
         F: FnMut(usize, &mut PageBytes) -> bool + Send + 'static,

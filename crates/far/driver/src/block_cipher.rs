@@ -1,7 +1,8 @@
-//! Blocks of a sealed page by themselves. GCM's key stream is AES of nonce and number, so a block opens without the others; what proves a page
-//! proves nothing of them.
+//! Blocks of a sealed page by themselves. GCM's key stream is AES of nonce and number, so a block opens
+//! without the others; what proves a page proves nothing of them.
 //!
-//! `ring` seals pages faster, and gives nobody its key stream; so the same key is here a second time, in the AES that the links' handshake uses.
+//! `ring` seals pages faster, and gives nobody its key stream; so the same key is here a second time, in the
+//! AES that the links' handshake uses.
 
 use aes::Aes256;
 use aes::cipher::{BlockEncrypt, KeyInit};
@@ -31,7 +32,8 @@ impl BlockCipher {
         }
     }
 
-    /// Opens blocks of pages, one behind the other: of each page the version under which it was sealed, and which blocks.
+    /// Opens blocks of pages, one behind the other: of each page the version under which it was sealed, and
+    /// which blocks.
     pub(crate) fn open<'n>(&self, names: impl Iterator<Item = (u64, &'n [u8])>, sealed: &mut [u8]) {
         let of_page =
             |(version, numbers): (u64, &'n [u8])| numbers.iter().map(move |number| counter(version, *number));

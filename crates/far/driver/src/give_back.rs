@@ -33,8 +33,9 @@ enum GiveBackError {
     Silent,
 }
 
-/// Tells all lenders at once that the owner of this deposit has ended. Its pages are gone there when this returns; a lender that cannot be told
-/// within a few seconds keeps them for its lease. Only for an owner that uses them no more: it would be fenced.
+/// Tells all lenders at once that the owner of this deposit has ended. Its pages are gone there when this
+/// returns; a lender that cannot be told within a few seconds keeps them for its lease. Only for an owner
+/// that uses them no more: it would be fenced.
 pub fn give_back(config: &RemotePagesConfig, deposit: DepositId) {
     thread::scope(|scope| {
         for address in &config.lenders {

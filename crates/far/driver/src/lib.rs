@@ -1,8 +1,10 @@
 //! Far memory: pages that this machine has no room for, in the memory of lenders.
 //!
-//! A [`FarVec`] is a vector that may be larger than this machine's memory: its pages are in an [`Arena`], which has a cap. A [`RemotePages`]
-//! takes pages by number and gives them back. Where each is, and what becomes of it when a lender dies, decides
-//! `netram_far_machine::deposit`; which of them is here, `netram_far_machine::arena`. Here are the links, the seals, the faults, and the bytes that must not go yet.
+//! A [`FarVec`] is a vector that may be larger than this machine's memory: its pages are in an [`Arena`],
+//! which has a cap. A [`RemotePages`] takes pages by number and gives them back. Where each is, and what
+//! becomes of it when a lender dies, decides `netram_far_machine::deposit`; which of them is here,
+//! `netram_far_machine::arena`. Here are the links, the seals, the faults, and the bytes that must not go
+//! yet.
 //!
 //! | module | decides |
 //! |---|---|

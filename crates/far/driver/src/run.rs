@@ -1,4 +1,5 @@
-//! What `netram run` tells the library that it has a program load (crates/far/preload): a text in a variable of the environment, a line a setting.
+//! What `netram run` tells the library that it has a program load (crates/far/preload): a text in a variable
+//! of the environment, a line a setting.
 
 use std::fmt;
 use std::path::PathBuf;

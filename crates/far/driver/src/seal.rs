@@ -1,7 +1,10 @@
-//! What a page is at a lender: AES-256-GCM under a key that is drawn with the depot and never leaves it. The nonce is the page's version, which
-//! never repeats in a depot; page and version are the associated data. What is sealed is a page, or one compressed, which is shorter; its length is proven as well. The tag stays here, so that a page takes no more than a slot.
+//! What a page is at a lender: AES-256-GCM under a key that is drawn with the depot and never leaves it. The
+//! nonce is the page's version, which never repeats in a depot; page and version are the associated data.
+//! What is sealed is a page, or one compressed, which is shorter; its length is proven as well. The tag stays
+//! here, so that a page takes no more than a slot.
 //!
-//! A lender can neither read a page, nor change it, nor give an older one or another one back, unnoticed. About 1 µs a page.
+//! A lender can neither read a page, nor change it, nor give an older one or another one back, unnoticed.
+//! About 1 µs a page.
 
 use std::sync::Arc;
 
@@ -53,7 +56,8 @@ impl PageCipher {
         (sealed, tag)
     }
 
-    /// What proves the page under this version. What is sealed for it goes nowhere, so that no version seals two pages.
+    /// What proves the page under this version. What is sealed for it goes nowhere, so that no version seals
+    /// two pages.
     pub(crate) fn tag(&self, page: Page, version: u64, clear: &PlainPage) -> PageTag {
         let mut room = [0; PAGE_BYTES];
         self.formed(clear, |bytes| {

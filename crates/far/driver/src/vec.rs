@@ -12,9 +12,10 @@ use crate::sys::{ArenaArea, Pod};
 
 /// A vector in an arena, with a fixed capacity.
 ///
-/// [`get`](FarVec::get), [`set`](FarVec::set), [`gather`](FarVec::gather) and [`scatter`](FarVec::scatter) fail when a page is lost. A slice
-/// is memory as any other: a reference to a value that is away waits for its page, and to one that is lost it is a bus error (`SIGBUS`). A child of
-/// `fork` has none of it: there each reference is a segmentation fault, never zeros.
+/// [`get`](FarVec::get), [`set`](FarVec::set), [`gather`](FarVec::gather) and [`scatter`](FarVec::scatter)
+/// fail when a page is lost. A slice is memory as any other: a reference to a value that is away waits for
+/// its page, and to one that is lost it is a bus error (`SIGBUS`). A child of `fork` has none of it: there
+/// each reference is a segmentation fault, never zeros.
 #[derive(Debug)]
 pub struct FarVec<T: Pod> {
     arena: Arena,
@@ -114,7 +115,8 @@ impl<T: Pod> FarVec<T> {
         self.length = length;
     }
 
-    /// A value. Where the arena allows [words](crate::WordAccess), one that is away comes without its page, until that has earned to come.
+    /// A value. Where the arena allows [words](crate::WordAccess), one that is away comes without its page,
+    /// until that has earned to come.
     pub fn get(&self, index: usize) -> Result<T, FarAccessError> {
         self.get_word(index).map_or_else(|| self.get_in_page(index), Ok)
     }
@@ -124,7 +126,8 @@ impl<T: Pod> FarVec<T> {
         self.with_pages(pages, |vec| vec.as_slice()[index])
     }
 
-    /// Stores a value. Where the arena allows [words](crate::WordAccess), one whose page is away is kept here until that comes.
+    /// Stores a value. Where the arena allows [words](crate::WordAccess), one whose page is away is kept here
+    /// until that comes.
     pub fn set(&mut self, index: usize, value: T) -> Result<(), FarAccessError> {
         match self.set_word(index, value) {
             true => Ok(()),
@@ -150,9 +153,11 @@ impl<T: Pod> FarVec<T> {
         self.area.slice_mut(self.length)
     }
 
-    /// Where it begins, for code that keeps its own discipline: C, Python. The address stays while the vector lives.
+    /// Where it begins, for code that keeps its own discipline: C, Python. The address stays while the vector
+    /// lives.
     ///
-    /// Whoever dereferences it vouches that nobody has a slice of the vector meanwhile, and that no two threads store to the same bytes.
+    /// Whoever dereferences it vouches that nobody has a slice of the vector meanwhile, and that no two
+    /// threads store to the same bytes.
     pub fn as_ptr(&self) -> *mut T {
         self.area.as_ptr().cast()
     }

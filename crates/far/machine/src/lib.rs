@@ -1,7 +1,7 @@
 //! Far memory as values: a program's memory of which a part lies at lenders.
 //!
-//! Nothing here reads a clock, opens a socket, starts a thread or uses `unsafe`. `netram-far` drives it; `netram-sim` and the
-//! study of paging policies run the same machines.
+//! Nothing here reads a clock, opens a socket, starts a thread or uses `unsafe`. `netram-far` drives it;
+//! `netram-sim` and the study of paging policies run the same machines.
 //!
 //! | module | decides |
 //! |---|---|

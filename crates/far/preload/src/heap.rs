@@ -29,7 +29,8 @@ pub(crate) struct PreloadHeap {
 pub(crate) struct PreloadHeapState {
     runs: PageRuns,
     slabs: SlabTable,
-    /// So many pages from the first one on are in a core dump, as far as they are here: all that were ever used, and few others.
+    /// So many pages from the first one on are in a core dump, as far as they are here: all that were ever
+    /// used, and few others.
     dumped: u32,
 }
 
@@ -168,7 +169,8 @@ impl PreloadHeap {
         self.lock().runs.has_all(self.pages(&addresses))
     }
 
-    /// Makes all of it somebody's who maps memory there, and zeros. `false`: some of it is nobody's to have, and nothing has changed.
+    /// Makes all of it somebody's who maps memory there, and zeros. `false`: some of it is nobody's to have,
+    /// and nothing has changed.
     pub(crate) fn claim(&self, addresses: Range<usize>) -> bool {
         let pages = self.pages(&addresses);
         let mut parts = self.lock();
@@ -188,7 +190,8 @@ impl PreloadHeap {
         self.lock().runs.are_free(&self.pages(addresses))
     }
 
-    /// Gives the addresses of what somebody holds to a mapping that is not the arena's, for good: the kernel would have to be told of the arena anew.
+    /// Gives the addresses of what somebody holds to a mapping that is not the arena's, for good: the kernel
+    /// would have to be told of the arena anew.
     pub(crate) fn lend(&self, addresses: Range<usize>) {
         self.lock().runs.lend(self.pages(&addresses));
     }
@@ -199,7 +202,8 @@ impl PreloadHeap {
         Some(self.address(lent.start)..self.address(lent.end))
     }
 
-    /// Gives a holder more or less, where he is. `false`: there is not so much in a row, or so little that he should go elsewhere.
+    /// Gives a holder more or less, where he is. `false`: there is not so much in a row, or so little that he
+    /// should go elsewhere.
     pub(crate) fn resize(&self, address: usize, bytes: usize) -> bool {
         let Some(had) = self.bytes(address) else {
             return false;

@@ -1,5 +1,5 @@
-//! The library that `netram run` has an unmodified program load before all others. Large allocations of the program, and what it maps
-//! of anonymous memory, lie in an arena of far memory.
+//! The library that `netram run` has an unmodified program load before all others. Large allocations of the
+//! program, and what it maps of anonymous memory, lie in an arena of far memory.
 //!
 //! | file | does |
 //! |---|---|
@@ -18,7 +18,8 @@
 //! | `abi/fork.rs` | children; `abi/heritage.rs`: what their parent gives them of far memory; `abi/faults.rs`: when |
 //! | `abi/begin.rs` | the first and the last step of the process |
 //!
-//! Only the program's own process has an arena; a child of `fork` has a copy of what is in it. What this cannot do is written in docs/far.md.
+//! Only the program's own process has an arena; a child of `fork` has a copy of what is in it. What this
+//! cannot do is written in docs/far.md.
 #![deny(unsafe_code)]
 
 mod abi;

@@ -1,7 +1,8 @@
 //! Which pages of the arena an allocation gets. A value: what it decides is done elsewhere.
 //!
-//! A page is free, held, or neither: it was cut off what held it, and what it has is being thrown away. What is free is zeros, so that memory that
-//! must be zeros costs nothing. All of this is known outside of the arena: looking for room brings no page.
+//! A page is free, held, or neither: it was cut off what held it, and what it has is being thrown away. What
+//! is free is zeros, so that memory that must be zeros costs nothing. All of this is known outside of the
+//! arena: looking for room brings no page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,7 +20,8 @@ pub(crate) struct PageRuns {
     sizes: BTreeSet<(u32, u32)>,
     /// Held pages.
     taken: BTreeMap<u32, u32>,
-    /// Pages whose addresses the program has given to a mapping of another kind. They are nobody's here for good.
+    /// Pages whose addresses the program has given to a mapping of another kind. They are nobody's here for
+    /// good.
     lent: BTreeMap<u32, u32>,
 }
 
@@ -37,10 +39,11 @@ impl PageRuns {
         runs
     }
 
-    /// The smallest free run that has so many pages from an address on that is a multiple of `align` pages, and of equals the first. `None`:
-    /// there is none.
+    /// The smallest free run that has so many pages from an address on that is a multiple of `align` pages,
+    /// and of equals the first. `None`: there is none.
     ///
-    /// Small runs are used up before large ones are broken, and low pages before high ones: what is known of pages is kept up to the highest.
+    /// Small runs are used up before large ones are broken, and low pages before high ones: what is known of
+    /// pages is kept up to the highest.
     pub(crate) fn take(&mut self, pages: u32, align: u64) -> Option<u32> {
         assert!(align.is_power_of_two(), "pages are aligned to powers of two");
         let wanted = pages.max(1);
@@ -76,8 +79,8 @@ impl PageRuns {
         true
     }
 
-    /// Makes these pages somebody's who maps memory there: what of them is free is held from now on. `false`: some are neither free nor held, and nothing has
-    /// changed.
+    /// Makes these pages somebody's who maps memory there: what of them is free is held from now on. `false`:
+    /// some are neither free nor held, and nothing has changed.
     pub(crate) fn claim(&mut self, pages: PageRange) -> bool {
         let mut next = pages.start;
         while next < pages.end {
@@ -140,10 +143,11 @@ impl PageRuns {
         }
     }
 
-    /// Takes pages away from whoever holds the first of these that is held. What was cut off of that holder; nobody gets it before [`PageRuns::give`].
-    /// `None`: nobody holds any.
+    /// Takes pages away from whoever holds the first of these that is held. What was cut off of that holder;
+    /// nobody gets it before [`PageRuns::give`]. `None`: nobody holds any.
     ///
-    /// One holder at a time, for a list of them would be an allocation, and where there are many one that comes back here.
+    /// One holder at a time, for a list of them would be an allocation, and where there are many one that
+    /// comes back here.
     pub(crate) fn cut(&mut self, pages: &PageRange) -> Option<PageRange> {
         let (first, length) = overlap(&self.taken, pages)?;
         self.taken.remove(&first);

@@ -1,8 +1,8 @@
-//! Allocations of less than a few pages, many in one run of pages: a *slab* has slots of one size. A value: runs come from
-//! [`PageRuns`](crate::page_runs::PageRuns), and go back to it.
+//! Allocations of less than a few pages, many in one run of pages: a *slab* has slots of one size. A value:
+//! runs come from [`PageRuns`](crate::page_runs::PageRuns), and go back to it.
 //!
-//! Which slots are taken is known outside of the arena, so that neither taking nor giving one brings a page. What a slot has when it is taken
-//! is what its last holder left.
+//! Which slots are taken is known outside of the arena, so that neither taking nor giving one brings a page.
+//! What a slot has when it is taken is what its last holder left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -125,8 +125,8 @@ impl SlabTable {
         (within == 0 && taken).then(|| slab.class.bytes())
     }
 
-    /// Takes a slot back that [`SlabTable::bytes`] knows. The addresses of its slab, if that is none any more: its last slot was given back, and its class has
-    /// another one with room.
+    /// Takes a slot back that [`SlabTable::bytes`] knows. The addresses of its slab, if that is none any
+    /// more: its last slot was given back, and its class has another one with room.
     pub(crate) fn give(&mut self, address: usize) -> Option<Range<usize>> {
         let (start, _) = self.at(address)?;
         let slab = self.slabs.get_mut(&start)?;

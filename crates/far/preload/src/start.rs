@@ -1,5 +1,5 @@
-//! The arena of a run. Its threads have descriptors of their own: a program that closes all that it finds, as daemons do, or counts on
-//! the next number, meets none of ours; and no child inherits one.
+//! The arena of a run. Its threads have descriptors of their own: a program that closes all that it finds, as
+//! daemons do, or counts on the next number, meets none of ours; and no child inherits one.
 
 use std::error::Error;
 use std::fmt::Arguments;
@@ -64,7 +64,8 @@ pub(crate) fn settings(text: &str) -> Result<RunSettings, PreloadStartError> {
     Ok(settings)
 }
 
-/// A heap, with the threads that serve it. The caller has blocked all signals, and so they are in all of them: no handler of the program's runs there.
+/// A heap, with the threads that serve it. The caller has blocked all signals, and so they are in all of
+/// them: no handler of the program's runs there.
 pub(crate) fn heap(settings: &RunSettings) -> Result<PreloadHeap, PreloadStartError> {
     let (sender, receiver) = sync_channel(1);
     let wanted = settings.clone();

@@ -1,4 +1,5 @@
-//! The catalog: all names as they are where the journal begins, so that what is in the journal is enough to know them as they are at its end.
+//! The catalog: all names as they are where the journal begins, so that what is in the journal is enough to
+//! know them as they are at its end.
 //!
 //! ```text
 //!  0  "NETRAMFC"

@@ -165,7 +165,8 @@ pub enum DirectoryChange<'a> {
         node: InodeId,
         /// What it is.
         spec: InodeSpec<'a>,
-        /// The disk's file, which is made before its record. `None`: a directory or a link, which are made after it.
+        /// The disk's file, which is made before its record. `None`: a directory or a link, which are made
+        /// after it.
         identity: Option<InodeIdentity>,
     },
     /// A file gets one more name.
@@ -205,7 +206,8 @@ pub enum DirectoryChange<'a> {
         /// What it is then. `None`: nothing.
         value: Option<&'a [u8]>,
     },
-    /// The change in the record there was refused by the disk: it has never been done, and whoever wanted it knows.
+    /// The change in the record there was refused by the disk: it has never been done, and whoever wanted it
+    /// knows.
     Revoked {
         /// Where that record begins.
         lsn: Lsn,

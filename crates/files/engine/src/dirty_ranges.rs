@@ -1,6 +1,7 @@
 //! What was written to a file and is not recorded yet: where, and not what, for that is in the file.
 //!
-//! Nobody is promised anything before a sync, so records wait for that: what is written several times is recorded once, and a write wakes nobody.
+//! Nobody is promised anything before a sync, so records wait for that: what is written several times is
+//! recorded once, and a write wakes nobody.
 
 use std::collections::BTreeMap;
 
@@ -84,8 +85,8 @@ impl DirtyRanges {
     }
 }
 
-/// How many bytes the next record has of a range, of which `left` are left from `offset` on: at most `most`, and no part of a page that the record behind it has the
-/// rest of. The journal may end between the two.
+/// How many bytes the next record has of a range, of which `left` are left from `offset` on: at most `most`,
+/// and no part of a page that the record behind it has the rest of. The journal may end between the two.
 pub(crate) fn record_bytes(offset: u64, left: u64, most: usize) -> usize {
     let room = left.min(most as u64);
     let end = offset + room;
@@ -99,7 +100,8 @@ pub(crate) fn record_bytes(offset: u64, left: u64, most: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Berkeley DB lost commits, and pages of its tree: half of a page came from one record, and the other half was older, for the next one was never sent.
+    /// Berkeley DB lost commits, and pages of its tree: half of a page came from one record, and the other
+    /// half was older, for the next one was never sent.
     #[test]
     fn a_page_is_in_one_record() {
         assert_eq!(record_bytes(0, 100, 5000), 100);

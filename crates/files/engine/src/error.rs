@@ -25,7 +25,8 @@ pub enum ChangeError {
     /// The journal is full, and could not be emptied. Nothing was changed by this; the next one tries again.
     #[error("the journal is full, and could not be emptied: {0}")]
     Full(CheckpointError),
-    /// A checkpoint has failed before, and nothing more is changed: the journal keeps all since the one before it. Mend the disk, and open the directory again.
+    /// A checkpoint has failed before, and nothing more is changed: the journal keeps all since the one
+    /// before it. Mend the disk, and open the directory again.
     #[error("an earlier checkpoint failed ({0}), and nothing more is changed; mend the disk and mount again")]
     Failed(CheckpointError),
 }
@@ -36,7 +37,8 @@ pub enum CheckpointError {
     /// A sync failed: nobody knows what of it is on the disk.
     #[error("syncing: {0}")]
     Sync(IoError),
-    /// A file could not be opened to be synced, or the sync was interrupted. The catalog before is as good as it was.
+    /// A file could not be opened to be synced, or the sync was interrupted. The catalog before is as good as
+    /// it was.
     #[error("opening a file to sync it: {0}")]
     Open(IoError),
     /// The catalog could not be written. The one before is as good as it was.

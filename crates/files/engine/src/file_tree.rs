@@ -16,7 +16,8 @@ pub struct ListedEntry {
     pub identity: InodeIdentity,
 }
 
-/// Directories and files on a disk. Paths begin at the one that is meant, which is the empty path; they are not followed out of it, nor through symbolic links.
+/// Directories and files on a disk. Paths begin at the one that is meant, which is the empty path; they are
+/// not followed out of it, nor through symbolic links.
 ///
 /// Nothing is durable before [`FileTree::sync_handle`].
 pub trait FileTree: Send + Sync {
@@ -29,8 +30,8 @@ pub trait FileTree: Send + Sync {
     fn open(&self, path: &[u8]) -> Result<Self::File, IoError>;
     /// Whether what [`FileTree::open`] has opened may be written to.
     fn may_write(&self, file: &Self::File) -> bool;
-    /// Opens a file to be read and written, whatever its permissions: its owner may have opened it before they were
-    /// taken away, or may write and not read it.
+    /// Opens a file to be read and written, whatever its permissions: its owner may have opened it before
+    /// they were taken away, or may write and not read it.
     fn open_to_write(&self, path: &[u8]) -> Result<Self::File, IoError>;
     /// Makes a file, in place of a file that has this name, and opens it.
     fn stage(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(Self::File, InodeIdentity), IoError>;
@@ -50,14 +51,17 @@ pub trait FileTree: Send + Sync {
     ) -> Result<(), IoError>;
     /// Makes what was done to an open file durable, as [`FileTree::sync_handle`].
     fn sync_file(&self, file: &Self::File) -> Result<(), IoError>;
-    /// Opens a file or directory to be synced; of a symbolic link its directory. An error says nothing of what was written.
+    /// Opens a file or directory to be synced; of a symbolic link its directory. An error says nothing of
+    /// what was written.
     fn open_for_sync(&self, path: &[u8]) -> Result<Self::SyncHandle, IoError>;
-    /// Makes what was done to a file, or to the names in a directory, durable. After an error nothing done since the last good sync may be believed to be on the
-    /// disk, and a later good sync does not change that.
+    /// Makes what was done to a file, or to the names in a directory, durable. After an error nothing done
+    /// since the last good sync may be believed to be on the disk, and a later good sync does not change
+    /// that.
     fn sync_handle(&self, held: &Self::SyncHandle) -> Result<(), IoError>;
 
-    /// What is read of a file from now on is what the disk has, as far as that can be had. After a sync that failed the page cache shows bytes that the disk never
-    /// got, and syncs that succeed do not change that: whoever did not see the failure would take them for safe.
+    /// What is read of a file from now on is what the disk has, as far as that can be had. After a sync that
+    /// failed the page cache shows bytes that the disk never got, and syncs that succeed do not change that:
+    /// whoever did not see the failure would take them for safe.
     fn drop_cache(&self, path: &[u8]);
 
     /// Makes a node.

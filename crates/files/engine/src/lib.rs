@@ -1,8 +1,10 @@
-//! A directory of files whose changes are in a journal, held in other machines' RAM, before they are on the disk.
+//! A directory of files whose changes are in a journal, held in other machines' RAM, before they are on the
+//! disk.
 //!
-//! Whatever is done to its files is done to those of the disk beneath, which need not be synced for it: a record of it is in the journal, and whoever
-//! syncs a file waits for that. From time to time a *checkpoint* syncs the disk, and gives the journal's records up. After a crash the records since
-//! the last checkpoint are done again ([`JournaledDirectory::open`]).
+//! Whatever is done to its files is done to those of the disk beneath, which need not be synced for it: a
+//! record of it is in the journal, and whoever syncs a file waits for that. From time to time a *checkpoint*
+//! syncs the disk, and gives the journal's records up. After a crash the records since the last checkpoint
+//! are done again ([`JournaledDirectory::open`]).
 //!
 //! | module | does |
 //! |---|---|
@@ -15,7 +17,8 @@
 //! | [`limit`] | every bound |
 //! | `model` | with the feature of that name, for tests and the simulator: a disk in memory that fails when it is told to |
 //!
-//! It knows the journal only as `netram_proto::port::RecordLog`. Formats and crash arguments: `docs/mount.md`.
+//! It knows the journal only as `netram_proto::port::RecordLog`. Formats and crash arguments:
+//! `docs/mount.md`.
 #![forbid(unsafe_code)]
 
 mod catalog;

@@ -1,8 +1,8 @@
-//! A disk in memory that fails when it is told to: what the tests and the simulator have beneath a directory. Of no use to anybody else, and only there with
-//! the feature `model`.
+//! A disk in memory that fails when it is told to: what the tests and the simulator have beneath a directory.
+//! Of no use to anybody else, and only there with the feature `model`.
 //!
-//! It keeps, in a power failure, what was synced; and of the rest any first part of what was done to names, and of what was done in files any of it, a write page
-//! by page.
+//! It keeps, in a power failure, what was synced; and of the rest any first part of what was done to names,
+//! and of what was done in files any of it, a write page by page.
 
 mod unsynced;
 
@@ -176,14 +176,16 @@ impl MemoryDisk {
         disk
     }
 
-    /// The process is gone, and what it has done is not. The next one begins, and the disk does again what it is asked to.
+    /// The process is gone, and what it has done is not. The next one begins, and the disk does again what it
+    /// is asked to.
     pub fn kill(&self) {
         let mut inside = self.state.lock().unwrap();
         (inside.ops_until_failure, inside.stopped, inside.ops_until_error) = (None, false, None);
         (inside.rejects_opens, inside.rejects_catalog) = (false, false);
     }
 
-    /// The power is gone. `keep` says of each thing that was not synced whether it got to the platter: of names, the first that did not ends it.
+    /// The power is gone. `keep` says of each thing that was not synced whether it got to the platter: of
+    /// names, the first that did not ends it.
     pub fn power_off(&self, mut keep: impl FnMut() -> bool) {
         let mut inside = self.state.lock().unwrap();
         let inside = &mut *inside;
@@ -371,7 +373,8 @@ impl FileTree for MemoryDisk {
             return step;
         }
         if step.is_err() {
-            // As Linux has it: what a sync that fails should have carried is taken for clean, and no later one carries it.
+            // As Linux has it: what a sync that fails should have carried is taken for clean, and no later
+            // one carries it.
             inside.inode_ops.remove(file);
             inside.lost_syncs += 1;
             return step;

@@ -50,7 +50,8 @@ pub enum NameError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InodeEntry {
     pub(crate) kind: InodeKind,
-    /// A directory's permissions and owner, so that one that is missing can be made again. Of others the disk knows.
+    /// A directory's permissions and owner, so that one that is missing can be made again. Of others the disk
+    /// knows.
     pub(crate) mode: u32,
     pub(crate) owner: FileOwner,
     /// What it is on the disk; `None`: nothing yet.
@@ -303,7 +304,8 @@ impl NameTable {
         }
     }
 
-    /// Makes a change, as far as it is of names. Returns the node that is gone with it: the one that has lost its last name.
+    /// Makes a change, as far as it is of names. Returns the node that is gone with it: the one that has lost
+    /// its last name.
     pub fn apply(&mut self, change: &DirectoryChange<'_>) -> Result<Option<InodeId>, NameError> {
         self.check(change)?;
         match *change {

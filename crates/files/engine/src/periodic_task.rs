@@ -1,7 +1,8 @@
 //! What a thread owes again and again: recording what was written, and checkpoints.
 //!
-//! A refusal never ends it. The promise of `docs/mount.md` that a write is recorded within 50 ms holds as long as a directory is open, and a thread that gives up
-//! takes it away from all that is written later. Only a failed disk ends checkpoints: nobody knows what it has.
+//! A refusal never ends it. The promise of `docs/mount.md` that a write is recorded within 50 ms holds as
+//! long as a directory is open, and a thread that gives up takes it away from all that is written later. Only
+//! a failed disk ends checkpoints: nobody knows what it has.
 
 use netram_proto::failure::RetryBackoff;
 use netram_proto::planted::{FaultSwitch, PlantedFault};
@@ -123,8 +124,8 @@ mod tests {
         PeriodicTask::new(Time(0), EVERY, FaultSwitch::NONE)
     }
 
-    /// A catalog that found no room ended all checkpoints, and with them the recording of what was written: `netram recover` removed files of which the only
-    /// copy was the disk's.
+    /// A catalog that found no room ended all checkpoints, and with them the recording of what was written:
+    /// `netram recover` removed files of which the only copy was the disk's.
     #[test]
     fn no_refusal_ends_it() {
         let mut duty = duty();

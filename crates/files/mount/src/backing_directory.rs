@@ -8,10 +8,12 @@
 //! DIR/NETRAM-READ-ME    for who looks and misses them
 //! ```
 //!
-//! So a program that is started while the directory is not mounted finds nothing, instead of files that the journal is ahead of. Where the file system has the
-//! flag, the empty directory is immutable as well: not even root makes new ones there. Both are undone when the directory is given back.
+//! So a program that is started while the directory is not mounted finds nothing, instead of files that the
+//! journal is ahead of. Where the file system has the flag, the empty directory is immutable as well: not
+//! even root makes new ones there. Both are undone when the directory is given back.
 //!
-//! Each step may be cut off: without `taken` the files are on their way in or out, the journal is empty, and taking or giving back goes on from there.
+//! Each step may be cut off: without `taken` the files are on their way in or out, the journal is empty, and
+//! taking or giving back goes on from there.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Permissions};

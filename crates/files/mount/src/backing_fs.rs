@@ -1,6 +1,7 @@
 //! The disk beneath: a directory, and all that is in it.
 //!
-//! Paths begin at the directory, are not followed out of it and through no symbolic link: the kernel sees to that.
+//! Paths begin at the directory, are not followed out of it and through no symbolic link: the kernel sees to
+//! that.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -124,7 +125,8 @@ impl BackingFs {
         Ok(names)
     }
 
-    /// What extended attributes are asked of. `None`: a symbolic link. Its owner may do that with a file that he may not read.
+    /// What extended attributes are asked of. `None`: a symbolic link. Its owner may do that with a file that
+    /// he may not read.
     fn subject(&self, path: &[u8]) -> Result<Option<Subject>, Errno> {
         match self.descriptor(path, OFlags::RDONLY) {
             Err(Errno::LOOP) => Ok(None),
@@ -137,8 +139,8 @@ impl BackingFs {
         }
     }
 
-    /// Opens what its owner has taken the permission for from himself: what was open before that goes on to be written, and recovery does that again. Root
-    /// needs none.
+    /// Opens what its owner has taken the permission for from himself: what was open before that goes on to
+    /// be written, and recovery does that again. Root needs none.
     fn open_as_owner(&self, path: &[u8], flags: OFlags, needed: RawMode) -> Result<OwnedFd, Errno> {
         match self.descriptor(path, flags) {
             Err(Errno::ACCESS) => (),

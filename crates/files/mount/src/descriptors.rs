@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that are needed beside those of files: of the journal and its links, of standard input and output, of the catalog's two, and of a directory that
-/// is listed or synced.
+/// Descriptors that are needed beside those of files: of the journal and its links, of standard input and
+/// output, of the catalog's two, and of a directory that is listed or synced.
 const OTHERS: u64 = 48;
 /// More are of no use: a checkpoint syncs each of them.
 const FILES_MAX: u64 = 1 << 16;

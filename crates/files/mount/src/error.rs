@@ -11,7 +11,8 @@ use crate::backing_directory::BackingDirectoryError;
 use crate::stamp::StaleJournal;
 use crate::users::MountUser;
 
-/// Why a directory is not mounted, or not given back. What was acknowledged is in the journal, and at its lenders.
+/// Why a directory is not mounted, or not given back. What was acknowledged is in the journal, and at its
+/// lenders.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// There is no such directory.

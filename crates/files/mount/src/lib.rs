@@ -1,7 +1,8 @@
 //! A directory on this machine whose synced files are held in other machines' RAM: for any program's log.
 //!
-//! [`Mount::begin`] takes a directory, does again what its journal has of it, and mounts a FUSE file system in its place. Programs find their files there as
-//! before. A sync waits for the lenders, and not for the disk, to which everything goes in the background.
+//! [`Mount::begin`] takes a directory, does again what its journal has of it, and mounts a FUSE file system
+//! in its place. Programs find their files there as before. A sync waits for the lenders, and not for the
+//! disk, to which everything goes in the background.
 //!
 //! | module | does |
 //! |---|---|

@@ -1,6 +1,8 @@
-//! The two threads of a mount that uphold its promises: one records what was written, within 50 ms; the other brings everything to the disk from time to time.
+//! The two threads of a mount that uphold its promises: one records what was written, within 50 ms; the other
+//! brings everything to the disk from time to time.
 //!
-//! They are two because a checkpoint takes as long as the disk does. `netram_files::PeriodicTask` decides when each is due, and that no refusal ends it.
+//! They are two because a checkpoint takes as long as the disk does. `netram_files::PeriodicTask` decides
+//! when each is due, and that no refusal ends it.
 
 use std::fmt::Display;
 use std::io;
@@ -16,7 +18,8 @@ use netram_proto::time::{Nanos, Time};
 
 use crate::mount::MountState;
 
-/// Within this time what was written is on its way to the lenders. So often it is also looked whether a checkpoint is due.
+/// Within this time what was written is on its way to the lenders. So often it is also looked whether a
+/// checkpoint is due.
 const RECORD_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The threads.

@@ -207,7 +207,8 @@ impl Mount {
     }
 }
 
-/// Brings a directory to where its journal ends, and gives it back: as if it had been mounted and unmounted. Its journal is found beside it.
+/// Brings a directory to where its journal ends, and gives it back: as if it had been mounted and unmounted.
+/// Its journal is found beside it.
 pub fn recover(dir: &Path, accept_loss: bool) -> Result<DirectoryRecovery, MountError> {
     let dir = resolve(dir)?;
     if is_mounted(&dir) {
@@ -226,7 +227,8 @@ pub fn recover(dir: &Path, accept_loss: bool) -> Result<DirectoryRecovery, Mount
     Ok(recovered)
 }
 
-/// Unmounts a directory. Whoever serves it gives it back then; `false`: nobody does any more, and it is to be recovered.
+/// Unmounts a directory. Whoever serves it gives it back then; `false`: nobody does any more, and it is to be
+/// recovered.
 pub fn unmount(dir: &Path) -> Result<bool, MountError> {
     let dir = resolve(dir)?;
     if !is_mounted(&dir) {
@@ -311,7 +313,8 @@ fn escaped(path: &Path) -> Vec<u8> {
     to
 }
 
-/// Whether nobody answers there any more. Attributes the kernel has kept; how much room there is it asks each time.
+/// Whether nobody answers there any more. Attributes the kernel has kept; how much room there is it asks each
+/// time.
 fn is_unresponsive(dir: &Path) -> bool {
     rustix::fs::statvfs(dir).is_err_and(|errno| errno == Errno::NOTCONN)
 }
@@ -326,7 +329,8 @@ fn detach(dir: &Path) -> Result<(), MountError> {
     }
 }
 
-/// The directory's path without links. A mount whose server is gone cannot be looked at, so the last name is not.
+/// The directory's path without links. A mount whose server is gone cannot be looked at, so the last name is
+/// not.
 fn resolve(dir: &Path) -> Result<PathBuf, MountError> {
     let failed = |source| MountError::NoDirectory {
         dir: dir.to_path_buf(),
@@ -378,7 +382,8 @@ fn take_directory(
     let was_taken = ground.is_taken();
     ground.take(journal)?;
     let failed = |source: DirectoryOpenError| {
-        // Recovery that finds something wrong has changed nothing: who was not mounted before does not miss his files now.
+        // Recovery that finds something wrong has changed nothing: who was not mounted before does not miss
+        // his files now.
         if !was_taken && let Err(error) = ground.give_back() {
             tracing::warn!(directory = %dir.display(), %error, "it could not be given back; `netram recover` does that");
         }

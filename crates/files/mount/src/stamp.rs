@@ -1,8 +1,8 @@
 //! The stamp: how far a journal's records are in the files of a directory.
 //!
-//! The files are written while the journal grows, so a copy of the journal, or an older one that was put back in its place, would put old
-//! bytes over newer ones. Before a journal is opened for a directory, what the directory was last told is compared with what the journal has:
-//! the newest always has it.
+//! The files are written while the journal grows, so a copy of the journal, or an older one that was put back
+//! in its place, would put old bytes over newer ones. Before a journal is opened for a directory, what the
+//! directory was last told is compared with what the journal has: the newest always has it.
 //!
 //! ```text
 //!  0  "NETRAMST"
@@ -10,9 +10,10 @@
 //! 40  CRC-32C of all before it, u32
 //! ```
 //!
-//! It is durable before anything is changed under a reign, and written over some 20 times a second while the journal grows. That need
-//! not be durable: what the machine forgets in a loss of power, the files may lack as well. Where the disk refuses it, the directory goes on
-//! without: no journal is refused for that, and an older one is told by the stamp before, if at all.
+//! It is durable before anything is changed under a reign, and written over some 20 times a second while the
+//! journal grows. That need not be durable: what the machine forgets in a loss of power, the files may lack
+//! as well. Where the disk refuses it, the directory goes on without: no journal is refused for that, and an
+//! older one is told by the stamp before, if at all.
 
 use std::fs::File;
 use std::io;
@@ -96,8 +97,8 @@ impl JournalStamp {
         sound.then_some(JournalStamp { journal, epoch, lsn })
     }
 
-    /// Refuses a journal that is older than the files. Nothing is changed, and no lender is asked. What cannot be read is for the opening to
-    /// tell, and another journal than the last for the catalog.
+    /// Refuses a journal that is older than the files. Nothing is changed, and no lender is asked. What
+    /// cannot be read is for the opening to tell, and another journal than the last for the catalog.
     pub(crate) fn check(file: &Path, files: &Path, journal: &Path) -> Result<(), Box<StaleJournal>> {
         let bytes = std::fs::read(file).ok();
         let Some(stamp) = bytes.and_then(|bytes| JournalStamp::decode(&bytes)) else {

@@ -1,4 +1,5 @@
-//! Who has something open in a directory, as far as `/proc` shows it: of others' processes only root sees that.
+//! Who has something open in a directory, as far as `/proc` shows it: of others' processes only root sees
+//! that.
 
 use std::fmt;
 use std::fs;

@@ -19,8 +19,9 @@ pub trait BackingFiles {
     /// Makes all that was written to the files, and their names, durable. The error says whether a sync
     /// itself failed.
     fn sync(&self) -> Result<(), CallError>;
-    /// Has the page cache forgotten: a file then reads as the disk has it, or as the next [`BackingFiles::sync`]
-    /// makes it. After a sync that failed the cache shows, as clean, what the disk never got.
+    /// Has the page cache forgotten: a file then reads as the disk has it, or as the next
+    /// [`BackingFiles::sync`] makes it. After a sync that failed the cache shows, as clean, what the disk
+    /// never got.
     fn drop_cache(&self) -> Result<(), IoError>;
     /// The number below which records do not count: what they say is on the disk.
     fn start(&self) -> Result<u64, IoError>;

@@ -239,7 +239,8 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         self.shared_index.end_write(self.slot, role);
         let done = done?;
         unrecorded.pending = DirtyRanges::default();
-        // Until that is recorded, or on the disk, a later sync records the whole of what has the name by then.
+        // Until that is recorded, or on the disk, a later sync records the whole of what has the name by
+        // then.
         unrecorded.truncated_to = Some(0);
         let written = self.shared_index.written(self.slot, role);
         let mut held = None;
@@ -394,8 +395,8 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         Ok(())
     }
 
-    /// Appends a record of what `deed` finds once the number is given ([`SharedIndex::take_number`]), if it finds
-    /// something.
+    /// Appends a record of what `deed` finds once the number is given ([`SharedIndex::take_number`]), if it
+    /// finds something.
     fn append<'a>(
         &self,
         log: &L,

@@ -1,8 +1,9 @@
 //! What the processes that have a database open know of each other: a page of words that all of them map.
 //!
-//! Each process has a slot. In it stands, for every file of the database, how far the process has got with writing it, and how far what it wrote is
-//! *safe*: recorded in a journal and held, or on the disk. So whoever syncs a file knows whether there are writes of others that no record covers yet,
-//! be the other alive, or killed in the middle of a write.
+//! Each process has a slot. In it stands, for every file of the database, how far the process has got with
+//! writing it, and how far what it wrote is *safe*: recorded in a journal and held, or on the disk. So
+//! whoever syncs a file knows whether there are writes of others that no record covers yet, be the other
+//! alive, or killed in the middle of a write.
 //!
 //! The page lives as long as the machine's memory does, as what was written to the files and not synced does.
 //! After the machine has crashed its mark is of another boot, and nothing in it counts.

@@ -482,8 +482,8 @@ pub(crate) fn recover_all(
     Ok(recovered)
 }
 
-/// Asks whether each journal would open, before any of them begins a reign (rule 18): opened one after the other, the first
-/// would be fenced and read for a recovery that the last one refuses.
+/// Asks whether each journal would open, before any of them begins a reign (rule 18): opened one after the
+/// other, the first would be fenced and read for a recovery that the last one refuses.
 fn check_all(seats: &[PathBuf], config: &JournalConfig) -> Result<(), JournalError> {
     if seats.len() < 2 {
         return Ok(());

@@ -2,9 +2,9 @@
 //!
 //! SQLite does its files' reading, writing and locking through a *VFS*. This one does with them what SQLite's
 //! own does, and when a file is synced it records what was written in a journal, which lenders hold before
-//! the disk has it. No change to SQLite: any program loads an extension (`crates/files/sqlite-extension`), or a Rust program
-//! calls [`register`]. Then `file:app.db?vfs=netram` is such a database, once `netram sqlite create app.db`
-//! has taken it.
+//! the disk has it. No change to SQLite: any program loads an extension (`crates/files/sqlite-extension`), or
+//! a Rust program calls [`register`]. Then `file:app.db?vfs=netram` is such a database, once `netram sqlite
+//! create app.db` has taken it.
 //!
 //! | module | does |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | [`DatabasePaths`] | where a database is while netram holds it |
 //! | `database_disk` | the files of one database, and what its processes share on the disk |
 //!
-//! `netram-sqlite-machine` decides what is recorded, settled and done again, without files, sockets and threads; the
-//! simulator runs the same.
+//! `netram-sqlite-machine` decides what is recorded, settled and done again, without files, sockets and
+//! threads; the simulator runs the same.
 //!
 //! `docs/databases/sqlite.md` says how it is used, `docs/sqlite.md` how it works and why nothing is lost.
 //!

@@ -1,9 +1,11 @@
 //! Deposits: pages of other machines' arenas, in the memory that is lent.
 //!
-//! One thread has all of them and their sessions, apart from the journals': a frame of pages takes as long to decrypt and to copy as fifty
-//! commits, and must not stand in front of one. What a deposit may say and what is in it decides `netram_far_machine::deposit`.
+//! One thread has all of them and their sessions, apart from the journals': a frame of pages takes as long to
+//! decrypt and to copy as fifty commits, and must not stand in front of one. What a deposit may say and what
+//! is in it decides `netram_far_machine::deposit`.
 //!
-//! *Absent:* deposits do not outlive the process, as windows do. Their chunks are in no slot of the store, so the next process finds them free.
+//! *Absent:* deposits do not outlive the process, as windows do. Their chunks are in no slot of the store, so
+//! the next process finds them free.
 
 mod memory;
 mod pressure;
@@ -370,7 +372,8 @@ impl DepositThread {
         }
     }
 
-    /// Tells owners what the machine wants back of their slots, or that it wants nothing any more; each once, as soon as it reads its answers.
+    /// Tells owners what the machine wants back of their slots, or that it wants nothing any more; each once,
+    /// as soon as it reads its answers.
     fn ask_back(&mut self) {
         let shift = self.shared.store.chunk_shift();
         let sizes = self

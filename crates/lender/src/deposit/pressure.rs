@@ -1,4 +1,5 @@
-//! Looks at how short of memory the machine is, and has the store follow what may be lent. What that is decides `netram_far_machine::deposit::MemoryPressure`.
+//! Looks at how short of memory the machine is, and has the store follow what may be lent. What that is
+//! decides `netram_far_machine::deposit::MemoryPressure`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -81,7 +81,8 @@ impl DepositSession {
         Ok(self.outbox.flush(now)?)
     }
 
-    /// Takes what has arrived and answers it. `true`: something had. Nothing is allocated but by a resize, and for blocks.
+    /// Takes what has arrived and answers it. `true`: something had. Nothing is allocated but by a resize,
+    /// and for blocks.
     pub(super) fn turn(
         &mut self,
         holder: &mut DepositServer,

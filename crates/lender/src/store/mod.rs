@@ -1,14 +1,17 @@
-//! The memory that is lent: one file in memory, reserved in full at start, that outlives the lender's process.
+//! The memory that is lent: one file in memory, reserved in full at start, that outlives the lender's
+//! process.
 //!
 //! ```text
 //! superblock (a page) | slots, one a journal | chunks, of which windows are made
 //! ```
 //!
-//! What is in no window and no deposit may be given back to the machine while that is short of memory (`hollow.rs`).
+//! What is in no window and no deposit may be given back to the machine while that is short of memory
+//! (`hollow.rs`).
 //!
-//! A store found whole, of this boot and this shape, keeps its incarnation and its journals. Anything else starts
-//! empty under a fresh random incarnation, so that nobody takes it for a member that holds data. It does not start where windows of this boot
-//! would be lost that have bytes (rule 23), unless it is told to discard them.
+//! A store found whole, of this boot and this shape, keeps its incarnation and its journals. Anything else
+//! starts empty under a fresh random incarnation, so that nobody takes it for a member that holds data. It
+//! does not start where windows of this boot would be lost that have bytes (rule 23), unless it is told to
+//! discard them.
 
 mod unbacked;
 
@@ -77,7 +80,8 @@ pub struct RestoredMember {
     pub member: Member,
     /// Its memory.
     pub memory: JournalMemory,
-    /// Whether its window had to be dropped because its bytes did not check; the seal is remembered all the same.
+    /// Whether its window had to be dropped because its bytes did not check; the seal is remembered all the
+    /// same.
     pub window_lost: bool,
 }
 
@@ -107,7 +111,8 @@ struct Pools {
 }
 
 impl WindowStore {
-    /// Takes up the store at `config.path`, or makes one, and returns the members found in it, but for those of journals that are over.
+    /// Takes up the store at `config.path`, or makes one, and returns the members found in it, but for those
+    /// of journals that are over.
     pub fn open(config: &StoreConfig) -> Result<(Arc<WindowStore>, Vec<RestoredMember>), WindowStoreError> {
         let geometry = geometry(config)?;
         let path = &config.path;
@@ -208,7 +213,8 @@ impl WindowStore {
         self.geometry.slots - self.pools().slots.free() as u32
     }
 
-    /// The member and the memory of a journal that was never seen, or is over; `None` if the lender has as many journals as it can that are not.
+    /// The member and the memory of a journal that was never seen, or is over; `None` if the lender has as
+    /// many journals as it can that are not.
     pub fn journal(self: &Arc<WindowStore>, journal: JournalId) -> Option<(Member, JournalMemory)> {
         let (slot, state) = self.pools().slots.take(journal)?;
         let Some(state) = state else {
@@ -254,8 +260,8 @@ impl WindowStore {
         self.pools().deposits * self.geometry.chunk_bytes
     }
 
-    /// Gives a deposit more chunks, or takes some back, until it has `count`; all deposits together get no more than `limit` bytes. Refused:
-    /// the bytes that it could have, and nothing changes.
+    /// Gives a deposit more chunks, or takes some back, until it has `count`; all deposits together get no
+    /// more than `limit` bytes. Refused: the bytes that it could have, and nothing changes.
     pub(crate) fn resize_deposit(
         &self,
         chunks: &mut Vec<Chunk>,

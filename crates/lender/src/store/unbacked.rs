@@ -1,7 +1,9 @@
-//! Chunks that nobody has, and what is behind them: memory that is kept for lending, or none, for it was given back to the machine.
+//! Chunks that nobody has, and what is behind them: memory that is kept for lending, or none, for it was
+//! given back to the machine.
 //!
-//! A hollow chunk is in the store, and may be touched by nobody until it has been filled. What was given back and comes to be needed for a window is taken again at
-//! once, if there is any; for deposits it is taken when their lender says so.
+//! A hollow chunk is in the store, and may be touched by nobody until it has been filled. What was given back
+//! and comes to be needed for a window is taken again at once, if there is any; for deposits it is taken when
+//! their lender says so.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -22,7 +24,8 @@ impl WindowStore {
         self.chunks_unbacked.load(Ordering::Relaxed) * self.geometry.chunk_bytes
     }
 
-    /// Brings what is given back nearer to `bytes`, as far as chunks are free, or the machine has memory; some of it at a time, for whoever calls has more to do.
+    /// Brings what is given back nearer to `bytes`, as far as chunks are free, or the machine has memory;
+    /// some of it at a time, for whoever calls has more to do.
     pub(crate) fn give_back(&self, bytes: u64) -> io::Result<()> {
         let wanted = (bytes / self.geometry.chunk_bytes) as usize;
         let turns = (UNBACKED_BYTES_PER_TURN / self.geometry.chunk_bytes).max(1);
@@ -83,7 +86,8 @@ impl WindowStore {
         filled.map(|()| true)
     }
 
-    /// A window needs so many chunks, and is worth more than what the machine would do with the memory. Costs a quarter of a millisecond a megabyte, with the lock held.
+    /// A window needs so many chunks, and is worth more than what the machine would do with the memory. Costs
+    /// a quarter of a millisecond a megabyte, with the lock held.
     pub(super) fn fill_for(&self, pools: &mut Pools, count: usize) {
         let lacking = count.saturating_sub(pools.chunks.len());
         if lacking == 0 || lacking > pools.unbacked.len() {

@@ -1,4 +1,5 @@
-//! A real lender that hears a group in which strangers shout: what is genuine counts once, and all else is dropped and counted.
+//! A real lender that hears a group in which strangers shout: what is genuine counts once, and all else is
+//! dropped and counted.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -11,7 +12,8 @@ use netram_proto::wire::{Flag, FrameHeader, FrameKind};
 use netram_transport::{MulticastGroup, MulticastReceiver, MulticastSender};
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
-/// A lender that hears a group of this test's own, somebody who may send there, and somebody who overhears it.
+/// A lender that hears a group of this test's own, somebody who may send there, and somebody who overhears
+/// it.
 struct MulticastFixture {
     lender: Lender,
     group: MulticastGroup,

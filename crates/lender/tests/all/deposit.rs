@@ -1,5 +1,5 @@
-//! Deposits at a real lender: what it keeps, gives, refuses, and when it ends. Lenders and owners that are killed are processes of their own: this
-//! test binary, started again with the name of one test.
+//! Deposits at a real lender: what it keeps, gives, refuses, and when it ends. Lenders and owners that are
+//! killed are processes of their own: this test binary, started again with the name of one test.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -370,7 +370,8 @@ fn what_a_killed_owner_put_is_whole_for_the_lease() {
         status(&address).deposits.iter().all(|deposit| !deposit.connected)
     });
     let mut heir = OwnerSession::open(&address, 4, 2).unwrap();
-    // It puts one version after the other into one slot after the other: the last 32 are there, and each is whole.
+    // It puts one version after the other into one slot after the other: the last 32 are there, and each is
+    // whole.
     let puts = status(&address).counters.deposit_puts;
     for slot in 0..32 {
         let mut versions =

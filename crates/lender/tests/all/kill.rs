@@ -64,7 +64,8 @@ impl Drop for LenderChild {
     }
 }
 
-/// Writes until killed; returns the log, what was acknowledged of it, and what the writer declared stable last.
+/// Writes until killed; returns the log, what was acknowledged of it, and what the writer declared stable
+/// last.
 fn write_until_killed(
     mut writer: TestWriter,
     mut process: Option<LenderChild>,
@@ -73,7 +74,8 @@ fn write_until_killed(
     let (mut log, mut acked) = (Vec::new(), START);
     let mut declared = START;
     for index in 0..u32::MAX {
-        // Below the acknowledged bytes, at a record's start, and sooner or later nearly all of the window back.
+        // Below the acknowledged bytes, at a record's start, and sooner or later nearly all of the window
+        // back.
         let behind = acked.0.saturating_sub(START.0 + WINDOW * 3 / 4) / 440 * 440;
         writer.stable = Lsn(START.0 + behind);
         let mut header = writer.header(FrameKind::Append);

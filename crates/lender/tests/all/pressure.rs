@@ -1,4 +1,5 @@
-//! A lender whose machine is short of memory: what it asks of owners, what it gives back to the machine, and when it lends again.
+//! A lender whose machine is short of memory: what it asks of owners, what it gives back to the machine, and
+//! when it lends again.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;

@@ -35,8 +35,8 @@ pub fn inspect(bytes: &[u8]) -> Result<HeapReport, HeapOpenError> {
     inspect_in(bytes, bytes.len() as u64, 0)
 }
 
-/// Checks a heap of a shared region in its span's bytes, which begin at `start` in the region: pointers count from the
-/// region's beginning, and so do the places in the report.
+/// Checks a heap of a shared region in its span's bytes, which begin at `start` in the region: pointers count
+/// from the region's beginning, and so do the places in the report.
 pub fn inspect_shared(bytes: &[u8], start: u64) -> Result<HeapReport, HeapOpenError> {
     inspect_in(bytes, bytes.len() as u64, start)
 }

@@ -2,7 +2,8 @@
 
 use netram_rvm::{RangeError, RvmCommitError};
 
-/// A part of a heap that does not hold together. The heap is not used further; restore the segment from a copy.
+/// A part of a heap that does not hold together. The heap is not used further; restore the segment from a
+/// copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeapDamage {
     /// A page's descriptor is none that a heap writes.

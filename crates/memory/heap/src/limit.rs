@@ -18,8 +18,8 @@ pub const RUN_SLOTS_MAX: usize = 256;
 
 /// Transactions with open business in one heap. An owner is kept in 16 bits.
 pub const TRANSACTIONS_MAX: usize = u16::MAX as usize - 1;
-/// Empty runs kept for the next block of their class before they are given back. Keeps a program that frees and
-/// allocates around a boundary from carving a run each time.
+/// Empty runs kept for the next block of their class before they are given back. Keeps a program that frees
+/// and allocates around a boundary from carving a run each time.
 pub const EMPTY_RUNS_KEPT: usize = 16;
 /// Runs of unknown state that one allocation reads before it carves a run instead. Bounds the pages that the
 /// first allocation after an opening touches.
@@ -28,8 +28,8 @@ pub const UNREAD_LOOKS: usize = 64;
 pub const FORMAT_STEP_BYTES: usize = 2 * 1024;
 /// Bytes copied at once when a block moves.
 pub const COPY_STEP_BYTES: usize = PAGE_BYTES;
-/// Pages that others have changed, noted one by one until the heap is used next. With more of them the whole table is
-/// read again, which costs as much as reading so many one by one.
+/// Pages that others have changed, noted one by one until the heap is used next. With more of them the whole
+/// table is read again, which costs as much as reading so many one by one.
 pub const TOUCHED_MAX: usize = 4096;
 /// Bytes of the table read at once when a heap is opened.
 pub const SCAN_STEP_BYTES: usize = 64 * 1024;

@@ -23,8 +23,8 @@ pub trait Transact: Sized {
     /// Whether an abort restores memory.
     fn mode(&self) -> RestoreMode;
 
-    /// Fails unless the transaction may change these bytes, and nobody else before it ends, if that is what its memory
-    /// promises.
+    /// Fails unless the transaction may change these bytes, and nobody else before it ends, if that is what
+    /// its memory promises.
     fn admits(&self, region: &Region, offset: usize, length: usize) -> Result<(), RangeError>;
 
     /// Open transactions beside this one that may have changed the heap's bytes.
@@ -108,8 +108,8 @@ impl<L: RecordLog, S: SegmentStorage> Transact for Transaction<L, S> {
         Transaction::note_of(self, participant)
     }
 
-    /// Any number of transactions use the heap at once: what serves all of them is committed at once, in a transaction of
-    /// its own. It waits for nothing: a crash that loses it loses all that came later, too.
+    /// Any number of transactions use the heap at once: what serves all of them is committed at once, in a
+    /// transaction of its own. It waits for nothing: a crash that loses it loses all that came later, too.
     fn top_action(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<(), RangeError>,

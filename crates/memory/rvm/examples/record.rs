@@ -1,5 +1,5 @@
-//! Measures what writing, checking and applying a record costs a range, beside the wide form of older programs:
-//! `cargo run --release -p netram-rvm --example record`.
+//! Measures what writing, checking and applying a record costs a range, beside the wide form of older
+//! programs: `cargo run --release -p netram-rvm --example record`.
 
 mod common;
 

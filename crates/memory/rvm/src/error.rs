@@ -204,8 +204,8 @@ pub enum RvmCloseError {
     /// Lazy commits could not be made safe.
     #[error("lazy commits could not be made safe before closing: {0}")]
     Flush(#[from] FlushError),
-    /// Commits could not be applied to their segments. The log keeps them: mend the cause and close again, or drop the
-    /// log, and the next opening applies them.
+    /// Commits could not be applied to their segments. The log keeps them: mend the cause and close again, or
+    /// drop the log, and the next opening applies them.
     #[error("commits could not be applied to their segments before closing, and stay in the log: {0}")]
     Apply(#[from] TruncateError),
 }

@@ -5,7 +5,8 @@ use netram_proto::id::{JournalId, Lsn};
 use crate::stamp::{self, STAMP_BYTES, SegmentStamp};
 use crate::table;
 
-/// A slot of the table of segments, cut to what the bytes fill, its checksum made right if the first byte is odd.
+/// A slot of the table of segments, cut to what the bytes fill, its checksum made right if the first byte is
+/// odd.
 pub fn table(bytes: &[u8]) {
     table::fuzz(bytes);
 }

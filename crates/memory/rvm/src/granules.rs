@@ -1,8 +1,9 @@
 //! The ranges of a large transaction as bits: one for every four bytes of a page, a page in two cache lines.
 //!
-//! A list of ranges costs a sort, and grows with every repetition; the bits cost the same for the
-//! millionth update as for the first. They hold whole granules only: nothing is rounded, what does not begin
-//! and end at a multiple of four stays in the list. With eight, a structure of 4-byte fields would stay there altogether.
+//! A list of ranges costs a sort, and grows with every repetition; the bits cost the same for the millionth
+//! update as for the first. They hold whole granules only: nothing is rounded, what does not begin and end at
+//! a multiple of four stays in the list. With eight, a structure of 4-byte fields would stay there
+//! altogether.
 
 use crate::range::DeclaredRange;
 
@@ -183,8 +184,8 @@ impl Granules {
         }
     }
 
-    /// Writes what was declared to `ranges`, sorted by place, neighbours as one. Sorts the pages: of a transaction
-    /// that stays open, since its commit was refused, the next declaration finds them anew.
+    /// Writes what was declared to `ranges`, sorted by place, neighbours as one. Sorts the pages: of a
+    /// transaction that stays open, since its commit was refused, the next declaration finds them anew.
     pub(crate) fn collect(&mut self, ranges: &mut Vec<DeclaredRange>) {
         self.stale = true;
         self.recent = (NO_KEY, 0);

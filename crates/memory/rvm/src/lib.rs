@@ -30,8 +30,8 @@
 //! | [`TableView`] | a log's segments, looked at from outside |
 //! | [`limit`] | every bound |
 //!
-//! It knows the log only as `netram_proto::port::RecordLog`; sockets, lenders and the log's own recovery are the
-//! client's affair.
+//! It knows the log only as `netram_proto::port::RecordLog`; sockets, lenders and the log's own recovery are
+//! the client's affair.
 #![deny(unsafe_code)]
 
 mod background;

@@ -21,8 +21,9 @@ pub const UNDO_BYTES_MAX: usize = 1 << 30;
 /// Bytes of a transaction's preamble: the locks that one on shared memory may hold, with their versions.
 pub const PREAMBLE_BYTES_MAX: usize = 16 * 1024;
 
-/// Bytes copied at once between memory and a record. For more, the C library's copy uses an instruction that is 25 times
-/// slower on some processors (AMD Zen 4) where the target lies up to 32 bytes further into its page than the source.
+/// Bytes copied at once between memory and a record. For more, the C library's copy uses an instruction that
+/// is 25 times slower on some processors (AMD Zen 4) where the target lies up to 32 bytes further into its
+/// page than the source.
 pub const COPY_BYTES: usize = 2048;
 
 /// Ended transactions whose buffers are kept for the next. More are freed.

@@ -93,8 +93,8 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         Ok(Region { mapping })
     }
 
-    /// Takes a segment that is no longer used out of the log's table. With [`TruncationPolicy::Elsewhere`] only once
-    /// the log has been trimmed of every record.
+    /// Takes a segment that is no longer used out of the log's table. With [`TruncationPolicy::Elsewhere`]
+    /// only once the log has been trimmed of every record.
     pub fn forget_segment(&self, path: &str) -> Result<(), ForgetError> {
         let shared = &*self.shared;
         // The file may be gone; then the table's own name is the one to give.

@@ -1,5 +1,5 @@
-//! Whether a log may change its segments, asked before the log is opened: an opening takes the journal from whoever has
-//! it, and a copy that will be refused must not have done so to its original.
+//! Whether a log may change its segments, asked before the log is opened: an opening takes the journal from
+//! whoever has it, and a copy that will be refused must not have done so to its original.
 
 use std::fs::File as StdFile;
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::stamp::ownership;
 use crate::storage::{directory_of, is_other_table};
 use crate::table::{SegmentTable, TableEntry};
 
-/// Refuses a log that was not closed and that is not the newest of its segments. `table` is its segment table. Nothing
-/// is changed or locked. Whatever cannot be read is left to the opening, which says why.
+/// Refuses a log that was not closed and that is not the newest of its segments. `table` is its segment
+/// table. Nothing is changed or locked. Whatever cannot be read is left to the opening, which says why.
 pub fn refuse_older(table: &Path) -> Result<(), SegmentError> {
     let Ok(file) = ReadOnlyFile::open(table) else {
         return Ok(());

@@ -21,9 +21,9 @@ pub struct RvmOptions {
     /// Bytes of lazy commits that are kept in memory to be merged, instead of being logged one by one; zero
     /// is off. No more than one record carries, and than a quarter of the log. See `Rvm::set_spool_bytes`.
     pub spool_bytes: usize,
-    /// Accept segment files whose identity is not the recorded one (restored from a copy), and those that another log, or
-    /// another copy of this one, has changed since; make them this log's. What the other log has for them is given up, and
-    /// this log's records are applied over whatever they hold.
+    /// Accept segment files whose identity is not the recorded one (restored from a copy), and those that
+    /// another log, or another copy of this one, has changed since; make them this log's. What the other log
+    /// has for them is given up, and this log's records are applied over whatever they hold.
     pub adopt_segments: bool,
     /// A fault, for the simulator.
     pub planted: FaultSwitch,
@@ -50,9 +50,9 @@ pub enum TruncationPolicy {
     /// This `Rvm`: all of it when it opens, and the older part when the log is full.
     #[default]
     Here,
-    /// Somebody else, who reads the records and says how far with `Rvm::trim`. Segment files are never written here and
-    /// nothing is applied to them: they are what is mapped, a state that somebody else has put there, and lack what the
-    /// log has.
+    /// Somebody else, who reads the records and says how far with `Rvm::trim`. Segment files are never
+    /// written here and nothing is applied to them: they are what is mapped, a state that somebody else has
+    /// put there, and lack what the log has.
     Elsewhere {
         /// How long a commit that finds the log full waits for `Rvm::trim`. Zero: it fails at once.
         patience: Duration,

@@ -1,7 +1,8 @@
 //! Sorting a long list of ranges by place, digit by digit.
 //!
-//! Offsets of one transaction differ in few bits: those of a region of 4 MiB, in steps of eight, in 19. Two passes over the list sort
-//! that, 4 to 5 ns a range, where comparing costs 15 (`cargo run --release -p netram-rvm --example set_range`).
+//! Offsets of one transaction differ in few bits: those of a region of 4 MiB, in steps of eight, in 19. Two
+//! passes over the list sort that, 4 to 5 ns a range, where comparing costs 15 (`cargo run --release -p
+//! netram-rvm --example set_range`).
 
 use crate::range::DeclaredRange;
 

@@ -42,7 +42,8 @@ pub(crate) struct RangeList {
     dense: bool,
     /// The length of the list at which bits are tried. Zero: `LISTED_MAX`.
     try_at: usize,
-    /// Below this length of the list another range needs no thought: there is memory for it, and bits are not tried yet.
+    /// Below this length of the list another range needs no thought: there is memory for it, and bits are not
+    /// tried yet.
     room: usize,
     /// What was declared, as far as bits can say it.
     granules: Granules,
@@ -118,7 +119,8 @@ impl RangeList {
         false
     }
 
-    /// Adds a range whose old values nobody keeps. `false`: nothing was done, it takes [`RangeList::declare`].
+    /// Adds a range whose old values nobody keeps. `false`: nothing was done, it takes
+    /// [`RangeList::declare`].
     #[inline(always)]
     pub(crate) fn append(&mut self, region: u32, offset: u64, length: u32) -> bool {
         if self.declared.len() >= self.room {

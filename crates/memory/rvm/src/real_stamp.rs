@@ -1,8 +1,9 @@
-//! Where a real segment's stamp is: in an extended attribute of its file, or in a file beside it where the file system
-//! keeps no attributes. Never in the segment's own bytes, which are its user's.
+//! Where a real segment's stamp is: in an extended attribute of its file, or in a file beside it where the
+//! file system keeps no attributes. Never in the segment's own bytes, which are its user's.
 //!
-//! The attribute goes where the file goes: `mv`, `cp -a`, `rsync -aX`, hard links and bind mounts keep it. The file
-//! beside it is believed only for the very file that it was written for, since nothing ties the two together.
+//! The attribute goes where the file goes: `mv`, `cp -a`, `rsync -aX`, hard links and bind mounts keep it.
+//! The file beside it is believed only for the very file that it was written for, since nothing ties the two
+//! together.
 
 use std::fs::{self, File as StdFile};
 use std::io::Write;

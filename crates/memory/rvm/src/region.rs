@@ -350,19 +350,20 @@ impl Region {
         Ok(())
     }
 
-    /// Stores what a record of another log's says, all at once: nobody who reads the region through its lock sees a part of
-    /// it. Refused, with nothing changed, unless all of it lies in this region, whose segment has the same number
-    /// there as here ([`Region::segment_number`]).
+    /// Stores what a record of another log's says, all at once: nobody who reads the region through its lock
+    /// sees a part of it. Refused, with nothing changed, unless all of it lies in this region, whose segment
+    /// has the same number there as here ([`Region::segment_number`]).
     ///
-    /// Bytes stored like this are never logged here; [`crate::Transaction::commit_foreign`] logs them too. However the region's
-    /// stores are found, these do not count as the program's.
+    /// Bytes stored like this are never logged here; [`crate::Transaction::commit_foreign`] logs them too.
+    /// However the region's stores are found, these do not count as the program's.
     pub fn apply(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
         self.mapping.admits(changes)?;
         self.mapping.store(&mut self.mapping.write(), changes);
         Ok(())
     }
 
-    /// The same, unless somebody has a guard of the region just now: then nothing is stored, and it says `false`. For who may not wait.
+    /// The same, unless somebody has a guard of the region just now: then nothing is stored, and it says
+    /// `false`. For who may not wait.
     pub fn try_apply(&self, changes: &RecordChanges<'_>) -> Result<bool, ForeignError> {
         self.mapping.admits(changes)?;
         let Some(mut memory) = self.mapping.try_write() else {
@@ -391,9 +392,9 @@ impl Region {
     /// transactions have ranges here.
     ///
     /// Stores outside of any transaction are forgotten by the choice. Where stores are found by page, one
-    /// transaction at a time may store to the region: it has it from its first [`crate::Transaction::capture`],
-    /// `set_range`, `write` or edit until it ends. `set_range` declares nothing more there, and no bytes are
-    /// refused for being undeclared.
+    /// transaction at a time may store to the region: it has it from its first
+    /// [`crate::Transaction::capture`], `set_range`, `write` or edit until it ends. `set_range` declares
+    /// nothing more there, and no bytes are refused for being undeclared.
     pub fn set_capture(&mut self, capture: CaptureMode) -> Result<(), CaptureError> {
         // `&mut self` keeps transactions from entering meanwhile; those that have are counted.
         let transactions = self.open_transactions();
@@ -429,7 +430,8 @@ impl Region {
         runs.into_iter().map(|run| self.mapping.undeclared(run)).collect()
     }
 
-    /// Puts back what was stored and never declared, where the region is verified; what open transactions have declared stays.
+    /// Puts back what was stored and never declared, where the region is verified; what open transactions
+    /// have declared stays.
     pub fn undo_undeclared(&self) -> Result<(), CaptureError> {
         let Some(verifier) = self.mapping.verifier() else {
             return Ok(());

@@ -46,8 +46,8 @@ pub enum RelocateError {
     Segment(#[from] SegmentError),
 }
 
-/// Calls the segment `from` of the log of `journal`, or all segments beneath the directory `from`, by where they are now.
-/// The files must be those that the log knows; `adopt` takes any.
+/// Calls the segment `from` of the log of `journal`, or all segments beneath the directory `from`, by where
+/// they are now. The files must be those that the log knows; `adopt` takes any.
 ///
 /// One write of the table: after a crash all of them are relocated, or none.
 pub fn relocate(

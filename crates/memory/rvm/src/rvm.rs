@@ -149,12 +149,13 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         Ok(Rvm { shared, thread })
     }
 
-    /// Applies every commit to its segment, ends the truncation thread and gives the log back, to be closed. Refused
-    /// while transactions are alive; mapped regions keep their memory.
+    /// Applies every commit to its segment, ends the truncation thread and gives the log back, to be closed.
+    /// Refused while transactions are alive; mapped regions keep their memory.
     ///
-    /// Afterwards the segments have everything, and say so: they, and the log, can be moved, copied and replaced. With
-    /// [`TruncationPolicy::Elsewhere`] commits are only made as safe as [`Durability::Remote`]. A region that is still mapped
-    /// shows its pages as [`Region::keep_unmapped`] says.
+    /// Afterwards the segments have everything, and say so: they, and the log, can be moved, copied and
+    /// replaced. With [`TruncationPolicy::Elsewhere`] commits are only made as safe as
+    /// [`Durability::Remote`]. A region that is still mapped shows its pages as [`Region::keep_unmapped`]
+    /// says.
     ///
     /// [`Region::keep_unmapped`]: crate::Region::keep_unmapped
     #[allow(
@@ -173,8 +174,8 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         Ok(self.end())
     }
 
-    /// The same, and applies nothing, for a program that reads its log's records when it starts again. The segments say
-    /// that this log has what they lack, and are nobody else's until it was opened and closed.
+    /// The same, and applies nothing, for a program that reads its log's records when it starts again. The
+    /// segments say that this log has what they lack, and are nobody else's until it was opened and closed.
     #[allow(
         clippy::result_large_err,
         reason = "the memory is given back, where closing is refused"
@@ -267,8 +268,8 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         }
     }
 
-    /// Applies every commit so far to the segments and empties the log of them; waits for the disk. Refused with
-    /// [`TruncationPolicy::Elsewhere`].
+    /// Applies every commit so far to the segments and empties the log of them; waits for the disk. Refused
+    /// with [`TruncationPolicy::Elsewhere`].
     pub fn truncate(&self) -> Result<(), TruncateError> {
         add(&self.shared.counters.truncate_calls, 1);
         self.shared.truncates_here()?;

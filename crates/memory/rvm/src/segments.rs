@@ -125,7 +125,8 @@ impl<F: StorageFile> Segments<F> {
         Some(self.states[at].mark.clone())
     }
 
-    /// The file of segment `index`, which the table must know and which records are to be applied to, and its path.
+    /// The file of segment `index`, which the table must know and which records are to be applied to, and its
+    /// path.
     pub(crate) fn file<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -143,8 +144,8 @@ impl<F: StorageFile> Segments<F> {
         at.expect("records of unknown segments are refused when read")
     }
 
-    /// Opens the segment called `name` for mapping, and enters it in the table if it is new. The log, of which everything
-    /// below `applied` is in its segments, has nothing for this one.
+    /// Opens the segment called `name` for mapping, and enters it in the table if it is new. The log, of
+    /// which everything below `applied` is in its segments, has nothing for this one.
     pub(crate) fn enter<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -201,8 +202,9 @@ impl<F: StorageFile> Segments<F> {
         Ok(())
     }
 
-    /// Refuses a log that is not the newest of one of the segments that it may have records for, before it is applied to
-    /// any: it could change the one, be refused the other, and have taken the first from its newest log.
+    /// Refuses a log that is not the newest of one of the segments that it may have records for, before it is
+    /// applied to any: it could change the one, be refused the other, and have taken the first from its
+    /// newest log.
     pub(crate) fn judge_all<S: SegmentStorage<File = F>>(
         &self,
         storage: &S,
@@ -222,8 +224,8 @@ impl<F: StorageFile> Segments<F> {
         Ok(())
     }
 
-    /// Leaves stamps that say that the log has nothing more for its segments: everything below `applied` is in them.
-    /// One that is away, or another's by now, keeps what it has.
+    /// Leaves stamps that say that the log has nothing more for its segments: everything below `applied` is
+    /// in them. One that is away, or another's by now, keeps what it has.
     pub(crate) fn close<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -279,9 +281,9 @@ impl<F: StorageFile> Segments<F> {
 
     /// Leaves new stamps on the segments at `places`, whose files are open, durably.
     ///
-    /// At every moment the stamp on the disk is one of the two in the table on the disk: first what is on the file is
-    /// made certain, then the table names that and the next, then the next is left. So a crash, or a failure, between
-    /// any two of these finds a stamp that the log knows.
+    /// At every moment the stamp on the disk is one of the two in the table on the disk: first what is on the
+    /// file is made certain, then the table names that and the next, then the next is left. So a crash, or a
+    /// failure, between any two of these finds a stamp that the log knows.
     fn stamp<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -497,8 +499,8 @@ impl<F: StorageFile> Segments<F> {
         }
     }
 
-    /// Whether this log is a copy of the one that left `stamp`, which is still where it was then. A copy of the segment
-    /// itself is nobody's but this log's.
+    /// Whether this log is a copy of the one that left `stamp`, which is still where it was then. A copy of
+    /// the segment itself is nobody's but this log's.
     fn is_copy<S: SegmentStorage<File = F>>(
         &self,
         storage: &S,

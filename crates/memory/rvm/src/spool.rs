@@ -25,8 +25,8 @@ use crate::stats::{Counters, add};
 use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
-/// What a range counts for in the spool beside its values. Not what a record spends on it, which may be 4 bytes:
-/// the lists that hold it and merge it take 100, and the spool at most four times its size.
+/// What a range counts for in the spool beside its values. Not what a record spends on it, which may be 4
+/// bytes: the lists that hold it and merge it take 100, and the spool at most four times its size.
 const RANGE_BYTES: usize = 24;
 const _: () = assert!(
     RANGE_BYTES > RANGE_HEADER_BYTES_MAX,

@@ -1,12 +1,13 @@
 //! The stamp: which log a segment belongs to, and how far that log was applied to it.
 //!
-//! A log's records say what bytes were, not when. Applied to a segment that another log, or this log's original, has
-//! changed since, they put old bytes over acknowledged ones. So each log leaves a stamp on the segment (never in its
-//! bytes, which are the user's) *before* it writes there, and has written down in its own table which stamp that will
-//! be before it leaves it. A log that finds a stamp it has never written down is not the segment's newest.
+//! A log's records say what bytes were, not when. Applied to a segment that another log, or this log's
+//! original, has changed since, they put old bytes over acknowledged ones. So each log leaves a stamp on the
+//! segment (never in its bytes, which are the user's) *before* it writes there, and has written down in its
+//! own table which stamp that will be before it leaves it. A log that finds a stamp it has never written down
+//! is not the segment's newest.
 //!
-//! Every stamp has an id of its own, drawn at random: two copies of one log that go on by themselves never leave the
-//! same. `docs/rvm.md` draws the bytes and argues each case.
+//! Every stamp has an id of its own, drawn at random: two copies of one log that go on by themselves never
+//! leave the same. `docs/rvm.md` draws the bytes and argues each case.
 
 use netram_proto::id::{JournalId, Lsn};
 
@@ -41,8 +42,8 @@ pub struct SegmentStamp {
     pub table: String,
 }
 
-/// The stamps that a log has written down for one segment: the one that was there, and the one that it was about to
-/// leave. After a crash either may be there.
+/// The stamps that a log has written down for one segment: the one that was there, and the one that it was
+/// about to leave. After a crash either may be there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StampHistory {
     /// Zeros: there was none.
@@ -57,7 +58,8 @@ pub(crate) struct StampHistory {
 /// How a log stands to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentOwnership {
-    /// Nobody has changed the segment since this log did, or whoever did has ended and left nothing of it to lose.
+    /// Nobody has changed the segment since this log did, or whoever did has ended and left nothing of it to
+    /// lose.
     Current,
     /// Another log, or another copy of this one, has changed the segment since.
     Overtaken,
@@ -69,8 +71,8 @@ pub(crate) enum SegmentOwnership {
     Lost,
 }
 
-/// How the log of `journal`, which ends at `end` and knows these stamps, stands to a segment with the stamp `found`.
-/// `unapplied`: the log has records that change the segment.
+/// How the log of `journal`, which ends at `end` and knows these stamps, stands to a segment with the stamp
+/// `found`. `unapplied`: the log has records that change the segment.
 pub(crate) fn ownership(
     known: &StampHistory,
     found: Option<&SegmentStamp>,
@@ -100,7 +102,8 @@ pub(crate) fn ownership(
     if found.open {
         return SegmentOwnership::OwnedByOtherLog;
     }
-    // Clean: its log has nothing more for the segment. A copy of this very log went on where this one did not.
+    // Clean: its log has nothing more for the segment. A copy of this very log went on where this one did
+    // not.
     match unapplied || (stamped && found.journal == journal) {
         true => SegmentOwnership::Overtaken,
         false => SegmentOwnership::Current,

@@ -61,8 +61,8 @@ pub trait SegmentStorage {
     fn assign_identity(&self, file: &Self::File) -> Result<SegmentIdentity, IoError>;
     /// The stamp that a log left on the segment last; `None`: there is none that can be read.
     fn stamp(&self, file: &Self::File, path: &str) -> Result<Option<SegmentStamp>, IoError>;
-    /// Leaves a stamp in place of the last one, durably: after a crash one of the two is there. `false`: none can be kept
-    /// here.
+    /// Leaves a stamp in place of the last one, durably: after a crash one of the two is there. `false`: none
+    /// can be kept here.
     fn leave_stamp(&self, file: &Self::File, path: &str, stamp: &SegmentStamp) -> Result<bool, IoError>;
     /// An id that no stamp has.
     fn draw_stamp(&self) -> Result<StampId, IoError>;
@@ -329,8 +329,8 @@ fn fill_new(file: &StdFile, length: u64, allocation: SegmentAllocation) -> Resul
     file.sync_all().map_err(io_error)
 }
 
-/// Allocates blocks. A signal to the calling thread may end it, and a file system may then give back what it had: with
-/// signals that come oftener than it takes, tried for ever it would never end.
+/// Allocates blocks. A signal to the calling thread may end it, and a file system may then give back what it
+/// had: with signals that come oftener than it takes, tried for ever it would never end.
 fn allocate_ahead(file: &StdFile, length: u64) -> Result<(), Errno> {
     let mut tried = Err(Errno::INTR);
     for _ in 0..ALLOCATIONS_TRIED {

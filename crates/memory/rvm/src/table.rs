@@ -28,7 +28,8 @@ const OPEN: u16 = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableEntry {
     pub(crate) index: u32,
-    /// The full path. The file names a segment beneath its own directory from there, so that both can be moved.
+    /// The full path. The file names a segment beneath its own directory from there, so that both can be
+    /// moved.
     pub(crate) path: String,
     /// The segment's length when last mapped.
     pub(crate) length: u64,
@@ -329,7 +330,8 @@ impl From<IoError> for SegmentTableError {
     }
 }
 
-/// See [`crate::fuzzed::table`]. What is read can be written and is read again, in the directory it lies in and in another.
+/// See [`crate::fuzzed::table`]. What is read can be written and is read again, in the directory it lies in
+/// and in another.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Some((mend, bytes)) = bytes.split_first() else {
         return;
@@ -440,7 +442,8 @@ mod tests {
         }
     }
 
-    /// Cut off behind the directory, such a path began with a slash, and was read as another segment's full one.
+    /// Cut off behind the directory, such a path began with a slash, and was read as another segment's full
+    /// one.
     #[test]
     fn a_path_with_a_slash_too_many_is_read_as_it_was_written() {
         let file = file();

@@ -1,4 +1,5 @@
-//! A log whose records are applied elsewhere: it is trimmed when told, and a commit that finds it full waits for that.
+//! A log whose records are applied elsewhere: it is trimmed when told, and a commit that finds it full waits
+//! for that.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

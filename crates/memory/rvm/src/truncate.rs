@@ -278,8 +278,8 @@ impl<F: StorageFile> Truncator<F> {
                 fresh.push(segment);
             }
         }
-        // Durable before the first byte: a copy of this log that lacks these records must find itself overtaken,
-        // however much of them a crash leaves in the segments.
+        // Durable before the first byte: a copy of this log that lacks these records must find itself
+        // overtaken, however much of them a crash leaves in the segments.
         segments.stamp_before(world.storage, &fresh, self.until)?;
         Ok(())
     }

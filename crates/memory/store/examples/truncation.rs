@@ -1,6 +1,6 @@
-//! Shows that truncation does not stall commits: the latency of commits with and without truncation going on, on
-//! real files, waiting for a lender in this process and for the disk:
-//! `cargo run --release -p netram-store --example truncation -- [directory]`.
+//! Shows that truncation does not stall commits: the latency of commits with and without truncation going on,
+//! on real files, waiting for a lender in this process and for the disk: `cargo run --release -p netram-store
+//! --example truncation -- [directory]`.
 
 use std::io::Write;
 use std::path::Path;
@@ -35,8 +35,8 @@ struct Run {
     threshold: u8,
 }
 
-/// One run's latencies in nanoseconds, and how often in it truncation went round, a commit waited for truncation
-/// because the log was full, and one waited for the disk because the window was.
+/// One run's latencies in nanoseconds, and how often in it truncation went round, a commit waited for
+/// truncation because the log was full, and one waited for the disk because the window was.
 struct Measured {
     latencies: Vec<u64>,
     rounds: u64,

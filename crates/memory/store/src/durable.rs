@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// Makes a file with these bytes, durable with its name. One that is there stays, and is [`io::ErrorKind::AlreadyExists`].
+/// Makes a file with these bytes, durable with its name. One that is there stays, and is
+/// [`io::ErrorKind::AlreadyExists`].
 pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, RenameFlags::NOREPLACE)
 }

@@ -63,7 +63,8 @@ pub enum HeapCreateError {
 }
 
 impl HeapPlan<'_> {
-    /// Makes the segment and the heap. The header comes last: until it is there no program can load the segment.
+    /// Makes the segment and the heap. The header comes last: until it is there no program can load the
+    /// segment.
     pub fn make(&self, memory: &JournaledRvm) -> Result<(), HeapCreateError> {
         let path = self.path.to_str().ok_or_else(|| HeapCreateError::Name {
             path: self.path.to_path_buf(),

@@ -1,9 +1,9 @@
 //! A *home*: a log with all that belongs to it, opened as recoverable memory by one path.
 //!
-//! A journal has a log, a view, a key and a lock ([`netram_journal::Place`]); recoverable memory over it has a segment
-//! table; and somebody has to say which lenders hold the newest bytes. What opens recoverable memory for a person or for
-//! a program in another language (the C library, the Python package, `netram rvm`) opens a home, so that all of them
-//! find the same files and the same settings.
+//! A journal has a log, a view, a key and a lock ([`netram_journal::Place`]); recoverable memory over it has
+//! a segment table; and somebody has to say which lenders hold the newest bytes. What opens recoverable
+//! memory for a person or for a program in another language (the C library, the Python package, `netram rvm`)
+//! opens a home, so that all of them find the same files and the same settings.
 //!
 //! ```no_run
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,7 +1,7 @@
 //! The segment loader's first page, which says at which addresses a segment's regions belong.
 //!
-//! It is the original RVM's: C programs load and make such segments (`rvm_segment.h`), and so do the tools that stand in
-//! for the original's. Reading and writing the page is left to them.
+//! It is the original RVM's: C programs load and make such segments (`rvm_segment.h`), and so do the tools
+//! that stand in for the original's. Reading and writing the page is left to them.
 //!
 //! ```text
 //!         0       1       2       3       4       5       6       7

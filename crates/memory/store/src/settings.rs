@@ -1,4 +1,5 @@
-//! Which lenders hold the newest bytes, and how: from a file beside the log, and from the environment over it.
+//! Which lenders hold the newest bytes, and how: from a file beside the log, and from the environment over
+//! it.
 //!
 //! | key in the file | variable | means | default |
 //! |---|---|---|---|

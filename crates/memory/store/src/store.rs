@@ -187,8 +187,8 @@ impl Store {
         Ok(OpenStore { memory, recovered })
     }
 
-    /// Refuses a log that is a copy, or older than its segments, before the journal is opened: that would fence the
-    /// original.
+    /// Refuses a log that is a copy, or older than its segments, before the journal is opened: that would
+    /// fence the original.
     fn refuse_older(&self) -> Result<(), StoreError> {
         match netram_rvm::refuse_older(&self.segments()) {
             Ok(()) => Ok(()),
@@ -198,7 +198,8 @@ impl Store {
         }
     }
 
-    /// Calls segments by where they are now: the one at `from`, or all beneath that directory. Nobody may have the log open.
+    /// Calls segments by where they are now: the one at `from`, or all beneath that directory. Nobody may
+    /// have the log open.
     pub fn relocate(&self, from: &str, to: &str, adopt: bool) -> Result<Vec<RelocatedSegment>, StoreError> {
         let journal = JournalInspector::open(self.path())?.superblock().journal;
         let moved = relocate(&self.segments(), journal, from, to, adopt);
@@ -250,7 +251,8 @@ mod tests {
 
     use super::*;
 
-    /// The log was made and its table refused: a log that no name could be given to, in the way of the next attempt.
+    /// The log was made and its table refused: a log that no name could be given to, in the way of the next
+    /// attempt.
     #[test]
     fn a_name_that_is_no_utf8_leaves_nothing_behind() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! What blocks of a heap in a shared region cost under a kept lock, beside those of a heap in one process's recoverable memory:
-//! `cargo run --release -p netram-shared --example heap`. Medians of transactions that allocate 500 blocks of 64 bytes.
+//! What blocks of a heap in a shared region cost under a kept lock, beside those of a heap in one process's
+//! recoverable memory: `cargo run --release -p netram-shared --example heap`. Medians of transactions that
+//! allocate 500 blocks of 64 bytes.
 
 use std::io::Write;
 use std::path::Path;

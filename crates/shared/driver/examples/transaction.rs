@@ -1,6 +1,7 @@
-//! What a transaction on shared memory costs the node's thread, beside one of recoverable memory on a lender like it:
-//! `cargo run --release -p netram-shared --example transaction -- [commits] [spin|yield:50|block]`. Server and lenders are one process of
-//! their own. `netram-lab bench paper --only osdi94` is the measurement; these are the loops alone, for a profiler.
+//! What a transaction on shared memory costs the node's thread, beside one of recoverable memory on a lender
+//! like it: `cargo run --release -p netram-shared --example transaction -- [commits] [spin|yield:50|block]`.
+//! Server and lenders are one process of their own. `netram-lab bench paper --only osdi94` is the
+//! measurement; these are the loops alone, for a profiler.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -6,9 +6,10 @@
 //!               without it there is no copy
 //! ```
 //!
-//! A copy is of one moment: every lock's span is as of the version that it says, whole, and nothing in it is of a transaction that is not
-//! acknowledged. Which commits of others it has is the stream's affair; so several copies of one region are put together
-//! span by span, each from the copy with the highest version of its lock (`server/rescue.rs`).
+//! A copy is of one moment: every lock's span is as of the version that it says, whole, and nothing in it is
+//! of a transaction that is not acknowledged. Which commits of others it has is the stream's affair; so
+//! several copies of one region are put together span by span, each from the copy with the highest version of
+//! its lock (`server/rescue.rs`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -104,7 +105,8 @@ impl CopyDescription {
         }
     }
 
-    /// What `crc` is to be, with what the pieces' checksum is. A version that reads otherwise would have another copy chosen for its lock.
+    /// What `crc` is to be, with what the pieces' checksum is. A version that reads otherwise would have
+    /// another copy chosen for its lock.
     fn checksum(&self, pieces: u32) -> io::Result<u32> {
         match self.format {
             FORMAT_OLD => Ok(pieces),
@@ -117,8 +119,8 @@ impl CopyDescription {
     }
 }
 
-/// Saves a copy to a new directory, which only its owner can read. `read` copies bytes from an offset on; `still` says at the end whether
-/// nothing has changed meanwhile: if not, nothing is left.
+/// Saves a copy to a new directory, which only its owner can read. `read` copies bytes from an offset on;
+/// `still` says at the end whether nothing has changed meanwhile: if not, nothing is left.
 pub(crate) fn save(
     path: &Path,
     mut description: CopyDescription,

@@ -5,10 +5,12 @@ use netram_proto::time::Nanos;
 
 /// Locks of one transaction on shared memory.
 pub const STAMP_LOCKS_MAX: usize = 1024;
-/// Bytes of a message before its payload: a kind, a flag, a place in a journal and at most three numbers, as varints.
+/// Bytes of a message before its payload: a kind, a flag, a place in a journal and at most three numbers, as
+/// varints.
 pub const SHARED_HEADER_BYTES_MAX: usize = 64;
-/// Bytes of one message between a node and its server: any record, or bytes of the region, with what is before it. Who receives takes no memory
-/// for bytes that have not come, so what is longer is refused for what it is and not for what it costs.
+/// Bytes of one message between a node and its server: any record, or bytes of the region, with what is
+/// before it. Who receives takes no memory for bytes that have not come, so what is longer is refused for
+/// what it is and not for what it costs.
 pub const SHARED_MESSAGE_BYTES_MAX: usize = RECORD_BYTES_MAX + SHARED_HEADER_BYTES_MAX;
 /// Bytes of the name that a node gives itself.
 pub const NODE_NAME_BYTES_MAX: usize = 256;
@@ -18,25 +20,27 @@ pub const REGION_LOCKS_MAX: usize = 1 << 20;
 pub const REGION_NODES_MAX: usize = 1 << 16;
 /// Bytes of the settings that a region hands to its nodes.
 pub const SETTINGS_BYTES_MAX: usize = 64 * 1024;
-/// A node whose machine has closed its link is taken for dead after so long, or a quarter of the lease: if something between the machines has
-/// broken the link, the node has come back over another by then.
+/// A node whose machine has closed its link is taken for dead after so long, or a quarter of the lease: if
+/// something between the machines has broken the link, the node has come back over another by then.
 pub const DISCONNECT_GRACE: Nanos = Nanos::from_ms(100);
-/// A node that has left tells its lenders itself that they may give its windows back. The server tells them too, for its process may end before
-/// it has, but not before it had this long.
+/// A node that has left tells its lenders itself that they may give its windows back. The server tells them
+/// too, for its process may end before it has, but not before it had this long.
 pub const LEAVE_GRACE: Nanos = Nanos::from_ms(1_000);
 /// Lenders that cannot be told so are tried again ever more seldom; the pause doubles at most so often.
 pub const FORGET_DOUBLINGS_MAX: u32 = 6;
-/// Records of one node that wait until what they depend on has come. A node sends no more than it may have in its journal, but this
-/// bounds what a server keeps for one that says nonsense.
+/// Records of one node that wait until what they depend on has come. A node sends no more than it may have in
+/// its journal, but this bounds what a server keeps for one that says nonsense.
 pub const MERGE_RECORDS_MAX: usize = 1 << 20;
-/// Bytes of them, and of the records of a journal that is offered: whatever a node has that its server does not keep fits its window, of which it uses no
-/// more. Whoever sends more errs, or lies.
+/// Bytes of them, and of the records of a journal that is offered: whatever a node has that its server does
+/// not keep fits its window, of which it uses no more. Whoever sends more errs, or lies.
 pub const MERGE_BYTES_MAX: usize = 2 * RECORD_BYTES_MAX;
-/// Bytes of what a server has to say to a node beside records and pages, and has not said. Whoever takes so little begins anew.
+/// Bytes of what a server has to say to a node beside records and pages, and has not said. Whoever takes so
+/// little begins anew.
 pub const OUTBOX_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Views of one journal on their way to the server's disk. A node waits for each before it sends the next.
 pub const PENDING_VIEWS_MAX: usize = 16;
-/// Numbers of other nodes that a hint may need. One that needs more is not sent: the server's stream brings the record.
+/// Numbers of other nodes that a hint may need. One that needs more is not sent: the server's stream brings
+/// the record.
 pub const HINT_NEEDS_MAX: usize = 64;
 /// Bytes of a record that goes straight to peers. A longer one's way through the server is hardly longer.
 pub const HINT_BYTES_MAX: usize = 256 * 1024;

@@ -1,16 +1,19 @@
 //! Several journals, one order.
 //!
-//! Each node's records come in the order of their numbers. The next record of a node may go when every lock that it wrote stands one
-//! below, and every lock that it read has reached what was read. That is exact: it needs no guess about what other journals hold, for
-//! the versions say what must have been before. Records that may both go wrote under different locks, so that any choice between
-//! them leads to the same region. Where a record that waits had read what another one overwrites, the reader goes first: then the
-//! order is one in which the transactions could have run alone. The lowest node id goes first, so that a run can be repeated.
+//! Each node's records come in the order of their numbers. The next record of a node may go when every lock
+//! that it wrote stands one below, and every lock that it read has reached what was read. That is exact: it
+//! needs no guess about what other journals hold, for the versions say what must have been before. Records
+//! that may both go wrote under different locks, so that any choice between them leads to the same region.
+//! Where a record that waits had read what another one overwrites, the reader goes first: then the order is
+//! one in which the transactions could have run alone. The lowest node id goes first, so that a run can be
+//! repeated.
 //!
-//! A lock may stand higher than what was read, where the reader comes over a slower link: what it wrote does not depend on
-//! what was overwritten later, and to insist would leave records that never go.
+//! A lock may stand higher than what was read, where the reader comes over a slower link: what it wrote does
+//! not depend on what was overwritten later, and to insist would leave records that never go.
 //!
-//! The same value serves the server of living nodes, for whom a record that may not go yet waits for another link, and whoever
-//! merges journals that are all there: for him it is missing, and [`MergeQueue::missing`] says what.
+//! The same value serves the server of living nodes, for whom a record that may not go yet waits for another
+//! link, and whoever merges journals that are all there: for him it is missing, and [`MergeQueue::missing`]
+//! says what.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -169,7 +172,8 @@ pub struct MergeQueue<T> {
 }
 
 impl<T> MergeQueue<T> {
-    /// Goes on where each lock stands at its version (0 if it is not named) and each node's records up to the number are merged.
+    /// Goes on where each lock stands at its version (0 if it is not named) and each node's records up to the
+    /// number are merged.
     pub fn new(
         versions: impl IntoIterator<Item = (LockId, LockVersion)>,
         merged: impl IntoIterator<Item = (NodeId, RecordNumber)>,
@@ -291,8 +295,8 @@ impl<T> MergeQueue<T> {
 
     /// The next record that may go; it counts as merged.
     ///
-    /// An error: a record that waited can never go any more, for another one has made the version that it makes. It stays, until
-    /// [`MergeQueue::forget_waiting`].
+    /// An error: a record that waited can never go any more, for another one has made the version that it
+    /// makes. It stays, until [`MergeQueue::forget_waiting`].
     pub fn pop(&mut self) -> Result<Option<MergeEntry<T>>, InvalidRecord> {
         let heads = self.lanes.iter();
         let heads = heads.filter_map(|(node, lane)| Some((*node, lane.waiting.front()?)));

@@ -72,7 +72,8 @@ impl Stamp {
         }
     }
 
-    /// The stamp of a record, from its payload: the preamble, behind its length, is the stamp and nothing else.
+    /// The stamp of a record, from its payload: the preamble, behind its length, is the stamp and nothing
+    /// else.
     pub fn of(payload: &[u8]) -> Result<Stamp, StampError> {
         let mut preamble = preamble(payload)?;
         let stamp = Stamp::decode(&mut preamble)?;
@@ -82,7 +83,8 @@ impl Stamp {
         }
     }
 
-    /// What a record's stamp says of written locks, without memory for it. For records that have been checked: it ends where they are none.
+    /// What a record's stamp says of written locks, without memory for it. For records that have been
+    /// checked: it ends where they are none.
     pub fn written_of(payload: &[u8]) -> impl Iterator<Item = (LockId, LockVersion)> {
         let begun = preamble(payload).and_then(|from| Locks::begin(from, 1, STAMP_LOCKS_MAX));
         begun.into_iter().flatten().map_while(Result::ok)

@@ -1,4 +1,5 @@
-//! What one commit costs: append and wait, beside a bare exchange of the same bytes and `fdatasync` on the same disk.
+//! What one commit costs: append and wait, beside a bare exchange of the same bytes and `fdatasync` on the
+//! same disk.
 
 mod setup;
 
@@ -66,7 +67,8 @@ pub struct CommitRow {
     pub commit: LatencySummary,
     /// The bare exchange with one process; `None` without members.
     pub exchange: Option<LatencySummary>,
-    /// The bare exchange with as many processes as there are members, on the members' cores; `None` below two.
+    /// The bare exchange with as many processes as there are members, on the members' cores; `None` below
+    /// two.
     pub fan_out: Option<LatencySummary>,
     /// `fdatasync` of as many bytes, overwriting.
     pub sync: LatencySummary,
@@ -227,8 +229,8 @@ pub fn measure(site: &Testbed, spec: &CommitSpec, effort: CommitEffort) -> Resul
     })
 }
 
-/// Commits from one thread and from `threads`, to one journal in alternating rounds: medians, and the median of the
-/// rounds' throughputs over each other.
+/// Commits from one thread and from `threads`, to one journal in alternating rounds: medians, and the median
+/// of the rounds' throughputs over each other.
 pub fn scaling(
     site: &Testbed,
     spec: &CommitSpec,

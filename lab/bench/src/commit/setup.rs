@@ -17,11 +17,12 @@ use crate::testbed::{self, CoreAssignment, LenderProcess, LenderSpec, OpenJourna
 
 /// Bytes of a benchmark's log. Large enough that trimming it is rare, small enough to make quickly.
 const LOG_BYTES: u64 = 32 << 20;
-/// How a lender behind a delaying process waits: it shares its core with that process, and must not fall asleep within
-/// a longer round trip, which the echo process does not either.
+/// How a lender behind a delaying process waits: it shares its core with that process, and must not fall
+/// asleep within a longer round trip, which the echo process does not either.
 const LONG_YIELD: WaitPolicy = WaitPolicy::Yield { us: 2_000 };
 
-/// Everything that runs during one row's measurement. Fields end in this order: the journal before its lenders.
+/// Everything that runs during one row's measurement. Fields end in this order: the journal before its
+/// lenders.
 pub(super) struct CommitSetup {
     journal: OpenJournal,
     pub(super) single: Vec<EchoClient>,
@@ -121,7 +122,8 @@ impl CommitSetup {
         spec: &CommitSpec,
         effort: CommitEffort,
     ) -> Result<LatencySummary, BenchError> {
-        // Without members it is the disk thread that works, and it must not be kept from a core by whoever waits.
+        // Without members it is the disk thread that works, and it must not be kept from a core by whoever
+        // waits.
         let _pinned = if spec.members > 0 {
             Some(CorePin::to(self.cores.client())?)
         } else {

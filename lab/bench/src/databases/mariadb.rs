@@ -1,5 +1,5 @@
-//! A MariaDB server: rows inserted, tables created, dropped, created and dropped, as in LND's table 2; each statement its own
-//! transaction, each flushed unless a setting says otherwise.
+//! A MariaDB server: rows inserted, tables created, dropped, created and dropped, as in LND's table 2; each
+//! statement its own transaction, each flushed unless a setting says otherwise.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -15,7 +15,8 @@ use crate::lnd::device::is_here;
 use crate::testbed::Testbed;
 use crate::tool::{finish, tool as run};
 
-/// Starts the command behind it so that it ends with this process: a server of somebody else's must not be left behind.
+/// Starts the command behind it so that it ends with this process: a server of somebody else's must not be
+/// left behind.
 const WITH_PARENT: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 const SERVER: &str = "mariadbd";
 const CLIENT: &str = "mariadb";
@@ -132,7 +133,8 @@ pub(crate) struct MariadbSetup {
     pub(crate) environment: Vec<(String, String)>,
 }
 
-/// A new directory for a server's temporary files: one that starts removes what another has put into the same one.
+/// A new directory for a server's temporary files: one that starts removes what another has put into the same
+/// one.
 fn temporary(site: &Testbed, number: u32) -> Result<PathBuf, BenchError> {
     let directory = site.directory().join(format!("database-{number}.tmp"));
     std::fs::create_dir(&directory).context("make a directory for temporary files")?;

@@ -1,8 +1,8 @@
-//! Databases that people run, side by side: on the disk as it is, on `netram mount`, on a volume, SQLite through netram's VFS,
-//! and with the settings of their own that wait for less.
+//! Databases that people run, side by side: on the disk as it is, on `netram mount`, on a volume, SQLite
+//! through netram's VFS, and with the settings of their own that wait for less.
 //!
-//! On each disk all ways of a database stand ready at once, and their rounds alternate; what is shown is the median. In the end each
-//! must have every row that it acknowledged.
+//! On each disk all ways of a database stand ready at once, and their rounds alternate; what is shown is the
+//! median. In the end each must have every row that it acknowledged.
 //!
 //! | module | does |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! The comparison as a picture: a line for each work of each database, transactions a second across, a colour for each storage.
+//! The comparison as a picture: a line for each work of each database, transactions a second across, a colour
+//! for each storage.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

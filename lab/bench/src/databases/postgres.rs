@@ -1,4 +1,5 @@
-//! A PostgreSQL server under its own benchmark, pgbench. Each transaction's commit is flushed, unless a setting says otherwise.
+//! A PostgreSQL server under its own benchmark, pgbench. Each transaction's commit is flushed, unless a
+//! setting says otherwise.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -206,7 +207,8 @@ impl PostgresServer<'_> {
         finish(&mut command)
     }
 
-    /// pgbench, for a time that it counts in whole seconds; that in which clients connect is among it. `options`: of its sessions.
+    /// pgbench, for a time that it counts in whole seconds; that in which clients connect is among it.
+    /// `options`: of its sessions.
     pub(crate) fn bench(
         &self,
         load: PgbenchLoad,

@@ -1,4 +1,5 @@
-//! PostgreSQL and MariaDB as they are compared: their log on a mount, all of them on a volume, or as they are.
+//! PostgreSQL and MariaDB as they are compared: their log on a mount, all of them on a volume, or as they
+//! are.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -17,7 +17,8 @@ pub(super) struct ClientDisk {
 }
 
 impl ClientDisk {
-    /// A new disk, its file and mount in `directory` under names with this number: one before it may have left its own.
+    /// A new disk, its file and mount in `directory` under names with this number: one before it may have
+    /// left its own.
     pub(super) fn new(directory: &Path, number: u32) -> Result<ClientDisk, BenchError> {
         let root = directory.join(format!("disk-{number}"));
         let image = root.with_extension("image");

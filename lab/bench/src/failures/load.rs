@@ -1,4 +1,5 @@
-//! fio on the file system: synchronous writes with checksums, which it verifies, and a log of when each returned.
+//! fio on the file system: synchronous writes with checksums, which it verifies, and a log of when each
+//! returned.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -28,7 +29,8 @@ const STOPPED_EXIT_CODE: i32 = 128;
 /// What fio does.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FioPattern {
-    /// Random blocks of a file, round after round, and reads each again soon after it was written. It outlives the failure.
+    /// Random blocks of a file, round after round, and reads each again soon after it was written. It
+    /// outlives the failure.
     Random,
     /// Blocks one after another, until it is cut off: how many were acknowledged says which must be there.
     Sequence,
@@ -189,7 +191,8 @@ impl FioResult {
         })
     }
 
-    /// Blocks of a sequence that must be there. The last one is in doubt: a journal that just fails may call it done.
+    /// Blocks of a sequence that must be there. The last one is in doubt: a journal that just fails may call
+    /// it done.
     pub(super) fn acked_blocks(&self) -> u64 {
         (self.acked_bytes / BLOCK_BYTES).saturating_sub(1)
     }
@@ -215,7 +218,8 @@ fn fio(kind: FioPattern, below: &Path) -> Command {
         .current_dir(below)
         .args(["--name=fio", "--filename=fio", "--bs=4k", "--ioengine=psync"])
         .args([
-            // The system counts the writes of a process only when they are waited for, those of its threads at once.
+            // The system counts the writes of a process only when they are waited for, those of its threads
+            // at once.
             "--thread",
             "--direct=1",
             "--sync=dsync",

@@ -1,8 +1,8 @@
-//! The failures of LND's Table 1, each happening to real processes under a running file system that fio writes to and
-//! verifies: what is reliable, what goes on, at what speed, and how long recovery takes.
+//! The failures of LND's Table 1, each happening to real processes under a running file system that fio
+//! writes to and verifies: what is reliable, what goes on, at what speed, and how long recovery takes.
 //!
-//! A write that was acknowledged and is not there, or a volume that is opened in silence without it, is an error
-//! ([`FailureReport::wrong`]), not a row. Needs root, FUSE, loop devices, fio.
+//! A write that was acknowledged and is not there, or a volume that is opened in silence without it, is an
+//! error ([`FailureReport::wrong`]), not a row. Needs root, FUSE, loop devices, fio.
 
 mod disk;
 mod load;
@@ -104,7 +104,8 @@ pub struct FailureReport {
     pub rows: Vec<FailureRow>,
     /// What this machine cannot do.
     pub skipped: Vec<String>,
-    /// Failures of which there is no row, and why: something acknowledged was gone, or could not be looked at.
+    /// Failures of which there is no row, and why: something acknowledged was gone, or could not be looked
+    /// at.
     pub wrong: Vec<FailedScenario>,
 }
 

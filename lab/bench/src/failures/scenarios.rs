@@ -110,8 +110,8 @@ fn switch_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchEr
     through(rig, LndFailure::SwitchLost, spans, fail, heal)
 }
 
-/// A failure through which fio writes and verifies on. `fail` returns when the volume has seen it, `heal` when nothing is left
-/// of it: how long the recovery took, and of what.
+/// A failure through which fio writes and verifies on. `fail` returns when the volume has seen it, `heal`
+/// when nothing is left of it: how long the recovery took, and of what.
 fn through(
     mut rig: FailureTestbed<'_>,
     failure: LndFailure,
@@ -186,15 +186,16 @@ fn client_disk_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, Be
     })
 }
 
-/// The client's machine loses its power, and all lenders are lost with their memory. What was acknowledged and not yet on
-/// the client's disk is nowhere: this must be said, and by whom it was held.
+/// The client's machine loses its power, and all lenders are lost with their memory. What was acknowledged
+/// and not yet on the client's disk is nowhere: this must be said, and by whom it was held.
 fn all_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchError> {
     let disk = ClientDisk::new(site.directory(), site.number())?;
     let home = Testbed::new(site.program().to_owned(), disk.root())?;
     let mut rig = FailureTestbed::new(site, &home, None)?;
     let load = FioLoad::start(FioPattern::Sequence, rig.mounted(), rig.report_directory())?;
     let before = load.watch(spans.before)?;
-    // A power cut stops the processor first: a running kernel might report a sync as done that the cut prevents.
+    // A power cut stops the processor first: a running kernel might report a sync as done that the cut
+    // prevents.
     rig.freeze()?;
     disk.cut()?;
     rig.crash();

@@ -51,8 +51,8 @@ pub(super) struct FailureTestbed<'s> {
 }
 
 impl<'s> FailureTestbed<'s> {
-    /// A new volume with ext4 on it, attached and mounted. `home` is where the client's files are: the site itself, or a
-    /// site on a disk of its own. With `network`, the lenders are on the other side of it.
+    /// A new volume with ext4 on it, attached and mounted. `home` is where the client's files are: the site
+    /// itself, or a site on a disk of its own. With `network`, the lenders are on the other side of it.
     pub(super) fn new(
         site: &'s Testbed,
         home: &Testbed,
@@ -186,7 +186,8 @@ impl<'s> FailureTestbed<'s> {
         said.map(drop)
     }
 
-    /// The file system's own checker must find nothing. It has been mounted since the failure: its journal is empty.
+    /// The file system's own checker must find nothing. It has been mounted since the failure: its journal is
+    /// empty.
     pub(super) fn check(&self) -> Result<(), BenchError> {
         tool("fsck.ext4", &["-f", "-n", &self.device()])
             .map(drop)
@@ -205,8 +206,8 @@ impl<'s> FailureTestbed<'s> {
         Ok(())
     }
 
-    /// Supervisor and server are stopped where they stand, so that they cannot act on what happens to their disk. Returns when none of their
-    /// threads runs any more: the signal is on its way for a moment.
+    /// Supervisor and server are stopped where they stand, so that they cannot act on what happens to their
+    /// disk. Returns when none of their threads runs any more: the signal is on its way for a moment.
     pub(super) fn freeze(&self) -> Result<(), BenchError> {
         self.signal(Signal::STOP);
         wait_until("the volume's processes stand still", || {
@@ -248,7 +249,8 @@ impl<'s> FailureTestbed<'s> {
         })
     }
 
-    /// Waits until there are as many members as are wanted, and the lender at this address is not one of them.
+    /// Waits until there are as many members as are wanted, and the lender at this address is not one of
+    /// them.
     pub(super) fn until_replaced(&self, address: &str) -> Result<Duration, BenchError> {
         self.until_view("a spare has replaced the lender", |members| {
             members.len() == MEMBERS && !members.iter().any(|one| one == address)
@@ -328,7 +330,8 @@ impl<'s> FailureTestbed<'s> {
         })
     }
 
-    /// Forgets the client's directory, as when its disk has died; returns what must be known to ask the data lender for it.
+    /// Forgets the client's directory, as when its disk has died; returns what must be known to ask the data
+    /// lender for it.
     pub(super) fn lose_disk(&mut self, id: &str) -> Result<(), BenchError> {
         std::fs::remove_dir_all(&self.volume).context("remove the client's directory")?;
         let Some(data) = &self.data else {
@@ -379,7 +382,8 @@ impl<'s> FailureTestbed<'s> {
 
 impl Drop for FailureTestbed<'_> {
     fn drop(&mut self) {
-        // Of a measurement that failed. A server that is stuck would hold up the unmounting for ever, so it goes first.
+        // Of a measurement that failed. A server that is stuck would hold up the unmounting for ever, so it
+        // goes first.
         self.signal(Signal::CONT);
         self.crash();
         let mount = self.mount.display().to_string();

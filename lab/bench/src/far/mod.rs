@@ -1,5 +1,6 @@
-//! Far memory beside what a machine has already for memory that is too small: swap to a file, to a slow disk and to compressed memory, and a file that is
-//! mapped. The same programs run each way, in a process of their own, with the same cap; each must find what it finds where all memory is local.
+//! Far memory beside what a machine has already for memory that is too small: swap to a file, to a slow disk
+//! and to compressed memory, and a file that is mapped. The same programs run each way, in a process of their
+//! own, with the same cap; each must find what it finds where all memory is local.
 //!
 //! | module | does |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! The programs: the paper's four, and three of which it has none. Each is once a program for memory as any other, and, where words can do, once one for words.
+//! The programs: the paper's four, and three of which it has none. Each is once a program for memory as any
+//! other, and, where words can do, once one for words.
 
 use netram_far::{FarAccessError, FarVec};
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,8 @@ impl FarProgram {
         matches!(self, FarProgram::Trans | FarProgram::Lookups | FarProgram::Walk)
     }
 
-    /// What the memory has when it begins. Values have 20 bits that mean something, as measured ones have: they can be compressed, though not by much.
+    /// What the memory has when it begins. Values have 20 bits that mean something, as measured ones have:
+    /// they can be compressed, though not by much.
     pub(super) fn fill(self, memory: &mut [u64]) {
         let nodes = (memory.len() / NODE) as u64;
         for (index, value) in memory.iter_mut().enumerate() {
@@ -138,7 +140,8 @@ fn lookup_indexes(length: usize) -> impl Iterator<Item = usize> {
     (0..LOOKUPS).map(move |which| (hash(which + length) >> 16) as usize % length)
 }
 
-/// Where a node has the one that is next. Which neighbour is chosen anew at each step: a walk that depended on its node alone would soon go in a circle.
+/// Where a node has the one that is next. Which neighbour is chosen anew at each step: a walk that depended
+/// on its node alone would soon go in a circle.
 fn next(node: u64, step: usize) -> usize {
     node as usize * NODE + (hash(step) >> 32) as usize % NEIGHBOURS
 }

@@ -1,5 +1,5 @@
-//! Swap for the time of a measurement: to a file, to a file on a disk that is modelled slower, to compressed memory. What the machine swaps to already stays
-//! as it is, and is used after this.
+//! Swap for the time of a measurement: to a file, to a file on a disk that is modelled slower, to compressed
+//! memory. What the machine swaps to already stays as it is, and is used after this.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
-//! What the ways stand on: lenders, swap, limits, an interpreter. Looked for once, so that what is missing is said at the beginning.
+//! What the ways stand on: lenders, swap, limits, an interpreter. Looked for once, so that what is missing is
+//! said at the beginning.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

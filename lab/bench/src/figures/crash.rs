@@ -97,13 +97,13 @@ fn fill(directory: &Path, bytes: u64) -> Result<(), BenchError> {
 /// Commits under way before the lender is lost, and after.
 const BEFORE: Duration = Duration::from_millis(300);
 const AFTER: Duration = Duration::from_millis(2_500);
-/// What the local disk would take over from: with the members silent it votes alone, so the stall is measured on a
-/// modelled disk too slow to hide it.
+/// What the local disk would take over from: with the members silent it votes alone, so the stall is measured
+/// on a modelled disk too slow to hide it.
 const SLOW_SYNC: Duration = Duration::from_millis(8);
 const DETECTIONS_MAX: f64 = 3.0;
 
-/// Two members and a spare; one member falls silent (stopped, its connection open), which is the hard case: a killed
-/// process is noticed at once.
+/// Two members and a spare; one member falls silent (stopped, its connection open), which is the hard case: a
+/// killed process is noticed at once.
 pub(super) fn loss(site: &Testbed) -> Result<Vec<ScoreboardRow>, BenchError> {
     let mut figures = Vec::new();
     for (id, slow) in [("loss-stall", false), ("loss-stall-slow", true)] {

@@ -1,4 +1,5 @@
-//! A page that is at a lender: missed by a reference, beside the barest pager; and read one after the other, beside the bare link.
+//! A page that is at a lender: missed by a reference, beside the barest pager; and read one after the other,
+//! beside the bare link.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,8 @@ const VALUES: usize = PAGE_BYTES / 8;
 const ROUNDS: usize = 5;
 /// References to pages at random, a round.
 const REFERENCES: usize = 6000;
-/// A reference that takes less has not missed. One that finds its page hidden has: those are some hundredths of all.
+/// A reference that takes less has not missed. One that finds its page hidden has: those are some hundredths
+/// of all.
 const MISS_TIME_MIN: Duration = Duration::from_micros(3);
 /// What asks for a page, bare.
 const REQUEST_BYTES: usize = 32;
@@ -32,7 +34,8 @@ const REQUEST_BYTES: usize = 32;
 const STREAM_BYTES: usize = 1 << 20;
 const AHEAD: usize = 2;
 
-/// The median, in µs, of the references to pages at random that were missed. `read` gives a page's first value.
+/// The median, in µs, of the references to pages at random that were missed. `read` gives a page's first
+/// value.
 fn faults(
     seed: u64,
     read: impl Fn(usize) -> u64,

@@ -1,4 +1,5 @@
-//! What the experiments of TR-190 hold netram to, without the rest of them: `netram-lab bench paper` measures it all.
+//! What the experiments of TR-190 hold netram to, without the rest of them: `netram-lab bench paper` measures
+//! it all.
 
 use std::time::Duration;
 

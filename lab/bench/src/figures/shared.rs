@@ -16,7 +16,8 @@ use crate::zeo::ZeoEnvironment;
 
 /// Deaths of each kind.
 const DEATHS: usize = 5;
-/// Longer than the default: a quick run has one death of each kind, on whatever machine runs tests, and what is held is relative to it.
+/// Longer than the default: a quick run has one death of each kind, on whatever machine runs tests, and what
+/// is held is relative to it.
 const QUICK_LEASE: Duration = Duration::from_secs(5);
 /// How much longer than its lease a dead node's lock may be missed.
 const RETIRE_TIME_MAX: Duration = Duration::from_millis(10);

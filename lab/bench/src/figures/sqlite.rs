@@ -1,4 +1,5 @@
-//! A commit of SQLite through netram's VFS beside a commit of recoverable memory that has the same bytes to say.
+//! A commit of SQLite through netram's VFS beside a commit of recoverable memory that has the same bytes to
+//! say.
 
 use std::time::{Duration, Instant};
 

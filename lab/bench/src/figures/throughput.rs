@@ -1,9 +1,9 @@
-//! Large writes beside what the link carries: on loopback, where client, member and floor share the processors, and over
-//! links of a network card's speed between two network namespaces.
+//! Large writes beside what the link carries: on loopback, where client, member and floor share the
+//! processors, and over links of a network card's speed between two network namespaces.
 //!
-//! A write is complete when the members have it *or* the local disk does, and a disk may be faster than the link. So over a
-//! link the log's syncs are modelled so slow that the members alone answer, and what is measured is the link's use.
-//! How many bytes crossed it is counted, and said.
+//! A write is complete when the members have it *or* the local disk does, and a disk may be faster than the
+//! link. So over a link the log's syncs are modelled so slow that the members alone answer, and what is
+//! measured is the link's use. How many bytes crossed it is counted, and said.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::volume::{VolumeDirectory, VolumeRedundancy};
 
 /// Large writes that are under way together.
 const DEPTH: usize = 16;
-/// Each sync of the log's takes so much longer: while one lasts the slowest link carries more than is under way.
+/// Each sync of the log's takes so much longer: while one lasts the slowest link carries more than is under
+/// way.
 const LOG_SYNC: Duration = Duration::from_millis(25);
 /// Room for what comes while a batch is synced, at the speed of the fastest link.
 const WINDOW_BYTES: u64 = 32 << 20;

@@ -1,7 +1,8 @@
-//! What a volume holds itself to: writes and reads through NBD, what a link carries, more lenders, a lost lender, memory.
+//! What a volume holds itself to: writes and reads through NBD, what a link carries, more lenders, a lost
+//! lender, memory.
 //!
-//! The server's connections are served on the second core; client and lender share the first, for one of them always waits
-//! for the other. Floors are measured in the same rounds.
+//! The server's connections are served on the second core; client and lender share the first, for one of them
+//! always waits for the other. Floors are measured in the same rounds.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -301,7 +302,8 @@ fn check_all_received(site: &Testbed, lenders: &[LenderProcess], before: &[u64])
     Ok(())
 }
 
-/// By multicast beside TCP, with the same lenders: a row for each rule and each number of them. One alone is not multicast to.
+/// By multicast beside TCP, with the same lenders: a row for each rule and each number of them. One alone is
+/// not multicast to.
 fn beside_tcp(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>, BenchError> {
     const IDS: [[&str; 3]; 2] = [
         ["volume-cast-all-2", "volume-cast-all-3", "volume-cast-all-4"],

@@ -83,7 +83,8 @@ fn check_values(found: impl Iterator<Item = (usize, u64)>) -> Result<(), BenchEr
     }
 }
 
-/// Seconds for exchanging the matrix's first columns with its rows, as TRANS does with all: by words, or by references. Twice is as before.
+/// Seconds for exchanging the matrix's first columns with its rows, as TRANS does with all: by words, or by
+/// references. Twice is as before.
 fn exchange(filled: &mut FilledVector, by_words: bool) -> Result<f64, BenchError> {
     let began = Instant::now();
     for column in 0..COLUMNS {

@@ -1,5 +1,5 @@
-//! Block devices of this machine, and file systems on them. Whatever is made is taken away: by the guards, or, when a signal
-//! ends the measurement, by [`crate::pending_items::abandon`].
+//! Block devices of this machine, and file systems on them. Whatever is made is taken away: by the guards,
+//! or, when a signal ends the measurement, by [`crate::pending_items::abandon`].
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,8 @@ pub struct BlockDevice {
 
 #[derive(Debug)]
 enum DeviceBacking {
-    /// A loop device on a file. It is detached already, and goes when nobody has it open any more, this process included.
+    /// A loop device on a file. It is detached already, and goes when nobody has it open any more, this
+    /// process included.
     Loop { file: PathBuf, _held: File },
     /// Served by a process of ours.
     Served(Box<VolumeAttachment>, Option<PathBuf>),

@@ -1,11 +1,11 @@
-//! The experiments of LND ("A Reliable Multi-Tier Storage Device in NOW"): figures 3 to 6, synchronous writes by stage
-//! threshold and by block size, on the bare device and on two file systems; and table 2, a database. Beside it another
-//! database, as an application of today.
+//! The experiments of LND ("A Reliable Multi-Tier Storage Device in NOW"): figures 3 to 6, synchronous writes
+//! by stage threshold and by block size, on the bare device and on two file systems; and table 2, a database.
+//! Beside it another database, as an application of today.
 //!
-//! The systems are block devices of this machine: a disk, a disk made slower, and volumes with lenders, whose writes are
-//! complete when all have them (the paper's SCP) or one has (its LCP), over TCP, over multicast, with a data lender, and over
-//! a link; and a volume that is reached without a device. What is set up how, and what differs from the paper:
-//! `docs/paper-lnd.md`.
+//! The systems are block devices of this machine: a disk, a disk made slower, and volumes with lenders, whose
+//! writes are complete when all have them (the paper's SCP) or one has (its LCP), over TCP, over multicast,
+//! with a data lender, and over a link; and a volume that is reached without a device. What is set up how,
+//! and what differs from the paper: `docs/paper-lnd.md`.
 //!
 //! | module | does |
 //! |---|---|

@@ -36,8 +36,8 @@ pub enum LenderNetwork {
     Tcp,
     /// Once for all.
     Multicast,
-    /// A single lender beyond a link, and the client's disk modelled as slow as [`LndSystem::Modelled`]: else that disk answers
-    /// before the link has carried anything, and the link is not what is measured.
+    /// A single lender beyond a link, and the client's disk modelled as slow as [`LndSystem::Modelled`]: else
+    /// that disk answers before the link has carried anything, and the link is not what is measured.
     Link,
 }
 

@@ -1,5 +1,5 @@
-//! An application of today: a PostgreSQL server with all its data on the device, under its own benchmark (TPC-B in form), from
-//! one client and from several. Each transaction's commit is flushed.
+//! An application of today: a PostgreSQL server with all its data on the device, under its own benchmark
+//! (TPC-B in form), from one client and from several. Each transaction's commit is flushed.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What the paper's text states, judged on what came out. A statement that does not hold here is printed like one that does.
+//! What the paper's text states, judged on what came out. A statement that does not hold here is printed like
+//! one that does.
 
 use netram_pagesim::MachineCosts;
 use serde::Serialize;

@@ -1,4 +1,5 @@
-//! Machines of today, and this one: what a page and a word take over its network is measured, and what its disk takes.
+//! Machines of today, and this one: what a page and a word take over its network is measured, and what its
+//! disk takes.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -24,13 +25,15 @@ const REQUEST: usize = 16;
 const FILE_PAGES: u64 = 32_768;
 /// Cycles a second, to have all machines in one unit.
 const CLOCK: f64 = 3e9;
-/// Seconds of a fault that the program's own handler serves (`userfaultfd`), measured for the pager: the page's way not counted.
+/// Seconds of a fault that the program's own handler serves (`userfaultfd`), measured for the pager: the
+/// page's way not counted.
 const FAULT: f64 = 7.6e-6;
 
 /// What was measured of this machine, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct AccessTimes {
-    /// A page of 4 KiB from another thread, over TCP on the loopback; both sides wait spinning. Half of the pages go, half come: one costs as much as the other.
+    /// A page of 4 KiB from another thread, over TCP on the loopback; both sides wait spinning. Half of the
+    /// pages go, half come: one costs as much as the other.
     pub page_us: f64,
     /// A word the same way.
     pub word_us: f64,
@@ -45,7 +48,8 @@ pub struct TodayRow {
     pub machine: &'static str,
     /// The program.
     pub workload: MascotsWorkload,
-    /// Nanoseconds of an average reference: DISK, RAM_DISK, REMOTE_MAIN, COUNTERS with the best initial counter.
+    /// Nanoseconds of an average reference: DISK, RAM_DISK, REMOTE_MAIN, COUNTERS with the best initial
+    /// counter.
     pub ns: [f64; 4],
     /// That counter.
     pub initial: u32,
@@ -99,7 +103,8 @@ fn exchange(rounds: usize, answer: usize) -> Result<f64, BenchError> {
     Ok(median(each))
 }
 
-/// The median microseconds of a page that is read from the disk, past the cache where the file system allows that.
+/// The median microseconds of a page that is read from the disk, past the cache where the file system allows
+/// that.
 fn disk(site: &Testbed, rounds: usize) -> Result<f64, BenchError> {
     const TIMES: u64 = 64;
     let path = site.directory().join("pages");

@@ -1,7 +1,9 @@
-//! The experiments of "Using Remote Memory to avoid Disk Thrashing: A Simulation Study" (MASCOTS'96): its figures 1 to 4, and figure 1 anew with machines of
-//! today, one of them this one, whose page and word over a network are measured in the same run.
+//! The experiments of "Using Remote Memory to avoid Disk Thrashing: A Simulation Study" (MASCOTS'96): its
+//! figures 1 to 4, and figure 1 anew with machines of today, one of them this one, whose page and word over a
+//! network are measured in the same run.
 //!
-//! Each program runs once before all policies; a figure is other costs for the same events. What differs from the paper: `docs/paper-mascots96.md`.
+//! Each program runs once before all policies; a figure is other costs for the same events. What differs from
+//! the paper: `docs/paper-mascots96.md`.
 //!
 //! | module | does |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! The files of a run: a CSV and a picture a figure, a CSV of today's machines and of the statements, and everything as Markdown.
+//! The files of a run: a CSV and a picture a figure, a CSV of today's machines and of the statements, and
+//! everything as Markdown.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

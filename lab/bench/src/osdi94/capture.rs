@@ -1,4 +1,5 @@
-//! Figures 4 and 7: what a page costs, by the bytes that are modified in it, and by the updates that it meets.
+//! Figures 4 and 7: what a page costs, by the bytes that are modified in it, and by the updates that it
+//! meets.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,8 @@ fn pages(plan: &OsdiPlan) -> usize {
     if plan.quick { 64 } else { 500 }
 }
 
-/// Figure 4: from the stores to the peer's answer. Of Log what its updates cost each is left out, as in the paper.
+/// Figure 4: from the stores to the peer's answer. Of Log what its updates cost each is left out, as in the
+/// paper.
 pub(super) fn by_bytes(
     site: &Testbed,
     plan: &OsdiPlan,
@@ -88,8 +90,8 @@ pub(super) fn by_bytes(
     })
 }
 
-/// Figure 7: from the first store until the record is made, nothing sent. Where Log's line crosses another the
-/// other begins to be cheaper.
+/// Figure 7: from the first store until the record is made, nothing sent. Where Log's line crosses another
+/// the other begins to be cheaper.
 pub(super) fn by_updates(
     site: &Testbed,
     plan: &OsdiPlan,
@@ -145,7 +147,8 @@ pub(super) fn by_updates(
 }
 
 impl OsdiMemory {
-    /// Stores, as whoever declared them or did not. Declared stores are the program's own, and cost nothing here.
+    /// Stores, as whoever declared them or did not. Declared stores are the program's own, and cost nothing
+    /// here.
     fn stored(
         &self,
         open: &mut super::testbed::OsdiTransaction,
@@ -189,7 +192,8 @@ fn spread(pages: usize, updates: usize) -> Vec<usize> {
     shuffled(pages).into_iter().flat_map(page).collect()
 }
 
-/// So many updates in each page, at random in it, some more than once; updates of different pages in no order.
+/// So many updates in each page, at random in it, some more than once; updates of different pages in no
+/// order.
 fn swarms(pages: usize, updates: usize) -> Vec<usize> {
     let mut random = Random(7);
     let order = shuffled(pages * updates);

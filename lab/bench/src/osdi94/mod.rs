@@ -1,10 +1,10 @@
-//! The experiments of "Integrating Coherency and Recoverability in Distributed Systems" (OSDI 1994): table 2, what a
-//! page costs to copy, compare, send and catch; and figures 4 to 7, recorded updates (the paper's Log) beside pages that
-//! are compared with twins (Cpy/Cmp) and pages that go whole (Page). The paper computes the last two from table 2; here
-//! all three are measured, each by the library's own capture.
+//! The experiments of "Integrating Coherency and Recoverability in Distributed Systems" (OSDI 1994): table 2,
+//! what a page costs to copy, compare, send and catch; and figures 4 to 7, recorded updates (the paper's Log)
+//! beside pages that are compared with twins (Cpy/Cmp) and pages that go whole (Page). The paper computes the
+//! last two from table 2; here all three are measured, each by the library's own capture.
 //!
-//! Figures 1 to 3 and table 3 are traversals of OO7 between two nodes, figure 8 what coherency adds to recoverability. What differs from the paper:
-//! `docs/paper-osdi94.md`.
+//! Figures 1 to 3 and table 3 are traversals of OO7 between two nodes, figure 8 what coherency adds to
+//! recoverability. What differs from the paper: `docs/paper-osdi94.md`.
 //!
 //! | module | does |
 //! |---|---|

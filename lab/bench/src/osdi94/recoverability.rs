@@ -1,5 +1,5 @@
-//! Figure 8: what coherency adds to recoverability. The overhead of T12-A, the walk that changes nothing left out, with coherency
-//! alone, with both, and in recoverable memory alone.
+//! Figure 8: what coherency adds to recoverability. The overhead of T12-A, the walk that changes nothing left
+//! out, with coherency alone, with both, and in recoverable memory alone.
 
 use netram_oo7::{DatabaseSize, Oo7Parameters, Operation};
 use netram_transport::WaitPolicy;

@@ -1,5 +1,5 @@
-//! What the experiments stand on: recoverable memory over a real file and a log that keeps one record, and a peer
-//! that takes messages over a socket.
+//! What the experiments stand on: recoverable memory over a real file and a log that keeps one record, and a
+//! peer that takes messages over a socket.
 
 use std::cell::{Cell, RefCell};
 use std::thread::JoinHandle;

@@ -1,10 +1,11 @@
-//! Figures 1 to 3, and table 3: traversals of OO7 that change the database at one node, and what it takes to have the changes at
-//! another.
+//! Figures 1 to 3, and table 3: traversals of OO7 that change the database at one node, and what it takes to
+//! have the changes at another.
 //!
-//! As in the paper: small-3, one transaction and one lock, logging to the disk left out, and the receiver has everything in memory. A
-//! traversal's overhead is what it takes longer than on memory of which nobody learns anything (*detect*), its commit (*collect*),
-//! the record's way to the other node and the answer's back (*send*), and its installation there (*apply*). The walk itself is left
-//! out, as it is the same for all; the paper shows it too. In the end both nodes must have the same bytes.
+//! As in the paper: small-3, one transaction and one lock, logging to the disk left out, and the receiver has
+//! everything in memory. A traversal's overhead is what it takes longer than on memory of which nobody learns
+//! anything (*detect*), its commit (*collect*), the record's way to the other node and the answer's back
+//! (*send*), and its installation there (*apply*). The walk itself is left out, as it is the same for all;
+//! the paper shows it too. In the end both nodes must have the same bytes.
 
 mod flat_space;
 

@@ -63,8 +63,8 @@ pub(super) fn by_count(site: &Testbed, plan: &OsdiPlan, number: u8) -> Result<Os
     })
 }
 
-/// Nanoseconds of a transaction that declares `offsets`. The first so many are left out; with them the commit, which they
-/// had needed alone.
+/// Nanoseconds of a transaction that declares `offsets`. The first so many are left out; with them the
+/// commit, which they had needed alone.
 fn once(memory: &OsdiMemory, offsets: &[usize], first: usize) -> Result<f64, BenchError> {
     let mut open = memory.begin()?;
     let (before, measured) = offsets.split_at(first);

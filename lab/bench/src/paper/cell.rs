@@ -1,9 +1,9 @@
 //! One cell of a figure: a system, a load, measured once.
 //!
-//! Each client is a thread with a journal, a log, a data file and sockets of its own. All begin together; when the first
-//! has made its transactions, or the time is over, all end, so that a cell with several clients measures them while they
-//! are in each other's way. Afterwards everything is truncated to the data file and read back: a cell whose data is not
-//! what was committed is no result.
+//! Each client is a thread with a journal, a log, a data file and sockets of its own. All begin together;
+//! when the first has made its transactions, or the time is over, all end, so that a cell with several
+//! clients measures them while they are in each other's way. Afterwards everything is truncated to the data
+//! file and read back: a cell whose data is not what was committed is no result.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
@@ -157,9 +157,9 @@ fn open(
     }
 }
 
-/// Stores to each page once what it holds already, in a transaction that is aborted: afterwards every page is the client's
-/// own copy. The original's map copies everything, so its pages were that too when the clock started. What a first store
-/// costs otherwise is measured in [`super::lazy`].
+/// Stores to each page once what it holds already, in a transaction that is aborted: afterwards every page is
+/// the client's own copy. The original's map copies everything, so its pages were that too when the clock
+/// started. What a first store costs otherwise is measured in [`super::lazy`].
 fn own_pages(rvm: &ModelledMemory, region: &Region) -> Result<(), BenchError> {
     let mut transaction = rvm.begin(RestoreMode::NoRestore);
     for at in (0..region.len()).step_by(PAGE_BYTES) {
@@ -181,7 +181,8 @@ impl Client {
         effort: Tr190Effort,
         stop: &AtomicBool,
     ) -> Result<ClientResult, BenchError> {
-        // Now, not before: the journal's own threads stay free to run anywhere. Without members they do the work.
+        // Now, not before: the journal's own threads stay free to run anywhere. Without members they do the
+        // work.
         if system.link != MemberLink::Disk
             && let Some(core) = stage.cores.client_of(index, clients)
         {
@@ -221,7 +222,8 @@ impl Client {
         }
     }
 
-    /// A lost member makes commits wait for the disk, silently and rightly; such a cell has measured something else.
+    /// A lost member makes commits wait for the disk, silently and rightly; such a cell has measured
+    /// something else.
     fn check_member(&self) -> Result<(), BenchError> {
         let log = match self {
             Client::Blocks(blocks) => blocks.memory.rvm.log(),

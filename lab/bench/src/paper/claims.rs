@@ -1,6 +1,6 @@
-//! What the paper claims, what the original library did, and what netram holds itself to, each judged on what was just
-//! measured. A claim about a figure that was not measured is left out, and a claim that does not hold is shown like one
-//! that does.
+//! What the paper claims, what the original library did, and what netram holds itself to, each judged on what
+//! was just measured. A claim about a figure that was not measured is left out, and a claim that does not
+//! hold is shown like one that does.
 
 use serde::Serialize;
 
@@ -213,7 +213,8 @@ fn tpca_aims(found: &FigureLookup<'_>, number: u8, pattern: AccessPattern) -> Ve
     claims
 }
 
-/// The shapes of the paper's curves, looked for in ours. Where the machine decides more than netram there is no bound.
+/// The shapes of the paper's curves, looked for in ours. Where the machine decides more than netram there is
+/// no bound.
 fn papers(found: &FigureLookup<'_>) -> Vec<Tr190Claim> {
     let modelled = Tr190System::RVM.on(Tr190Disk::Modelled);
     let rows = [

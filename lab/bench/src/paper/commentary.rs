@@ -1,5 +1,5 @@
-//! What is said of each figure: how it was taken, and why ours is not the paper's. The causes are known and written by
-//! hand; every number is computed from what was measured, whatever that was.
+//! What is said of each figure: how it was taken, and why ours is not the paper's. The causes are known and
+//! written by hand; every number is computed from what was measured, whatever that was.
 
 use super::plot::thousands;
 use super::system::{FloorKind, MemberLink, Tr190Disk, Tr190Series, Tr190System};

@@ -30,7 +30,8 @@ pub struct Tr190Effort {
     pub cap: Duration,
     /// Fewer places on the x axes.
     pub quick: bool,
-    /// Small data files and banks. It shows that every curve is measured and drawn, and nothing of its height.
+    /// Small data files and banks. It shows that every curve is measured and drawn, and nothing of its
+    /// height.
     pub small: bool,
 }
 
@@ -258,7 +259,8 @@ impl Tr190Experiment {
         }
     }
 
-    /// The curves: every system, with the floors where the block is what is varied, and longer wires in figure 1.
+    /// The curves: every system, with the floors where the block is what is varied, and longer wires in
+    /// figure 1.
     pub fn series(&self, namespaces: bool, quick: bool) -> Vec<Tr190Series> {
         let mut series: Vec<Tr190Series> = Tr190System::all(namespaces)
             .into_iter()

@@ -1,5 +1,5 @@
-//! What TR-190 states in text and tables, and what the original RVM did when it was built anew: facts to print beside
-//! ours. They stand in `tr190.toml`.
+//! What TR-190 states in text and tables, and what the original RVM did when it was built anew: facts to
+//! print beside ours. They stand in `tr190.toml`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! The floors of the figures by block size, taken between the systems' cells: `fdatasync` of a record's bytes on the same disk, and an
-//! exchange of a commit's bytes between two processes on the same cores.
+//! The floors of the figures by block size, taken between the systems' cells: `fdatasync` of a record's bytes
+//! on the same disk, and an exchange of a commit's bytes between two processes on the same cores.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Letters for pictures of pixels: five by nine dots each, two of them below the line, so that a PNG needs no font and no font's code.
+//! Letters for pictures of pixels: five by nine dots each, two of them below the line, so that a PNG needs no
+//! font and no font's code.
 
 /// Dots of a letter's width.
 pub const WIDTH: u32 = 5;

@@ -1,5 +1,5 @@
-//! Commits that do not wait (the original's no-flush): what one of them costs, one range of 128 bytes, and what the flush
-//! afterwards costs.
+//! Commits that do not wait (the original's no-flush): what one of them costs, one range of 128 bytes, and
+//! what the flush afterwards costs.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,10 +1,10 @@
-//! The experiments of TR-190, "On using Network Memory to Improve the Performance of Transaction-Based Systems", figures
-//! 1 to 11: recoverable memory whose commits wait for a disk (the paper's RVM), and whose commits wait for another
-//! process's memory (its RRVM).
+//! The experiments of TR-190, "On using Network Memory to Improve the Performance of Transaction-Based
+//! Systems", figures 1 to 11: recoverable memory whose commits wait for a disk (the paper's RVM), and whose
+//! commits wait for another process's memory (its RRVM).
 //!
-//! Each figure is a table of cells: a system, a place on the x axis, measured in rounds. Within a round and a place the
-//! systems take turns, so that a disturbance hits all of them. What is set up how, and what differs from the paper:
-//! `docs/paper.md`.
+//! Each figure is a table of cells: a system, a place on the x axis, measured in rounds. Within a round and a
+//! place the systems take turns, so that a disturbance hits all of them. What is set up how, and what differs
+//! from the paper: `docs/paper.md`.
 //!
 //! | module | does |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Segment files on a modelled slow disk: real files, and a sleep in every sync. The log's own delay is the journal's
-//! (`JournalConfig::modelled_sync_delay`); truncation would outrun it if its syncs stayed fast.
+//! Segment files on a modelled slow disk: real files, and a sleep in every sync. The log's own delay is the
+//! journal's (`JournalConfig::modelled_sync_delay`); truncation would outrun it if its syncs stayed fast.
 
 use std::sync::Arc;
 use std::time::Duration;

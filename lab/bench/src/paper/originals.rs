@@ -1,4 +1,5 @@
-//! What the original library did, built and run anew on a machine of this kind, held against what was just measured.
+//! What the original library did, built and run anew on a machine of this kind, held against what was just
+//! measured.
 
 use super::Tr190Axis;
 use super::claims::{ClaimSource, FigureLookup, Tr190Claim, claim};
@@ -99,8 +100,9 @@ fn lazy(original: &OriginalResults, no_flush: &[NoFlushRow]) -> Vec<Tr190Claim> 
     claims
 }
 
-/// What is held against the original: its mean over the block sizes, for one size's ratio follows the disk's mood by a fifth
-/// either way. Bare `fdatasync` is the limit, so a mean of theirs above it is such a mood too.
+/// What is held against the original: its mean over the block sizes, for one size's ratio follows the disk's
+/// mood by a fifth either way. Bare `fdatasync` is the limit, so a mean of theirs above it is such a mood
+/// too.
 fn over_all_sizes(order: &str, ratios: &[(f64, f64)]) -> Option<Tr190Claim> {
     let (mut ours, mut theirs) = (1.0_f64, 1.0_f64);
     for (our, their) in ratios {

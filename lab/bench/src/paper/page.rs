@@ -1,5 +1,5 @@
-//! One page with everything: figures as inline SVG, tables, the paper's figures beside ours, and what is claimed. It is
-//! one file that loads nothing.
+//! One page with everything: figures as inline SVG, tables, the paper's figures beside ours, and what is
+//! claimed. It is one file that loads nothing.
 
 use std::fmt::Write;
 

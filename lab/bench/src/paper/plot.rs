@@ -1,7 +1,8 @@
 //! A figure as a picture: SVG without a font in it, and PNG.
 //!
-//! Places stand at equal distances: the papers double them, more or less. Throughput is on a logarithmic axis, because the
-//! paper's systems and ours are three decades apart. Colour tells the link, dashes the modelled disk, crosses the paper.
+//! Places stand at equal distances: the papers double them, more or less. Throughput is on a logarithmic
+//! axis, because the paper's systems and ours are three decades apart. Colour tells the link, dashes the
+//! modelled disk, crosses the paper.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

@@ -1,5 +1,5 @@
-//! The systems that are compared: recoverable memory on a disk alone, or with a member over some link, each on the local
-//! disk and on a modelled slow one; and the floors.
+//! The systems that are compared: recoverable memory on a disk alone, or with a member over some link, each
+//! on the local disk and on a modelled slow one; and the floors.
 
 use std::time::Duration;
 

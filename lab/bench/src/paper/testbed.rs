@@ -1,4 +1,5 @@
-//! What the cells of one figure share: lenders, the network between namespaces, and files written in full beforehand.
+//! What the cells of one figure share: lenders, the network between namespaces, and files written in full
+//! beforehand.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,8 +20,8 @@ use crate::namespaces::NamespacePair;
 use crate::testbed::{self, CoreAssignment, LenderProcess, LenderSpec, SocketKind, Testbed};
 use crate::tpca::Bank;
 
-/// How a lender behind a delaying process waits: it shares its core with that process, and must not fall asleep within the
-/// longer round trip.
+/// How a lender behind a delaying process waits: it shares its core with that process, and must not fall
+/// asleep within the longer round trip.
 const LONG_YIELD: WaitPolicy = WaitPolicy::Yield { us: 2_000 };
 /// Bytes of the log that a bank is founded with; it holds one transaction.
 const FOUNDING_LOG_BYTES: u64 = 1 << 20;
@@ -80,8 +81,8 @@ impl<'s> Tr190Testbed<'s> {
         self.site
     }
 
-    /// The addresses of `count` servers over `link`, started if they are not there yet. They end with the thread that
-    /// calls, by the kernel's hand if need be: call from one that lasts.
+    /// The addresses of `count` servers over `link`, started if they are not there yet. They end with the
+    /// thread that calls, by the kernel's hand if need be: call from one that lasts.
     pub fn servers(&mut self, link: MemberLink, count: usize) -> Result<Vec<NetAddress>, BenchError> {
         if link == MemberLink::Disk {
             return Ok(Vec::new());
@@ -142,8 +143,8 @@ impl<'s> Tr190Testbed<'s> {
         }
     }
 
-    /// Opens fresh memory with a log of `log_bytes`, for commits that are to be so safe; its truncation thread runs. To be called where the client's threads
-    /// are to be: the journal's are started by this one.
+    /// Opens fresh memory with a log of `log_bytes`, for commits that are to be so safe; its truncation
+    /// thread runs. To be called where the client's threads are to be: the journal's are started by this one.
     pub fn memory(
         &self,
         system: Tr190System,

@@ -1,7 +1,9 @@
-//! What the writer pays for each node that follows: its processor time and latency a commit, by the number of them.
+//! What the writer pays for each node that follows: its processor time and latency a commit, by the number of
+//! them.
 //!
-//! Everybody sleeps while he waits: the time that a process spends looking is no work. Nodes join one after the other; so
-//! that a disturbance does not look like one more of them, the whole is done several times, each with a fresh region.
+//! Everybody sleeps while he waits: the time that a process spends looking is no work. Nodes join one after
+//! the other; so that a disturbance does not look like one more of them, the whole is done several times,
+//! each with a fresh region.
 
 use netram_transport::WaitPolicy;
 use serde::Serialize;
@@ -26,7 +28,8 @@ pub struct FanoutCost {
     pub percent_a_follower: f64,
 }
 
-/// Measures. With [`PeerDelivery::Multicast`] it is an error where loopback carries none: the figure would be another one.
+/// Measures. With [`PeerDelivery::Multicast`] it is an error where loopback carries none: the figure would be
+/// another one.
 pub fn measure(site: &Testbed, plan: RegionSetup, effort: CommitEffort) -> Result<FanoutCost, BenchError> {
     let plan = RegionSetup {
         wait: WaitPolicy::Block,

@@ -21,7 +21,8 @@ const TIMES: u32 = 10_000;
 /// Bytes of the log of recoverable memory alone: as a node's by default.
 const LOG_BYTES: u64 = netram_shared::limit::NODE_LOG_BYTES_DEFAULT;
 
-/// Nanoseconds that a transaction costs more when it acquires a lock that its node has kept. Nothing is written.
+/// Nanoseconds that a transaction costs more when it acquires a lock that its node has kept. Nothing is
+/// written.
 pub fn acquire_again(site: &Testbed, plan: RegionSetup, effort: CommitEffort) -> Result<f64, BenchError> {
     let place = RegionTestbed::start(site, plan)?;
     let node = place.join()?;

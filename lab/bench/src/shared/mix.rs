@@ -1,8 +1,10 @@
-//! The mix of several users of OO7, each at a node of its own and in a module of its own: how much they do, by their number.
+//! The mix of several users of OO7, each at a node of its own and in a module of its own: how much they do,
+//! by their number.
 //!
-//! A module is a heap under a lock; the indexes of all are under another. Users who keep to their modules never wait for each other;
-//! who goes through shared composites meets the others. The database is built once for all rows. In the end each node audits it, and
-//! what the same users do one after the other in plain memory must be the same.
+//! A module is a heap under a lock; the indexes of all are under another. Users who keep to their modules
+//! never wait for each other; who goes through shared composites meets the others. The database is built once
+//! for all rows. In the end each node audits it, and what the same users do one after the other in plain
+//! memory must be the same.
 
 use std::time::{Duration, Instant};
 
@@ -229,7 +231,8 @@ fn digest(store: &impl Oo7Store, database: &Oo7Parameters) -> Result<u64, BenchE
     Ok(found.digest)
 }
 
-/// A user at its node: begins when it is told, tells what it did, audits when it is told, and stays until killed.
+/// A user at its node: begins when it is told, tells what it did, audits when it is told, and stays until
+/// killed.
 pub(super) fn run(node: &Node, task: &UserTask) -> Result<(), BenchError> {
     let UserTask {
         database,

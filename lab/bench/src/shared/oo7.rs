@@ -1,8 +1,8 @@
-//! OO7 between two nodes, as the paper had it: one lock, one transaction; one node walks and changes, the other has a copy
-//! that follows. Members and server are there, as in use.
+//! OO7 between two nodes, as the paper had it: one lock, one transaction; one node walks and changes, the
+//! other has a copy that follows. Members and server are there, as in use.
 //!
-//! An operation's *overhead* is what it takes from its beginning until the other node has all of it, less the walk that changes
-//! nothing. In the end both nodes' databases are audited, and must be the same.
+//! An operation's *overhead* is what it takes from its beginning until the other node has all of it, less the
+//! walk that changes nothing. In the end both nodes' databases are audited, and must be the same.
 
 use std::time::{Duration, Instant};
 

@@ -1,14 +1,16 @@
 //! How long until another node has an update of eight bytes: there and back, halved.
 //!
-//! Each of two nodes writes under a lock of its own, as soon as it has what the other wrote: once around are two commits, each
-//! seen by the other. The floor is a bare exchange with a process that answers, as large as such a commit: once for the
-//! member's acknowledgement, and half of it for the way to the other node.
+//! Each of two nodes writes under a lock of its own, as soon as it has what the other wrote: once around are
+//! two commits, each seen by the other. The floor is a bare exchange with a process that answers, as large as
+//! such a commit: once for the member's acknowledgement, and half of it for the way to the other node.
 //!
-//! That floor's two processes have a core each. Where there are fewer cores than processes on an update's way, a second floor says what
-//! is left to be had: the same way between as many processes that do nothing, and yield while they wait.
+//! That floor's two processes have a core each. Where there are fewer cores than processes on an update's
+//! way, a second floor says what is left to be had: the same way between as many processes that do nothing,
+//! and yield while they wait.
 //!
-//! Without a rest an update also waits for what the one before has left to others: the server that keeps it, the disks' threads. With one
-//! it comes to quiet cores, where whoever is on its way sleeps, in the floors too.
+//! Without a rest an update also waits for what the one before has left to others: the server that keeps it,
+//! the disks' threads. With one it comes to quiet cores, where whoever is on its way sleeps, in the floors
+//! too.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
-//! OO7 in SQLite and Berkeley DB, as TR-190's figure 12 has it over EXODUS: on their own, and with their files on remote memory.
+//! OO7 in SQLite and Berkeley DB, as TR-190's figure 12 has it over EXODUS: on their own, and with their
+//! files on remote memory.
 //!
-//! The database is built once for each store, and copied to all places. A round does each operation once in each place, in a process of
-//! its own; places alternate. What is measured is an operation with its commit, everything being in memory. In the end all places
-//! must hold the same.
+//! The database is built once for each store, and copied to all places. A round does each operation once in
+//! each place, in a process of its own; places alternate. What is measured is an operation with its commit,
+//! everything being in memory. In the end all places must hold the same.
 
 mod job;
 mod testbed;
@@ -92,7 +93,8 @@ pub enum SqlStoreDisk {
     Local,
     /// The local one with 8 ms added to each sync: what TR-190's disks took.
     Modelled,
-    /// That one, and its bytes take time, too: [`HARD_DISK_MB_PER_S`], as those of a hard disk of today. Disks of TR-190's time had less than a tenth of it.
+    /// That one, and its bytes take time, too: [`HARD_DISK_MB_PER_S`], as those of a hard disk of today.
+    /// Disks of TR-190's time had less than a tenth of it.
     Hard,
 }
 
@@ -193,7 +195,8 @@ pub struct SqlStoreRow {
     pub operation: Operation,
     /// Its transaction wrote a row that says that it was.
     pub logged: bool,
-    /// What it counted in the first round. Dates move in each, so queries of dates count otherwise in the next.
+    /// What it counted in the first round. Dates move in each, so queries of dates count otherwise in the
+    /// next.
     pub count: u64,
     /// The median of each place, with the commit.
     pub times_us: Vec<f64>,

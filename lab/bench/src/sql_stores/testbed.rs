@@ -139,7 +139,8 @@ impl<'s> SqlStoreTestbed<'s> {
         Ok(places)
     }
 
-    /// What the process finds in its environment whose database is on this disk. `None`: there is no such disk here.
+    /// What the process finds in its environment whose database is on this disk. `None`: there is no such
+    /// disk here.
     fn environment(&self, disk: SqlStoreDisk) -> Result<Option<Vec<(&'static str, String)>>, BenchError> {
         let (micros, place) = (MODELLED_SYNC.as_micros() as u32, self.site.directory());
         let told = match (disk, &self.slow) {

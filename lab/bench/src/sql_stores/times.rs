@@ -2,8 +2,8 @@
 
 use crate::histogram::median;
 
-/// Times in µs by step and place, and counts, which are the same in all places of a round. From round to round they may differ: an
-/// operation that moves build dates leaves others to a query of them.
+/// Times in µs by step and place, and counts, which are the same in all places of a round. From round to
+/// round they may differ: an operation that moves build dates leaves others to a query of them.
 pub(super) struct StepTimes {
     times: Vec<Vec<Vec<f64>>>,
     /// What each step counted, this round; the first round.

@@ -59,8 +59,8 @@ pub struct AccountChooser {
 }
 
 impl AccountChooser {
-    /// Choices among `accounts`, a multiple of [`ACCOUNTS_A_PAGE`] times twenty or not: sets are rounded down to
-    /// whole pages, and hold one page at least.
+    /// Choices among `accounts`, a multiple of [`ACCOUNTS_A_PAGE`] times twenty or not: sets are rounded down
+    /// to whole pages, and hold one page at least.
     pub fn new(pattern: AccessPattern, accounts: u64, seed: u64) -> AccountChooser {
         assert!(accounts >= ACCOUNTS_A_PAGE);
         AccountChooser {

@@ -1,9 +1,10 @@
 //! The bank of TPC-A in recoverable memory, laid out as the RVM paper has it.
 //!
-//! One branch with ten tellers, N × 1,024 accounts of 128 bytes, and an audit trail of 64-byte records with two slots
-//! an account, so that accounts and trail are each about half of the memory. A transaction changes the balances of an
-//! account, a teller and the branch (each record declared whole, as a program that assigns records does) and writes
-//! the next audit record; the trail wraps around. That is 448 bytes of new values a commit.
+//! One branch with ten tellers, N × 1,024 accounts of 128 bytes, and an audit trail of 64-byte records with
+//! two slots an account, so that accounts and trail are each about half of the memory. A transaction changes
+//! the balances of an account, a teller and the branch (each record declared whole, as a program that assigns
+//! records does) and writes the next audit record; the trail wraps around. That is 448 bytes of new values a
+//! commit.
 //!
 //! ```text
 //! 0            magic u64 | accounts u64          one page
@@ -12,8 +13,8 @@
 //! ...          audit trail                       64 bytes each: number u64 | account u64 | teller u64 | amount i64
 //! ```
 //!
-//! The branch counts the transactions, and every amount is added in three places, so that a bank read after a crash
-//! proves by itself that no transaction is torn, and how many it holds.
+//! The branch counts the transactions, and every amount is added in three places, so that a bank read after a
+//! crash proves by itself that no transaction is torn, and how many it holds.
 
 use std::path::Path;
 
@@ -131,8 +132,9 @@ impl<L: RecordLog, S: SegmentStorage> Bank<L, S> {
         self.accounts
     }
 
-    /// One transaction, as durable as asked when this returns. Returns its number. Tellers take turns: the bank has
-    /// one clerk, for RVM leaves it to its users that two transactions do not change one record at once.
+    /// One transaction, as durable as asked when this returns. Returns its number. Tellers take turns: the
+    /// bank has one clerk, for RVM leaves it to its users that two transactions do not change one record at
+    /// once.
     pub fn transact(
         &mut self,
         chooser: &mut AccountChooser,

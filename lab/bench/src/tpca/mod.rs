@@ -1,5 +1,5 @@
-//! TPC-A on recoverable memory, as in the RVM paper and in TR-190: one clerk, three access patterns, and the same code
-//! whether a commit waits for the disk or for members.
+//! TPC-A on recoverable memory, as in the RVM paper and in TR-190: one clerk, three access patterns, and the
+//! same code whether a commit waits for the disk or for members.
 
 pub mod access;
 mod bank;

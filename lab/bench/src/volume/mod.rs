@@ -1,4 +1,5 @@
-//! A volume under measurement: served over NBD by a process of its own, beside what serves the same bytes without netram.
+//! A volume under measurement: served over NBD by a process of its own, beside what serves the same bytes
+//! without netram.
 //!
 //! | module | has |
 //! |---|---|

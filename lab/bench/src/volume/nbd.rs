@@ -1,5 +1,5 @@
-//! A small NBD client over a Unix socket: fixed newstyle, simple replies, as many writes under way as wanted. It sleeps in
-//! the kernel while it waits, as other clients do.
+//! A small NBD client over a Unix socket: fixed newstyle, simple replies, as many writes under way as wanted.
+//! It sleeps in the kernel while it waits, as other clients do.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,8 @@ use netram_nbd::wire::{GREETING_MAGIC, OPTION_MAGIC, SIMPLE_REPLY_MAGIC};
 use crate::error::{BenchError, ErrorContext};
 use crate::histogram::{LatencyRecorder, LatencySummary};
 
-/// What a server that has lost its lenders may take at the very most; a client that waits for ever says nothing.
+/// What a server that has lost its lenders may take at the very most; a client that waits for ever says
+/// nothing.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 const REPLY_BYTES: usize = 16;
 /// `FIXED_NEWSTYLE` and `NO_ZEROES`.

@@ -1,5 +1,5 @@
-//! The serving process: an NBD server over a volume, over plain memory (the floor of every write), or over a plain file
-//! (what reads stand on, and a slow disk when its syncs are made to take longer).
+//! The serving process: an NBD server over a volume, over plain memory (the floor of every write), or over a
+//! plain file (what reads stand on, and a slow disk when its syncs are made to take longer).
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,8 +1,9 @@
-//! ZODB with ZEO, the object database that a Python program would take: OO7's traversals at one client of a server, until
-//! another client has loaded what changed. What netram's shared memory is measured beside.
+//! ZODB with ZEO, the object database that a Python program would take: OO7's traversals at one client of a
+//! server, until another client has loaded what changed. What netram's shared memory is measured beside.
 //!
-//! The program is ours (`oo7.py`); ZODB and ZEO come from the package index, by pip, into a virtual environment that is kept
-//! in the user's cache. The database is the same as [`netram_oo7`] builds, which a digest shows.
+//! The program is ours (`oo7.py`); ZODB and ZEO come from the package index, by pip, into a virtual
+//! environment that is kept in the user's cache. The database is the same as [`netram_oo7`] builds, which a
+//! digest shows.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -125,7 +126,8 @@ impl ZeoEnvironment {
         })
     }
 
-    /// The environment; makes it if it is not there, for which pip asks the package index. Otherwise why there is none.
+    /// The environment; makes it if it is not there, for which pip asks the package index. Otherwise why
+    /// there is none.
     pub fn make() -> Result<ZeoEnvironment, String> {
         let directory =
             directory().ok_or("neither XDG_CACHE_HOME nor HOME says where to make its environment")?;
@@ -209,7 +211,8 @@ fn directory() -> Option<PathBuf> {
     Some(cache.join("netram").join(NAME))
 }
 
-/// Of what the traversals of small-3 go by: private uses, dates, places, documents and connections of parts. `oo7.py` has the same.
+/// Of what the traversals of small-3 go by: private uses, dates, places, documents and connections of parts.
+/// `oo7.py` has the same.
 pub fn digest() -> Result<u64, Oo7Error> {
     let parameters = Oo7Parameters::of(DatabaseSize::Small, 3);
     let store = PlainStore::default();

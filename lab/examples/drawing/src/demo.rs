@@ -1,5 +1,5 @@
-//! Everything at once: lenders, server, editors and a viewer, of which one after the other is killed. In the end every stroke that an
-//! editor called safe is in the drawing, and once.
+//! Everything at once: lenders, server, editors and a viewer, of which one after the other is killed. In the
+//! end every stroke that an editor called safe is in the drawing, and once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};

@@ -17,8 +17,8 @@ pub(crate) const LENDERS: [&str; 3] = ["lender-1", "lender-2", "lender-3"];
 /// How long joining may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// All processes are on this machine and talk over sockets in this directory, which nobody else can enter: without keys. On several
-/// machines the addresses are `tcp://`, and the security is a key.
+/// All processes are on this machine and talk over sockets in this directory, which nobody else can enter:
+/// without keys. On several machines the addresses are `tcp://`, and the security is a key.
 pub(crate) struct DemoDirectory {
     pub(crate) directory: PathBuf,
 }
@@ -71,7 +71,8 @@ impl DemoDirectory {
     /// The process that has the region on its disk, its locks and its order.
     pub(crate) fn serve(&self) -> anyhow::Result<()> {
         let config = ServeConfig {
-            // A process that ends is missed at once, as its link closes; one on a busy machine is not to be missed.
+            // A process that ends is missed at once, as its link closes; one on a busy machine is not to be
+            // missed.
             lease: Duration::from_secs(5),
             ..ServeConfig::new(vec![self.address("server")], Security::Insecure)
         };

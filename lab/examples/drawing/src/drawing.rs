@@ -8,8 +8,9 @@
 //!                                          +--> points
 //! ```
 //!
-//! A layer is a persistent heap under one lock. Who draws in a layer has its lock; editors in different layers do not wait for each
-//! other. A pointer is an offset in the region, so that it means the same in every process.
+//! A layer is a persistent heap under one lock. Who draws in a layer has its lock; editors in different
+//! layers do not wait for each other. A pointer is an offset in the region, so that it means the same in
+//! every process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

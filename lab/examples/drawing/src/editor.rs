@@ -1,4 +1,5 @@
-//! A process that draws. It says which strokes are safe; whatever kills it, these are in the drawing, and once.
+//! A process that draws. It says which strokes are safe; whatever kills it, these are in the drawing, and
+//! once.
 
 use std::io::Write;
 use std::time::Duration;
@@ -18,8 +19,8 @@ pub(crate) fn run(place: &DemoDirectory, author: u32, pause: u64) -> anyhow::Res
     let mut hand = RandomHand(u64::from(author) | 1);
     while !told.is_finished() {
         let node = place.join(&format!("editor-{author}"))?;
-        // What an earlier process of this editor drew, acknowledged or not, is in the drawing by now, or never will be: its journal
-        // was read to the end before anybody had its locks.
+        // What an earlier process of this editor drew, acknowledged or not, is in the drawing by now, or
+        // never will be: its journal was read to the end before anybody had its locks.
         let mut number = count(&current(&node)?).get(&author).copied().unwrap_or(0);
         while !told.is_finished() && node.gone().is_none() {
             let layer = hand.below(LAYERS.into()) as u32;

@@ -1,4 +1,5 @@
-//! An example: several processes edit one drawing, which is an object graph in shared memory. Killing any of them loses nothing.
+//! An example: several processes edit one drawing, which is an object graph in shared memory. Killing any of
+//! them loses nothing.
 //!
 //! ```text
 //! cargo run --release -p netram-drawing -- demo
@@ -36,7 +37,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Starts everything, kills one process after the other, and proves that every acknowledged stroke is there.
+    /// Starts everything, kills one process after the other, and proves that every acknowledged stroke is
+    /// there.
     Demo {
         /// Show the drawing as a page at this address of this machine; port 0: any.
         #[arg(long, default_value = "127.0.0.1:0")]

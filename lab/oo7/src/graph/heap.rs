@@ -1,8 +1,9 @@
 //! The persistent heap as the ground of the graph.
 //!
-//! The region's lock is taken once to read, once more at the first change, and kept: a traversal follows offsets with a bounds check
-//! each, and changes with a declaration each. Taken and freed with every change it was almost half of what a change cost: each
-//! time the processor waits until all that it has begun is done, with the misses of the walk.
+//! The region's lock is taken once to read, once more at the first change, and kept: a traversal follows
+//! offsets with a bounds check each, and changes with a declaration each. Taken and freed with every change
+//! it was almost half of what a change cost: each time the processor waits until all that it has begun is
+//! done, with the misses of the walk.
 
 use std::fmt;
 use std::ops::Deref;
@@ -44,7 +45,8 @@ impl<'h, L: RecordLog, S: SegmentStorage> HeapSpace<'h, L, S> {
         }
     }
 
-    /// Transactions that keep no old values: cheaper, and a dropped one leaves its changes in memory, uncommitted.
+    /// Transactions that keep no old values: cheaper, and a dropped one leaves its changes in memory,
+    /// uncommitted.
     pub fn without_undo(self) -> HeapSpace<'h, L, S> {
         HeapSpace {
             mode: RestoreMode::NoRestore,
@@ -88,8 +90,8 @@ impl<L: RecordLog, S: SegmentStorage> CommitTransaction for Transaction<L, S> {
     }
 }
 
-/// A transaction on a heap, or on several of one region. The first one has the root, and what belongs to all modules; the others are
-/// those of the modules, in the order of their ids.
+/// A transaction on a heap, or on several of one region. The first one has the root, and what belongs to all
+/// modules; the others are those of the modules, in the order of their ids.
 pub struct HeapSpaceTransaction<'s, X, H> {
     // Dropped before the transaction, whose end takes the region's lock.
     reading: Option<ReadGuard<'s>>,

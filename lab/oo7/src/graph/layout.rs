@@ -1,8 +1,8 @@
 //! The objects as they stand in memory.
 //!
-//! Like the port of OO7 that the OSDI'94 figures were measured with: a C++ object with its fields in a row, and with
-//! 64-bit pointers, here offsets. An atomic part is one block of 208 bytes with both its bags, as large as the
-//! port's three blocks together. Numbers are little endian and need no alignment.
+//! Like the port of OO7 that the OSDI'94 figures were measured with: a C++ object with its fields in a row,
+//! and with 64-bit pointers, here offsets. An atomic part is one block of 208 bytes with both its bags, as
+//! large as the port's three blocks together. Numbers are little endian and need no alignment.
 
 use zerocopy::little_endian::{I32, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -136,8 +136,8 @@ const _: () = assert!(size_of::<PartRow>() == 72, "with 3 and 14 references, 208
 const _: () = assert!(size_of::<NodeRow>() == 40, "no padding");
 const _: () = assert!(size_of::<ConnectionRow>() == 32, "as in 1994");
 
-/// Incoming connections that a part has room for: more than four times what is to be expected, so that hardly any
-/// part's bag has to move.
+/// Incoming connections that a part has room for: more than four times what is to be expected, so that hardly
+/// any part's bag has to move.
 pub(super) fn inward_room(connections: u32) -> u32 {
     4 * connections + 2
 }

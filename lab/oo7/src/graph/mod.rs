@@ -1,8 +1,9 @@
-//! The store in memory that has blocks: objects in place, references as offsets, indexes as trees beside them.
+//! The store in memory that has blocks: objects in place, references as offsets, indexes as trees beside
+//! them.
 //!
-//! It knows its memory as a [`BlockSpace`]: [`HeapSpace`] is a persistent heap in recoverable memory, whatever log that is
-//! on; [`SharedHeapSpace`] is one in a region of several machines. Objects are read where they stand; each change declares the bytes that change and no others. Layout:
-//! `docs/oo7.md`.
+//! It knows its memory as a [`BlockSpace`]: [`HeapSpace`] is a persistent heap in recoverable memory,
+//! whatever log that is on; [`SharedHeapSpace`] is one in a region of several machines. Objects are read
+//! where they stand; each change declares the bytes that change and no others. Layout: `docs/oo7.md`.
 
 mod bag;
 mod heap;
@@ -31,9 +32,9 @@ use tree::{IndexKey, VisitedNodes};
 pub enum DateIndex {
     /// All parts of a date: what the benchmark asks for.
     All,
-    /// One part a date, the first that was entered, as in the port of 1994: whoever changes its date takes the entry of
-    /// the old one with it. For comparing the number of updates with the published ones; queries by date find too
-    /// little.
+    /// One part a date, the first that was entered, as in the port of 1994: whoever changes its date takes
+    /// the entry of the old one with it. For comparing the number of updates with the published ones; queries
+    /// by date find too little.
     One,
 }
 

@@ -13,9 +13,10 @@ use super::heap::{CommitTransaction, HeapSpaceTransaction};
 use super::space::BlockSpace;
 use crate::error::Oo7Error;
 
-/// Heaps of a shared region, each under a lock. The first one has the root and what belongs to all modules; if there are others, they
-/// are those of the modules, in the order of their ids. A transaction acquires all their locks as it begins, and those that
-/// it is told to acquire with them, or only what [`begin_with`](OnSharedHeap::begin_with) is given.
+/// Heaps of a shared region, each under a lock. The first one has the root and what belongs to all modules;
+/// if there are others, they are those of the modules, in the order of their ids. A transaction acquires all
+/// their locks as it begins, and those that it is told to acquire with them, or only what
+/// [`begin_with`](OnSharedHeap::begin_with) is given.
 pub struct SharedHeapSpace<'n> {
     node: &'n Node,
     heaps: Vec<Arc<Heap>>,
@@ -50,7 +51,8 @@ impl<'n> SharedHeapSpace<'n> {
         SharedHeapSpace::open_all(node, &[lock], durability)
     }
 
-    /// The heaps under these locks, the first of which is for what belongs to all modules. Transactions acquire all to write.
+    /// The heaps under these locks, the first of which is for what belongs to all modules. Transactions
+    /// acquire all to write.
     pub fn open_all(
         node: &'n Node,
         locks: &[LockId],

@@ -2,7 +2,8 @@
 
 use crate::error::Oo7Error;
 
-/// Memory with blocks, of which transactions are begun. Offsets count from where the memory begins; zero is none.
+/// Memory with blocks, of which transactions are begun. Offsets count from where the memory begins; zero is
+/// none.
 pub trait BlockSpace {
     /// An open transaction.
     type Open<'s>: BlockTransaction

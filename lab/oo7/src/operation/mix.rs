@@ -1,12 +1,12 @@
 //! The mix of several users.
 //!
-//! Each client has a module of its own. An operation walks a random path from the module's top to a base assembly and
-//! goes through the composites that this one uses privately, or those that it shares with the others; it reads them as
-//! t1 does, or writes them as t2b does. Which, is drawn by percentages.
+//! Each client has a module of its own. An operation walks a random path from the module's top to a base
+//! assembly and goes through the composites that this one uses privately, or those that it shares with the
+//! others; it reads them as t1 does, or writes them as t2b does. Which, is drawn by percentages.
 //!
-//! A [`MixStep`] is chosen first, in a transaction that ends, and done afterwards in another: between the two the caller
-//! takes the locks of the modules that the step names, in their order. Assemblies are only read, so that what was chosen
-//! is still there.
+//! A [`MixStep`] is chosen first, in a transaction that ends, and done afterwards in another: between the two
+//! the caller takes the locks of the modules that the step names, in their order. Assemblies are only read,
+//! so that what was chosen is still there.
 
 use serde::{Deserialize, Serialize};
 

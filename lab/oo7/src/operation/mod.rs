@@ -1,4 +1,5 @@
-//! The operations: each takes an open transaction and returns its count, which must be the same on every store.
+//! The operations: each takes an open transaction and returns its count, which must be the same on every
+//! store.
 //!
 //! Random choices are drawn from the seed given, so that a repetition goes the same way.
 

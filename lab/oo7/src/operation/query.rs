@@ -124,7 +124,8 @@ pub(super) fn younger_below<W: Oo7Transaction>(
     Ok(count)
 }
 
-/// The date of the youngest composite below an assembly; counts the assemblies that are older. As deep as the tree.
+/// The date of the youngest composite below an assembly; counts the assemblies that are older. As deep as the
+/// tree.
 fn youngest<W: Oo7Transaction>(
     open: &mut W,
     assembly: W::AssemblyValues,

@@ -36,8 +36,8 @@ impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
         }
     }
 
-    /// Visits every part of every private composite as often as it is used. Counts visits, or changes if there are
-    /// any to make.
+    /// Visits every part of every private composite as often as it is used. Counts visits, or changes if
+    /// there are any to make.
     pub(super) fn parts(
         &mut self,
         module: u32,
@@ -85,8 +85,8 @@ impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
         Ok(count)
     }
 
-    /// Looks at the root part of each composite and changes its place so many times. Counts changes, or visits when
-    /// there are none to make.
+    /// Looks at the root part of each composite and changes its place so many times. Counts changes, or
+    /// visits when there are none to make.
     pub(super) fn roots(&mut self, changes: u32) -> Result<u64, Oo7Error> {
         let mut count = 0;
         for composite in self.composites(1)? {
@@ -168,7 +168,8 @@ pub(super) fn letters(text: &[u8]) -> u64 {
     text.iter().filter(|byte| **byte == b'I').count() as u64
 }
 
-/// Parts that a walk through one composite has visited: for each id the walk that saw it last. Forgetting is free.
+/// Parts that a walk through one composite has visited: for each id the walk that saw it last. Forgetting is
+/// free.
 #[derive(Debug, Default)]
 struct VisitedParts {
     walk: u32,

@@ -101,7 +101,8 @@ fn begin(directory: &Path, first: usize) -> Child {
         .unwrap()
 }
 
-/// Kills the process a while after it has said so many transactions committed; returns how many it had said by then.
+/// Kills the process a while after it has said so many transactions committed; returns how many it had said
+/// by then.
 fn kill_after(mut child: Child, transactions: usize, pause: Duration) -> usize {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (tell, told) = mpsc::channel();
@@ -144,7 +145,8 @@ fn a_process_killed_in_the_middle_of_t3b_leaves_what_it_committed() {
     let mut done = 0;
     for round in 0..6 {
         let child = begin(directory, done);
-        // The next transaction has begun, and is some way on: a t3b in half of the rounds, and by far the longest.
+        // The next transaction has begun, and is some way on: a t3b in half of the rounds, and by far the
+        // longest.
         let pause = Duration::from_millis(3 * round);
         let said = done + kill_after(child, 1 + round as usize, pause);
         let memory = memory(directory);

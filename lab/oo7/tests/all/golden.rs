@@ -1,5 +1,5 @@
-//! The counts of every operation: the paper's where they follow from it, our own generator's where they do not, with the
-//! bounds that chance allows.
+//! The counts of every operation: the paper's where they follow from it, our own generator's where they do
+//! not, with the bounds that chance allows.
 
 use std::time::Instant;
 
@@ -44,7 +44,8 @@ fn small_3_counts_what_the_paper_counts() {
         let place = Operation::ALL.iter().position(|other| *other == operation);
         found[place.unwrap()]
     };
-    // Without chance: 729 base assemblies with 3 composites of 20 parts, 38 letters a document, 2,632 in the manual.
+    // Without chance: 729 base assemblies with 3 composites of 20 parts, 38 letters a document, 2,632 in the
+    // manual.
     assert_eq!(found[..8], TRAVERSALS[..8]);
     for (operation, count) in [
         (Operation::T6, 2_187),
@@ -62,8 +63,8 @@ fn small_3_counts_what_the_paper_counts() {
     ] {
         assert_eq!(of(operation), count, "{operation}");
     }
-    // By chance, five standard deviations around what is expected; beside it what the same benchmark with another
-    // generator counted.
+    // By chance, five standard deviations around what is expected; beside it what the same benchmark with
+    // another generator counted.
     for (operation, expected, deviation, elsewhere) in [
         (Operation::T5Do, 493.7, 2.5, 495),
         (Operation::Q2, 100.0, 9.9, 101),
@@ -211,8 +212,9 @@ fn medium(young: [u64; 2]) -> [u64; Operation::ALL.len()] {
     ]
 }
 
-/// A medium t3c declares nearly 17 million ranges. That is more than a transaction may; by chance of the dates, not with nine connections.
-/// It leaves nothing, as it would if it were done: each date is moved there and back, twice.
+/// A medium t3c declares nearly 17 million ranges. That is more than a transaction may; by chance of the
+/// dates, not with nine connections. It leaves nothing, as it would if it were done: each date is moved there
+/// and back, twice.
 fn refused(store: &impl Oo7Store, parameters: &Oo7Parameters) {
     let mut open = store.begin().unwrap();
     let Err(Oo7Error::Backend(error)) = Operation::T3c.run(&mut open, parameters, 1) else {

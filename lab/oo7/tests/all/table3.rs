@@ -1,4 +1,5 @@
-//! Table 3 of OSDI'94: exact where it follows from the benchmark, within 2 % where it depends on the index's code.
+//! Table 3 of OSDI'94: exact where it follows from the benchmark, within 2 % where it depends on the index's
+//! code.
 
 use crate::common::{HeapTestbed, plain, run};
 use netram_oo7::{DateIndex, LogCounts, Oo7Parameters, Oo7Store, Oo7Transaction, Operation, audit};
@@ -82,8 +83,8 @@ fn t3_with_the_index_of_1994_is_within_two_percent() {
     }
 }
 
-/// What the heap was given back stays taken until the transaction ends: an index that freed and allocated a node for
-/// each change filled the heap within one t3c.
+/// What the heap was given back stays taken until the transaction ends: an index that freed and allocated a
+/// node for each change filled the heap within one t3c.
 #[test]
 fn moving_every_part_in_the_index_again_and_again_takes_no_room() {
     let parameters: Oo7Parameters = "tiny-3".parse().unwrap();

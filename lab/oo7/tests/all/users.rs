@@ -1,8 +1,9 @@
-//! The mix of several users between nodes, each a process with a module of its own: they meet in each other's modules, one is killed
-//! again and again, and in the end every node has the database that the same users make one after the other.
+//! The mix of several users between nodes, each a process with a module of its own: they meet in each other's
+//! modules, one is killed again and again, and in the end every node has the database that the same users
+//! make one after the other.
 //!
-//! A process is this test binary, started again with the name of one test. It says how many transactions its user has committed, until
-//! it is told to stop; and when it is told again, what its audit has found.
+//! A process is this test binary, started again with the name of one test. It says how many transactions its
+//! user has committed, until it is told to stop; and when it is told again, what its audit has found.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
-//! The paper's programs, section 3.1.1: they compute what they say, on data of their own, and tell every reference to it.
+//! The paper's programs, section 3.1.1: they compute what they say, on data of their own, and tell every
+//! reference to it.
 //!
-//! Loops and indices of the compiled programs of 1996 are references as well; a program here tells only those to its matrices, vectors and records.
+//! Loops and indices of the compiled programs of 1996 are references as well; a program here tells only those
+//! to its matrices, vectors and records.
 
 mod gauss;
 mod matrix;

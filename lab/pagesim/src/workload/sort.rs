@@ -1,5 +1,6 @@
-//! SORT: large records, sorted where they lie by the quicksort that C libraries of the time had (Bentley and McIlroy, *Engineering a
-//! sort function*, 1993): the median of three or of nine, equal keys to both ends, records exchanged byte by byte.
+//! SORT: large records, sorted where they lie by the quicksort that C libraries of the time had (Bentley and
+//! McIlroy, *Engineering a sort function*, 1993): the median of three or of nine, equal keys to both ends,
+//! records exchanged byte by byte.
 
 use super::ReferenceSink;
 

@@ -3,7 +3,8 @@
 use super::ReferenceSink;
 use super::matrix::Matrix;
 
-/// Transposes a matrix of so many rows; the first `columns` of them (all: `columns` is `rows`). Returns it, row after row.
+/// Transposes a matrix of so many rows; the first `columns` of them (all: `columns` is `rows`). Returns it,
+/// row after row.
 pub fn trans(memory: &mut impl ReferenceSink, base: u64, rows: usize, columns: usize) -> Vec<f64> {
     let mut matrix = Matrix::made(rows, rows, base);
     for column in 0..columns.min(rows) {

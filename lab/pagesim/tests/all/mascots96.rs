@@ -1,4 +1,5 @@
-//! What the paper's text says, against this study: its two figures within 3 %, and every order of policies that it states.
+//! What the paper's text says, against this study: its two figures within 3 %, and every order of policies
+//! that it states.
 
 use std::sync::OnceLock;
 

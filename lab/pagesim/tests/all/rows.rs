@@ -33,7 +33,8 @@ fn configs(replacement: Replacement, keep_copies: bool) -> Vec<PolicyConfig> {
         .collect()
 }
 
-/// References with some locality: a page is stayed with for a while, another is often looked at in between, then comes any.
+/// References with some locality: a page is stayed with for a while, another is often looked at in between,
+/// then comes any.
 fn references(seed: u64, count: usize) -> Vec<(u64, PageAccess)> {
     let mut state = seed;
     let mut below = |bound: u64| {

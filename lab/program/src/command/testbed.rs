@@ -23,7 +23,8 @@ pub(crate) fn testbed(dir: Option<&Path>) -> Result<Testbed> {
 /// A signal is ending this process, and is taking the files away that the measurement works on.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the end to the signal, if one came: the failure that its cleaning up has caused is not to be reported.
+/// Leaves the end to the signal, if one came: the failure that its cleaning up has caused is not to be
+/// reported.
 pub(crate) fn leave_to_signal() {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();

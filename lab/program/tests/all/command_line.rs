@@ -1,4 +1,5 @@
-//! The laboratory's command line: every subcommand explains itself, and what makes no sense is refused with a remedy.
+//! The laboratory's command line: every subcommand explains itself, and what makes no sense is refused with a
+//! remedy.
 
 use crate::common::run;
 

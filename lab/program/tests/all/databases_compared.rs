@@ -1,5 +1,5 @@
-//! `netram-lab bench databases`: every database that is here is measured in every way, every row that it acknowledged is there, and nothing stays. What the
-//! numbers are is not the tests' business.
+//! `netram-lab bench databases`: every database that is here is measured in every way, every row that it
+//! acknowledged is there, and nothing stays. What the numbers are is not the tests' business.
 
 use std::fs;
 use std::path::Path;
@@ -138,7 +138,8 @@ fn made(place: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Interrupts a comparison once it has come so far, or after some seconds: where nothing may be mounted there is a directory at least.
+/// Interrupts a comparison once it has come so far, or after some seconds: where nothing may be mounted there
+/// is a directory at least.
 fn interrupted(place: &Path, so_far: impl Fn() -> bool) {
     let mut command = netram();
     command.args(["bench", "databases", "--databases", "sqlite", "--rounds", "100"]);

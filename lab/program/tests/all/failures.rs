@@ -1,5 +1,5 @@
-//! The failures of LND's Table 1 (`netram-lab bench failures`), each a test: what must be reliable and what must go on. How
-//! fast is not the tests' business.
+//! The failures of LND's Table 1 (`netram-lab bench failures`), each a test: what must be reliable and what
+//! must go on. How fast is not the tests' business.
 
 use std::io::Write;
 

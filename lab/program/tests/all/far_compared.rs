@@ -1,5 +1,5 @@
-//! `netram-lab bench far`: every cell that can be run here is, everything else is said, and nothing stays: no swap, no group, no file. What the numbers are is
-//! not the tests' business.
+//! `netram-lab bench far`: every cell that can be run here is, everything else is said, and nothing stays: no
+//! swap, no group, no file. What the numbers are is not the tests' business.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -135,7 +135,8 @@ fn an_interrupted_comparison_leaves_nothing() {
     let mut process = start(&mut command);
     let id = process.id();
     let begun = Instant::now();
-    // As soon as there is something to be taken away; where nothing may be added there is a directory at least.
+    // As soon as there is something to be taken away; where nothing may be added there is a directory at
+    // least.
     while added(id, place.path()).is_empty()
         && begun.elapsed() < Duration::from_secs(5)
         && process.try_wait().unwrap().is_none()

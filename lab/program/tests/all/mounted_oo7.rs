@@ -1,5 +1,5 @@
-//! OO7 in SQLite and Berkeley DB, their files on a mount: a process killed in the middle of an operation leaves what it committed, whether
-//! the mount is killed with it or not.
+//! OO7 in SQLite and Berkeley DB, their files on a mount: a process killed in the middle of an operation
+//! leaves what it committed, whether the mount is killed with it or not.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! The experiments of TR-190, as quick as they get: every file is there, can be read, has every curve, and nothing is left
-//! behind. Which numbers come out is not the tests' business.
+//! The experiments of TR-190, as quick as they get: every file is there, can be read, has every curve, and
+//! nothing is left behind. Which numbers come out is not the tests' business.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The experiments of LND, as quick as they get: every file is there, every system has every place, and nothing is left
-//! behind. Which numbers come out is not the tests' business.
+//! The experiments of LND, as quick as they get: every file is there, every system has every place, and
+//! nothing is left behind. Which numbers come out is not the tests' business.
 
 use std::collections::BTreeSet;
 use std::io::Write;

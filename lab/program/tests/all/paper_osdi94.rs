@@ -1,5 +1,5 @@
-//! The experiments of log-based coherency, as quick as they get: every file is there, every curve has every place.
-//! Which numbers come out is not the tests' business.
+//! The experiments of log-based coherency, as quick as they get: every file is there, every curve has every
+//! place. Which numbers come out is not the tests' business.
 
 use std::io::Write;
 

@@ -1,4 +1,5 @@
-//! `netram-lab bash` crashes recoverable memory and finds nothing, finds what was planted, and leaves nothing behind.
+//! `netram-lab bash` crashes recoverable memory and finds nothing, finds what was planted, and leaves nothing
+//! behind.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -1,5 +1,5 @@
-//! The scoreboard's rows about volumes: each is there, beside its floor, and nothing is left behind. Which numbers come out
-//! is not the tests' business.
+//! The scoreboard's rows about volumes: each is there, beside its floor, and nothing is left behind. Which
+//! numbers come out is not the tests' business.
 
 use std::io::Write;
 

@@ -1,7 +1,8 @@
 //! OO7 in Berkeley DB: an object is a record, found by its id; what else finds it is a btree of its own.
 //!
-//! One environment of a process's own, with a log, one transaction at a time, and so without locks. A record that was just read stays in the program until another
-//! one of its table is: an object database has objects in the program, too.
+//! One environment of a process's own, with a log, one transaction at a time, and so without locks. A record
+//! that was just read stays in the program until another one of its table is: an object database has objects
+//! in the program, too.
 
 mod record;
 mod work;
@@ -83,7 +84,8 @@ impl BerkeleyStore {
         }
     }
 
-    /// Has commits be safe from a crash of the machine, as they are at first, or not, for as long as a database is built.
+    /// Has commits be safe from a crash of the machine, as they are at first, or not, for as long as a
+    /// database is built.
     pub fn set_synced(&self, synced: bool) -> Result<(), Oo7Error> {
         self.lock().synced = synced;
         Ok(())

@@ -1,6 +1,7 @@
 //! The tables, and how an object lies in its record.
 //!
-//! Keys are in big-endian order, so that a btree has them in the order of their numbers. Records are numbers of four bytes, little endian:
+//! Keys are in big-endian order, so that a btree has them in the order of their numbers. Records are numbers
+//! of four bytes, little endian:
 //!
 //! ```text
 //! module     kind, date, top assembly, bytes of the manual
@@ -94,13 +95,15 @@ pub(super) struct StoredRecord<'r> {
 }
 
 impl<'r> StoredRecord<'r> {
-    /// The number at this place; zero where the record has ended, which [`StoredRecord::whole`] has looked for.
+    /// The number at this place; zero where the record has ended, which [`StoredRecord::whole`] has looked
+    /// for.
     pub(super) fn word(&self, at: usize) -> u32 {
         let word = self.bytes.get(4 * at..).and_then(|bytes| bytes.first_chunk());
         word.map_or(0, |word| u32::from_le_bytes(*word))
     }
 
-    /// Numbers from `head` on, in lists of as many items as the numbers before `head` say, each of `wide` numbers. `list` counts from zero.
+    /// Numbers from `head` on, in lists of as many items as the numbers before `head` say, each of `wide`
+    /// numbers. `list` counts from zero.
     pub(super) fn list(
         &self,
         head: usize,

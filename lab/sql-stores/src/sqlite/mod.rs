@@ -1,6 +1,7 @@
 //! OO7 in SQLite: a table a class, a statement a question.
 //!
-//! One connection, one transaction at a time. SQLite is its users' own, with what its documentation says is safe: a commit is synced.
+//! One connection, one transaction at a time. SQLite is its users' own, with what its documentation says is
+//! safe: a commit is synced.
 
 mod schema;
 mod work;
@@ -13,7 +14,8 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::{StorageManager, sys};
 
-/// SQLite's own cache, in its unit of -1 KiB: more than a small database has. Its usual 2 MB are less, and every round would read.
+/// SQLite's own cache, in its unit of -1 KiB: more than a small database has. Its usual 2 MB are less, and
+/// every round would read.
 const CACHE: &str = "pragma cache_size = -65536";
 /// Statements that are kept ready: all that there are.
 const STATEMENTS: usize = 128;
@@ -85,7 +87,8 @@ impl SqliteStore {
         }
     }
 
-    /// Has commits be safe from a crash of the machine, as they are at first, or not, for as long as a database is built.
+    /// Has commits be safe from a crash of the machine, as they are at first, or not, for as long as a
+    /// database is built.
     pub fn set_synced(&self, synced: bool) -> Result<(), Oo7Error> {
         self.batch(match synced {
             true => "pragma synchronous = full",

@@ -1,7 +1,8 @@
 //! The tables: a class of objects each, and the indexes that the benchmark wants.
 //!
-//! Objects name each other by their ids; an assembly's key is twice its id, and one more if it is a base assembly, as the two count for
-//! themselves. What belongs to a part or an assembly lies together: such tables have no row ids.
+//! Objects name each other by their ids; an assembly's key is twice its id, and one more if it is a base
+//! assembly, as the two count for themselves. What belongs to a part or an assembly lies together: such
+//! tables have no row ids.
 
 /// Makes an empty database.
 pub(super) const CREATE: &str = "

@@ -127,7 +127,8 @@ impl BerkeleyShim {
             why,
         };
         let path = CString::new(library.as_os_str().as_bytes()).map_err(|error| failed(error.to_string()))?;
-        // SAFETY: the path ends with a zero. What is run when it is loaded is Berkeley DB's own, which asks nothing of its loader.
+        // SAFETY: the path ends with a zero. What is run when it is loaded is Berkeley DB's own, which asks
+        // nothing of its loader.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let handle = NonNull::new(handle).ok_or_else(|| failed(loader_message()))?;
         let find = |name: &CStr| {
@@ -206,7 +207,8 @@ pub(crate) struct BerkeleyEngine {
     open: bool,
 }
 
-// SAFETY: Berkeley DB's handles belong to no thread; they are used through `&mut` alone, by one thread at a time.
+// SAFETY: Berkeley DB's handles belong to no thread; they are used through `&mut` alone, by one thread at a
+// time.
 unsafe impl Send for BerkeleyEngine {}
 
 impl BerkeleyEngine {
@@ -367,7 +369,8 @@ impl BerkeleyEngine {
         Ok(true)
     }
 
-    /// Gives each key from `first` to `last`, in order, of a table whose keys all have as many bytes as these.
+    /// Gives each key from `first` to `last`, in order, of a table whose keys all have as many bytes as
+    /// these.
     pub(crate) fn keys<const N: usize>(
         &mut self,
         table: usize,
@@ -386,7 +389,8 @@ impl BerkeleyEngine {
                 found.as_mut_ptr().cast(),
             );
             let (key_bytes, room) = (N as u32, KEYS_MAX as u32);
-            // SAFETY: the handle is open and has the table; both keys have as many bytes, and there is room for so many keys.
+            // SAFETY: the handle is open and has the table; both keys have as many bytes, and there is room
+            // for so many keys.
             let code = unsafe { (self.shim.keys)(handle, at, low, high, key_bytes, into, room, &mut count) };
             self.shim.check("go through a table", code)?;
             let keys = &found[..count as usize];
@@ -405,7 +409,8 @@ impl BerkeleyEngine {
 
 impl Drop for BerkeleyEngine {
     fn drop(&mut self) {
-        // SAFETY: the handle is open, and nobody has it afterwards. An environment that is not closed is recovered.
+        // SAFETY: the handle is open, and nobody has it afterwards. An environment that is not closed is
+        // recovered.
         unsafe { (self.shim.close)(self.handle.as_ptr()) };
     }
 }

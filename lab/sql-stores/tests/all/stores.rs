@@ -52,7 +52,8 @@ fn run(store: &impl Oo7Store, operation: Operation, parameters: &Oo7Parameters) 
     count
 }
 
-/// Builds the database and does every operation, there and in plain memory; audits both after those that change something.
+/// Builds the database and does every operation, there and in plain memory; audits both after those that
+/// change something.
 fn agree(store: &impl Oo7Store, parameters: &Oo7Parameters) {
     build(store, parameters).unwrap();
     let plain = PlainStore::default();

@@ -1,5 +1,5 @@
-//! Atomic operations: with `-fsanitize=thread` the compiler leaves them to the library, which has to do them. Whatever order is asked for, the
-//! strictest is what they get.
+//! Atomic operations: with `-fsanitize=thread` the compiler leaves them to the library, which has to do them.
+//! Whatever order is asked for, the strictest is what they get.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 

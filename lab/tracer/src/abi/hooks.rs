@@ -1,7 +1,9 @@
-//! What gcc and clang have a program call with `-fsanitize=thread`: a hook before each access that might be seen by another thread. All that are
-//! named here are called by one of them; what only the sanitizer needs does nothing.
+//! What gcc and clang have a program call with `-fsanitize=thread`: a hook before each access that might be
+//! seen by another thread. All that are named here are called by one of them; what only the sanitizer needs
+//! does nothing.
 //!
-//! Not called: for stack variables whose address stays in their function, and in functions of the C library ([`super::wraps`]).
+//! Not called: for stack variables whose address stays in their function, and in functions of the C library
+//! ([`super::wraps`]).
 
 use std::ffi::c_void;
 

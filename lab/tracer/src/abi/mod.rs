@@ -1,7 +1,7 @@
 //! The one module with `unsafe`: what others call by name, and what is called of them.
 //!
-//! References are gathered a thread, and handed over when there are so many, or when the thread or the process ends. A hook costs a look at the thread's
-//! own memory and a store.
+//! References are gathered a thread, and handed over when there are so many, or when the thread or the
+//! process ends. A hook costs a look at the thread's own memory and a store.
 
 mod atomics;
 mod hooks;
@@ -16,12 +16,14 @@ use crate::trace::{self, BYTES_MAX, PackedReference};
 const BUFFER_REFERENCES: usize = 4096;
 
 struct ThreadBuffer {
-    /// How many there are. All, and none more is taken, while they are handed over: a signal's handler may come in between.
+    /// How many there are. All, and none more is taken, while they are handed over: a signal's handler may
+    /// come in between.
     count: Cell<usize>,
     references: UnsafeCell<[PackedReference; BUFFER_REFERENCES]>,
     /// They are handed over just now.
     flushing: Cell<bool>,
-    /// The thread's end has been seen to. Not `Drop` of this itself: a type that needs dropping is looked up more slowly.
+    /// The thread's end has been seen to. Not `Drop` of this itself: a type that needs dropping is looked up
+    /// more slowly.
     watched: Cell<bool>,
 }
 
@@ -54,7 +56,8 @@ fn reference(address: u64, bytes: u32, write: bool) {
         if count == BUFFER_REFERENCES {
             return false;
         }
-        // SAFETY: only this thread has the pointer, and nobody has a reference to the array: who hands it over has set `count` to the end.
+        // SAFETY: only this thread has the pointer, and nobody has a reference to the array: who hands it
+        // over has set `count` to the end.
         let slot = unsafe { &mut (&mut (*gathered.references.get()))[count] };
         *slot = PackedReference::new(address, bytes, write);
         gathered.count.set(count + 1);
@@ -124,13 +127,15 @@ fn begin() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
         if trace::begin() {
-            // SAFETY: a function that takes nothing and returns nothing, and stays loaded: libraries that a program is linked to do.
+            // SAFETY: a function that takes nothing and returns nothing, and stays loaded: libraries that a
+            // program is linked to do.
             let refused = unsafe { libc::atexit(end) };
             assert_eq!(
                 refused, 0,
                 "the C library has room for 32 such functions at least"
             );
-            // SAFETY: as above. Each stores to one atomic: that is allowed in the child of a program with threads.
+            // SAFETY: as above. Each stores to one atomic: that is allowed in the child of a program with
+            // threads.
             let refused = unsafe { libc::pthread_atfork(None, Some(forked), Some(be_child)) };
             assert_eq!(refused, 0, "the C library has memory for one such function");
         }

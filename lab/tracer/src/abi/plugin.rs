@@ -1,7 +1,8 @@
-//! A plugin of QEMU's user-mode emulator (its plugin interface, version 1): programs as they are, of any language, with all their threads and
-//! the libraries that they use.
+//! A plugin of QEMU's user-mode emulator (its plugin interface, version 1): programs as they are, of any
+//! language, with all their threads and the libraries that they use.
 //!
-//! The emulator's functions are looked up when it loads the plugin: a program that is linked to this library has none of them.
+//! The emulator's functions are looked up when it loads the plugin: a program that is linked to this library
+//! has none of them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;

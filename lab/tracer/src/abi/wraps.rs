@@ -1,5 +1,6 @@
-//! Functions of the C library that reference memory in the program's name. `netram-lab pagesim cc` has the linker send the program's calls here
-//! (`--wrap`); the library's own are not touched. clang calls three of them by names of its own.
+//! Functions of the C library that reference memory in the program's name. `netram-lab pagesim cc` has the
+//! linker send the program's calls here (`--wrap`); the library's own are not touched. clang calls three of
+//! them by names of its own.
 
 use std::cmp::Ordering;
 use std::ffi::{c_char, c_int, c_void};

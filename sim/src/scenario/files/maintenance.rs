@@ -11,7 +11,8 @@ use crate::check::fail;
 /// How often the keeper looks, and how often it makes a checkpoint.
 const POLL_MS: u64 = 50;
 const CHECKPOINT_MS: u64 = 700;
-/// With nothing in its way for so long the keeper has done all that it owes: the longest pause after a refusal, and what is owed then.
+/// With nothing in its way for so long the keeper has done all that it owes: the longest pause after a
+/// refusal, and what is owed then.
 const IDLE_MS: u64 = 2500;
 
 const _: () = assert!(IDLE_MS > RETRY_PAUSE_MAX.ms() + CHECKPOINT_MS + 4 * POLL_MS);
@@ -102,7 +103,8 @@ impl Program {
         true
     }
 
-    /// Nothing hindered the keeper for a while: all that was written is recorded and held, and a checkpoint was made.
+    /// Nothing hindered the keeper for a while: all that was written is recorded and held, and a checkpoint
+    /// was made.
     fn check_nothing_due(&mut self, directory: &TestedDirectory) {
         self.hit("files: lulls");
         let status = directory.status();

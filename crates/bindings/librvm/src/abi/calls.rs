@@ -161,8 +161,8 @@ extern "C" fn rvm_modify_bytes(
         }
         let target: *mut u8 = base.cast();
         // SAFETY: the range was admitted, so `length` bytes at `base` are in a mapped region, which this open
-        // transaction now keeps mapped. The header asks for as many at the source, and that no other thread of the
-        // program uses either meanwhile.
+        // transaction now keeps mapped. The header asks for as many at the source, and that no other thread
+        // of the program uses either meanwhile.
         unsafe { target.copy_from(source.cast(), length) };
         Ok(())
     })

@@ -1,8 +1,8 @@
 //! Cancellation of threads (`pthread_cancel`), which waits until a call has returned.
 //!
-//! A commit may write and sync the log on the program's own thread, and both are places where a thread that was asked to
-//! end does end: by an unwinding that begins in the C library, cannot be refused, and must not pass through Rust, which
-//! ends the process. A transaction cut off there would also leave its locks taken.
+//! A commit may write and sync the log on the program's own thread, and both are places where a thread that
+//! was asked to end does end: by an unwinding that begins in the C library, cannot be refused, and must not
+//! pass through Rust, which ends the process. A transaction cut off there would also leave its locks taken.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -15,7 +15,8 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// Runs `call` with cancellation off. What was asked for meanwhile comes true at the program's next cancellation point.
+/// Runs `call` with cancellation off. What was asked for meanwhile comes true at the program's next
+/// cancellation point.
 pub(super) fn uncancelled<R>(call: impl FnOnce() -> R) -> R {
     let mut before = DISABLE;
     // SAFETY: a state that exists, and a place that lives through the call; it fails for nothing else.

@@ -157,7 +157,8 @@ impl Array {
     /// Puts elements into it, from this one on.
     fn fill(&self, first: usize, bytes: &[u8]) {
         let place = self.address_of(first, bytes.len());
-        // SAFETY: the header asks for `count` elements that may be written, and these are among them. The bytes are our own copy.
+        // SAFETY: the header asks for `count` elements that may be written, and these are among them. The
+        // bytes are our own copy.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 

@@ -1,5 +1,5 @@
-//! Knowing a child of `fork` by a page that the kernel wipes in it: one load a call, where asking for the process's
-//! number costs a system call.
+//! Knowing a child of `fork` by a page that the kernel wipes in it: one load a call, where asking for the
+//! process's number costs a system call.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -25,7 +25,8 @@ impl ForkPageMark {
             page = wiped_page()?;
             self.0.store(page, Ordering::Release);
         }
-        // SAFETY: `wiped_page` mapped it for writing, and it is never unmapped. One byte, set to one value only.
+        // SAFETY: `wiped_page` mapped it for writing, and it is never unmapped. One byte, set to one value
+        // only.
         unsafe { page.write_volatile(1) };
         Ok(())
     }
@@ -49,7 +50,8 @@ fn wiped_page() -> Result<*mut u8, CallFailure> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a null hint lets the kernel choose unused addresses, so no other object is replaced.
     let page = unsafe { mmap_anonymous(null_mut(), PAGE, protection, MapFlags::PRIVATE) }.map_err(failed)?;
-    // SAFETY: it is this page, just mapped, which nobody else knows; the advice changes what a child of fork sees.
+    // SAFETY: it is this page, just mapped, which nobody else knows; the advice changes what a child of fork
+    // sees.
     unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.map_err(failed)?;
     Ok(page.cast())
 }

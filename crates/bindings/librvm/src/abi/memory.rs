@@ -15,8 +15,8 @@ use crate::library::LIBRARY;
 use crate::record::Length;
 use crate::registered_pages::{PAGE, RegisteredSpan, end_of_pages};
 
-/// Was a wish to recovery's scheduling. Programs set it; nothing reads it. As wide as the widest type that programs
-/// declare it with.
+/// Was a wish to recovery's scheduling. Programs set it; nothing reads it. As wide as the widest type that
+/// programs declare it with.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
 #[unsafe(no_mangle)]
 static rvm_no_yield: AtomicI64 = AtomicI64::new(0);
@@ -50,8 +50,9 @@ pub(crate) fn map_over(
     length: u64,
     place: RegisteredSpan,
 ) -> Result<Region, MapError> {
-    // SAFETY: `RegisteredSpan` proves that the program registered all these pages, with which it said that they are its own and
-    // that a region may replace them; that no region has them was checked by the caller, who holds `setup`.
+    // SAFETY: `RegisteredSpan` proves that the program registered all these pages, with which it said that
+    // they are its own and that a region may replace them; that no region has them was checked by the caller,
+    // who holds `setup`.
     unsafe { memory.map_over(path, offset, length, place.start()) }
 }
 
@@ -110,8 +111,8 @@ fn deallocate(address: *mut c_char, length: Length) -> Result<(), CallFailure> {
         return refused("the address is not the beginning of a page");
     }
     LIBRARY.registered_pages.forget(start, bytes);
-    // SAFETY: the program says that these pages are its own and that it is done with them; no region has them, nor
-    // gets them meanwhile.
+    // SAFETY: the program says that these pages are its own and that it is done with them; no region has
+    // them, nor gets them meanwhile.
     unsafe { munmap(address.cast(), bytes) }.map_err(|errno| {
         CallFailure::io(
             errno.raw_os_error(),
@@ -120,7 +121,8 @@ fn deallocate(address: *mut c_char, length: Length) -> Result<(), CallFailure> {
     })
 }
 
-/// Acts while no region is mapped or unmapped. A child of fork, where the lock may never be given back, is refused.
+/// Acts while no region is mapped or unmapped. A child of fork, where the lock may never be given back, is
+/// refused.
 fn alone<R>(act: impl FnOnce() -> Result<R, CallFailure>) -> Result<R, CallFailure> {
     LIBRARY.refuse_child()?;
     let _turn = LIBRARY.turn();

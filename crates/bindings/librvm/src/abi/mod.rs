@@ -1,9 +1,10 @@
 //! What C sees: the exported functions, and the crate's only unsafe code.
 //!
-//! A function here checks its pointers, copies records in, calls the safe crate within [`guarded`], and copies the
-//! answer out. What a pointer must be is written in the headers; a NULL or misaligned one is refused with the code for
-//! a bad record. C's own errors beyond that (a dangling pointer, a string without end) cannot be seen and are the
-//! caller's to avoid: that is what the SAFETY sentences mean by "the header asks for".
+//! A function here checks its pointers, copies records in, calls the safe crate within [`guarded`], and
+//! copies the answer out. What a pointer must be is written in the headers; a NULL or misaligned one is
+//! refused with the code for a bad record. C's own errors beyond that (a dangling pointer, a string without
+//! end) cannot be seen and are the caller's to avoid: that is what the SAFETY sentences mean by "the header
+//! asks for".
 
 mod calls;
 mod cancel;
@@ -39,14 +40,14 @@ use crate::record::{CRecord, RecordHead};
 /// Bytes of a version string, with its end.
 const VERSION_BYTES_MAX: usize = 128;
 
-/// Runs a call: its error becomes a code, `errno` and a sentence, nothing unwinds into C, and the thread is not
-/// cancelled in it.
+/// Runs a call: its error becomes a code, `errno` and a sentence, nothing unwinds into C, and the thread is
+/// not cancelled in it.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), CallFailure>) -> c_int {
     uncancelled(|| guarded_in_memory(call))
 }
 
-/// [`guarded`] for a call that reads, writes and syncs no file, and so passes no cancellation point. Two calls of the
-/// C library less, which shows where a call takes 13 ns.
+/// [`guarded`] for a call that reads, writes and syncs no file, and so passes no cancellation point. Two
+/// calls of the C library less, which shows where a call takes 13 ns.
 pub(crate) fn guarded_in_memory(call: impl FnOnce() -> Result<(), CallFailure>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return ReturnCode::Success as c_int,

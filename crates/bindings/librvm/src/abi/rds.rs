@@ -51,7 +51,8 @@ struct IntentionList {
     table: *mut *mut c_void,
 }
 
-/// Runs a call; nothing unwinds into C, the thread is not cancelled in it, and what went wrong can be asked for.
+/// Runs a call; nothing unwinds into C, the thread is not cancelled in it, and what went wrong can be asked
+/// for.
 pub(super) fn attempt<T>(call: impl FnOnce() -> Result<T, RdsError>) -> Result<T, c_int> {
     match uncancelled(|| catch_unwind(AssertUnwindSafe(call))) {
         Ok(Ok(value)) => Ok(value),
@@ -101,7 +102,8 @@ fn device(device: *const c_char, length: OffsetRecord) -> Result<(PathBuf, u64),
     }
 }
 
-/// Refuses the numbers that shaped the original's free lists where they make no sense. They shape nothing here.
+/// Refuses the numbers that shaped the original's free lists where they make no sense. They shape nothing
+/// here.
 fn check_shape(lists: c_ulong, chunk: c_ulong) -> Result<(), RdsError> {
     match lists > 0 && chunk > 0 {
         true => Ok(()),

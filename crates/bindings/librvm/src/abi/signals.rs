@@ -4,7 +4,8 @@ use std::mem::MaybeUninit;
 
 use libc::{SIG_SETMASK, pthread_sigmask, sigset_t};
 
-/// Signals that a thread raises itself by what it does. Blocked, they would kill where a handler could tell why.
+/// Signals that a thread raises itself by what it does. Blocked, they would kill where a handler could tell
+/// why.
 const OWN: [i32; 6] = [
     libc::SIGSEGV,
     libc::SIGBUS,

@@ -31,7 +31,8 @@ struct FarArena {
     allocations: Mutex<BTreeMap<usize, Arc<FarAllocation>>>,
 }
 
-/// What was given, until it is given back. Held to gather, and alone to scatter and to give it back: the program's own loads and stores have its address, and need no lock.
+/// What was given, until it is given back. Held to gather, and alone to scatter and to give it back: the
+/// program's own loads and stores have its address, and need no lock.
 type FarAllocation = RwLock<Option<FarVec<u8>>>;
 
 impl FarTable {

@@ -1,7 +1,7 @@
 //! Nodes of shared regions, their transactions and readers, each by its handle.
 //!
-//! A transaction has a share of its node, so that a node leaves only when nothing of it is in use. No lock of the tables
-//! is held while something waits, but for the slot of the very transaction or reader that waits.
+//! A transaction has a share of its node, so that a node leaves only when nothing of it is in use. No lock of
+//! the tables is held while something waits, but for the slot of the very transaction or reader that waits.
 
 mod heap;
 mod record;
@@ -61,7 +61,8 @@ impl Nodes {
         }
     }
 
-    /// Refuses calls in a child of `fork`, which has no threads, and in whose copy any lock may be held for ever.
+    /// Refuses calls in a child of `fork`, which has no threads, and in whose copy any lock may be held for
+    /// ever.
     #[inline]
     pub(crate) fn ready(&self) -> Result<(), CallFailure> {
         match self.fork.is_child() {

@@ -120,8 +120,8 @@ pub(crate) fn stop() -> Result<(), RdsError> {
     Ok(())
 }
 
-/// The heap, if no call in another thread has it: it would go on in what another heap took for its own. None gets it
-/// while `HEAP` is held.
+/// The heap, if no call in another thread has it: it would go on in what another heap took for its own. None
+/// gets it while `HEAP` is held.
 fn idle(current: &mut Option<Arc<StartedHeap>>) -> Result<&StartedHeap, RdsError> {
     let heap = current.as_mut().ok_or_else(RdsError::no_heap)?;
     LIBRARY.ready()?;

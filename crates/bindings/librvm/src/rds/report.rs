@@ -30,7 +30,8 @@ pub(crate) struct RdsFigures {
 /// `rds_get_stats`. Clearing takes the counts as they are for zero; bytes are what they are.
 pub(crate) fn report(clear: bool) -> Result<RdsFigures, RdsError> {
     let started = started()?;
-    // Held while the heap counts: what another call cleared meanwhile would be more than what was counted here.
+    // Held while the heap counts: what another call cleared meanwhile would be more than what was counted
+    // here.
     let mut cleared = lock(&started.cleared);
     let statistics = started.heap.statistics()?;
     if clear {

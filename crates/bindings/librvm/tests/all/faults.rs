@@ -225,7 +225,8 @@ fn a_heap_made_by_its_tool_is_loaded_by_c() {
     }
 }
 
-/// The program stops its own disk before it commits: what is found afterwards can only have come from the lender.
+/// The program stops its own disk before it commits: what is found afterwards can only have come from the
+/// lender.
 fn die_and_recover(configure: &dyn Fn(&mut Command, &Path)) {
     let installed = Installed::new();
     for language in crate::common::LANGUAGES {

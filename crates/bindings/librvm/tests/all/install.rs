@@ -88,8 +88,8 @@ fn the_library_has_the_name_that_old_programs_ask_for() {
     }
 }
 
-/// Files without a name of their own were filed under the one library's name, and a binary that asked for another did
-/// not start from /usr/local/lib.
+/// Files without a name of their own were filed under the one library's name, and a binary that asked for
+/// another did not start from /usr/local/lib.
 #[test]
 fn the_loaders_cache_has_every_name() {
     if !has("ldconfig") || !has("gcc") {
@@ -178,7 +178,8 @@ fn a_program_linked_as_ever_starts_with_this_library_alone() {
     }
 }
 
-/// A binary of old: linked with libraries of the original's names, of which nothing is left but the names it carries.
+/// A binary of old: linked with libraries of the original's names, of which nothing is left but the names it
+/// carries.
 #[test]
 fn a_binary_that_asks_for_the_originals_libraries_starts() {
     if !compilers() {

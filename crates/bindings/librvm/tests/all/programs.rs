@@ -107,8 +107,9 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
     ),
 ];
 
-/// What valgrind does not run: what maps more than it can follow, what takes minutes under it, and a child of fork, which
-/// has lost the stacks of its parent's threads and what they held; and what leaves no descriptor to valgrind itself.
+/// What valgrind does not run: what maps more than it can follow, what takes minutes under it, and a child of
+/// fork, which has lost the stacks of its parent's threads and what they held; and what leaves no descriptor
+/// to valgrind itself.
 const NOT_UNDER_VALGRIND: [&str; 7] = [
     "large",
     "no_memory",
@@ -197,7 +198,8 @@ fn the_programs_are_clean_under_valgrind() {
         return;
     }
     let installed = Installed::new();
-    // Valgrind reads what a debugger would want in each of seventy processes, which takes it longer than running them.
+    // Valgrind reads what a debugger would want in each of seventy processes, which takes it longer than
+    // running them.
     installed.strip();
     let valgrind = installed.valgrind();
     let valgrind: Vec<&str> = valgrind.iter().map(String::as_str).collect();

@@ -172,7 +172,8 @@ fn what_a_killed_program_committed_the_next_one_finds_whole() {
         assert_eq!(victim.wait().expect("it is ours").signal(), Some(KILL));
         assert!(last > before, "it went on where the one before had ended");
 
-        // Another node, which waits until the victim is known to be dead; in the last round the victim's successor.
+        // Another node, which waits until the victim is known to be dead; in the last round the victim's
+        // successor.
         let name = if round == 2 { "victim" } else { "another" };
         let mut command = world.case(installed.command(&program), "look");
         let found = succeed(command.env("NAME", name), "looking");

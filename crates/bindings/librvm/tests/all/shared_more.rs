@@ -1,5 +1,5 @@
-//! Programs in C and C++ that join shared regions: stores that are found, heaps, copies saved when the server is lost; and the
-//! example, whose processes share a list.
+//! Programs in C and C++ that join shared regions: stores that are found, heaps, copies saved when the server
+//! is lost; and the example, whose processes share a list.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};

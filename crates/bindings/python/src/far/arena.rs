@@ -96,17 +96,20 @@ impl ArenaStatus {
     }
 }
 
-/// Open an arena of size bytes of addresses, of which at most local bytes have memory here; the rest is at lenders.
+/// Open an arena of size bytes of addresses, of which at most local bytes have memory here; the rest is at
+/// lenders.
 ///
-/// lenders: their addresses, "tcp://HOST:PORT". key_file is the cluster's key; insecure=True goes without, on this machine only.
-/// copies: at how many lenders a page is, 1 or 2. With 2, one may die and no page is lost. per_lender: the most bytes at each. spill: a
-/// directory on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none; spill_size: its
-/// most bytes.
-/// words: netram.far.gather() and scatter() leave pages away until so many blocks of 16 bytes of one were used, or "measured"; pages come whole unless given. patched: bytes of local for what was scattered so.
-/// hidden: bytes of local for pages on their way out, at most half; an eighth unless given. packed: bytes of local for pages that stay here compressed; a quarter unless given. replacement: which page leaves, "dueling", "fifo",
-/// "clock", "lru" or "random". threads: so many faults are served at once. user_faults_only=True needs no right to userfaultfd, but
-/// system calls on pages that are away (reading a file into an array) fail with EFAULT. patience: seconds that growing waits while no
-/// lender has room.
+/// lenders: their addresses, "tcp://HOST:PORT". key_file is the cluster's key; insecure=True goes without, on
+/// this machine only. copies: at how many lenders a page is, 1 or 2. With 2, one may die and no page is lost.
+/// per_lender: the most bytes at each. spill: a directory on a local disk, for a file that is the second copy
+/// where there is one lender, and the only one where there is none; spill_size: its most bytes. words:
+/// netram.far.gather() and scatter() leave pages away until so many blocks of 16 bytes of one were used, or
+/// "measured"; pages come whole unless given. patched: bytes of local for what was scattered so. hidden:
+/// bytes of local for pages on their way out, at most half; an eighth unless given. packed: bytes of local
+/// for pages that stay here compressed; a quarter unless given. replacement: which page leaves, "dueling",
+/// "fifo", "clock", "lru" or "random". threads: so many faults are served at once. user_faults_only=True
+/// needs no right to userfaultfd, but system calls on pages that are away (reading a file into an array) fail
+/// with EFAULT. patience: seconds that growing waits while no lender has room.
 ///
 /// Returns at once; lenders are connected meanwhile. Raises OpenError.
 #[pyfunction]

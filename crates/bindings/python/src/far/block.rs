@@ -74,7 +74,8 @@ impl BufferSource for FarBlock {
 
 /// Memory of an arena, as a buffer of bytes: zeros at first.
 ///
-/// memoryview(memory) and numpy.frombuffer(memory, dtype=...) are the memory itself. It is given back when the last of them is gone.
+/// memoryview(memory) and numpy.frombuffer(memory, dtype=...) are the memory itself. It is given back when
+/// the last of them is gone.
 #[pyclass(frozen, extends = PyMemory, module = "netram._netram")]
 pub(crate) struct FarMemory {
     block: Arc<FarBlock>,

@@ -1,4 +1,5 @@
-//! Persistent heaps of a shared region, each under one lock. The same calls as of a heap in recoverable memory (`crate::heap`).
+//! Persistent heaps of a shared region, each under one lock. The same calls as of a heap in recoverable
+//! memory (`crate::heap`).
 
 use std::sync::{Arc, Weak};
 
@@ -13,11 +14,12 @@ use crate::error;
 use crate::heap::{HeapStatistics, fits, heap_methods};
 use crate::region::OffsetArgument;
 
-/// The heap under a lock: NodeTransaction.heap(lock). A block is its offset in the region, also in other nodes; 0 is none.
+/// The heap under a lock: NodeTransaction.heap(lock). A block is its offset in the region, also in other
+/// nodes; 0 is none.
 ///
-/// Whoever allocates, frees, resizes, writes or sets a root has a transaction that holds the lock exclusively (NotHeld
-/// otherwise). What is read is the node's memory as it is: hold the lock, or pin the memory with a reader. A heap that was
-/// formatted again is another one (ClosedError).
+/// Whoever allocates, frees, resizes, writes or sets a root has a transaction that holds the lock exclusively
+/// (NotHeld otherwise). What is read is the node's memory as it is: hold the lock, or pin the memory with a
+/// reader. A heap that was formatted again is another one (ClosedError).
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct NodeHeap {
     joined: Arc<NodeSession>,

@@ -15,17 +15,20 @@ use crate::open::{SizeArgument, interruptibly, parse, security};
 
 /// Join the shared region of the server at an address: all of it is in memory when this returns.
 ///
-/// directory is this process's alone, made if missing; what earlier processes left there is offered to the server. key_file
-/// is the cluster's key; insecure=True goes without, on this machine only. Waits for a server that is not there yet, at most
-/// patience seconds. lazy=True: what others commit comes before a lock is granted, or when pull() asks for it.
+/// directory is this process's alone, made if missing; what earlier processes left there is offered to the
+/// server. key_file is the cluster's key; insecure=True goes without, on this machine only. Waits for a
+/// server that is not there yet, at most patience seconds. lazy=True: what others commit comes before a lock
+/// is granted, or when pull() asks for it.
 ///
-/// capture: how this node's stores are found. "declared" (set_range, array, memory, write); "twins" or "pages", by page, without
-/// declarations: Node.memory can be written; "adaptive", declared, and by the page what is cheapest; "verified", declared, and what
-/// is stored otherwise raises Stray; "reported", the same, but it is only told (Node.undeclared). find: how a page's first store is
-/// found, "trap" (SIGSEGV) or "watch" (Linux 6.7). By page one transaction at a time holds locks exclusively.
+/// capture: how this node's stores are found. "declared" (set_range, array, memory, write); "twins" or
+/// "pages", by page, without declarations: Node.memory can be written; "adaptive", declared, and by the page
+/// what is cheapest; "verified", declared, and what is stored otherwise raises Stray; "reported", the same,
+/// but it is only told (Node.undeclared). find: how a page's first store is found, "trap" (SIGSEGV) or
+/// "watch" (Linux 6.7). By page one transaction at a time holds locks exclusively.
 ///
-/// straight=False: records go through the server alone. listen: where other nodes reach this machine. group: the multicast group,
-/// "ADDRESS:PORT%INTERFACE". full: "expire" readers that hold back more than pinned bytes, or "fall-behind" and be no node.
+/// straight=False: records go through the server alone. listen: where other nodes reach this machine. group:
+/// the multicast group, "ADDRESS:PORT%INTERFACE". full: "expire" readers that hold back more than pinned
+/// bytes, or "fall-behind" and be no node.
 ///
 /// Raises JoinError; InUse, when a node that runs has the directory; Gone, when the server refuses this one.
 #[pyfunction]

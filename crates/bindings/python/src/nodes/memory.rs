@@ -11,9 +11,10 @@ use crate::sys::PyMemory;
 
 /// A node's copy of its shared region, or a part of it: a buffer of bytes.
 ///
-/// memoryview(memory) and numpy.frombuffer(memory, dtype=...) see the memory itself, without a copy, as it changes. That of
-/// Node.memory is read-only, unless the node finds stores by page; a transaction gives parts that it has declared to be
-/// written. Reading a slice copies. While a view lives the node cannot leave (BufferError).
+/// memoryview(memory) and numpy.frombuffer(memory, dtype=...) see the memory itself, without a copy, as it
+/// changes. That of Node.memory is read-only, unless the node finds stores by page; a transaction gives parts
+/// that it has declared to be written. Reading a slice copies. While a view lives the node cannot leave
+/// (BufferError).
 #[pyclass(frozen, extends = PyMemory, module = "netram._netram")]
 pub(crate) struct NodeMemory {
     part: Arc<NodeMemoryPart>,

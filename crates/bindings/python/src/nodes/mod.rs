@@ -47,8 +47,9 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// A node: one joining of a shared region by this process, with all of the region in its memory.
 ///
-/// Made by netram.shared.join. Threads may share it. As a context manager it leaves at the end. Dropped without leaving it is
-/// as good as crashed: what it committed is safe, and its locks go on when the server has noticed.
+/// Made by netram.shared.join. Threads may share it. As a context manager it leaves at the end. Dropped
+/// without leaving it is as good as crashed: what it committed is safe, and its locks go on when the server
+/// has noticed.
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Node {
     joined: Arc<NodeSession>,
@@ -62,8 +63,8 @@ pub(crate) fn seconds(count: f64) -> PyResult<Duration> {
 }
 
 impl Node {
-    /// Calls `look` with a time to wait, again and again, until it has found something or the time is over; between
-    /// them Ctrl-C is heard.
+    /// Calls `look` with a time to wait, again and again, until it has found something or the time is over;
+    /// between them Ctrl-C is heard.
     fn wait<R: Send>(
         &self,
         py: Python<'_>,
@@ -95,8 +96,8 @@ impl Node {
 
 #[pymethods]
 impl Node {
-    /// Begin a transaction. With restore=False no old values are kept: locks must be acquired in ascending order, and an abort
-    /// after a declaration ends the node. Raises Gone.
+    /// Begin a transaction. With restore=False no old values are kept: locks must be acquired in ascending
+    /// order, and an abort after a declaration ends the node. Raises Gone.
     #[pyo3(signature = (restore = true))]
     fn begin(&self, py: Python<'_>, restore: bool) -> PyResult<NodeTransaction> {
         NodeTransaction::begin(py, &self.joined, restore)
@@ -107,8 +108,9 @@ impl Node {
         Reader::begin(py, &self.joined)
     }
 
-    /// The region's memory, to be read; where stores are found by page ("twins", "pages"), to be written under locks held exclusively.
-    /// What is read there is current, and stands still, under a lock that covers it.
+    /// The region's memory, to be read; where stores are found by page ("twins", "pages"), to be written
+    /// under locks held exclusively. What is read there is current, and stands still, under a lock that
+    /// covers it.
     #[getter]
     fn memory(&self, py: Python<'_>) -> PyResult<Py<NodeMemory>> {
         NodeMemory::all(py, &self.joined)
@@ -133,8 +135,8 @@ impl Node {
         self.joined.has_left(py)
     }
 
-    /// Journals that earlier processes left, which are being offered to the server: directory, and why the last attempt failed; None:
-    /// the first one goes on.
+    /// Journals that earlier processes left, which are being offered to the server: directory, and why the
+    /// last attempt failed; None: the first one goes on.
     #[getter]
     fn left_behind(&self, py: Python<'_>) -> PyResult<Vec<(OsString, Option<String>)>> {
         let left = self.joined.node(py)?.orphans();
@@ -144,7 +146,8 @@ impl Node {
             .collect())
     }
 
-    /// Why commits wait for the server's disk, and why each lender does not count; None: lenders acknowledge them.
+    /// Why commits wait for the server's disk, and why each lender does not count; None: lenders acknowledge
+    /// them.
     #[getter]
     fn blocked(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let why = self.joined.node(py)?.uncounted();
@@ -163,7 +166,8 @@ impl Node {
         Ok(NodeStraight::of(self.joined.node(py)?.direct_counts()))
     }
 
-    /// Take the undeclared stores that commits have found where capture is "verified" or "reported": offset and length of each.
+    /// Take the undeclared stores that commits have found where capture is "verified" or "reported": offset
+    /// and length of each.
     fn undeclared(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize)>> {
         let node = self.joined.node(py)?;
         let found = py.detach(|| {
@@ -177,9 +181,10 @@ impl Node {
             .collect())
     }
 
-    /// Save this node's copy of the region in a new directory: when the server is lost for good, `netram shared rescue` makes the
-    /// region anew of the copies of those nodes that live. Raises Served while there may be a server: try again when the lease is
-    /// over; BusyError while a transaction holds locks exclusively; SaveError, Gone.
+    /// Save this node's copy of the region in a new directory: when the server is lost for good, `netram
+    /// shared rescue` makes the region anew of the copies of those nodes that live. Raises Served while there
+    /// may be a server: try again when the lease is over; BusyError while a transaction holds locks
+    /// exclusively; SaveError, Gone.
     fn save_copy(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let node = self.joined.node(py)?;
         let saved = py.detach(move || node.save_copy(&path));
@@ -221,7 +226,8 @@ impl Node {
         Ok(self.joined.node(py)?.version(LockId(lock)).0)
     }
 
-    /// Wait until the memory here has this version of a lock, whoever wrote it. False: it did not come in time. Raises Gone.
+    /// Wait until the memory here has this version of a lock, whoever wrote it. False: it did not come in
+    /// time. Raises Gone.
     #[pyo3(signature = (lock, version, timeout = 10.0))]
     fn wait_version(&self, py: Python<'_>, lock: u32, version: u64, timeout: f64) -> PyResult<bool> {
         let come = self.wait(py, timeout, |node, slice| {
@@ -231,8 +237,8 @@ impl Node {
         Ok(come.is_some())
     }
 
-    /// What became of a record, of any node, that Unknown has named: "committed", "aborted"; "forgotten" when too many nodes have
-    /// come and gone since; "open" when it was not known in time. Raises Gone.
+    /// What became of a record, of any node, that Unknown has named: "committed", "aborted"; "forgotten" when
+    /// too many nodes have come and gone since; "open" when it was not known in time. Raises Gone.
     #[pyo3(signature = (node, number, timeout = 10.0))]
     fn outcome(&self, py: Python<'_>, node: u64, number: u64, timeout: f64) -> PyResult<&'static str> {
         let known = self.wait(py, timeout, |joined, slice| {
@@ -254,10 +260,12 @@ impl Node {
         Ok(())
     }
 
-    /// Leave: all that was committed is durable at the server, and the node's files are removed. Leaving twice does nothing.
+    /// Leave: all that was committed is durable at the server, and the node's files are removed. Leaving
+    /// twice does nothing.
     ///
-    /// Raises BufferError while views (arrays, memoryviews) look into its memory, BusyError while transactions or readers are
-    /// open; the node then stays. Raises Gone when it could not leave in peace; it has ended then.
+    /// Raises BufferError while views (arrays, memoryviews) look into its memory, BusyError while
+    /// transactions or readers are open; the node then stays. Raises Gone when it could not leave in peace;
+    /// it has ended then.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         self.joined.end(py, false)
     }

@@ -11,8 +11,8 @@ use super::session::NodeSession;
 use crate::region::OffsetArgument;
 use crate::slot::ExclusiveSlot;
 
-/// A pinned reader: the node's memory stays as it is, between two commits, until the reader accepts what has come, or a
-/// transaction of this node acquires a lock. What others commit waits, in bounded memory.
+/// A pinned reader: the node's memory stays as it is, between two commits, until the reader accepts what has
+/// come, or a transaction of this node acquires a lock. What others commit waits, in bounded memory.
 ///
 /// As a context manager it ends itself. One thread at a time (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]

@@ -18,7 +18,8 @@ pub(crate) struct NodeSession {
     generation: Generation,
     /// `None` once it has left.
     node: RwLock<Option<Arc<Node>>>,
-    /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively and finds none may leave.
+    /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively
+    /// and finds none may leave.
     views: AtomicUsize,
     pub(super) address: usize,
     pub(super) length: usize,

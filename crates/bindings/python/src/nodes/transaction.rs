@@ -21,8 +21,8 @@ use crate::slot::{ExclusiveSlot, ExclusiveSlotError};
 use crate::sys;
 use crate::transaction::bytes_of;
 
-/// A transaction on shared memory: acquire locks, change what they cover, commit. As a context manager it commits at the
-/// end, and aborts when an exception passes. Its locks are held until then.
+/// A transaction on shared memory: acquire locks, change what they cover, commit. As a context manager it
+/// commits at the end, and aborts when an exception passes. Its locks are held until then.
 ///
 /// Any thread may use it, one at a time (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]
@@ -154,11 +154,13 @@ impl NodeTransaction {
 
 #[pymethods]
 impl NodeTransaction {
-    /// Acquire a lock: hold="exclusive" to write what it covers, "shared" to read it. Held until the transaction ends.
+    /// Acquire a lock: hold="exclusive" to write what it covers, "shared" to read it. Held until the
+    /// transaction ends.
     ///
-    /// In ascending order it waits for whoever uses the lock. Out of order it waits for no transaction, and raises Died when
-    /// one uses it: abort, and begin with that lock. Raises TimedOut, LockError, Lost, Gone; BusyError where stores are found by
-    /// page, and another transaction of the node has the memory. The transaction stays open.
+    /// In ascending order it waits for whoever uses the lock. Out of order it waits for no transaction, and
+    /// raises Died when one uses it: abort, and begin with that lock. Raises TimedOut, LockError, Lost, Gone;
+    /// BusyError where stores are found by page, and another transaction of the node has the memory. The
+    /// transaction stays open.
     #[pyo3(signature = (lock, hold = "exclusive"))]
     fn acquire(&self, py: Python<'_>, lock: u32, hold: &str) -> PyResult<()> {
         let hold = holding(hold)?;
@@ -166,7 +168,8 @@ impl NodeTransaction {
             .map_err(|cause| error::acquire(py, &cause))
     }
 
-    /// Acquire several locks, in their order whatever order they are named in: those of locks exclusively, those of shared to read.
+    /// Acquire several locks, in their order whatever order they are named in: those of locks exclusively,
+    /// those of shared to read.
     #[pyo3(signature = (locks = Vec::new(), shared = Vec::new()))]
     #[pyo3(text_signature = "($self, locks=(), shared=())")]
     fn acquire_all(&self, py: Python<'_>, locks: Vec<u32>, shared: Vec<u32>) -> PyResult<()> {
@@ -183,7 +186,8 @@ impl NodeTransaction {
         self.with(py, |txn| txn.set_timeout(timeout))
     }
 
-    /// A copy of length bytes from offset on, which must be under locks that are held. Raises NotHeld, RangeError.
+    /// A copy of length bytes from offset on, which must be under locks that are held. Raises NotHeld,
+    /// RangeError.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -202,7 +206,8 @@ impl NodeTransaction {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Declare len(data) bytes at offset and store data there, under locks held exclusively. data is any buffer.
+    /// Declare len(data) bytes at offset and store data there, under locks held exclusively. data is any
+    /// buffer.
     ///
     /// Raises NotHeld, RangeError.
     fn write(&self, py: Python<'_>, offset: OffsetArgument, data: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -218,7 +223,8 @@ impl NodeTransaction {
         self.declare(py, offset.0, length.0)
     }
 
-    /// Declare length bytes from offset on; returns them as memory that can be written until the transaction ends.
+    /// Declare length bytes from offset on; returns them as memory that can be written until the transaction
+    /// ends.
     ///
     /// Nobody stops a later store, and nobody else would ever see it.
     fn memory(
@@ -232,8 +238,8 @@ impl NodeTransaction {
 
     /// Declare bytes; returns them as a NumPy array that can be written until the transaction ends.
     ///
-    /// array(view): the bytes of view, a NumPy array in Node.memory (gaps of its strides included), as an array like it.
-    /// array(offset, count, dtype): count items from offset on.
+    /// array(view): the bytes of view, a NumPy array in Node.memory (gaps of its strides included), as an
+    /// array like it. array(offset, count, dtype): count items from offset on.
     #[pyo3(signature = (target, count = OffsetArgument::ONE, dtype = None))]
     #[pyo3(text_signature = "($self, target, count=1, dtype=None)")]
     fn array<'py>(
@@ -260,17 +266,21 @@ impl NodeTransaction {
         numpy.getattr("ndarray")?.call1(((count.0,), dtype, memory))
     }
 
-    /// Make what a lock covers a heap without blocks, whatever it was, as a part of this transaction. Use it from the next one on.
+    /// Make what a lock covers a heap without blocks, whatever it was, as a part of this transaction. Use it
+    /// from the next one on.
     ///
-    /// Raises HeapError when it is too small (3 pages), NotHeld, BusyError when this transaction has written there.
+    /// Raises HeapError when it is too small (3 pages), NotHeld, BusyError when this transaction has written
+    /// there.
     fn format_heap(&self, py: Python<'_>, lock: u32) -> PyResult<()> {
         self.with(py, |txn| txn.format_heap(LockId(lock)))?
             .map_err(|cause| error::heap(py, &cause))
     }
 
-    /// The heap under a lock, which the transaction holds, if only to read. Later transactions may use it, too.
+    /// The heap under a lock, which the transaction holds, if only to read. Later transactions may use it,
+    /// too.
     ///
-    /// Raises NoHeap when there is none, HeapError when it is damaged or of another version, NotHeld, LockError.
+    /// Raises NoHeap when there is none, HeapError when it is damaged or of another version, NotHeld,
+    /// LockError.
     fn heap(&self, py: Python<'_>, lock: u32) -> PyResult<NodeHeap> {
         let found = self.with(py, |txn| txn.heap(LockId(lock)))?;
         let heap = found.map_err(|cause| error::heap(py, &cause))?;
@@ -279,8 +289,8 @@ impl NodeTransaction {
 
     /// Commit: wait until the lenders hold the declared bytes as they are now, then free the locks.
     ///
-    /// Whatever happens, the transaction has ended. Raises Unknown (ask the outcome of the next joining); Lost, Gone, Stray (stores
-    /// that it may not make) and CommitError: aborted.
+    /// Whatever happens, the transaction has ended. Raises Unknown (ask the outcome of the next joining);
+    /// Lost, Gone, Stray (stores that it may not make) and CommitError: aborted.
     fn commit(&self, py: Python<'_>) -> PyResult<NodeCommit> {
         self.joined.check_process(py)?;
         let commit = |txn: Txn<'static>| {
@@ -294,7 +304,8 @@ impl NodeTransaction {
             .map_err(|cause: TxnCommitError| error::commit(py, &cause))
     }
 
-    /// End the transaction without a trace, and free its locks. Aborting one that has ended raises ClosedError.
+    /// End the transaction without a trace, and free its locks. Aborting one that has ended raises
+    /// ClosedError.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.joined.check_process(py)?;
         py.detach(|| self.inner.end(drop)).map_err(|why| ended(py, why))

@@ -1,7 +1,7 @@
 //! A FUSE file system of one file, whose bytes are a [`Device`]'s.
 //!
-//! Requests go straight to the device: nothing is cached here, nor by the kernel (direct I/O), so a write that is
-//! answered is a write that the device has completed, and a flush that arrives is the device's flush.
+//! Requests go straight to the device: nothing is cached here, nor by the kernel (direct I/O), so a write
+//! that is answered is a write that the device has completed, and a flush that arrives is the device's flush.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use super::wire::{self, FuseAttributes, FuseOperation, FuseRequest};
 use crate::failure_log::FailureLog;
 
-/// How the file's name begins. The rest is chosen by the server that makes the file, and any is answered: another server may go
-/// on with it.
+/// How the file's name begins. The rest is chosen by the server that makes the file, and any is answered:
+/// another server may go on with it.
 const NAME_BEGINS: &str = "netram-";
 const DIRECTORY: u64 = 1;
 const FILE: u64 = 2;
@@ -98,8 +98,9 @@ impl FuseFile {
         }
     }
 
-    /// A name for a new file that no other has on this machine. It is all that the kernel tells of what is under a loop device, and
-    /// some programs take two devices for one by it: `mkfs.btrfs` refused a second volume while the first was mounted.
+    /// A name for a new file that no other has on this machine. It is all that the kernel tells of what is
+    /// under a loop device, and some programs take two devices for one by it: `mkfs.btrfs` refused a second
+    /// volume while the first was mounted.
     pub(crate) fn new_name(&self) -> String {
         format!("{NAME_BEGINS}{}-{}", std::process::id(), self.made_s)
     }
@@ -122,7 +123,8 @@ impl FuseFile {
             FuseOperation::Seek { offset, whence } => self.seek_from(offset, whence),
             FuseOperation::Space => Ok(self.space().into()),
             FuseOperation::Done => Ok([].into()),
-            // The kernel asks some of them once, such as for capabilities before the first write, and never again after this.
+            // The kernel asks some of them once, such as for capabilities before the first write, and never
+            // again after this.
             FuseOperation::Init(_) | FuseOperation::Other => Err(Errno::NOSYS.raw_os_error()),
         };
         match told {

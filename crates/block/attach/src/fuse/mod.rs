@@ -1,8 +1,8 @@
 //! The kernel's FUSE, as far as one file needs it.
 //!
-//! Spoken here and not by a library, because a server must be able to take over a conversation that another has begun
-//! and been killed in: that one shook hands with the kernel, and the requests it has left unanswered are sent again
-//! ([`session`]).
+//! Spoken here and not by a library, because a server must be able to take over a conversation that another
+//! has begun and been killed in: that one shook hands with the kernel, and the requests it has left
+//! unanswered are sent again ([`session`]).
 //!
 //! | module | does |
 //! |---|---|

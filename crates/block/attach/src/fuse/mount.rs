@@ -1,7 +1,8 @@
 //! The FUSE file system, mounted nowhere.
 //!
-//! It is made by the kernel's newer calls (Linux 5.2), which give a mount as a descriptor. Nobody finds it by a path,
-//! `/proc/mounts` does not list it, nothing has to be unmounted, and it ends with the last file that is open in it.
+//! It is made by the kernel's newer calls (Linux 5.2), which give a mount as a descriptor. Nobody finds it by
+//! a path, `/proc/mounts` does not list it, nothing has to be unmounted, and it ends with the last file that
+//! is open in it.
 
 use std::fs::OpenOptions;
 use std::io;

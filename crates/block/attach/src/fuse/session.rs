@@ -1,5 +1,5 @@
-//! The conversation with the kernel: its beginning, taking it over from a server that was killed, and the threads that
-//! answer.
+//! The conversation with the kernel: its beginning, taking it over from a server that was killed, and the
+//! threads that answer.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -37,8 +37,8 @@ impl FuseSession {
         FuseSession::start(control, file, agreed.resend)
     }
 
-    /// Goes on where a killed server has stopped: what it left unanswered is sent again. It may have been done already;
-    /// each request may be done twice, as nobody was told that it was done once.
+    /// Goes on where a killed server has stopped: what it left unanswered is sent again. It may have been
+    /// done already; each request may be done twice, as nobody was told that it was done once.
     pub(crate) fn take_over(control: OwnedFd, file: FuseFile) -> io::Result<FuseSession> {
         let control = File::from(control);
         // Before anything is read: what is read first would be sent again too.
@@ -108,7 +108,8 @@ fn serve(control: &File, file: &FuseFile) {
 
 /// Answers requests until the file system is gone.
 fn answer_all(control: &File, file: &FuseFile) -> io::Result<()> {
-    // Touched, all of it: the kernel fails a request whose buffer is not in memory when this process is just being killed.
+    // Touched, all of it: the kernel fails a request whose buffer is not in memory when this process is just
+    // being killed.
     let mut buffer = vec![1; REQUEST_BYTES_MAX as usize + OVERHEAD_BYTES];
     let mut scratch = Vec::new();
     while let Some(length) = receive(control, &mut buffer)? {
@@ -128,7 +129,8 @@ fn receive(mut control: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
             Err(error) => error,
         };
         match Errno::from_io_error(&error) {
-            // The second: it went while this thread was just about to be handed the file's release, for which nobody waits.
+            // The second: it went while this thread was just about to be handed the file's release, for which
+            // nobody waits.
             Some(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
             // Interrupted, or its sender was.
             Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => (),

@@ -49,7 +49,8 @@ pub struct RegistryError {
     pub source: io::Error,
 }
 
-/// Makes the record's link, by way of `fresh`: at no moment does it lead nowhere. Takes the place of a link only.
+/// Makes the record's link, by way of `fresh`: at no moment does it lead nowhere. Takes the place of a link
+/// only.
 pub(super) fn make_link(record: &AttachRecord, fresh: &Path) -> Result<(), RegistryError> {
     let link = &record.link;
     if link.symlink_metadata().is_ok_and(|there| !there.is_symlink()) {

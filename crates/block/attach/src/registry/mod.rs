@@ -1,4 +1,5 @@
-//! Which volumes are attached here: a directory a name, with a lock that the supervisor holds and a record of what it made.
+//! Which volumes are attached here: a directory a name, with a lock that the supervisor holds and a record of
+//! what it made.
 //!
 //! ```text
 //! /run/netram-disk/NAME/lock          held as long as the supervisor lives
@@ -7,9 +8,10 @@
 //! /dev/netram/NAME -> ../loop0        a name that stays the same
 //! ```
 //!
-//! A record is true while the supervisor that it names lives and the lock is held; otherwise that supervisor was killed,
-//! and the record is stale. Neither alone says so: whoever attaches anew holds the lock beside the stale record until it
-//! is replaced, and numbers of processes are used again ([`ProcessIdentity`](crate::ProcessIdentity)).
+//! A record is true while the supervisor that it names lives and the lock is held; otherwise that supervisor
+//! was killed, and the record is stale. Neither alone says so: whoever attaches anew holds the lock beside
+//! the stale record until it is replaced, and numbers of processes are used again
+//! ([`ProcessIdentity`](crate::ProcessIdentity)).
 
 mod files;
 

@@ -1,4 +1,5 @@
-//! The loop driver's calls, the signals that a process ignores, and [`ring`]. This is the crate's only unsafe module.
+//! The loop driver's calls, the signals that a process ignores, and [`ring`]. This is the crate's only unsafe
+//! module.
 #![allow(
     unsafe_code,
     reason = "neither ioctl, signal, io_uring nor a driver's memory has another interface"
@@ -93,7 +94,8 @@ pub(crate) fn configure(target: &File, file: &File, config: &LoopConfig<'_>) -> 
     };
     // SAFETY: this call reads one `loop_config`, whose layout `Config` has (its size is asserted above).
     let call = unsafe { Setter::<LOOP_CONFIGURE, Config>::new(raw) };
-    // SAFETY: the driver only reads the value, which lives until the call returns; any other driver refuses the call.
+    // SAFETY: the driver only reads the value, which lives until the call returns; any other driver refuses
+    // the call.
     unsafe { ioctl(target, call) }
 }
 
@@ -114,13 +116,14 @@ pub(crate) fn ignore(signal: Signal) -> io::Result<()> {
     }
 }
 
-/// From now on the calling thread has no descriptors but the first three, and the process's others are unaffected. What it opens,
-/// only it has. It must neither use a descriptor of before nor give one of its own to another thread: there it is another file.
+/// From now on the calling thread has no descriptors but the first three, and the process's others are
+/// unaffected. What it opens, only it has. It must neither use a descriptor of before nor give one of its own
+/// to another thread: there it is another file.
 pub(crate) fn without_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     const UNSHARE: libc::c_uint = 1 << 1;
-    // SAFETY: no memory is touched. Descriptors that other threads own stay open in the table that those have; this thread's
-    // callers see to it that it owns none.
+    // SAFETY: no memory is touched. Descriptors that other threads own stay open in the table that those
+    // have; this thread's callers see to it that it owns none.
     match unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, UNSHARE) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

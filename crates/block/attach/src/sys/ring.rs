@@ -30,7 +30,8 @@ impl ControlRing {
         head: ControlArguments,
         buffer: &mut [u8],
     ) -> io::Result<i32> {
-        // The driver's own copy: it must have that for as long as it works on it, whatever becomes of this call.
+        // The driver's own copy: it must have that for as long as it works on it, whatever becomes of this
+        // call.
         let shared = Box::leak(Box::<[u8]>::from(&*buffer));
         let length = u16::try_from(shared.len()).expect("a few hundred bytes");
         let start: *mut [u8] = shared;
@@ -38,8 +39,8 @@ impl ControlRing {
         let entry = opcode::UringCmd80::new(types::Fd(control.as_raw_fd()), operation)
             .cmd(command)
             .build();
-        // SAFETY: `control` is open until the command has ended; the one address in it is of memory that nobody else has,
-        // with its length, and which is freed only when the driver is done with it.
+        // SAFETY: `control` is open until the command has ended; the one address in it is of memory that
+        // nobody else has, with its length, and which is freed only when the driver is done with it.
         unsafe { self.ring.submission().push(&entry) }.expect("the ring is empty");
         // On an error the buffer stays leaked: the driver may still write there.
         let said = self.wait()?;
@@ -73,8 +74,8 @@ pub(crate) struct QueueRing {
 impl QueueRing {
     /// For up to `depth` requests.
     pub(crate) fn new(depth: u16) -> io::Result<QueueRing> {
-        // Requests are handed over when this thread asks for them, and at no other time: otherwise each would interrupt what
-        // it waits for meanwhile.
+        // Requests are handed over when this thread asks for them, and at no other time: otherwise each would
+        // interrupt what it waits for meanwhile.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -82,8 +83,8 @@ impl QueueRing {
         Ok(QueueRing { ring })
     }
 
-    /// Gives the driver the result of request `tag`, if `operation` says so, and waits for the next one in its place. Goes out
-    /// with the next submission.
+    /// Gives the driver the result of request `tag`, if `operation` says so, and waits for the next one in
+    /// its place. Goes out with the next submission.
     pub(crate) fn push(
         &mut self,
         device: &File,
@@ -99,7 +100,8 @@ impl QueueRing {
         if self.ring.submission().is_full() {
             self.submit()?;
         }
-        // SAFETY: such a command has no address in it. Whoever calls has the device open for as long as this ring.
+        // SAFETY: such a command has no address in it. Whoever calls has the device open for as long as this
+        // ring.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)
     }
 
@@ -163,8 +165,8 @@ impl Descriptors {
         assert!(tag < self.depth);
         let first = self.start.cast::<[u8; DESCRIPTOR_BYTES]>().as_ptr();
         let at = first.wrapping_add(usize::from(tag));
-        // SAFETY: `depth` descriptions lie in the mapping, which `self` owns, and the tag is below that. Bytes may be read
-        // wherever they are, and the driver's writes come before the end of the command.
+        // SAFETY: `depth` descriptions lie in the mapping, which `self` owns, and the tag is below that.
+        // Bytes may be read wherever they are, and the driver's writes come before the end of the command.
         unsafe { at.read_volatile() }
     }
 }

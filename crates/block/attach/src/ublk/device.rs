@@ -1,5 +1,5 @@
-//! The supervisor's side of a device: lets it go, gives it up, enlarges it. The driver keeps a device until it is told
-//! to remove it, whoever has opened or closed it.
+//! The supervisor's side of a device: lets it go, gives it up, enlarges it. The driver keeps a device until
+//! it is told to remove it, whoever has opened or closed it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -46,7 +46,8 @@ impl UblkDevice {
         self.number
     }
 
-    /// Begins to let the device go, unless somebody has it open. Whoever opens it in the moment in which it goes gets errors.
+    /// Begins to let the device go, unless somebody has it open. Whoever opens it in the moment in which it
+    /// goes gets errors.
     pub(crate) fn begin_release(&self) -> io::Result<ReleaseTask> {
         let (path, number) = (self.path.clone(), self.number);
         let have = move || exclusive(&path).and_then(|mine| unused(&path, mine));
@@ -90,8 +91,9 @@ pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), UblkError> {
 
 /// Ends a device of this process's, the server, whose supervisor is gone; `false` if somebody has it open.
 ///
-/// A server must not wait for its own device: killed in that moment it could not end. Here it does, as nobody else is left,
-/// but only if there is something to be written, and then whoever detaches the volume stops the device, which ends that.
+/// A server must not wait for its own device: killed in that moment it could not end. Here it does, as nobody
+/// else is left, but only if there is something to be written, and then whoever detaches the volume stops the
+/// device, which ends that.
 pub(super) fn end_unused(number: u32) -> Result<bool, UblkError> {
     let path = block_path(number);
     match exclusive(&path).and_then(|mine| unused(&path, mine)) {
@@ -119,7 +121,8 @@ fn delete(number: u32) {
     }
 }
 
-/// The device, unless somebody else has it open. `mine` keeps others from having it for themselves, not from having opened it.
+/// The device, unless somebody else has it open. `mine` keeps others from having it for themselves, not from
+/// having opened it.
 fn unused(path: &Path, mine: File) -> io::Result<File> {
     match openers::others_have(path) {
         true => Err(io::ErrorKind::ResourceBusy.into()),

@@ -4,9 +4,9 @@
 //!  ext4 ── /dev/ublkb0 ── driver ── /dev/ublkc0 ── server process: Device ── lenders, disk
 //! ```
 //!
-//! The device belongs to the driver: it has neither file nor socket that somebody could hold, and stays until it is told
-//! to go. So the supervisor stops it, the server does when the supervisor is gone, and whoever finds both gone does too.
-//! Requests wait while there is no server, for as long as that lasts.
+//! The device belongs to the driver: it has neither file nor socket that somebody could hold, and stays until
+//! it is told to go. So the supervisor stops it, the server does when the supervisor is gone, and whoever
+//! finds both gone does too. Requests wait while there is no server, for as long as that lasts.
 //!
 //! | module | does |
 //! |---|---|
@@ -16,8 +16,9 @@
 //! | [`serving`] | the server: makes a device, or takes a dead server's over |
 //! | [`device`] | the supervisor's side: lets the device go, enlarges it |
 //!
-//! Data is copied when a request is handled, by `pread` and `pwrite` on the device's file (`UBLK_F_USER_COPY`): one more call
-//! for each than with buffers that the driver fills, but one buffer a thread in place of one a request.
+//! Data is copied when a request is handled, by `pread` and `pwrite` on the device's file
+//! (`UBLK_F_USER_COPY`): one more call for each than with buffers that the driver fills, but one buffer a
+//! thread in place of one a request.
 
 mod control;
 mod device;

@@ -1,8 +1,8 @@
 //! A thread that takes requests of one queue and answers them.
 //!
-//! It works in batches, as the NBD server does: all requests that have come are started in their order, reads are answered,
-//! one wait and at most one flush complete the others. A lone request waits for nobody. Price: while a batch is waited for,
-//! this queue starts nothing; other processors have other queues.
+//! It works in batches, as the NBD server does: all requests that have come are started in their order, reads
+//! are answered, one wait and at most one flush complete the others. A lone request waits for nobody. Price:
+//! while a batch is waited for, this queue starts nothing; other processors have other queues.
 
 use std::fs::File;
 use std::io;
@@ -273,9 +273,10 @@ impl UblkQueue {
     }
 }
 
-/// Makes this thread one that the driver does not trust with partitions. It would look for them while the device starts, and
-/// were the server killed just then, wait for another for ever, holding what it takes to give the device another one. Device
-/// nodes that `udev` makes do not depend on that, and partitions are not offered by other ways either.
+/// Makes this thread one that the driver does not trust with partitions. It would look for them while the
+/// device starts, and were the server killed just then, wait for another for ever, holding what it takes to
+/// give the device another one. Device nodes that `udev` makes do not depend on that, and partitions are not
+/// offered by other ways either.
 fn drop_privilege() {
     let given = capabilities(None).and_then(|mut sets| {
         sets.effective.remove(CapabilitySet::SYS_ADMIN);

@@ -9,8 +9,8 @@
 //!   <------------------------------- "ublk NUMBER"
 //! ```
 //!
-//! What else goes over that socket stands in [`crate::handover`]. When the supervisor's end of it closes the supervisor is gone, and the server lets the device go as
-//! soon as nobody has it for himself.
+//! What else goes over that socket stands in [`crate::handover`]. When the supervisor's end of it closes the
+//! supervisor is gone, and the server lets the device go as soon as nobody has it for himself.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -36,7 +36,8 @@ use crate::serve::{AttachServeError, leave_output, prepare, say_line, start};
 /// The line that says which device is served.
 pub(crate) const OFFER: &str = "ublk ";
 
-/// A queue for each processor, up to this: each has a thread, and what one waits for does not hold up the others.
+/// A queue for each processor, up to this: each has a thread, and what one waits for does not hold up the
+/// others.
 const QUEUES_MAX: u16 = 4;
 /// Requests of one queue that are under way at a time.
 const DEPTH: u16 = 64;
@@ -44,7 +45,8 @@ const DEPTH: u16 = 64;
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const _: () = assert!(REQUEST_BYTES_MAX <= netram_block::limit::REQUEST_BYTES_MAX);
 
-/// How long the kernel may take to see that a dead server is gone: it looks for that every 2 s ([`node::look_often`]).
+/// How long the kernel may take to see that a dead server is gone: it looks for that every 2 s
+/// ([`node::look_often`]).
 const GONE_PATIENCE: Duration = Duration::from_secs(60);
 const GONE_PAUSE: Duration = Duration::from_millis(10);
 /// How often a server without a supervisor looks whether its device is still in use.
@@ -107,7 +109,8 @@ impl FromStr for UblkStart {
     }
 }
 
-/// Serves the device that `open` gives as a ublk device, until that is stopped. It may be one whose server has died.
+/// Serves the device that `open` gives as a ublk device, until that is stopped. It may be one whose server
+/// has died.
 ///
 /// As [`serve()`](crate::serve()), to be called by a process of its own.
 pub fn serve_ublk<E: fmt::Display>(
@@ -223,7 +226,8 @@ impl UblkService {
         })
     }
 
-    /// When the supervisor is gone, which holds the other end of the standard input, the device ends with its last user.
+    /// When the supervisor is gone, which holds the other end of the standard input, the device ends with its
+    /// last user.
     fn end_with_supervisor(&self) -> io::Result<()> {
         let (number, file) = (self.number, Arc::clone(&self.file));
         let watch = move || {

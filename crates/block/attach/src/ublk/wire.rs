@@ -1,4 +1,5 @@
-//! How commands, parameters and requests of the kernel's ublk look: `linux/ublk_cmd.h`, as far as one server needs it.
+//! How commands, parameters and requests of the kernel's ublk look: `linux/ublk_cmd.h`, as far as one server
+//! needs it.
 //!
 //! ```text
 //!  control   device u32 | queue u16 | length u16    address u64    data u64    path length u16, zeros to 32 bytes
@@ -11,7 +12,8 @@
 use netram_block::SECTOR_BYTES;
 use rustix::io::Errno;
 
-/// A driver's numbering of commands, as `ioctl` has it: which way data goes, how long the argument is, whose it is, which.
+/// A driver's numbering of commands, as `ioctl` has it: which way data goes, how long the argument is, whose
+/// it is, which.
 const fn command(direction: u32, bytes: u32, number: u32) -> u32 {
     direction << 30 | bytes << 16 | (b'u' as u32) << 8 | number
 }
@@ -250,8 +252,8 @@ impl UblkRequest {
         })
     }
 
-    /// What the driver is told when all of it is done: 0 where no data moves. There it looks at nothing but the sign, and the
-    /// length of a discard of 2 GiB has the sign of an error.
+    /// What the driver is told when all of it is done: 0 where no data moves. There it looks at nothing but
+    /// the sign, and the length of a discard of 2 GiB has the sign of an error.
     pub(super) fn answered_bytes(&self) -> i32 {
         match self.operation {
             UblkOperation::Read | UblkOperation::Write => {

@@ -62,7 +62,8 @@ fn a_block_in_the_wrong_place_and_lost_checksums_are_noticed() {
     assert_eq!(block(&disk, 1), Err(DeviceError::Corrupt { block: 1 }));
 }
 
-/// Front ends do not read what they hear is a hole: lost checksums made zeros, told as such, of what was written.
+/// Front ends do not read what they hear is a hole: lost checksums made zeros, told as such, of what was
+/// written.
 #[test]
 fn lost_checksums_do_not_make_holes_of_what_was_written() {
     let machine = Machine::new(LOG, BYTES);
@@ -230,8 +231,8 @@ fn a_failed_sync_is_never_believed() {
     assert!((0..3).all(|number| block(&disk, number) == Ok(7)));
 }
 
-/// The system tells of a failed sync once. When growing heard of it, the stage under way was synced again "well",
-/// trimmed, and its blocks were lost with the next power cut.
+/// The system tells of a failed sync once. When growing heard of it, the stage under way was synced again
+/// "well", trimmed, and its blocks were lost with the next power cut.
 #[test]
 fn a_sync_that_failed_while_growing_is_not_believed_by_the_stage_under_way() {
     let machine = Machine::new(LOG, BYTES);

@@ -1,5 +1,5 @@
-//! Random histories against a plain array of bytes: after every crash the volume is a prefix of the records that includes
-//! every completed one, and a read never gives anything else.
+//! Random histories against a plain array of bytes: after every crash the volume is a prefix of the records
+//! that includes every completed one, and a read never gives anything else.
 
 use crate::common::{BLOCK, Machine, RECORD_HEADER, Random, SECTOR, TestDisk, cases};
 use netram_block::{DeviceError, PendingWrite};

@@ -1,5 +1,6 @@
-//! Random histories of a volume and its copy: whatever breaks off, and whoever crashes, the volume is what was written to it,
-//! and a copy that is whole is the volume as of where its journal ends. A volume that is lost comes back from it.
+//! Random histories of a volume and its copy: whatever breaks off, and whoever crashes, the volume is what
+//! was written to it, and a copy that is whole is the volume as of where its journal ends. A volume that is
+//! lost comes back from it.
 
 use crate::common::pair::Pair;
 use crate::common::{BLOCK, Machine, Random, SECTOR, cases};
@@ -271,7 +272,8 @@ impl DiskPairModelRun {
         }
     }
 
-    /// A block of the image rots. Whoever comes across it has it mended, or is refused; then it is written anew.
+    /// A block of the image rots. Whoever comes across it has it mended, or is refused; then it is written
+    /// anew.
     fn rot(&mut self, block: usize, how: u8) {
         if self.pair.client.has_crashed() || self.pair.disk().drain().is_err() {
             return;

@@ -1,5 +1,5 @@
-//! A volume kept twice: what the journal keeps for the data lender, what is sent when it no longer does, and what is taken
-//! back from it.
+//! A volume kept twice: what the journal keeps for the data lender, what is sent when it no longer does, and
+//! what is taken back from it.
 
 use std::sync::{Arc, Mutex};
 
@@ -132,7 +132,8 @@ fn a_resync_goes_on_where_the_journal_left_its_copy_behind() {
         let machine = pair.client.clone();
         let mut turn = 0;
         let mut busy = |disk: &ClientDisk| {
-            // Parts of blocks, holes, and whole ones, some of them again and again; less and less, as a resync gets shorter.
+            // Parts of blocks, holes, and whole ones, some of them again and again; less and less, as a
+            // resync gets shorter.
             turn += 1;
             for number in (0..pace * 8 / turn).map(|index| (index * 7 + turn * pace) % BLOCKS) {
                 match (number + turn) % 5 {
@@ -158,7 +159,8 @@ fn a_resync_goes_on_where_the_journal_left_its_copy_behind() {
     assert!(moves > 10, "{moves}");
 }
 
-/// A copy that is older than what was trimmed with both having it must not be taken for one that needs a few blocks.
+/// A copy that is older than what was trimmed with both having it must not be taken for one that needs a few
+/// blocks.
 #[test]
 fn an_older_copy_is_sent_everything() {
     let mut pair = Pair::new(LOG, BYTES);
@@ -174,7 +176,8 @@ fn an_older_copy_is_sent_everything() {
     assert!(pair.disk().begin_resync(Some(old)).unwrap().all);
 }
 
-/// A resync clears what it sent: whoever was whole before it began, as a data lender's directory that was put back, lacks that.
+/// A resync clears what it sent: whoever was whole before it began, as a data lender's directory that was put
+/// back, lacks that.
 #[test]
 fn a_copy_that_is_older_than_the_last_resync_is_sent_everything() {
     let mut pair = Pair::new(LOG, BYTES);

@@ -1,4 +1,5 @@
-//! Writers, readers and the applier at once: a reader never sees a sector go back in time or torn, nor a damaged block.
+//! Writers, readers and the applier at once: a reader never sees a sector go back in time or torn, nor a
+//! damaged block.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -165,8 +166,9 @@ fn a_journal_that_others_fill_again_at_once_is_not_full() {
     });
 }
 
-/// Whoever looked at a volume held the stages' lock while he asked for the last failure; a writer that waited for room held
-/// the signal's and looked at the stages. Both stood still, and the applier with them: reads, writes and the copy.
+/// Whoever looked at a volume held the stages' lock while he asked for the last failure; a writer that waited
+/// for room held the signal's and looked at the stages. Both stood still, and the applier with them: reads,
+/// writes and the copy.
 #[test]
 fn looking_at_a_volume_whose_writers_wait_stops_nobody() {
     let (finished, ended) = std::sync::mpsc::channel();

@@ -1,5 +1,5 @@
-//! Sectors that a disk does not give any more, and blocks that are lost on both sides: the rest of the volume must not
-//! suffer.
+//! Sectors that a disk does not give any more, and blocks that are lost on both sides: the rest of the volume
+//! must not suffer.
 
 use crate::common::pair::Pair;
 use crate::common::{BLOCK, Machine, MachineFile};
@@ -77,8 +77,8 @@ fn a_block_that_cannot_be_read_is_mended_like_a_damaged_one() {
     assert_eq!(contents(disk), good);
 }
 
-/// The scrub of a copy ended at it with an error, the copy was closed, and opened anew for the next session it ended there
-/// again; and a resync of the whole volume ended there as well.
+/// The scrub of a copy ended at it with an error, the copy was closed, and opened anew for the next session
+/// it ended there again; and a resync of the whole volume ended there as well.
 #[test]
 fn a_copy_names_a_block_that_it_cannot_read_and_takes_it_again() {
     let (pair, good) = kept_twice();
@@ -145,7 +145,8 @@ fn a_block_that_is_lost_on_both_sides_keeps_no_other_from_coming_home() {
     assert_eq!(contents(disk), good);
 }
 
-/// The end of the blocks was an error where something was left out, and the copier tried the end again for ever.
+/// The end of the blocks was an error where something was left out, and the copier tried the end again for
+/// ever.
 #[test]
 fn a_restoring_that_left_blocks_out_comes_to_its_end_and_begins_once_more() {
     let (pair, good) = restored(&[]);

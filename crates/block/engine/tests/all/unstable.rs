@@ -1,5 +1,6 @@
-//! Bytes that a power cut can still take are not relied on. A resync sends blocks as they are now, and the newest of what is in them may be in
-//! memory alone; and a sync that failed leaves bytes in the page cache that no later sync brings to the disk.
+//! Bytes that a power cut can still take are not relied on. A resync sends blocks as they are now, and the
+//! newest of what is in them may be in memory alone; and a sync that failed leaves bytes in the page cache
+//! that no later sync brings to the disk.
 
 use crate::common::pair::Pair;
 use crate::common::{BLOCK, Machine, MachineFile};
@@ -69,9 +70,9 @@ fn a_resync_that_broke_off_leaves_no_write_that_the_client_loses() {
     }
 }
 
-/// A block had come from the copy, but its checksum was not on the disk yet. A resync sent it with a write that nobody was told
-/// of; a power cut took that write and the checksum. The block was missing again, and came back with the lost write, although
-/// the journal did not have it, nor those before it.
+/// A block had come from the copy, but its checksum was not on the disk yet. A resync sent it with a write
+/// that nobody was told of; a power cut took that write and the checksum. The block was missing again, and
+/// came back with the lost write, although the journal did not have it, nor those before it.
 #[test]
 fn a_block_that_goes_missing_again_does_not_come_back_with_a_lost_write() {
     let mut pair = restored();
@@ -88,8 +89,9 @@ fn a_block_that_goes_missing_again_does_not_come_back_with_a_lost_write() {
     assert_eq!(firsts(&pair.replica_disk)[2], found[2]);
 }
 
-/// The system told once that the checksums were not on the disk. The next sync went well, so the volume called itself whole, and
-/// after a power cut its blocks were missing: the data lender had the only copy, and nobody knew.
+/// The system told once that the checksums were not on the disk. The next sync went well, so the volume
+/// called itself whole, and after a power cut its blocks were missing: the data lender had the only copy, and
+/// nobody knew.
 #[test]
 fn a_restored_volume_is_whole_though_a_sync_of_its_checksums_failed() {
     for good in 0..3 {
@@ -117,8 +119,9 @@ fn a_restored_volume_is_whole_though_a_sync_of_its_checksums_failed() {
     }
 }
 
-/// The superblock's sync failed, and the process was killed. The next one read from the page cache which blocks a crash may tear,
-/// and did not say it again: after a power cut in its recovery, a torn block was taken for a damaged one, and refused.
+/// The superblock's sync failed, and the process was killed. The next one read from the page cache which
+/// blocks a crash may tear, and did not say it again: after a power cut in its recovery, a torn block was
+/// taken for a damaged one, and refused.
 #[test]
 fn a_recovery_says_itself_what_a_crash_may_tear() {
     for operations in 0..30 {
@@ -144,8 +147,9 @@ fn a_recovery_says_itself_what_a_crash_may_tear() {
     }
 }
 
-/// The dirty map's header did not get to the disk, the process was killed, and the next one took it from the page cache for stored:
-/// it cleared bits of a resync. After a power cut the header on the disk was the old one, and an older copy would have been sent nothing.
+/// The dirty map's header did not get to the disk, the process was killed, and the next one took it from the
+/// page cache for stored: it cleared bits of a resync. After a power cut the header on the disk was the old
+/// one, and an older copy would have been sent nothing.
 #[test]
 fn a_map_whose_header_did_not_get_to_the_disk_is_not_believed() {
     let mut pair = kept_twice();

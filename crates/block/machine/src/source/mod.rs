@@ -31,11 +31,13 @@ pub use status::{ReplicaTrouble, ResyncProgress, SourceStatus};
 pub struct SourceTiming {
     /// A data lender that owes an answer for this long is out of service until it answers.
     pub detect: Nanos,
-    /// The connection is given up when an answer is owed for this long: its disk may be slow, so this is longer.
+    /// The connection is given up when an answer is owed for this long: its disk may be slow, so this is
+    /// longer.
     pub give_up: Nanos,
     /// A data lender that cannot be reached is tried again after this.
     pub retry: Nanos,
-    /// Blocks that stay dirty after a resync, as those that are damaged on both sides, are tried again after this.
+    /// Blocks that stay dirty after a resync, as those that are damaged on both sides, are tried again after
+    /// this.
     pub repair: Nanos,
 }
 
@@ -70,8 +72,8 @@ pub struct SourceConfig {
 pub enum SourceAction {
     /// Send this.
     Send(ReplicaMessage),
-    /// Send this header and `bytes` of the local log from `from` as its body. They are stable. When some have been trimmed
-    /// away, send nothing and say so with [`ReplicaSource::on_trimmed`].
+    /// Send this header and `bytes` of the local log from `from` as its body. They are stable. When some have
+    /// been trimmed away, send nothing and say so with [`ReplicaSource::on_trimmed`].
     Ship {
         /// The header.
         header: FrameHeader,
@@ -80,25 +82,28 @@ pub enum SourceAction {
         /// How many.
         bytes: usize,
     },
-    /// Take the log's head, then fix the set of blocks that [`SourceAction::Choose`] will be about; then [`ReplicaSource::on_begun`]. Whatever becomes
-    /// dirty from here on belongs to the next set.
+    /// Take the log's head, then fix the set of blocks that [`SourceAction::Choose`] will be about; then
+    /// [`ReplicaSource::on_begun`]. Whatever becomes dirty from here on belongs to the next set.
     Begin {
         /// Which blocks.
         scope: ResyncScope,
-        /// The replica was whole when its log ended here: with `ResyncScope::Dirty` the dirty map must have every change since.
+        /// The replica was whole when its log ended here: with `ResyncScope::Dirty` the dirty map must have
+        /// every change since.
         since: Option<Lsn>,
     },
-    /// The log lost records that the replica lacks while blocks were sent: take its head now; then [`ReplicaSource::on_moved`]. Their
-    /// blocks are in the dirty map, if that has every change since.
+    /// The log lost records that the replica lacks while blocks were sent: take its head now; then
+    /// [`ReplicaSource::on_moved`]. Their blocks are in the dirty map, if that has every change since.
     Move {
         /// The replica has everything below this.
         since: Lsn,
     },
-    /// Choose the next blocks, at most so many, and take the log's head after that; then [`ReplicaSource::on_chosen`].
+    /// Choose the next blocks, at most so many, and take the log's head after that; then
+    /// [`ReplicaSource::on_chosen`].
     Choose {
         /// At most so many.
         max: usize,
-        /// Zero: of the set. With every higher number begin anew, with the blocks that became dirty since they were last chosen.
+        /// Zero: of the set. With every higher number begin anew, with the blocks that became dirty since
+        /// they were last chosen.
         pass: u32,
     },
     /// Digest blocks as the volume has them now; then [`ReplicaSource::on_digested`].
@@ -110,9 +115,11 @@ pub enum SourceAction {
     },
     /// Read these blocks as the volume has them now, stages and image; then [`ReplicaSource::on_read`].
     Read(Vec<u64>),
-    /// The replica is whole: forget the set that [`SourceAction::Begin`] fixed, durably; then [`ReplicaSource::on_cleared`].
+    /// The replica is whole: forget the set that [`SourceAction::Begin`] fixed, durably; then
+    /// [`ReplicaSource::on_cleared`].
     Clear,
-    /// The replica's blocks of these numbers do not check: make them dirty, durably; then [`ReplicaSource::on_marked`].
+    /// The replica's blocks of these numbers do not check: make them dirty, durably; then
+    /// [`ReplicaSource::on_marked`].
     Mark(Vec<u64>),
 }
 
@@ -128,8 +135,8 @@ enum Phase {
     Up,
 }
 
-/// The client's side. `on_*` tell it what happened; [`ReplicaSource::next_action`] says what to do; [`ReplicaSource::ack`] what the writer is to
-/// be told.
+/// The client's side. `on_*` tell it what happened; [`ReplicaSource::next_action`] says what to do;
+/// [`ReplicaSource::ack`] what the writer is to be told.
 #[derive(Clone, Debug)]
 pub struct ReplicaSource {
     config: SourceConfig,
@@ -167,8 +174,8 @@ pub struct ReplicaSource {
     repair_at: Time,
     bad: Vec<u64>,
     wanted: Option<ResyncScope>,
-    /// What the replica has is of another history, or may be, and will be overwritten: until it knows, it is told no view, or
-    /// one that broke off there would pass for ours.
+    /// What the replica has is of another history, or may be, and will be overwritten: until it knows, it is
+    /// told no view, or one that broke off there would pass for ours.
     foreign: bool,
     owed_since: Option<Time>,
     /// When the replica's log last grew, or lacked nothing.
@@ -179,7 +186,8 @@ pub struct ReplicaSource {
 }
 
 impl ReplicaSource {
-    /// The source of the reign that made `view` durable. The volume has `bytes`; its log stands from `head` to `stable`.
+    /// The source of the reign that made `view` durable. The volume has `bytes`; its log stands from `head`
+    /// to `stable`.
     pub fn new(config: SourceConfig, view: View, bytes: u64, head: Lsn, stable: Lsn) -> ReplicaSource {
         ReplicaSource {
             config,
@@ -250,8 +258,8 @@ impl ReplicaSource {
     /// It could not be reached, or the connection broke.
     pub fn on_lost(&mut self, now: Time) {
         if self.take_disconnect() {
-            // Given up already, with when to try again. Nothing is left to be closed: least of all the next connection, which
-            // the driver would close without a word.
+            // Given up already, with when to try again. Nothing is left to be closed: least of all the next
+            // connection, which the driver would close without a word.
             return;
         }
         self.phase = Phase::Down(now + self.config.timing.retry);
@@ -288,7 +296,8 @@ impl ReplicaSource {
         self.find_gap();
     }
 
-    /// Bytes from `from` on, of [`SourceAction::Ship`], were not sent: the local log now begins at `head`, above.
+    /// Bytes from `from` on, of [`SourceAction::Ship`], were not sent: the local log now begins at `head`,
+    /// above.
     pub fn on_trimmed(&mut self, from: Lsn, head: Lsn) {
         assert!(from < head);
         self.sent = self.sent.min(from);
@@ -312,7 +321,8 @@ impl ReplicaSource {
         self.view_sent &= self.bytes_sent == self.bytes;
     }
 
-    /// A view is about to be made durable here, or has been. From now on only a data lender that has it is in service.
+    /// A view is about to be made durable here, or has been. From now on only a data lender that has it is in
+    /// service.
     pub fn on_view(&mut self, view: View) {
         assert!(view.epoch == self.epoch && view.version >= self.view.version);
         if view.version > self.view.version {
@@ -322,8 +332,8 @@ impl ReplicaSource {
         }
     }
 
-    /// The volume is closed: `view` has no members, and the log ends at its base. Once the replica has all of it, it is
-    /// told so; see [`ReplicaSource::is_closed`].
+    /// The volume is closed: `view` has no members, and the log ends at its base. Once the replica has all of
+    /// it, it is told so; see [`ReplicaSource::is_closed`].
     pub fn on_close(&mut self, view: View) {
         self.on_view(view);
         self.closing = true;
@@ -336,7 +346,8 @@ impl ReplicaSource {
         self.closing && self.view_stored
     }
 
-    /// What the writer is to be told ([`netram_proto::journal::JournalWriter::on_replica_ack`]); `None`: not in service.
+    /// What the writer is to be told ([`netram_proto::journal::JournalWriter::on_replica_ack`]); `None`: not
+    /// in service.
     pub fn ack(&mut self, now: Time) -> Option<ReplicaAck> {
         let prompt = self
             .owed_since
@@ -359,8 +370,8 @@ impl ReplicaSource {
         })
     }
 
-    /// The volume may give up what is below this in its log: the replica is whole and has it, flushed. `None`: it is not whole,
-    /// and keeps nothing safe.
+    /// The volume may give up what is below this in its log: the replica is whole and has it, flushed.
+    /// `None`: it is not whole, and keeps nothing safe.
     pub fn trimmable(&self) -> Option<Lsn> {
         let whole = self.condition == Some(ReplicaCondition::Following) && self.resync.is_none();
         (whole && self.phase == Phase::Up).then_some(self.flushed)
@@ -431,7 +442,8 @@ impl ReplicaSource {
         }
     }
 
-    /// What to do next. The driver calls this while the link has room for a frame, after every event, until it returns `None`.
+    /// What to do next. The driver calls this while the link has room for a frame, after every event, until
+    /// it returns `None`.
     pub fn next_action(&mut self, now: Time) -> Option<SourceAction> {
         let todo = match self.phase {
             Phase::Down(_) | Phase::Connecting | Phase::Requested => None,
@@ -467,8 +479,8 @@ impl ReplicaSource {
     }
 
     fn may_send_view(&self) -> bool {
-        // Only a replica that is whole may believe that it has all of a closed volume. Before that it is told the view all the same:
-        // nothing else is taken without.
+        // Only a replica that is whole may believe that it has all of a closed volume. Before that it is told
+        // the view all the same: nothing else is taken without.
         let whole = self.condition == Some(ReplicaCondition::Following) && self.flushed >= self.view.base;
         !self.closing || whole || self.bytes_sent == 0
     }
@@ -576,7 +588,8 @@ impl ReplicaSource {
         matches!(self.trouble, Some(ReplicaTrouble::Fenced(_)))
     }
 
-    /// The reign that claimed the replica from this one: to be told to [`netram_proto::journal::JournalWriter::on_replica_fenced`].
+    /// The reign that claimed the replica from this one: to be told to
+    /// [`netram_proto::journal::JournalWriter::on_replica_fenced`].
     pub fn fenced(&self) -> Option<Epoch> {
         match self.trouble {
             Some(ReplicaTrouble::Fenced(epoch)) => Some(epoch),

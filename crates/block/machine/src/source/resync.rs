@@ -50,7 +50,8 @@ pub(super) enum ResyncStage {
 pub(super) struct ResyncState {
     pub(super) scope: ResyncScope,
     pub(super) stage: ResyncStage,
-    /// The log lost records that had not been sent: blocks that became dirty by that must follow, and the replica's log begin anew.
+    /// The log lost records that had not been sent: blocks that became dirty by that must follow, and the
+    /// replica's log begin anew.
     gap: bool,
     /// How often it did.
     pass: u32,
@@ -71,8 +72,8 @@ pub(super) struct ResyncState {
 }
 
 impl ResyncState {
-    /// The log's head has passed what was sent of it. Blocks that were sent need not be sent again for that, and the rest goes on: a
-    /// resync that began anew would never end where much is written.
+    /// The log's head has passed what was sent of it. Blocks that were sent need not be sent again for that,
+    /// and the rest goes on: a resync that began anew would never end where much is written.
     pub(super) fn find_gap(&mut self) {
         match self.stage {
             ResyncStage::Copying => self.gap = true,
@@ -107,7 +108,8 @@ impl ReplicaSource {
         }
     }
 
-    /// Where what the replica has leaves our history, if it does: `epoch` and `writer` are of the view that it keeps.
+    /// Where what the replica has leaves our history, if it does: `epoch` and `writer` are of the view that
+    /// it keeps.
     pub(super) fn fork(&self, epoch: Epoch, writer: WriterId) -> Option<Lsn> {
         let following = FollowReply {
             condition: self.condition?,
@@ -169,8 +171,8 @@ impl ReplicaSource {
         });
     }
 
-    /// [`SourceAction::Begin`] is done: the log's head was `start`, and the set has about `total` blocks. `all`: they are all there are,
-    /// because the dirty map had not every change since then.
+    /// [`SourceAction::Begin`] is done: the log's head was `start`, and the set has about `total` blocks.
+    /// `all`: they are all there are, because the dirty map had not every change since then.
     pub fn on_begun(&mut self, start: ChainPoint, total: u64, all: bool) {
         let stable = self.stable;
         if let Some(resync) = &mut self.resync
@@ -181,14 +183,14 @@ impl ReplicaSource {
             }
             resync.stage = ResyncStage::Announce(start);
             resync.total = total;
-            // Its image may have had everything up to here, and is brought back to where its log begins anew: whole is what
-            // has passed that again, though not one block be sent.
+            // Its image may have had everything up to here, and is brought back to where its log begins anew:
+            // whole is what has passed that again, though not one block be sent.
             resync.tail = start.lsn.max(stable);
         }
     }
 
-    /// [`SourceAction::Move`] is done: the log's head was `start`, and about so many blocks are dirty that were not chosen yet. `None`: the dirty map has not
-    /// every change since then.
+    /// [`SourceAction::Move`] is done: the log's head was `start`, and about so many blocks are dirty that
+    /// were not chosen yet. `None`: the dirty map has not every change since then.
     pub fn on_moved(&mut self, moved: Option<(ChainPoint, u64)>) {
         let stable = self.stable;
         let Some(resync) = self
@@ -210,8 +212,9 @@ impl ReplicaSource {
         }
     }
 
-    /// The replica is whole, has everything below what it has flushed, and so many blocks are dirty all the same: those of a
-    /// resync whose end was lost, or that somebody lost. A resync begins by itself; if one has just ended, a while later.
+    /// The replica is whole, has everything below what it has flushed, and so many blocks are dirty all the
+    /// same: those of a resync whose end was lost, or that somebody lost. A resync begins by itself; if one
+    /// has just ended, a while later.
     pub fn on_dirty(&mut self, blocks: u64, now: Time) {
         let whole = self.phase == Phase::Up && self.condition == Some(ReplicaCondition::Following);
         if blocks == 0 || !whole || self.resync.is_some() || self.closing {
@@ -234,7 +237,8 @@ impl ReplicaSource {
         self.on_head(head);
     }
 
-    /// [`SourceAction::Digest`] is done; the frame to send. `tail` was the log's when the last block had been read. No digests: the volume ends there.
+    /// [`SourceAction::Digest`] is done; the frame to send. `tail` was the log's when the last block had been
+    /// read. No digests: the volume ends there.
     pub fn on_digested(
         &mut self,
         first: u64,
@@ -255,7 +259,8 @@ impl ReplicaSource {
         Some(message)
     }
 
-    /// [`SourceAction::Read`] is done; the frames to send. `None` for a block of zeros. `tail` was the log's when the last block had been read.
+    /// [`SourceAction::Read`] is done; the frames to send. `None` for a block of zeros. `tail` was the log's
+    /// when the last block had been read.
     pub fn on_read(
         &mut self,
         blocks: &[(u64, Option<Vec<u8>>)],
@@ -337,8 +342,9 @@ impl ReplicaSource {
                     ..self.header(FrameKind::Resync)
                 })))
             }
-            // What became dirty by this gap is chosen, or would be, and is not marked any more then. It must not be sent before the
-            // replica has taken in its log: older records there come after it, and newer ones never.
+            // What became dirty by this gap is chosen, or would be, and is not marked any more then. It must
+            // not be sent before the replica has taken in its log: older records there come after it, and
+            // newer ones never.
             ResyncStage::Copying if resync.gap && resync.pass > 0 => {
                 if resync.in_flight > 0 {
                     return None;
@@ -382,8 +388,8 @@ impl ReplicaSource {
         }
     }
 
-    /// Frames of blocks that may be on their way: few while the replica's log is far behind, or the log's head would pass it;
-    /// never none, so that a resync ends however much is written.
+    /// Frames of blocks that may be on their way: few while the replica's log is far behind, or the log's
+    /// head would pass it; never none, so that a resync ends however much is written.
     fn flight_max(&self) -> usize {
         let lag = self.stable.since(self.flushed);
         let follows = self.sent >= self.head;

@@ -24,8 +24,8 @@ pub enum ReplicaTrouble {
     },
     /// A newer client claimed the replica: this volume must not be used any more.
     Fenced(Epoch),
-    /// The replica has more than this volume ever had: this may be an old copy of it. Nothing is overwritten without the
-    /// operator's word.
+    /// The replica has more than this volume ever had: this may be an old copy of it. Nothing is overwritten
+    /// without the operator's word.
     Ahead {
         /// Where its log ends.
         theirs: Lsn,

@@ -10,7 +10,8 @@ use netram_proto::wire::{ChainPoint, Flag, Frame, FrameHeader, FrameKind, Refusa
 
 use crate::{BYTES, CAPACITY, IDENTITY, WRITER, log, view};
 
-/// A source whose log has `records` on the disk, greeted by a replica of this condition whose log ends at `flushed`.
+/// A source whose log has `records` on the disk, greeted by a replica of this condition whose log ends at
+/// `flushed`.
 fn greeted(records: usize, head: usize, condition: u8, flushed: ChainPoint) -> ReplicaSource {
     let ends = log(records).1;
     let mut source = source(view(1, 2), ends[head].lsn, ends[records].lsn);
@@ -48,7 +49,8 @@ fn meet(source: &mut ReplicaSource, condition: u8, since: u64, flushed: ChainPoi
     hear(source, header, &since.to_le_bytes());
 }
 
-/// The view of the third reign. The second began where loss had been accepted, below where the first had been.
+/// The view of the third reign. The second began where loss had been accepted, below where the first had
+/// been.
 fn view_after_loss(second_began: Lsn, third_began: Lsn) -> View {
     let mut view = view(3, 9);
     for (epoch, base) in [(1, Lsn(0)), (2, second_began), (3, third_began)] {
@@ -57,8 +59,9 @@ fn view_after_loss(second_began: Lsn, third_began: Lsn) -> View {
     view
 }
 
-/// A client opened at 4 with loss accepted and wrote on past 6, where its replica was. With its log's head behind that, too,
-/// the replica was sent what was dirty, became whole, and had what only the lost records had written.
+/// A client opened at 4 with loss accepted and wrote on past 6, where its replica was. With its log's head
+/// behind that, too, the replica was sent what was dirty, became whole, and had what only the lost records
+/// had written.
 #[test]
 fn a_replica_of_a_history_that_was_given_up_is_left_alone_however_long_the_new_one_is() {
     let ends = log(20).1;
@@ -116,7 +119,8 @@ fn a_replica_of_a_history_that_was_given_up_is_left_alone_however_long_the_new_o
     );
 }
 
-/// What a broken resync sent belongs to a history that was given up: the dirty map has no more of it than of any other.
+/// What a broken resync sent belongs to a history that was given up: the dirty map has no more of it than of
+/// any other.
 #[test]
 fn a_broken_resync_of_a_history_that_was_given_up_begins_with_everything() {
     let ends = log(20).1;
@@ -190,8 +194,8 @@ fn a_source_goes_on_where_the_replica_is() {
     assert_eq!(source.trimmable(), Some(ends[5].lsn));
 }
 
-/// The log is trimmed between the decision to send from it and the reading. It was taken for sent, so that a head within it
-/// was no gap: the replica refused what came behind.
+/// The log is trimmed between the decision to send from it and the reading. It was taken for sent, so that a
+/// head within it was no gap: the replica refused what came behind.
 #[test]
 fn what_was_trimmed_before_it_was_read_is_sent_as_blocks() {
     let ends = log(5).1;
@@ -365,8 +369,9 @@ fn silence_ends_the_connection_in_the_end() {
     assert!(source.wants_connection(Time(1) + timing.give_up + Nanos(timing.retry.0 * 2)));
 }
 
-/// The refusal, and then the end of the connection, came before the driver looked whether it was to close it. It closed the
-/// next one, in silence: the source waited for an answer there for ever, and the copy was out of service for good.
+/// The refusal, and then the end of the connection, came before the driver looked whether it was to close it.
+/// It closed the next one, in silence: the source waited for an answer there for ever, and the copy was out
+/// of service for good.
 #[test]
 fn a_connection_that_ends_with_a_refusal_is_not_closed_once_more_when_the_next_one_stands() {
     let (_, ends) = log(3);
@@ -423,8 +428,8 @@ fn numbers_of(sent: &[netram_block_machine::ReplicaMessage]) -> Vec<u32> {
     sent.iter().map(|message| message.header.mark).collect()
 }
 
-/// A resync of a whole replica with nothing to send ended where the log began anew: the image was ahead of that, and had old sectors put
-/// over it while it passed for whole.
+/// A resync of a whole replica with nothing to send ended where the log began anew: the image was ahead of
+/// that, and had old sectors put over it while it passed for whole.
 #[test]
 fn a_resync_that_sends_nothing_ends_where_the_replica_already_was() {
     let ends = log(20).1;
@@ -460,8 +465,8 @@ fn a_resync_that_sends_nothing_ends_where_the_replica_already_was() {
     }
 }
 
-/// Where much is written the log's head passes what was sent of it before all blocks are sent. All of them were sent again then,
-/// and again.
+/// Where much is written the log's head passes what was sent of it before all blocks are sent. All of them
+/// were sent again then, and again.
 #[test]
 fn a_resync_that_the_log_leaves_behind_goes_on_with_what_became_dirty_since() {
     let ends = log(25).1;
@@ -526,8 +531,9 @@ fn a_resync_that_the_log_leaves_behind_goes_on_with_what_became_dirty_since() {
     );
 }
 
-/// What the log gave up was chosen as it became dirty, sent, and marked no more; the replica, which had not taken in all of its log,
-/// put older records over it, and called itself whole: those behind them it never got (seeds 40658192, 40923784, 42241041).
+/// What the log gave up was chosen as it became dirty, sent, and marked no more; the replica, which had not
+/// taken in all of its log, put older records over it, and called itself whole: those behind them it never
+/// got (seeds 40658192, 40923784, 42241041).
 #[test]
 fn what_became_dirty_by_a_gap_is_not_sent_before_the_log_begins_anew() {
     let ends = log(30).1;
@@ -577,7 +583,8 @@ fn what_became_dirty_by_a_gap_is_not_sent_before_the_log_begins_anew() {
     assert_eq!(next_of_blocks(&mut source), Some(SourceAction::Read(vec![7, 8])));
 }
 
-/// Answers to a resync before were taken for the new one's: one of digests that were not asked for ended the connection.
+/// Answers to a resync before were taken for the new one's: one of digests that were not asked for ended the
+/// connection.
 #[test]
 fn answers_to_a_resync_before_are_not_taken_for_the_new_ones() {
     let ends = log(20).1;
@@ -614,8 +621,8 @@ fn answers_to_a_resync_before_are_not_taken_for_the_new_ones() {
     ));
 }
 
-/// A connection that broke between the replica's word that it is whole and the end of the set left the set dirty for ever, and none of
-/// its blocks could be taken from the replica.
+/// A connection that broke between the replica's word that it is whole and the end of the set left the set
+/// dirty for ever, and none of its blocks could be taken from the replica.
 #[test]
 fn what_is_dirty_although_the_replica_is_whole_is_sent_by_itself_and_not_all_the_time() {
     let ends = log(5).1;

@@ -174,7 +174,8 @@ fn a_replica_obeys_the_reign_of_the_view_that_it_keeps() {
             "epoch {epoch} of {writer}"
         );
     }
-    // The reign that follows has not had its view kept: nothing else is taken from it, nor from the one before.
+    // The reign that follows has not had its view kept: nothing else is taken from it, nor from the one
+    // before.
     replica.follow(&follow(4, WRITER).frame());
     let mut header = records(0, &log(1).0);
     assert_eq!(
@@ -218,7 +219,8 @@ fn a_closed_volume_is_believed_when_all_of_it_is_there_and_forgotten_when_it_is_
     replica.on_flushed(ends[1]);
     keep(&mut replica, &closed, true);
     assert_eq!(replica.replica_header().closed, Some(ends[1].lsn));
-    // Whoever restores it does not open it: a restore that was cut off here left a replica that proved nothing.
+    // Whoever restores it does not open it: a restore that was cut off here left a replica that proved
+    // nothing.
     let mut claim = follow(2, WRITER);
     claim.header.flags = Flag::CLOSED;
     let claimed = replica.follow(&claim.frame());
@@ -231,8 +233,8 @@ fn a_closed_volume_is_believed_when_all_of_it_is_there_and_forgotten_when_it_is_
     assert_eq!(replica.on_stored(standing).header.kind, FrameKind::Following);
 }
 
-/// A copy whose log began further back than it was whole had older records applied again when its resync broke off, and
-/// passed for one that was right where it had been whole.
+/// A copy whose log began further back than it was whole had older records applied again when its resync
+/// broke off, and passed for one that was right where it had been whole.
 #[test]
 fn a_broken_resync_leaves_a_replica_that_is_right_where_its_log_began_or_before() {
     let (bytes, ends) = log(4);
@@ -355,8 +357,9 @@ fn a_replica_that_is_not_whole_yet_says_not_now() {
     }
 }
 
-/// A replica that was whole at 9000 was begun anew at 1000, took some records that it had had already, and lost its client. It
-/// passed for one that was right as of 9000, and blocks that only the other records had changed were not sent again.
+/// A replica that was whole at 9000 was begun anew at 1000, took some records that it had had already, and
+/// lost its client. It passed for one that was right as of 9000, and blocks that only the other records had
+/// changed were not sent again.
 #[test]
 fn a_resync_takes_a_replica_back_to_where_its_log_begins() {
     for (whole_at, start, since) in [(9000, 1000, 1000), (1000, 9000, 1000)] {

@@ -1,4 +1,5 @@
-//! A source and a replica, by their promises, with hands for what their drivers do. Whole histories are the simulator's.
+//! A source and a replica, by their promises, with hands for what their drivers do. Whole histories are the
+//! simulator's.
 
 mod client;
 mod lender;

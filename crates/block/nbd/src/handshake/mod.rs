@@ -1,10 +1,11 @@
-//! The handshake as a value: a client's bytes go in, replies and what to do next come out. No socket, no clock.
+//! The handshake as a value: a client's bytes go in, replies and what to do next come out. No socket, no
+//! clock.
 //!
-//! The server greets; the client answers with four bytes of flags and asks options, one after the other, until it
-//! has chosen an export. [`NbdHandshake::handle`] takes one of these at a time.
+//! The server greets; the client answers with four bytes of flags and asks options, one after the other,
+//! until it has chosen an export. [`NbdHandshake::handle`] takes one of these at a time.
 //!
-//! Nothing that was agreed on in clear survives [`HandshakeStep::StartTls`]: who sits between the two could have asked it
-//! (CVE-2021-3716), and bytes that came behind the request in clear end the connection.
+//! Nothing that was agreed on in clear survives [`HandshakeStep::StartTls`]: who sits between the two could
+//! have asked it (CVE-2021-3716), and bytes that came behind the request in clear end the connection.
 
 mod answers;
 
@@ -126,8 +127,8 @@ impl<'a> NbdHandshake<'a> {
         out.extend_from_slice(&(hello::FIXED_NEWSTYLE | hello::NO_ZEROES).to_be_bytes());
     }
 
-    /// Takes the next item of `input`, appends replies to `out`. Returns how many bytes were taken, which is zero
-    /// exactly when more are needed, and what to do.
+    /// Takes the next item of `input`, appends replies to `out`. Returns how many bytes were taken, which is
+    /// zero exactly when more are needed, and what to do.
     pub fn handle(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         match self.phase {
             Phase::Flags => self.on_flags(input),
@@ -137,7 +138,8 @@ impl<'a> NbdHandshake<'a> {
         }
     }
 
-    /// The connection is encrypted now; everything agreed on before is forgotten, but for the greeting's flags.
+    /// The connection is encrypted now; everything agreed on before is forgotten, but for the greeting's
+    /// flags.
     pub fn encrypted(&mut self) {
         self.secure = true;
         self.structured = false;

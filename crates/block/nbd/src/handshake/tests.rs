@@ -300,8 +300,8 @@ fn without_certificates_tls_is_refused() {
     assert_eq!(talk.verdict(5, b""), OptionReply::Policy as u32);
 }
 
-/// Somebody between client and server asked for structured replies in clear; the client, which never did, would
-/// take their chunks for data (CVE-2021-3716).
+/// Somebody between client and server asked for structured replies in clear; the client, which never did,
+/// would take their chunks for data (CVE-2021-3716).
 #[test]
 fn what_was_agreed_on_in_clear_is_forgotten() {
     let offers = offers();

@@ -1,7 +1,8 @@
-//! Requests of one connection, in batches: all that have arrived are started, waited for once, answered together.
+//! Requests of one connection, in batches: all that have arrived are started, waited for once, answered
+//! together.
 //!
-//! A batch ends when nothing more is here, so a lone request is not held up; while a batch is waited for, the next
-//! one gathers in the socket. Reads are answered before the wait. No step allocates.
+//! A batch ends when nothing more is here, so a lone request is not held up; while a batch is waited for, the
+//! next one gathers in the socket. Reads are answered before the wait. No step allocates.
 
 mod answer;
 mod read;
@@ -98,8 +99,8 @@ impl<'a> Transmission<'a> {
         }
     }
 
-    /// Serves until the client leaves or the server stops. What was started is finished and answered, if anybody
-    /// still listens.
+    /// Serves until the client leaves or the server stops. What was started is finished and answered, if
+    /// anybody still listens.
     pub(crate) fn run(mut self) -> TransmitEnd {
         let end = loop {
             match self.turn() {
@@ -107,8 +108,8 @@ impl<'a> Transmission<'a> {
                 Err(end) => break end,
             }
         };
-        // After a disconnect the protocol wants everything finished, and answers do no harm. In the middle of a reply
-        // they would be taken for its data.
+        // After a disconnect the protocol wants everything finished, and answers do no harm. In the middle of
+        // a reply they would be taken for its data.
         let settled = match end {
             TransmitEnd::ReadBroken | TransmitEnd::Socket(_) => {
                 self.abandon();
@@ -209,8 +210,8 @@ impl<'a> Transmission<'a> {
         Ok(Some(request))
     }
 
-    /// The same with extended headers. The payload of a block status is taken with it; one that nobody asked for becomes
-    /// [`Self::payload`], to be skipped and refused.
+    /// The same with extended headers. The payload of a block status is taken with it; one that nobody asked
+    /// for becomes [`Self::payload`], to be skipped and refused.
     fn take_extended_request(&mut self) -> Result<Option<NbdRequest>, TransmitEnd> {
         let here = self.input.bytes();
         let Some(head) = here.first_chunk::<EXTENDED_REQUEST_BYTES>() else {

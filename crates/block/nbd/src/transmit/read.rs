@@ -36,8 +36,8 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    /// A header, and all bytes behind it. Once a first piece is sent an error can only be told by hanging up, as
-    /// the protocol says; clients that ask so much at once negotiate structured replies.
+    /// A header, and all bytes behind it. Once a first piece is sent an error can only be told by hanging up,
+    /// as the protocol says; clients that ask so much at once negotiate structured replies.
     fn read_simply(&mut self, asked: RequestKey, span: ExportSpan) -> Result<(), TransmitEnd> {
         let mut offset = span.offset();
         let end = offset + span.length();
@@ -166,8 +166,8 @@ fn state_of(hole: bool) -> u32 {
     if hole { STATE_HOLE | STATE_ZERO } else { 0 }
 }
 
-/// Gathers at most `runs_max` runs from the span's start, clipped to it, neighbours of one kind joined; at least one. What
-/// lies beyond [`STATUS_BYTES_MAX`] is left out.
+/// Gathers at most `runs_max` runs from the span's start, clipped to it, neighbours of one kind joined; at
+/// least one. What lies beyond [`STATUS_BYTES_MAX`] is left out.
 fn gather(
     device: &dyn netram_block::BlockDevice,
     span: ExportSpan,

@@ -50,8 +50,8 @@ impl WritePayload {
         self.outcome = self.outcome.and(Err(error));
     }
 
-    /// How many of the `here` bytes to take now; zero to wait for more. A payload that fits the input is taken
-    /// whole, a larger one in pieces that end where blocks do.
+    /// How many of the `here` bytes to take now; zero to wait for more. A payload that fits the input is
+    /// taken whole, a larger one in pieces that end where blocks do.
     fn piece(&self, here: usize) -> usize {
         let left = self.left as usize;
         if self.outcome.is_err() || here >= left {

@@ -11,7 +11,8 @@ use super::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, WireReader};
 pub const REQUEST_BYTES: usize = 28;
 /// The same with an extended header.
 pub const EXTENDED_REQUEST_BYTES: usize = 32;
-/// Bytes of the payload of a `BLOCK_STATUS` that names one context: the length that it is about, and the context's number.
+/// Bytes of the payload of a `BLOCK_STATUS` that names one context: the length that it is about, and the
+/// context's number.
 pub const STATUS_PAYLOAD_BYTES: usize = 12;
 
 /// Flags of a request.
@@ -66,7 +67,8 @@ pub struct NbdRequest {
 }
 
 impl NbdRequest {
-    /// `None`: these bytes begin no request. What follows cannot be told from payload, so the client is cut off.
+    /// `None`: these bytes begin no request. What follows cannot be told from payload, so the client is cut
+    /// off.
     pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<NbdRequest> {
         let mut reader = WireReader::new(bytes);
         let magic = reader.u32()?;

@@ -265,8 +265,8 @@ fn after_a_disconnect_everything_is_finished() {
     assert_eq!(gate.waits.load(Ordering::SeqCst), 1);
 }
 
-/// A batch was once full when its bytes were many, also without a whole request in it; a payload behind others then
-/// waited for ever.
+/// A batch was once full when its bytes were many, also without a whole request in it; a payload behind
+/// others then waited for ever.
 #[test]
 fn large_payloads_behind_one_another_all_arrive() {
     let place = SocketDirectory::new();
@@ -309,7 +309,8 @@ fn nothing_follows_a_reply_that_broke_off() {
     let mut heard = Vec::new();
     // A reset may follow the bytes.
     let _ = client.stream.read_to_end(&mut heard);
-    // Whatever was answered before the read is whole replies; behind the read's header are its own bytes alone.
+    // Whatever was answered before the read is whole replies; behind the read's header are its own bytes
+    // alone.
     let mut at = 0;
     while at + 16 <= heard.len() && heard[at + 8..at + 16] != 99_u64.to_be_bytes() {
         at += 16;

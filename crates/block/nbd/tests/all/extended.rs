@@ -13,7 +13,8 @@ const TIB: u64 = 1 << 40;
 /// More than 32 bits say.
 const WIDE: u64 = 5 << 30;
 
-/// A device of a TiB of holes that notes what it is asked to zero, and of how much it is asked where its holes are.
+/// A device of a TiB of holes that notes what it is asked to zero, and of how much it is asked where its
+/// holes are.
 #[derive(Default)]
 struct Void {
     zeroed: Mutex<Vec<(u64, u64)>>,
@@ -75,7 +76,8 @@ impl BlockDevice for Void {
     }
 }
 
-/// A client that has agreed on extended headers, and chosen the export with GO; what it was told of its flags.
+/// A client that has agreed on extended headers, and chosen the export with GO; what it was told of its
+/// flags.
 fn extended(place: &SocketDirectory) -> (Client, u16) {
     let mut client = Client::connect(&place.socket());
     client.send(&3_u32.to_be_bytes());

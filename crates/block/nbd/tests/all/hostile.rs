@@ -124,7 +124,8 @@ fn a_short_run_of_random_clients() {
     is_sound(&place.socket());
 }
 
-/// Hours of the same: `NETRAM_SECONDS=600 cargo test --release -p netram-nbd --test all hostile:: -- --ignored --nocapture`
+/// Hours of the same: `NETRAM_SECONDS=600 cargo test --release -p netram-nbd --test all hostile:: --
+/// --ignored --nocapture`
 #[test]
 #[ignore = "as long as you like: set NETRAM_SECONDS"]
 fn a_long_run_of_random_clients() {
@@ -151,8 +152,9 @@ fn a_long_run_of_random_clients() {
     );
 }
 
-/// A client that begins honestly and goes on at random: options and requests with some fields right and some not,
-/// payloads of the wrong length, bytes flipped, cut off anywhere. A stall would be found by the patience.
+/// A client that begins honestly and goes on at random: options and requests with some fields right and some
+/// not, payloads of the wrong length, bytes flipped, cut off anywhere. A stall would be found by the
+/// patience.
 fn lie(socket: &Path, seed: u64) {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut bytes = vec![];

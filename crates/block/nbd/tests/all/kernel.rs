@@ -1,5 +1,5 @@
-//! What the Linux kernel's client sends on a socket pair, without a handshake. The kernel itself is asked in a guest, by
-//! the tests of the program.
+//! What the Linux kernel's client sends on a socket pair, without a handshake. The kernel itself is asked in
+//! a guest, by the tests of the program.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -33,8 +33,8 @@ pub enum ControlError {
     Refused(String),
 }
 
-/// Asks the process that has the volume at `place` open, and passes its progress on. `None`: nobody answers there, or he
-/// has just closed it.
+/// Asks the process that has the volume at `place` open, and passes its progress on. `None`: nobody answers
+/// there, or he has just closed it.
 pub fn ask(
     place: &VolumePaths,
     ask: &VolumeRequest,

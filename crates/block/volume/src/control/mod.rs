@@ -1,6 +1,7 @@
 //! Operating a volume that is open in another process.
 //!
-//! Whoever serves a volume listens on a Unix socket in the volume's directory, for its own user and root only:
+//! Whoever serves a volume listens on a Unix socket in the volume's directory, for its own user and root
+//! only:
 //!
 //! ```text
 //! asked:     {"ask":"scrub"}                                one line, then nothing more
@@ -8,8 +9,8 @@
 //!            {"scrubbed":{"read_bytes":…}}                  the last line; or {"refused":"why"}
 //! ```
 //!
-//! The socket belongs to whoever has the volume's lock: one that is there when the volume has just been opened is a
-//! killed process's, and is replaced.
+//! The socket belongs to whoever has the volume's lock: one that is there when the volume has just been
+//! opened is a killed process's, and is replaced.
 //!
 //! | module | does |
 //! |---|---|

@@ -134,7 +134,8 @@ pub struct LenderReport {
     pub domain: String,
     /// `down`, `connecting`, `binding`, `sealing` or `ready`.
     pub link: String,
-    /// `spare`, `joining`, `catching up` or `member`; or `the memory of`, and the address that it counts under.
+    /// `spare`, `joining`, `catching up` or `member`; or `the memory of`, and the address that it counts
+    /// under.
     pub role: String,
     /// In the durable view: recovery would ask it.
     pub member: bool,

@@ -63,9 +63,11 @@ impl std::fmt::Debug for ControlInner {
 }
 
 impl VolumeControl {
-    /// Listens in the directory of `volume`, which this process has just opened. `front` says what stands before it.
+    /// Listens in the directory of `volume`, which this process has just opened. `front` says what stands
+    /// before it.
     ///
-    /// To be dropped before the volume is closed: it holds the volume, and its socket is the next opener's to make.
+    /// To be dropped before the volume is closed: it holds the volume, and its socket is the next opener's to
+    /// make.
     pub fn start(
         volume: Arc<Volume>,
         front: impl Fn() -> Option<VolumeFrontend> + Send + Sync + 'static,
@@ -112,7 +114,8 @@ impl Drop for VolumeControl {
     }
 }
 
-/// The path that leads to `name` in `directory`, however long the directory's own is: a socket's address has 107 bytes.
+/// The path that leads to `name` in `directory`, however long the directory's own is: a socket's address has
+/// 107 bytes.
 fn through(directory: &OwnedFd, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))
 }
@@ -269,7 +272,8 @@ impl ControlInner {
         }
     }
 
-    /// Passes progress on now and then; sets `cancel` when nobody listens any more, or the volume is to be closed.
+    /// Passes progress on now and then; sets `cancel` when nobody listens any more, or the volume is to be
+    /// closed.
     fn progress_sender<'a>(
         &'a self,
         stream: &'a UnixStream,

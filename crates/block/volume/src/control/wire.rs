@@ -10,7 +10,8 @@ use super::report::VolumeReport;
 use crate::resync::ResyncOutcome;
 use crate::scrub::{ScrubFindings, TaskProgress};
 
-/// What may be asked of a process that has a volume open. A new operation begins here; [`super::server`] does it.
+/// What may be asked of a process that has a volume open. A new operation begins here; [`super::server`] does
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum VolumeRequest {

@@ -73,8 +73,8 @@ impl BlockChooser {
             }
             SourceAction::Clear => {
                 if !self.unreadable.is_empty() {
-                    // The copy has older bytes there, or none: nobody may take them for the newest. Marks made now outlive
-                    // the resync's end.
+                    // The copy has older bytes there, or none: nobody may take them for the newest. Marks
+                    // made now outlive the resync's end.
                     disk.mark_dirty(&self.unreadable).map_err(|error| text(&error))?;
                     self.unreadable.clear();
                 }
@@ -197,7 +197,8 @@ fn is_data(block: &[u8]) -> bool {
     block.iter().any(|byte| *byte != 0)
 }
 
-/// Digests of blocks from `first` on, as far as the volume goes. A block that cannot be read has one that no other has.
+/// Digests of blocks from `first` on, as far as the volume goes. A block that cannot be read has one that no
+/// other has.
 fn digests(disk: &VolumeDisk, first: u64, count: usize) -> Result<Vec<BlockDigest>, String> {
     let there = (disk.geometry().bytes / BLOCK_BYTES).saturating_sub(first);
     let count = there.min(count as u64) as usize;

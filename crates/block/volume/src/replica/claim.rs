@@ -1,7 +1,7 @@
 //! What whoever restores a volume says to the data lender that has its copy.
 //!
-//! Every session names a reign, and the copy obeys the newest. Before anything is changed there, the copy must be of the history that
-//! is to be restored: another restore may have come between.
+//! Every session names a reign, and the copy obeys the newest. Before anything is changed there, the copy
+//! must be of the history that is to be restored: another restore may have come between.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -124,8 +124,8 @@ fn describe_any(
 
 /// Begins a new reign at the data lender, over the same members. Returns what the copy is from then on.
 ///
-/// What counts is what it is once it follows nobody else: until then its old client may have sent more, or have opened a volume
-/// that had been closed. One that is closed stays so.
+/// What counts is what it is once it follows nobody else: until then its old client may have sent more, or
+/// have opened a volume that had been closed. One that is closed stays so.
 pub(super) fn claim(
     lender: &DataLenderEndpoint,
     volume: VolumeId,
@@ -170,8 +170,8 @@ impl Claimant<'_> {
         self.begin(view, view, closed).map(drop)
     }
 
-    /// Sends what `journal` has from `from` on, which members held, so that the copy needs none of them. `before` is the view in
-    /// which they are still named; `released` has their reign.
+    /// Sends what `journal` has from `from` on, which members held, so that the copy needs none of them.
+    /// `before` is the view in which they are still named; `released` has their reign.
     pub(super) fn hand_over(
         &self,
         before: &View,
@@ -209,8 +209,8 @@ impl Claimant<'_> {
         Ok(())
     }
 
-    /// Has `each` take every run of the first `blocks` blocks that are data in the copy, as of a log that has everything below
-    /// `at_least`, in the reign of `view`.
+    /// Has `each` take every run of the first `blocks` blocks that are data in the copy, as of a log that has
+    /// everything below `at_least`, in the reign of `view`.
     pub(super) fn each_data(
         &self,
         view: &View,

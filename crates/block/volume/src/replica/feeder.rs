@@ -1,7 +1,7 @@
 //! The client's thread that feeds a data lender's copy: `netram-replica`.
 //!
-//! What it does is decided by [`Source`]. It never holds anything up: it reads the log behind the disk, and writers do not
-//! know that it is there.
+//! What it does is decided by [`Source`]. It never holds anything up: it reads the log behind the disk, and
+//! writers do not know that it is there.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,8 @@ use crate::file::VolumeFile;
 /// How often the thread looks up by itself.
 const TICK: Duration = Duration::from_millis(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// What the machine is told of the data lender is said again this often: well within what it takes for silence.
+/// What the machine is told of the data lender is said again this often: well within what it takes for
+/// silence.
 const ACK_INTERVAL: Duration = Duration::from_millis(100);
 /// Frames in a row before answers are looked at.
 const FRAMES_A_TURN: usize = 32;
@@ -134,7 +135,8 @@ impl ReplicaFeeder {
         self.shared.state().status.clone()
     }
 
-    /// Has the copy made anew, where it differs; with `whole` even one that has more than this volume, or another history.
+    /// Has the copy made anew, where it differs; with `whole` even one that has more than this volume, or
+    /// another history.
     pub(crate) fn resync(&self, whole: bool) {
         self.shared.state().order = Some(whole);
         self.shared.wake();
@@ -149,7 +151,8 @@ impl ReplicaFeeder {
         let resync_deadline = deadline;
         while !state.closed && Instant::now() < deadline {
             let status = state.status.as_ref();
-            // Nobody who is away is waited for, nor a resync that takes long: both can take any time. A first attempt is.
+            // Nobody who is away is waited for, nor a resync that takes long: both can take any time. A first
+            // attempt is.
             let away = |status: &DataLenderStatus| !status.connected && status.trouble.is_some();
             let long =
                 |status: &DataLenderStatus| status.resync.is_some() && Instant::now() > resync_deadline;

@@ -1,7 +1,7 @@
 //! Blocks from the data lender's copy, for a volume that lost or lacks them.
 //!
-//! While the volume is being opened, whoever needs a block asks the data lender himself. Once the feeder runs, which has the
-//! one session that counts, he leaves the question with it and waits.
+//! While the volume is being opened, whoever needs a block asks the data lender himself. Once the feeder
+//! runs, which has the one session that counts, he leaves the question with it and waits.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 const FRAME_BYTES: usize = BLOCKS_PER_FRAME * BLOCK;
 /// How long a block is waited for.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(4);
-/// The same while the volume is being opened: nobody else is kept waiting, and without the block it may not open.
+/// The same while the volume is being opened: nobody else is kept waiting, and without the block it may not
+/// open.
 const OPENING_FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Questions that are on their way at once: fewer than a copy bears.
@@ -317,7 +318,8 @@ mod tests {
     use crate::replica::ReplicaHost;
     use crate::{BlockDevice, Volume, VolumeSettings};
 
-    /// While a volume was opened, blocks were taken from a copy of a history that had been given up: they check as well as any.
+    /// While a volume was opened, blocks were taken from a copy of a history that had been given up: they
+    /// check as well as any.
     #[test]
     fn a_volume_that_is_being_opened_takes_no_block_from_a_copy_of_another_history() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! A volume kept twice: the client's side that feeds a data lender, and the data lender's that keeps the copy.
+//! A volume kept twice: the client's side that feeds a data lender, and the data lender's that keeps the
+//! copy.
 //!
-//! What is said and when is `netram_block_machine`'s affair; what is done to the files is `netram_block`'s and the
-//! follower's of `netram_journal`. Here are the threads, the links and the directories.
+//! What is said and when is `netram_block_machine`'s affair; what is done to the files is `netram_block`'s
+//! and the follower's of `netram_journal`. Here are the threads, the links and the directories.
 //!
 //! | module | does |
 //! |---|---|

@@ -34,7 +34,8 @@ pub(super) const TICK: Duration = Duration::from_millis(100);
 const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(3);
 /// How often the time of the last contact is made durable.
 const CONTACT_INTERVAL: Duration = Duration::from_secs(30);
-/// How long the image may fail before the client is told, and goes on without: the log bridges shorter failures.
+/// How long the image may fail before the client is told, and goes on without: the log bridges shorter
+/// failures.
 const FAILING_MAX: Duration = Duration::from_secs(2);
 
 /// Stages that fit a copy's log.
@@ -55,7 +56,8 @@ pub(super) struct OpenReplica {
     /// Since when stages do not get into the image.
     failing: Option<Instant>,
     contact_stored: Instant,
-    /// When its client was last heard, if that was since the copy was opened. Whoever only claims it is no client.
+    /// When its client was last heard, if that was since the copy was opened. Whoever only claims it is no
+    /// client.
     heard_at: Option<Instant>,
 }
 
@@ -63,8 +65,9 @@ pub(super) struct OpenReplica {
 pub(super) fn run(shared: &ReplicaHostInner, post: &ReplicaMailbox) {
     let mut first = post.arrivals.recv().ok();
     while let Some(session) = first {
-        // A broken invariant of ours ends the session. The copy is closed as by a crash, which it survives, and opened anew for
-        // the next: a thread that ended here would leave the copy shut until the lender is started anew.
+        // A broken invariant of ours ends the session. The copy is closed as by a crash, which it survives,
+        // and opened anew for the next: a thread that ended here would leave the copy shut until the lender
+        // is started anew.
         let served = catch_unwind(AssertUnwindSafe(|| serve(shared, post, session)));
         if served.is_err() {
             let root = shared.root(post.volume);
@@ -276,7 +279,8 @@ impl OpenReplica {
         Ok(grown?)
     }
 
-    /// Stages must get into the image: a log that only fills up would one day take no more, and nobody would say why.
+    /// Stages must get into the image: a log that only fills up would one day take no more, and nobody would
+    /// say why.
     fn check_stages(&mut self) -> Result<(), ReplicaError> {
         if self.stages.has_ended() {
             return Err(ReplicaError::Panicked);

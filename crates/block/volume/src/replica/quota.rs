@@ -1,8 +1,9 @@
 //! What all copies of a data lender may take of its disk.
 //!
-//! Counted is what each copy was promised: its image, its checksums and its log at their full size. Images are sparse and take
-//! less until they are written. But a copy has no say in when its volume is written: a quota on what is taken now would
-//! let in more copies than the disk can ever hold, and all of them would fail together when it is full.
+//! Counted is what each copy was promised: its image, its checksums and its log at their full size. Images
+//! are sparse and take less until they are written. But a copy has no say in when its volume is written: a
+//! quota on what is taken now would let in more copies than the disk can ever hold, and all of them would
+//! fail together when it is full.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,8 @@ impl Quota {
         }
     }
 
-    /// Lets `take` make the copy at `root`, or make it larger, unless a volume of `bytes` with a log of `log_bytes` is too much.
+    /// Lets `take` make the copy at `root`, or make it larger, unless a volume of `bytes` with a log of
+    /// `log_bytes` is too much.
     pub(super) fn admit<T>(
         &self,
         root: &Path,

@@ -1,7 +1,7 @@
 //! The data lender: keeps copies of other machines' volumes in a directory, each in a directory of its own.
 //!
-//! Every copy that somebody speaks for has a thread, which opens it, and lets it go a while after its client went: then
-//! other programs of this machine can have it, to take it over.
+//! Every copy that somebody speaks for has a thread, which opens it, and lets it go a while after its client
+//! went: then other programs of this machine can have it, to take it over.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -33,9 +33,11 @@ use crate::paths::{VolumePaths, unfinished_in};
 
 /// Copies that are open at once. Each has a thread or two, and the memory of its stages.
 pub(super) const REPLICAS_OPEN_MAX: usize = 64;
-/// Sessions that wait for one copy's thread: its client's, which may have come again, and those who ask about it.
+/// Sessions that wait for one copy's thread: its client's, which may have come again, and those who ask about
+/// it.
 const ARRIVALS_MAX: usize = 4;
-/// How often a copy is scrubbed unless chosen otherwise: a second loss of the same block is unlikely within a week.
+/// How often a copy is scrubbed unless chosen otherwise: a second loss of the same block is unlikely within a
+/// week.
 const SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How long a client may say nothing: it stands still, is cut off, or its machine is gone.
@@ -178,8 +180,8 @@ impl ReplicaHost {
             // The thread takes itself out of the table before it stops looking.
             match there.arrivals.try_send(session) {
                 Ok(()) => there.wake(),
-                // Each holds one of the lender's connections, and a client whose copy is on a disk that hangs comes again and
-                // again: memory's members would find no place.
+                // Each holds one of the lender's connections, and a client whose copy is on a disk that hangs
+                // comes again and again: memory's members would find no place.
                 Err(TrySendError::Full(session)) => {
                     tracing::warn!(
                         peer = session.link.peer(),

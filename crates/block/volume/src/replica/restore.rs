@@ -1,18 +1,19 @@
 //! A volume made anew from a data lender's copy, when its own disk is lost.
 //!
-//! 1. Ask what the copy is, who claimed it, when its client was heard, and what the members hold ([`check_restore`]). A refusal ends here,
-//!    and has changed nothing anywhere (rule 18).
+//! 1. Ask what the copy is, who claimed it, when its client was heard, and what the members hold
+//!    ([`check_restore`]). A refusal ends here, and has changed nothing anywhere (rule 18).
 //! 2. *Claim* it: from here on the data lender refuses the volume's old client, should it still live.
-//! 3. Make a journal that begins where the copy's log ends, and recover it: all members must answer, with windows that
-//!    continue the copy. What they hold goes into the journal, and nobody needs them any more.
+//! 3. Make a journal that begins where the copy's log ends, and recover it: all members must answer, with
+//!    windows that continue the copy. What they hold goes into the journal, and nobody needs them any more.
 //! 4. *Hand over*: send the copy what members held beyond it. Now it is complete by itself.
-//! 5. Make a volume whose blocks are all missing, but for the copy's holes. They come from the copy when they are needed, or one after the other. It is
-//!    marked: before it first serves, the data lender must hear it.
+//! 5. Make a volume whose blocks are all missing, but for the copy's holes. They come from the copy when they
+//!    are needed, or one after the other. It is marked: before it first serves, the data lender must hear it.
 //! 6. *Release*: tell the data lender that the volume is closed, as it is, and needs no members.
 //!
-//! Then it appears under its name. A crash before 6 leaves a copy that names the members, who still hold what they had: the
-//! next attempt claims it again. After 6 the copy proves itself, as that of any closed volume, whatever becomes of this one, until
-//! that is opened: its *first word* ([`announce_first_view`]) tells the data lender that the volume is no longer closed.
+//! Then it appears under its name. A crash before 6 leaves a copy that names the members, who still hold what
+//! they had: the next attempt claims it again. After 6 the copy proves itself, as that of any closed volume,
+//! whatever becomes of this one, until that is opened: its *first word* ([`announce_first_view`]) tells the
+//! data lender that the volume is no longer closed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -87,7 +88,8 @@ pub enum RestoreError {
     /// The volume could not be made.
     #[error("{0}")]
     Create(#[from] VolumeCreateError),
-    /// The members do not suffice: asked before anything was changed, or, if they went in between, after the copy was claimed.
+    /// The members do not suffice: asked before anything was changed, or, if they went in between, after the
+    /// copy was claimed.
     #[error("{0}")]
     Journal(#[from] netram_journal::JournalOpenError),
     /// The journal could not be written.
@@ -173,8 +175,8 @@ pub fn replicas(address: &NetAddress, security: &Security) -> Result<CopyList, R
     }
 }
 
-/// Makes the volume at `root` from the copy that the data lender `from` has. `config` is how its journal's members
-/// are reached. `client_is_off`: the operator says that the volume's client does not run any more.
+/// Makes the volume at `root` from the copy that the data lender `from` has. `config` is how its journal's
+/// members are reached. `client_is_off`: the operator says that the volume's client does not run any more.
 pub fn restore(
     root: &Path,
     from: &DataLenderEndpoint,
@@ -232,8 +234,9 @@ pub fn restore(
     }
 }
 
-/// A restored volume is about to serve for the first time, in the reign of `view`: the data lender, to which it is closed, must know
-/// before. Otherwise, were it lost unheard, the copy would pass for all that there was.
+/// A restored volume is about to serve for the first time, in the reign of `view`: the data lender, to which
+/// it is closed, must know before. Otherwise, were it lost unheard, the copy would pass for all that there
+/// was.
 pub(crate) fn announce_first_view(
     lender: &DataLenderEndpoint,
     follow: &FollowRequest,
@@ -243,8 +246,8 @@ pub(crate) fn announce_first_view(
     retry(|| claimant.keep(view, false))
 }
 
-/// An answer that is lost does not tell whether the view is kept, and keeping it again changes nothing: so it is said until it
-/// is answered, or refused.
+/// An answer that is lost does not tell whether the view is kept, and keeping it again changes nothing: so it
+/// is said until it is answered, or refused.
 fn retry(mut say: impl FnMut() -> Result<(), RestoreError>) -> Result<(), RestoreError> {
     let mut attempts = 1;
     loop {
@@ -286,7 +289,8 @@ fn recover(
     let released = journal.newest_view();
     let from = description.end.lsn;
     if journal.state().stable > from {
-        // In the same reign, and with the members that the copy has known: they are needed until it has everything.
+        // In the same reign, and with the members that the copy has known: they are needed until it has
+        // everything.
         let before = View {
             version: released.version - 1,
             epoch: released.epoch,

@@ -1,5 +1,5 @@
-//! What a restore, a take-over and an opening ask before they change anything (rule 18): what the data lender's copy is, who claimed it, when its
-//! client was heard, and what the members hold.
+//! What a restore, a take-over and an opening ask before they change anything (rule 18): what the data
+//! lender's copy is, who claimed it, when its client was heard, and what the members hold.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,11 +12,13 @@ use netram_proto::journal::{ClaimNote, View};
 use super::claim;
 use super::restore::{DataLenderEndpoint, RestoreError};
 
-/// A client that was heard less than this ago may be running: it pings twice a second, and one that is restarted is back within seconds.
+/// A client that was heard less than this ago may be running: it pings twice a second, and one that is
+/// restarted is back within seconds.
 pub const CLIENT_ALIVE_WINDOW: Duration = Duration::from_secs(10);
 /// How long the data lender may take to say what its copy is: it may have to open it first.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an opening waits for the data lender's word. Without it the volume opens, as it does while the data lender is away.
+/// How long an opening waits for the data lender's word. Without it the volume opens, as it does while the
+/// data lender is away.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a restore would come to.
@@ -102,7 +104,8 @@ pub(crate) fn now_seconds() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Asks what restoring `volume` at `root` would come to. `client_is_off`: the operator says that the volume's client does not run any more.
+/// Asks what restoring `volume` at `root` would come to. `client_is_off`: the operator says that the volume's
+/// client does not run any more.
 pub fn check_restore(
     root: &Path,
     from: &DataLenderEndpoint,
@@ -166,8 +169,8 @@ fn copy_facts(description: &ReplicaDescription) -> CopyFacts {
     }
 }
 
-/// Whether the volume's client may be running. One that has closed the volume said so, and one whose copy somebody has claimed since is
-/// refused there already.
+/// Whether the volume's client may be running. One that has closed the volume said so, and one whose copy
+/// somebody has claimed since is refused there already.
 fn may_live(copy: &CopyFacts) -> bool {
     copy.heard < CLIENT_ALIVE_WINDOW && !copy.closed && copy.claim.served
 }

@@ -1,8 +1,9 @@
 //! A copy's own scrub: all of it once in an interval, a little at a time.
 //!
-//! What it finds its client is told as of any damaged block, and sends again. So it goes on only while the client is there
-//! and the copy whole; a copy whose client is away for longer is scrubbed when he is back. How far it is, and what it found,
-//! stands in a file of the copy, so that a lender that is started anew goes on where it was.
+//! What it finds its client is told as of any damaged block, and sends again. So it goes on only while the
+//! client is there and the copy whole; a copy whose client is away for longer is scrubbed when he is back.
+//! How far it is, and what it found, stands in a file of the copy, so that a lender that is started anew goes
+//! on where it was.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,14 +18,16 @@ use serde::{Deserialize, Serialize};
 use super::open_replica::ReplicaDisk;
 use super::replica_host::lock;
 
-/// Bytes that are read at once, in the thread that answers the client: a slow disk needs some 15 ms for them, and no write waits
-/// for that.
+/// Bytes that are read at once, in the thread that answers the client: a slow disk needs some 15 ms for them,
+/// and no write waits for that.
 const PART_BYTES: u64 = 1 << 20;
-/// How long after one part the next may be read, by any copy of this lender: 10 MiB a second are a tenth of what a slow disk gives.
+/// How long after one part the next may be read, by any copy of this lender: 10 MiB a second are a tenth of
+/// what a slow disk gives.
 const PART_INTERVAL: Duration = Duration::from_millis(100);
 /// Parts after which the file says how far it is: what a killed lender does again.
 const PARTS_A_STORE: u64 = 64;
-/// Blocks that are remembered until they are mended. The rest are told all the same, and not counted as mended.
+/// Blocks that are remembered until they are mended. The rest are told all the same, and not counted as
+/// mended.
 const DAMAGED_MAX: usize = 1024;
 
 /// When the copies of one lender are scrubbed.
@@ -85,7 +88,8 @@ pub(super) struct ReplicaScrub {
 }
 
 impl ReplicaScrub {
-    /// Goes on where the file says. One that makes no sense counts as none: it decides only when the next scrub is.
+    /// Goes on where the file says. One that makes no sense counts as none: it decides only when the next
+    /// scrub is.
     pub(super) fn open(root: &Path) -> ReplicaScrub {
         let path = scrub_file(root);
         let record = read(&path);
@@ -152,9 +156,9 @@ impl ReplicaScrub {
         self.store();
     }
 
-    /// The client has sent again what it was told of: looks which of the blocks are right now. What is not stays to be found by
-    /// the next scrub, for the client cannot read it either. Returns other blocks that were found damaged meanwhile, which the
-    /// client is to be told of.
+    /// The client has sent again what it was told of: looks which of the blocks are right now. What is not
+    /// stays to be found by the next scrub, for the client cannot read it either. Returns other blocks that
+    /// were found damaged meanwhile, which the client is to be told of.
     pub(super) fn look_again(&mut self, disk: &ReplicaDisk) -> Result<Vec<u64>, DeviceError> {
         if self.found.is_empty() {
             return Ok(Vec::new());

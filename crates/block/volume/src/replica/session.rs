@@ -103,8 +103,8 @@ impl ReplicaSession {
         let _ = self.wire.send(&ReplicaMessage::bare(error.refusal()));
     }
 
-    /// Takes what has arrived, does it, answers, and waits for more, `longest` at most. A client that has said
-    /// nothing for `silence` is gone.
+    /// Takes what has arrived, does it, answers, and waits for more, `longest` at most. A client that has
+    /// said nothing for `silence` is gone.
     pub(super) fn turn(
         &mut self,
         host: &mut OpenReplica,
@@ -245,7 +245,8 @@ impl ReplicaSession {
         }
     }
 
-    /// A size that no volume has is the client's mistake, one for which there is no room, its misfortune; the rest is the disk's.
+    /// A size that no volume has is the client's mistake, one for which there is no room, its misfortune; the
+    /// rest is the disk's.
     fn grow(&mut self, host: &OpenReplica, bytes: u64) -> Result<(), ReplicaSessionEnd> {
         let error = match host.grow(bytes) {
             Ok(()) => return Ok(()),
@@ -280,7 +281,8 @@ impl ReplicaSession {
         Ok(self.wire.queue(&answer)?)
     }
 
-    /// What a client asks of blocks that the volume does not have is the client's mistake; the rest is the disk's.
+    /// What a client asks of blocks that the volume does not have is the client's mistake; the rest is the
+    /// disk's.
     fn put<T>(&mut self, done: Result<T, DeviceError>) -> Result<T, ReplicaSessionEnd> {
         match done {
             Ok(done) => Ok(done),
@@ -334,7 +336,8 @@ fn answer_fetch(host: &OpenReplica, asked: &FrameHeader, first: u64, count: usiz
     }
 }
 
-/// Which of the blocks are data, if the volume is far enough to tell. Whoever asks is about to restore it, and asks again.
+/// Which of the blocks are data, if the volume is far enough to tell. Whoever asks is about to restore it,
+/// and asks again.
 fn answer_map(host: &OpenReplica, asked: &FrameHeader, first: u64, count: usize) -> ReplicaMessage {
     match host.disk.data_map(first, asked.stable, count) {
         Ok(map) => ReplicaMessage::fetched_map(asked, map),

@@ -12,8 +12,8 @@ use super::open_replica::{ReplicaDisk, TICK};
 /// How long the thread waits after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The thread, from outside. Dropping it ends the thread, however the copy's own came to its end: a thread left behind would
-/// keep the copy's files locked.
+/// The thread, from outside. Dropping it ends the thread, however the copy's own came to its end: a thread
+/// left behind would keep the copy's files locked.
 pub(super) struct StageThread {
     disk: Arc<ReplicaDisk>,
     thread: Option<JoinHandle<()>>,

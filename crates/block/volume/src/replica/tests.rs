@@ -43,8 +43,8 @@ fn lender(directory: &Path, keeper: &Arc<ReplicaHost>) -> Lender {
     Lender::start_with(config, Some(Arc::clone(keeper) as _)).unwrap()
 }
 
-/// The thread was gone and its place in the table was not: whoever spoke for the copy was silently dropped, until the lender
-/// was started anew.
+/// The thread was gone and its place in the table was not: whoever spoke for the copy was silently dropped,
+/// until the lender was started anew.
 #[test]
 fn a_copy_whose_thread_panicked_is_opened_anew_for_the_next_session() {
     let place = tempfile::tempdir().unwrap();
@@ -74,8 +74,8 @@ fn a_copy_whose_thread_panicked_is_opened_anew_for_the_next_session() {
     keeper.stop();
 }
 
-/// A data lender that was killed while it made a copy counted what was left as another copy: with a quota it then refused that
-/// volume for good.
+/// A data lender that was killed while it made a copy counted what was left as another copy: with a quota it
+/// then refused that volume for good.
 #[test]
 fn what_is_left_of_a_copy_that_was_being_made_takes_no_room() {
     let place = tempfile::tempdir().unwrap();

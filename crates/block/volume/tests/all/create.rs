@@ -33,8 +33,8 @@ fn maker() {
     }
 }
 
-/// A crash before the superblock was written left a directory that was no volume, could not be made again and could
-/// not be removed.
+/// A crash before the superblock was written left a directory that was no volume, could not be made again and
+/// could not be removed.
 #[test]
 fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
     for round in 0..ROUNDS {

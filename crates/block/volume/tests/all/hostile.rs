@@ -1,5 +1,5 @@
-//! Data sessions that misbehave cost themselves their session: no thread panics, nothing grows, and the copy is right, or its
-//! client makes it right.
+//! Data sessions that misbehave cost themselves their session: no thread panics, nothing grows, and the copy
+//! is right, or its client makes it right.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

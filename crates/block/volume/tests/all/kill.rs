@@ -76,8 +76,8 @@ fn newest(volume: &Volume) -> Vec<u64> {
     bytes.chunks_exact(512).map(sector).collect()
 }
 
-/// Lets the writer complete `completions` writes, or as many as there is time for, and kills it. Notes what each sector must
-/// have at least; returns how long the writer lived.
+/// Lets the writer complete `completions` writes, or as many as there is time for, and kills it. Notes what
+/// each sector must have at least; returns how long the writer lived.
 fn run_and_kill(path: &Path, completions: u64, held: &mut [u64]) -> Duration {
     let began = Instant::now();
     let mut writer = Command::new(std::env::current_exe().unwrap())
@@ -161,7 +161,8 @@ fn every_completed_write_is_there(with_lender: bool) {
     for round in 0..ROUNDS {
         let lived = run_and_kill(&path, 20 + random.below(300), &mut held);
         let (volume, recovered) = Volume::open_with(&path, &settings(&path)).unwrap();
-        // A stage that ended by its age is replayed with other boundaries, and its bases may be taken as found.
+        // A stage that ended by its age is replayed with other boundaries, and its bases may be taken as
+        // found.
         if lived < YOUNG {
             assert_eq!(recovered.disk.unverified, 0, "only the process died");
         }

@@ -1,5 +1,6 @@
-//! Prove, then fence (rule 18): what is refused has changed nothing, a volume whose client lives is left alone, the operator may say which
-//! directory is the newest, and of any two commands, the first of which is killed, one leads to a volume that has everything.
+//! Prove, then fence (rule 18): what is refused has changed nothing, a volume whose client lives is left
+//! alone, the operator may say which directory is the newest, and of any two commands, the first of which is
+//! killed, one leads to a volume that has everything.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
@@ -191,7 +192,8 @@ fn a_restore_that_is_forced_on_a_live_client_leaves_one_that_serves() {
     assert!(matches!(word, VolumeOpenError::NotNewest { .. }), "{word}");
 }
 
-/// The refused restore had claimed the copy and sealed the other lenders: the healthy original was called an old copy.
+/// The refused restore had claimed the copy and sealed the other lenders: the healthy original was called an
+/// old copy.
 #[test]
 fn a_refused_restore_leaves_the_original_as_it_was() {
     let place = in_memory();
@@ -211,7 +213,8 @@ fn a_refused_restore_leaves_the_original_as_it_was() {
     check(&open(directory, "volume", false).unwrap(), done);
 }
 
-/// The original's refused attempts had sealed a lender; the restore then took it for one that went on without its data lender.
+/// The original's refused attempts had sealed a lender; the restore then took it for one that went on without
+/// its data lender.
 #[test]
 fn a_refused_opening_leaves_the_restore_as_it_was() {
     let place = in_memory();
@@ -232,7 +235,8 @@ fn a_refused_opening_leaves_the_restore_as_it_was() {
     assert_eq!(fences(directory, &member, id), before);
     let in_service = restore_to(directory, "restored", id, true, || Ok(()));
     if let Err(RestoreError::Journal(error)) = &in_service {
-        // A busy machine may have put the data lender out of service: then the members dropped what only the client's disk has.
+        // A busy machine may have put the data lender out of service: then the members dropped what only the
+        // client's disk has.
         assert!(is_missing(error), "{error}");
         return check(&open(directory, "volume", false).unwrap(), done);
     }
@@ -261,7 +265,8 @@ fn a_takeover_is_refused_while_its_client_may_live_and_changes_nothing_when_memb
     check(&open(directory, "volume", false).unwrap(), done);
 }
 
-/// There was no way to tell the truth: everything was complete on the client's disk, and both ways were refused.
+/// There was no way to tell the truth: everything was complete on the client's disk, and both ways were
+/// refused.
 #[test]
 fn the_newest_directory_opens_above_a_restore_that_never_served() {
     let place = in_memory();
@@ -371,7 +376,8 @@ impl KilledVolume {
         self.place.path()
     }
 
-    /// Types `first`, kills it after a while, and then types `second`: afterwards some way leads to the volume, with everything.
+    /// Types `first`, kills it after a while, and then types `second`: afterwards some way leads to the
+    /// volume, with everything.
     fn play(&self, first: &str, second: &str, after: Duration) {
         copy(self.kept.path(), self.directory());
         let member = serve(self.directory(), "member.sock", None);

@@ -1,5 +1,5 @@
-//! A volume kept twice, by a data lender in this process: following, its absence, repairs, both ways to go on without the
-//! client's disk.
+//! A volume kept twice, by a data lender in this process: following, its absence, repairs, both ways to go on
+//! without the client's disk.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! A client that is killed and loses its disk, restored from its data lender: twice in a row, with a data lender that goes in
-//! the middle of it, by taking over its copy, and by attempts that are killed at every step.
+//! A client that is killed and loses its disk, restored from its data lender: twice in a row, with a data
+//! lender that goes in the middle of it, by taking over its copy, and by attempts that are killed at every
+//! step.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ const JOURNAL_BYTES: u64 = 4 << 20;
 /// How long anything may take that is not itself under test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Writes a volume, waits until its data lender has all of it, and says so; then writes on, and says each write that is complete.
+/// Writes a volume, waits until its data lender has all of it, and says so; then writes on, and says each
+/// write that is complete.
 #[test]
 #[ignore = "the process that the other tests kill"]
 fn writer() {
@@ -167,8 +169,8 @@ pub(crate) fn killed(directory: &Path) -> VolumeId {
     killed_after(directory, 0).0
 }
 
-/// The same, if no write was said to be complete; otherwise after so many, of which a member may hold what the data lender has
-/// not. Returns how many were.
+/// The same, if no write was said to be complete; otherwise after so many, of which a member may hold what
+/// the data lender has not. Returns how many were.
 pub(crate) fn killed_after(directory: &Path, writes: u64) -> (VolumeId, u64) {
     let id = Volume::create(&directory.join("volume"), BYTES, JOURNAL_BYTES).unwrap();
     let mut writer = spawn(directory, "restore::writer", "");
@@ -205,8 +207,9 @@ struct LostVolume {
 }
 
 impl LostVolume {
-    /// A member holds what the data lender has not, and nothing that it has is missing there. A busy machine may just have put the data
-    /// lender out of service, and what follows would rightly be refused: then once more, elsewhere.
+    /// A member holds what the data lender has not, and nothing that it has is missing there. A busy machine
+    /// may just have put the data lender out of service, and what follows would rightly be refused: then once
+    /// more, elsewhere.
     fn new() -> LostVolume {
         for attempt in 0..50 {
             let place = tempfile::tempdir().unwrap();
@@ -245,8 +248,8 @@ impl LostVolume {
         self.place.path()
     }
 
-    /// Runs `test` again and again, each time for a little longer before it is killed, until there is a volume or it has ended
-    /// well. Returns how many were killed.
+    /// Runs `test` again and again, each time for a little longer before it is killed, until there is a
+    /// volume or it has ended well. Returns how many were killed.
     fn insist(&self, test: &str) -> u32 {
         for round in 0.. {
             if self.directory().join("volume").exists() {
@@ -331,8 +334,8 @@ fn check(volume: &Volume) {
     }
 }
 
-/// The copy named the old members until it heard the restored volume. What they held before the first loss then passed for
-/// all that there was when the second volume was lost unheard.
+/// The copy named the old members until it heard the restored volume. What they held before the first loss
+/// then passed for all that there was when the second volume was lost unheard.
 #[test]
 fn a_restored_volume_that_served_and_was_lost_is_not_restored_as_if_it_had_written_nothing() {
     let place = tempfile::tempdir().unwrap();
@@ -378,8 +381,8 @@ fn a_restored_volume_that_served_and_was_lost_is_not_restored_as_if_it_had_writt
     check(&volume);
 }
 
-/// Between the release and the name the copy named no members, and proved nothing without them: accepting loss then lost what
-/// they had held beyond it.
+/// Between the release and the name the copy named no members, and proved nothing without them: accepting
+/// loss then lost what they had held beyond it.
 #[test]
 fn a_restore_that_is_cut_off_before_the_volume_has_its_name_is_repeated_without_loss() {
     let mut lost = LostVolume::new();
@@ -484,8 +487,8 @@ fn a_restore_whose_data_lender_keeps_no_release_makes_nothing_and_may_be_tried_a
     }
 }
 
-/// The client had given up what was in its own image; a copy's log that kept as much had no room for what members held
-/// beyond it, and the takeover was refused as of a damaged log.
+/// The client had given up what was in its own image; a copy's log that kept as much had no room for what
+/// members held beyond it, and the takeover was refused as of a damaged log.
 #[test]
 fn a_copy_that_is_taken_over_has_all_of_its_log_free_for_what_members_hold() {
     let place = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A data lender's link that carries nothing any more, though neither end is told: the other machine has lost its power, or
-//! a firewall its memory. Each side notices by itself, and the link is made again.
+//! A data lender's link that carries nothing any more, though neither end is told: the other machine has lost
+//! its power, or a firewall its memory. Each side notices by itself, and the link is made again.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -51,7 +51,8 @@ struct RelayedConnection {
     left: Arc<AtomicBool>,
 }
 
-/// Carries bytes between a client and its data lender until it loses them. Nobody is told of anything on a line that loses.
+/// Carries bytes between a client and its data lender until it loses them. Nobody is told of anything on a
+/// line that loses.
 struct Relay {
     lines: Mutex<Vec<RelayedConnection>>,
     /// Nobody gets through at all.

@@ -53,8 +53,8 @@ fn a_volume_whose_journal_has_more_than_its_image_is_seen_not_to_be_closed() {
     assert!(!Volume::inspect(&path).unwrap().unapplied);
 }
 
-/// A volume's directory names nothing outside: a copy has its own journal, image and checksums. A closed volume's journal has
-/// nothing for the image, so none of its files can be older than another.
+/// A volume's directory names nothing outside: a copy has its own journal, image and checksums. A closed
+/// volume's journal has nothing for the image, so none of its files can be older than another.
 #[test]
 fn a_copied_volume_changes_nothing_of_its_original() {
     let (directory, path) = place();

@@ -61,7 +61,8 @@ pub struct MountDirectory {
     journal_size: Option<SizeArg>,
     #[command(flatten)]
     lenders: LenderArgs,
-    /// What a sync waits for: remote (as many lenders as the rule wants, or the disk), disk or both [default: remote]
+    /// What a sync waits for: remote (as many lenders as the rule wants, or the disk), disk or both [default:
+    /// remote]
     #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk", "both"])]
     sync: Option<String>,
     /// Everything is brought to the disk once in so long; sooner when the journal is half full [default: 5s]
@@ -70,7 +71,8 @@ pub struct MountDirectory {
     /// Threads that answer the kernel: 1 to 64 [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Option<u8>,
-    /// Let the kernel read files by itself that nobody has open to write. Whoever opens one of them to write meanwhile cannot map it
+    /// Let the kernel read files by itself that nobody has open to write. Whoever opens one of them to write
+    /// meanwhile cannot map it
     #[arg(long)]
     passthrough: bool,
     /// Go on although acknowledged writes may be missing
@@ -256,7 +258,8 @@ fn report_unrecorded(dir: &Path, again: &netram_mount::DirectoryRecovery) {
     }
 }
 
-/// Says why syncs wait for the disk, where there are lenders and none counts: nothing else is to be seen of it, but that it is slow.
+/// Says why syncs wait for the disk, where there are lenders and none counts: nothing else is to be seen of
+/// it, but that it is slow.
 fn report_waiting(mount: &netram_mount::Mount) {
     let journal = mount.journal();
     if journal.status().writer.lenders.is_empty() {

@@ -1,4 +1,5 @@
-//! `netram mount DIR --on VOLUME`: the volume attached, its file system mounted; unmounted and detached in the end.
+//! `netram mount DIR --on VOLUME`: the volume attached, its file system mounted; unmounted and detached in
+//! the end.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,7 +33,8 @@ pub(super) fn is_volume(on: &Path) -> bool {
 }
 
 impl VolumeMount {
-    /// Attaches `volume`, unless it is attached, and mounts what is on it at `dir`; makes a file system on it before if `format` says so.
+    /// Attaches `volume`, unless it is attached, and mounts what is on it at `dir`; makes a file system on it
+    /// before if `format` says so.
     pub(super) fn begin(dir: &Path, volume: &Path, format: Option<&str>) -> Result<VolumeMount> {
         let canonical = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
         let (dir, volume) = (canonical(dir)?, canonical(volume)?);
@@ -117,7 +119,8 @@ impl VolumeMount {
         &self.record.device
     }
 
-    /// Waits until somebody has unmounted it, or unmounts it when a signal says so; then the volume is detached.
+    /// Waits until somebody has unmounted it, or unmounts it when a signal says so; then the volume is
+    /// detached.
     pub(super) fn wait(self, mut signals: Signals) -> Result<()> {
         let device = self.record.device.display().to_string();
         while source_of(&self.dir).is_some_and(|source| source == device) {
@@ -136,7 +139,8 @@ impl VolumeMount {
     }
 }
 
-/// Unmounts a volume's file system; whoever has it mounted detaches the volume, and if nobody does, this. `false`: no volume of netram is there.
+/// Unmounts a volume's file system; whoever has it mounted detaches the volume, and if nobody does, this.
+/// `false`: no volume of netram is there.
 pub(super) fn unmount(dir: &Path, patience: Duration) -> Result<bool> {
     // What netram mounts of a journal has no device.
     let Some(source) = source_of(dir).filter(|source| source.starts_with("/dev/")) else {

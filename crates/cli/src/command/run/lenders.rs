@@ -11,7 +11,8 @@ use crate::output;
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Waits until all lenders have taken a deposit, or time is up. One is enough, and none if there is a spill file: others may come later.
+/// Waits until all lenders have taken a deposit, or time is up. One is enough, and none if there is a spill
+/// file: others may come later.
 pub(super) fn wait_for_deposits(config: RemotePagesConfig) -> Result<()> {
     let (lenders, spills) = (config.lenders.clone(), config.spill.is_some());
     let depot = RemotePages::open(RemotePagesConfig {

@@ -61,7 +61,8 @@ pub struct RunProgram {
     /// In how many places a page is to be: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: u8,
-    /// A directory on a local disk for a file without a name: the second copy where there is one lender, the only one where there is none
+    /// A directory on a local disk for a file without a name: the second copy where there is one lender, the
+    /// only one where there is none
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
     /// The most bytes of that file; without this, what the disk has

@@ -1,4 +1,5 @@
-//! `netram give-back`: waits for the end of a program under `netram run`, and gives back what it has left at lenders.
+//! `netram give-back`: waits for the end of a program under `netram run`, and gives back what it has left at
+//! lenders.
 
 use std::io::{self, Read};
 use std::process::ExitCode;

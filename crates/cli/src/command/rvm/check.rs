@@ -157,7 +157,8 @@ impl LogFindings {
     }
 
     fn check_segments(&mut self, look: &LogInspection, table: &TableView, named: &[u32]) {
-        // Damage of the log itself has been told; without all of the log nobody can say what a heap looks like.
+        // Damage of the log itself has been told; without all of the log nobody can say what a heap looks
+        // like.
         let overlays = match look.overlays(&mut |_| true) {
             Ok((overlays, verdict)) => verdict.damage.is_empty().then_some(overlays),
             Err(_) => None,

@@ -7,7 +7,8 @@ use netram_rvm::SegmentView;
 use super::overlay::LogOverlay;
 use crate::output;
 
-/// A heap begins in a segment's first page, or in its second, behind the page of the original's segment loader.
+/// A heap begins in a segment's first page, or in its second, behind the page of the original's segment
+/// loader.
 const HEAP_OFFSETS: [u64; 2] = [0, 4096];
 /// Bytes that are read to see whether there is a heap.
 const FRONT_BYTES: u64 = 4096;
@@ -49,7 +50,8 @@ pub(super) fn heap_in(segment: &SegmentView, overlay: Option<&LogOverlay>) -> Re
         if !netram_heap::is_heap(&front) {
             continue;
         }
-        // A heap is longer than its front, which tells how long if it is whole. The segment may be longer still.
+        // A heap is longer than its front, which tells how long if it is whole. The segment may be longer
+        // still.
         let length = match netram_heap::inspect(&front) {
             Err(HeapOpenError::Short { needed, .. }) => needed,
             _ => front.len() as u64,

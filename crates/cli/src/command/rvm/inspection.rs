@@ -1,5 +1,5 @@
-//! Looking at a home from outside: its log, its segments, and the bytes that are committed. Nothing is changed, nothing
-//! is locked for longer than a look takes, and no lender is asked.
+//! Looking at a home from outside: its log, its segments, and the bytes that are committed. Nothing is
+//! changed, nothing is locked for longer than a look takes, and no lender is asked.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -92,8 +92,8 @@ impl LogInspection {
         })
     }
 
-    /// Passes every transaction of the local log to `each`, oldest first, until it says `false`. A record that is none
-    /// ends it with an error. Whether these were all is in the answer.
+    /// Passes every transaction of the local log to `each`, oldest first, until it says `false`. A record
+    /// that is none ends it with an error. Whether these were all is in the answer.
     pub fn transactions(
         &self,
         each: &mut dyn FnMut(LoggedTransaction<'_>) -> Result<bool>,

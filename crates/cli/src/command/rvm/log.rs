@@ -74,7 +74,8 @@ struct ShownRange {
 enum OldValue {
     /// The log has it.
     Logged(Vec<u8>),
-    /// At least some of it is only in the segment's file, where an interrupted truncation may have put later bytes.
+    /// At least some of it is only in the segment's file, where an interrupted truncation may have put later
+    /// bytes.
     FromFile(Vec<u8>),
     /// The segment's file cannot be read.
     Unknown,

@@ -1,5 +1,5 @@
-//! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a directory; what they share
-//! is in [`look`], [`overlay`], [`verdict`] and [`heaps`].
+//! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a directory;
+//! what they share is in [`look`], [`overlay`], [`verdict`] and [`heaps`].
 
 mod apply;
 pub mod check;

@@ -60,7 +60,8 @@ impl ShowLog {
             let notes = Vec::new();
             (BTreeMap::new(), LogVerdict { damage, notes })
         });
-        // Without all of the log nobody can say what a heap looks like. A file that cannot be read is told as such.
+        // Without all of the log nobody can say what a heap looks like. A file that cannot be read is told as
+        // such.
         let heap = |view: &SegmentView| match verdict.damage.is_empty() {
             true => heap_in(view, overlays.get(&view.number)).ok().flatten(),
             false => None,

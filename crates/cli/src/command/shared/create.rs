@@ -34,13 +34,15 @@ pub struct CreateRegion {
     /// Bytes of the region, a multiple of 4096
     #[arg(long, value_name = "SIZE")]
     size: SizeArg,
-    /// Bytes of each lock's span; the locks are called 0, 1, 2 and so on. Without it, and without a list: one lock
+    /// Bytes of each lock's span; the locks are called 0, 1, 2 and so on. Without it, and without a list: one
+    /// lock
     #[arg(long, value_name = "SIZE", conflicts_with = "spans")]
     span_size: Option<SizeArg>,
     /// A list of the spans
     #[arg(long, value_name = "FILE")]
     spans: Option<PathBuf>,
-    /// The address that all nodes map the region at, for pointers in it: 0x500000000000. Otherwise each where it likes
+    /// The address that all nodes map the region at, for pointers in it: 0x500000000000. Otherwise each where
+    /// it likes
     #[arg(long, value_name = "ADDRESS", value_parser = number)]
     address: Option<u64>,
     /// Bytes of the server's log: what may be merged before the region's file has it

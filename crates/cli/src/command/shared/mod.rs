@@ -1,5 +1,5 @@
-//! `netram shared`: regions that several machines have in their memory. A file a subcommand; what is read of a region's
-//! directory without opening it is in [`look`].
+//! `netram shared`: regions that several machines have in their memory. A file a subcommand; what is read of
+//! a region's directory without opening it is in [`look`].
 
 mod accept_loss;
 mod create;

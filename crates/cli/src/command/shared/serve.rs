@@ -42,13 +42,16 @@ pub struct ServeRegion {
     /// How long a node may be silent before its locks are given on: 200ms to 10m [default: 2s]
     #[arg(long, value_name = "TIME")]
     lease: Option<DurationArg>,
-    /// Bytes of records that are kept for nodes that are behind, at least the server's window; who is behind all of them gets the region anew
+    /// Bytes of records that are kept for nodes that are behind, at least the server's window; who is behind
+    /// all of them gets the region anew
     #[arg(long, value_name = "SIZE", default_value_t = SizeArg(RECENT_BYTES_DEFAULT as u64))]
     recent: SizeArg,
-    /// Where nodes multicast what they commit to each other: 239.1.2.3:7441, or 239.1.2.3:7441%eth1; without it they use links
+    /// Where nodes multicast what they commit to each other: 239.1.2.3:7441, or 239.1.2.3:7441%eth1; without
+    /// it they use links
     #[arg(long, value_name = "GROUP")]
     multicast: Option<MulticastGroup>,
-    /// What the thread that serves does while nothing arrives: spin (dedicated cores only), yield:MICROSECONDS, block
+    /// What the thread that serves does while nothing arrives: spin (dedicated cores only),
+    /// yield:MICROSECONDS, block
     #[arg(long, value_name = "POLICY", default_value_t = WaitPolicy::default(), env = "NETRAM_WAIT")]
     wait: WaitPolicy,
     /// End when the process that started this one ends

@@ -58,18 +58,20 @@ pub struct AttachVolume {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// How the kernel reaches the volume: `ublk`, `nbd`, its own client, or `fuse`, a file with a loop device on it.
-    /// By default the first of them whose driver is loaded
+    /// How the kernel reaches the volume: `ublk`, `nbd`, its own client, or `fuse`, a file with a loop device
+    /// on it. By default the first of them whose driver is loaded
     #[arg(long, value_name = "WAY", value_parser = attach_methods())]
     way: Option<AttachMethod>,
-    /// How many servers that died are replaced within ten minutes; with 0 the device gives errors when the first has
+    /// How many servers that died are replaced within ten minutes; with 0 the device gives errors when the
+    /// first has
     #[arg(long, value_name = "COUNT", default_value = "8")]
     restarts: u8,
-    /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m; without it as the settings say
+    /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m; without it as the
+    /// settings say
     #[arg(long, value_name = "TIME")]
     patience: Option<DurationArg>,
-    /// How long a server may say nothing before it is killed as one that hangs; 0s: for ever. One that waits for its disk
-    /// or for lenders does not hang
+    /// How long a server may say nothing before it is killed as one that hangs; 0s: for ever. One that waits
+    /// for its disk or for lenders does not hang
     #[arg(long, value_name = "TIME", default_value = "30s")]
     hung_after: DurationArg,
     /// Stay in the foreground, as systemd wants it. SIGTERM detaches as soon as the device is not in use
@@ -213,8 +215,8 @@ impl AttachVolume {
     }
 }
 
-/// Waits until a supervisor in the background is ready, and shows what it logs meanwhile: it may wait for lenders. `false`: it
-/// ended before.
+/// Waits until a supervisor in the background is ready, and shows what it logs meanwhile: it may wait for
+/// lenders. `false`: it ended before.
 fn wait_for(output: ChildStdout, log: &Path, mut from: u64) -> Result<bool> {
     let (tell, told) = channel();
     // It ends with the supervisor's output, if not before.
@@ -246,8 +248,8 @@ fn wait_for(output: ChildStdout, log: &Path, mut from: u64) -> Result<bool> {
     }
 }
 
-/// What a supervisor left behind when it was killed. As long as its server lives the record stays: were that killed too,
-/// nothing else would tell which device is to fail.
+/// What a supervisor left behind when it was killed. As long as its server lives the record stays: were that
+/// killed too, nothing else would tell which device is to fail.
 fn remark_stale(stale: &AttachRecord, volume: &Path) -> Result<()> {
     let deadline = Instant::now() + SERVER_END_TIMEOUT;
     while stale.server.is_alive() && Instant::now() < deadline {

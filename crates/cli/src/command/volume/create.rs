@@ -43,10 +43,12 @@ pub struct CreateVolume {
     /// The key of its data sessions, if it has one (`netram lend --data-key-file`); otherwise the cluster key
     #[arg(long, value_name = "FILE", requires = "data_lender")]
     data_lender_key_file: Option<PathBuf>,
-    /// Send writes once for all lenders, to this multicast group: 239.1.2.3:7421%eth1. Every lender must listen to it
+    /// Send writes once for all lenders, to this multicast group: 239.1.2.3:7421%eth1. Every lender must
+    /// listen to it
     #[arg(long, value_name = "GROUP")]
     multicast: Option<MulticastGroup>,
-    /// Bytes of a datagram to the group, 548 to 61512. Otherwise 1400 on an Ethernet, or what the interface carries
+    /// Bytes of a datagram to the group, 548 to 61512. Otherwise 1400 on an Ethernet, or what the interface
+    /// carries
     #[arg(long, value_name = "BYTES", requires = "multicast")]
     datagram: Option<u16>,
     /// How many networks datagrams may pass through, their own included

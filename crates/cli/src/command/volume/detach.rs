@@ -33,7 +33,8 @@ pub struct DetachVolume {
     /// How long to wait for the volume to close
     #[arg(long, value_name = "TIME", default_value = "5m")]
     timeout: DurationArg,
-    /// Kill what serves it, whatever happens to whoever uses it: as a crash, it loses nothing that was flushed
+    /// Kill what serves it, whatever happens to whoever uses it: as a crash, it loses nothing that was
+    /// flushed
     #[arg(long)]
     force: bool,
     /// Print JSON

@@ -1,4 +1,5 @@
-//! Looking after what is attached: a server that dies or hangs is replaced, and the device let go when that is asked for.
+//! Looking after what is attached: a server that dies or hangs is replaced, and the device let go when that
+//! is asked for.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
@@ -16,8 +17,9 @@ use crate::notify::notify;
 
 /// The program that runs. Not `current_exe`: an upgraded program has another file there.
 pub(super) const SELF: &str = "/proc/self/exe";
-/// What the server is called in the list of processes. Those of root that begin so are left alive when a machine stops and
-/// systemd kills the rest, before it unmounts what is still mounted: it counts them among what a file system needs.
+/// What the server is called in the list of processes. Those of root that begin so are left alive when a
+/// machine stops and systemd kills the rest, before it unmounts what is still mounted: it counts them among
+/// what a file system needs.
 const SERVER_NAME: &str = "@netram";
 /// How often a device that is to go is tried again while it is mounted.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -104,8 +106,8 @@ impl DeviceSupervisor {
         })
     }
 
-    /// Until there is no server any more, or somebody asks for the end. Nothing here waits for a server: it may have to be
-    /// replaced, and signals are answered meanwhile.
+    /// Until there is no server any more, or somebody asks for the end. Nothing here waits for a server: it
+    /// may have to be replaced, and signals are answered meanwhile.
     pub(super) fn run(mut self, mut attached: VolumeAttachment) -> Result<ExitCode> {
         loop {
             let serving = match self.look(&mut attached) {

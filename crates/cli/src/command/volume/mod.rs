@@ -1,5 +1,5 @@
-//! `netram disk`: volumes, and what makes block devices of them. A file a subcommand; the process that has an attached
-//! volume open is in [`server`].
+//! `netram disk`: volumes, and what makes block devices of them. A file a subcommand; the process that has an
+//! attached volume open is in [`server`].
 
 mod attach;
 mod create;

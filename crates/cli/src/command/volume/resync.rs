@@ -28,7 +28,8 @@ use crate::output;
 pub struct ResyncVolume {
     /// The volume's directory
     volume: PathBuf,
-    /// Compare every block, even with a copy that has more than this volume, or another history: it is overwritten
+    /// Compare every block, even with a copy that has more than this volume, or another history: it is
+    /// overwritten
     #[arg(long)]
     whole: bool,
     /// Print JSON

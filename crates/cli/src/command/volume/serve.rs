@@ -50,7 +50,8 @@ pub struct ServeVolume {
     /// Let other machines read and change everything, in clear
     #[arg(long, conflicts_with = "tls")]
     insecure: bool,
-    /// Let other users of this machine connect to Unix sockets, as far as the directory's permissions let them
+    /// Let other users of this machine connect to Unix sockets, as far as the directory's permissions let
+    /// them
     #[arg(long)]
     other_users: bool,
 }

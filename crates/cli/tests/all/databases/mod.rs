@@ -1,8 +1,11 @@
-//! Databases as they are, on a mounted directory (`netram mount`) and on a volume (`netram disk attach`, ext4): the database is killed, its client, whoever serves
-//! the directory or the device, a lender, and all of them in turn. Every commit that was acknowledged is there afterwards, and the database's own check finds nothing.
+//! Databases as they are, on a mounted directory (`netram mount`) and on a volume (`netram disk attach`,
+//! ext4): the database is killed, its client, whoever serves the directory or the device, a lender, and all
+//! of them in turn. Every commit that was acknowledged is there afterwards, and the database's own check
+//! finds nothing.
 //!
-//! `scenario` tells a round, `testbed` what is beneath; the other modules are databases. `NETRAM_KILL_ROUNDS` is how many rounds the long tests make (1,000),
-//! `NETRAM_KILL_SEED` replays their kills, as far as a machine's timing lets itself be replayed.
+//! `scenario` tells a round, `testbed` what is beneath; the other modules are databases. `NETRAM_KILL_ROUNDS`
+//! is how many rounds the long tests make (1,000), `NETRAM_KILL_SEED` replays their kills, as far as a
+//! machine's timing lets itself be replayed.
 //!
 //! Where a database is not here, or this process may not mount, these tests say so and leave.
 

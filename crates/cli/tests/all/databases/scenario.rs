@@ -15,7 +15,8 @@ use crate::users::process::UserProcess;
 const PAUSE: Duration = Duration::from_millis(150);
 /// A lender is missed after half a second. Some kills come before that, some behind it.
 const LENDER_PAUSE: Duration = Duration::from_millis(800);
-/// Of the long tests: after so many rounds it is said how far they are, and a volume's file system is checked.
+/// Of the long tests: after so many rounds it is said how far they are, and a volume's file system is
+/// checked.
 const REPORT: u64 = 50;
 
 /// A database of numbers. A client commits one after the other; old ones are removed.
@@ -23,7 +24,8 @@ pub(crate) trait TestDatabase {
     /// Starts its server, if it has one, and waits until that has recovered.
     fn start(&mut self);
 
-    /// A client that commits the numbers from `from` + 1 on, each in a transaction of its own, and says of each when that is acknowledged.
+    /// A client that commits the numbers from `from` + 1 on, each in a transaction of its own, and says of
+    /// each when that is acknowledged.
     fn client(&self, from: u64, said: File) -> UserProcess;
 
     /// Whether it is in the client's own process: then there is no server, and both are killed as one.
@@ -35,7 +37,8 @@ pub(crate) trait TestDatabase {
     /// What a client that was killed had begun has come to its end.
     fn settle(&self);
 
-    /// The last number that is there: after all before it were found which should be there, with what was put, and after the database's own check.
+    /// The last number that is there: after all before it were found which should be there, with what was
+    /// put, and after the database's own check.
     fn check(&self) -> u64;
 
     /// Between rounds: older numbers may be removed.

@@ -11,7 +11,8 @@ use crate::users::file_system::FileSystem;
 use crate::users::process::adopt_orphans;
 use crate::users::testbed::UsersTestbed;
 
-/// On a mount three lenders have to hold a write, on a volume two. The journal of a mount is so small that it is emptied on the way.
+/// On a mount three lenders have to hold a write, on a volume two. The journal of a mount is so small that it
+/// is emptied on the way.
 const MOUNT_LENDERS: usize = 3;
 const MOUNT_JOURNAL: &str = "4MiB";
 
@@ -22,7 +23,8 @@ enum Kind {
 
 pub(crate) struct DatabaseTestbed {
     kind: Kind,
-    /// In memory: what is beside needs no disk, and a server that starts after a crash syncs all its files one by one.
+    /// In memory: what is beside needs no disk, and a server that starts after a crash syncs all its files
+    /// one by one.
     beside: TempDir,
     /// Whether it was killed, and not brought back yet.
     is_down: bool,
@@ -96,8 +98,8 @@ impl DatabaseTestbed {
 
     /// SIGKILL, to whoever serves it. What `told` says was acknowledged by then.
     ///
-    /// On a mount that is asked afterwards. On a volume just before: while ext4's journal fails under several callers, Linux reports a sync as done to one whose
-    /// commit another has seen fail.
+    /// On a mount that is asked afterwards. On a volume just before: while ext4's journal fails under several
+    /// callers, Linux reports a sync as done to one whose commit another has seen fail.
     pub(crate) fn kill(&mut self, told: impl Fn() -> u64) -> u64 {
         assert!(!self.is_down, "it is killed once");
         self.is_down = true;

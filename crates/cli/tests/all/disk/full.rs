@@ -1,4 +1,5 @@
-//! The directory where attachments are recorded is full: what is attached is served on, whatever becomes of its lenders.
+//! The directory where attachments are recorded is full: what is attached is served on, whatever becomes of
+//! its lenders.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! The server of an attached volume hangs, or is replaced, and its supervisor goes on minding everything else.
+//! The server of an attached volume hangs, or is replaced, and its supervisor goes on minding everything
+//! else.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -20,7 +21,8 @@ fn signal(process: &Value, signal: Signal) {
     kill_process(Pid::from_raw(number).unwrap(), signal).unwrap();
 }
 
-/// Stops a process, and waits until all of it stands still: a thread that runs goes on for a moment, and might do what the test says cannot be done.
+/// Stops a process, and waits until all of it stands still: a thread that runs goes on for a moment, and
+/// might do what the test says cannot be done.
 fn halt(process: &Value) {
     signal(process, Signal::STOP);
     let threads = PathBuf::from(format!("/proc/{process}/task"));
@@ -91,8 +93,8 @@ fn a_file_system_only_waits_when_its_server_hangs() {
 #[test]
 fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to_it() {
     const NAME: &str = "a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to_it";
-    // The supervisor closed the device, which waits for what was written, and the server died meanwhile: nobody was there to
-    // replace it, and what had been written was lost.
+    // The supervisor closed the device, which waits for what was written, and the server died meanwhile:
+    // nobody was there to replace it, and what had been written was lost.
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }
@@ -161,8 +163,8 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
 #[test]
 fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
     const NAME: &str = "a_server_that_dies_while_its_device_is_let_go_is_replaced";
-    // The supervisor waited for the server in the only thread that could have replaced it: signals were not heard, and what had been
-    // written and not synced was lost with the server.
+    // The supervisor waited for the server in the only thread that could have replaced it: signals were not
+    // heard, and what had been written and not synced was lost with the server.
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }

@@ -1,5 +1,5 @@
-//! `netram disk`: volumes made, looked at, grown, scrubbed, deleted; and attached, under a real file system with real
-//! lenders, by a server that is killed.
+//! `netram disk`: volumes made, looked at, grown, scrubbed, deleted; and attached, under a real file system
+//! with real lenders, by a server that is killed.
 
 mod full;
 mod hung;

@@ -1,5 +1,5 @@
-//! Bad files: damaged, cut, foreign and missing ones, sizes that make no sense, two clients at once. Each is told by name
-//! with a remedy; nothing acknowledged is lost, nothing panics.
+//! Bad files: damaged, cut, foreign and missing ones, sizes that make no sense, two clients at once. Each is
+//! told by name with a remedy; nothing acknowledged is lost, nothing panics.
 
 use std::path::{Path, PathBuf};
 
@@ -156,7 +156,8 @@ fn a_damaged_segment_table_is_refused_by_name_or_its_other_copy_serves() {
     let ended = client.start().end();
     client.learn(&ended.report);
     let table = place.disk().join("bank.segments");
-    // A missing table is made anew by the client and then lacks the segment: only the journal's records can tell.
+    // A missing table is made anew by the client and then lacks the segment: only the journal's records can
+    // tell.
     let read = || std::fs::read(&table).expect("the table is there");
     let mut whole = read();
     for round in 0..place.rounds(16) {
@@ -165,7 +166,8 @@ fn a_damaged_segment_table_is_refused_by_name_or_its_other_copy_serves() {
         flip(&table, offset, &mut place.random);
         let damaged = read();
         well_or_named(&mut client, &format!("table flipped at {offset}"), &table);
-        // A recovery writes the damaged copy anew, and stamps the segment: an older table would not know that stamp.
+        // A recovery writes the damaged copy anew, and stamps the segment: an older table would not know that
+        // stamp.
         match read() == damaged {
             true => std::fs::write(&table, &whole).expect("the table takes bytes"),
             false => whole = read(),

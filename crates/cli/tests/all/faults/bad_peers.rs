@@ -1,5 +1,5 @@
-//! Bad peers: lenders that cannot be reached, have another key, no room, a memory that rots, and peers that are no
-//! lenders. None costs an acknowledged record or a commit; the status or the log says what is wrong.
+//! Bad peers: lenders that cannot be reached, have another key, no room, a memory that rots, and peers that
+//! are no lenders. None costs an acknowledged record or a commit; the status or the log says what is wrong.
 
 use std::io::Write;
 use std::os::unix::net::UnixListener;

@@ -1,4 +1,5 @@
-//! Full disks: the journal's own space is taken in advance, segments of holes need more while they are written.
+//! Full disks: the journal's own space is taken in advance, segments of holes need more while they are
+//! written.
 
 use crate::faults::harness::disk::SmallDisk;
 use crate::faults::harness::process::netram;

@@ -1,5 +1,5 @@
-//! A log that grows while its process is killed, its disk fails or is full: the old log or the new one, and nothing of
-//! what was committed is lost.
+//! A log that grows while its process is killed, its disk fails or is full: the old log or the new one, and
+//! nothing of what was committed is lost.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,8 +15,8 @@ const CALLS: [&str; 5] = ["ftruncate", "fallocate", "fsync", "pwrite64", "fdatas
 /// More calls of a kind than an attempt makes.
 const CALLS_MAX: u64 = 200;
 
-/// A log with one segment, and how many values were committed to it. Only processes of their own open it: this one starts
-/// others all the time, which have its locks for a moment.
+/// A log with one segment, and how many values were committed to it. Only processes of their own open it:
+/// this one starts others all the time, which have its locks for a moment.
 struct Grown<'p> {
     directory: &'p Path,
     values: u64,

@@ -1,5 +1,6 @@
-//! Appends by multicast, between machines of their own: one lender's network loses every tenth datagram, and a machine on
-//! the way sends two of three again, later: doubled, and for whoever missed the first, out of order. The third stays lost.
+//! Appends by multicast, between machines of their own: one lender's network loses every tenth datagram, and
+//! a machine on the way sends two of three again, later: doubled, and for whoever missed the first, out of
+//! order. The third stays lost.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -126,8 +127,9 @@ fn echo(place: &FaultsFixture, network: &Network) -> FaultsProcess {
     process
 }
 
-/// Not a test by itself: with the variable set, a machine on the network that hears the group and sends two datagrams of
-/// three once more, a little later. It ends with its parent's test, at the latest after some minutes.
+/// Not a test by itself: with the variable set, a machine on the network that hears the group and sends two
+/// datagrams of three once more, a little later. It ends with its parent's test, at the latest after some
+/// minutes.
 #[test]
 fn echo_process() {
     let Ok(own) = std::env::var(ECHO_ADDRESS) else {

@@ -110,7 +110,8 @@ fn a_stopped_client_whose_journal_was_taken_over_never_acknowledges_again() {
     let failure = ended.report.failure().expect("a fenced client fails");
     assert!(failure.contains("fenced"), "{failure}");
     assert_eq!(ended.report.after_failure, 0, "it went on acknowledging");
-    // A reply that was read before the stop may be told after it, but never more than the newer one took over.
+    // A reply that was read before the stop may be told after it, but never more than the newer one took
+    // over.
     older.learn(&ended.report);
     let taken_over = serving.heard().report().expect("it serves").last[0];
     let acked = ended.report.acked[0];

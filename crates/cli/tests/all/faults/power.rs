@@ -7,13 +7,14 @@ use crate::faults::harness::{FaultsClient, FaultsFixture, skipped};
 
 const DISK_BYTES: u64 = 48 << 20;
 
-/// Cuts the power under the client at random moments; what was acknowledged must be there with the lenders' help.
+/// Cuts the power under the client at random moments; what was acknowledged must be there with the lenders'
+/// help.
 fn cut_again_and_again(place: &mut FaultsFixture, disk: &mut SmallDisk, client: &mut FaultsClient) {
     for _ in 0..place.rounds(5) {
         let running = client.start();
         running.until_acks(1 + place.random.below(2000));
-        // A power cut stops the processor, too. Under a running client the kernel itself may report a sync as done
-        // that the cut prevented (seen with plain writes, on Linux 6.18).
+        // A power cut stops the processor, too. Under a running client the kernel itself may report a sync as
+        // done that the cut prevented (seen with plain writes, on Linux 6.18).
         running.freeze();
         disk.cut();
         if place.random.below(2) == 0 {

@@ -1,6 +1,6 @@
-//! Refused calls: the system has no descriptor, memory, room or right for one call, or a signal interrupts it, and the next
-//! time it has (rule 17). The tracer refuses every call of a kind in turn. A service says so and goes on; an opening may be
-//! refused with the reason, and succeeds the next time.
+//! Refused calls: the system has no descriptor, memory, room or right for one call, or a signal interrupts
+//! it, and the next time it has (rule 17). The tracer refuses every call of a kind in turn. A service says so
+//! and goes on; an opening may be refused with the reason, and succeeds the next time.
 
 use crate::faults::failing_disk::{traced, tracer};
 use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender, skipped};
@@ -169,8 +169,8 @@ fn a_volume_goes_on_after_every_refused_call() {
     refuse_each("a_volume_goes_on_after_every_refused_call", Extent::All, volume);
 }
 
-/// Calls that a lender makes for others while it serves. `recvfrom` is left out: what waits for signals reads its own socket
-/// by it, which no system refuses, and the tracer cannot tell the two apart.
+/// Calls that a lender makes for others while it serves. `recvfrom` is left out: what waits for signals reads
+/// its own socket by it, which no system refuses, and the tracer cannot tell the two apart.
 const LENDER_CALLS: [&str; 4] = ["accept4", "epoll_ctl", "sendto", "openat"];
 
 /// Refuses calls of a lender that serves, one kind after the other: whoever comes afterwards is served.

@@ -1,5 +1,6 @@
-//! A shared region whose nodes multicast what they commit to each other, each on a machine of its own: two machines' networks lose
-//! a part of the datagrams. What is lost comes from the server, no version is ever missing, and in the end all have the same bytes.
+//! A shared region whose nodes multicast what they commit to each other, each on a machine of its own: two
+//! machines' networks lose a part of the datagrams. What is lost comes from the server, no version is ever
+//! missing, and in the end all have the same bytes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -33,7 +34,8 @@ const NODE: &str = "NETRAM_CAST_NODE";
 
 const LOCKS: u64 = 4;
 const SPAN: usize = 64 << 10;
-/// In a span: the number of its writes; that number again, in a ring of so many; and bytes that fill some datagrams.
+/// In a span: the number of its writes; that number again, in a ring of so many; and bytes that fill some
+/// datagrams.
 const RING: u64 = 1024;
 const TEXT: usize = 32 << 10;
 const TEXT_BYTES: usize = 20_000;
@@ -58,8 +60,8 @@ struct Counts {
     linked: u64,
 }
 
-/// Not a test by itself: with the variable set, a node that writes until it is told to stop. Its input says when; it ends with its
-/// parent, or after some minutes.
+/// Not a test by itself: with the variable set, a node that writes until it is told to stop. Its input says
+/// when; it ends with its parent, or after some minutes.
 #[test]
 fn cast_node_process() {
     let Ok(task) = std::env::var(NODE) else { return };

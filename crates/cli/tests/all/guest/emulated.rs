@@ -1,5 +1,6 @@
-//! A guest under QEMU, for a kernel that the package has no User-mode Linux of: a whole machine, emulated, whose root is this
-//! machine's, read-only (virtiofs). A disk of its own and the lenders of this machine outlive it.
+//! A guest under QEMU, for a kernel that the package has no User-mode Linux of: a whole machine, emulated,
+//! whose root is this machine's, read-only (virtiofs). A disk of its own and the lenders of this machine
+//! outlive it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Two machines: this one, with a server in a network of its own, and a guest, which is a whole kernel in a process.
+//! Two machines: this one, with a server in a network of its own, and a guest, which is a whole kernel in a
+//! process.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +16,8 @@ use crate::guest::part;
 
 /// How long a guest or a server may be silent: the machine may be slow and busy.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest silence of a kernel that boots. It takes two seconds alone; one that cannot run here hangs instead of ending.
+/// Longest silence of a kernel that boots. It takes two seconds alone; one that cannot run here hangs instead
+/// of ending.
 const BOOT_PATIENCE: Duration = Duration::from_secs(20);
 /// The kernel that is a process.
 const KERNEL: &str = "linux.uml";
@@ -66,7 +68,8 @@ impl Cable {
 
     /// The command that runs the one behind it at this end, and not longer than this test.
     fn here(&self) -> Command {
-        // Not `ip netns exec`: that copies all mounts, and a disk that another test unmounts would stay mounted there.
+        // Not `ip netns exec`: that copies all mounts, and a disk that another test unmounts would stay
+        // mounted there.
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.namespace));
         command.args(["setpriv", "--pdeathsig", "KILL"]);
@@ -115,7 +118,8 @@ pub(crate) fn can_boot() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the processor that the text describes has registers beyond those that User-mode Linux 6.1 knows of.
+/// Whether the processor that the text describes has registers beyond those that User-mode Linux 6.1 knows
+/// of.
 fn has_wide_state(cpuinfo: &str) -> bool {
     cpuinfo
         .lines()
@@ -139,8 +143,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `netram disk serve`. With `slow_disk` each sync of the journal's file takes 200 ms longer, so that what was
-    /// written meanwhile is in this process's memory and the lender's only.
+    /// Starts `netram disk serve`. With `slow_disk` each sync of the journal's file takes 200 ms longer, so
+    /// that what was written meanwhile is in this process's memory and the lender's only.
     pub(crate) fn of_volume(cable: &Cable, volume: &Path, slow_disk: bool) -> Server {
         let mut command = cable.here();
         if slow_disk {
@@ -246,7 +250,8 @@ impl Guest {
         Guest::start(&mut command, KERNEL, None, BOOT_PATIENCE)
     }
 
-    /// Starts `program` by `command`, and waits until it takes commands. `files` serves its root, and ends with it.
+    /// Starts `program` by `command`, and waits until it takes commands. `files` serves its root, and ends
+    /// with it.
     pub(crate) fn start(
         command: &mut Command,
         program: &str,
@@ -353,7 +358,8 @@ impl Guest {
         last.unwrap_or_else(|| panic!("the guest has ended: {}", self.story)) + 1
     }
 
-    /// Ends everything of it at once, wherever it is: how many files were synced by then, if more than `synced`.
+    /// Ends everything of it at once, wherever it is: how many files were synced by then, if more than
+    /// `synced`.
     pub(crate) fn cut(mut self, synced: u64) -> u64 {
         self.kill();
         let mut count = synced;

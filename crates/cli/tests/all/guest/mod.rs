@@ -1,13 +1,13 @@
-//! The Linux kernel's own NBD client, as a guest's: a whole kernel in a process (User-mode Linux), with ext4 on a volume
-//! that this machine serves, cut off in mid-write.
+//! The Linux kernel's own NBD client, as a guest's: a whole kernel in a process (User-mode Linux), with ext4
+//! on a volume that this machine serves, cut off in mid-write.
 //!
-//! The guest's writer syncs small files and says so of each on the console. Then all processes of the guest are
-//! killed at once, as when its power fails; in some rounds the server too, and then what the lender has is needed. Every
-//! file that the guest had said is synced must be there, and the file system clean.
+//! The guest's writer syncs small files and says so of each on the console. Then all processes of the guest
+//! are killed at once, as when its power fails; in some rounds the server too, and then what the lender has
+//! is needed. Every file that the guest had said is synced must be there, and the file system clean.
 //!
-//! Needs root, `linux.uml` with its modules, `nbd-client` and a tap device; without them each test says `SKIPPED` and why.
-//! `NETRAM_GUEST_ROUNDS` multiplies the rounds, `NETRAM_GUEST_SEED` replays the moments, as far as a machine's timing
-//! lets itself be replayed.
+//! Needs root, `linux.uml` with its modules, `nbd-client` and a tap device; without them each test says
+//! `SKIPPED` and why. `NETRAM_GUEST_ROUNDS` multiplies the rounds, `NETRAM_GUEST_SEED` replays the moments,
+//! as far as a machine's timing lets itself be replayed.
 
 mod attached;
 #[path = "../../../../block/attach/tests/all/device/cache.rs"]
@@ -102,7 +102,8 @@ impl GuestFixture {
 
     /// Opens the volume as its next server will, and closes it: bytes that its recovery had from the lender.
     fn recover(&self) -> u64 {
-        // Not in this process: what it starts meanwhile, for other tests, would have the volume's lock for a moment.
+        // Not in this process: what it starts meanwhile, for other tests, would have the volume's lock for a
+        // moment.
         let (program, arguments, (name, value)) =
             part::process(&format!("recover {}", self.volume().display()));
         let ran = finish(Command::new(program).args(arguments).env(name, value));

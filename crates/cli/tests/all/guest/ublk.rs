@@ -1,7 +1,8 @@
 //! `netram disk attach` by the kernel's ublk: in a guest under QEMU, for User-mode Linux has no such driver.
 //!
-//! One story, for booting takes most of its time: a raw device, a file system whose server and supervisor are killed, then
-//! the whole machine is cut off, and another boot finds what was synced, some of it in a lender's memory only.
+//! One story, for booting takes most of its time: a raw device, a file system whose server and supervisor are
+//! killed, then the whole machine is cut off, and another boot finds what was synced, some of it in a
+//! lender's memory only.
 
 use std::fs::File;
 
@@ -198,8 +199,8 @@ impl Story {
         assert_eq!(size(&mut self.guest, DEVICE), Some(64 * MIB));
     }
 
-    /// What is ended by force gives errors, and those at once; so does what has neither server nor supervisor, once
-    /// somebody comes.
+    /// What is ended by force gives errors, and those at once; so does what has neither server nor
+    /// supervisor, once somebody comes.
     fn end_by_force(&mut self) {
         self.guest.must(MOUNT);
         self.netram("detach --force db");

@@ -1,4 +1,5 @@
-//! A mount that is short of something: descriptors, permissions, room for its catalog. It says so, goes on, and loses nothing.
+//! A mount that is short of something: descriptors, permissions, room for its catalog. It says so, goes on,
+//! and loses nothing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -27,8 +28,8 @@ fn written(number: usize) -> Vec<u8> {
     format!("{number} ").repeat(number % 40 + 1).into_bytes()
 }
 
-/// Each file that was written stayed open until a checkpoint: the mount was out of descriptors after a thousand, and the checkpoint took that for a disk that
-/// had failed.
+/// Each file that was written stayed open until a checkpoint: the mount was out of descriptors after a
+/// thousand, and the checkpoint took that for a disk that had failed.
 #[test]
 fn with_256_descriptors_any_number_of_files_is_written_and_synced() {
     if cannot_mount() {
@@ -79,7 +80,8 @@ fn with_256_descriptors_any_number_of_files_is_written_and_synced() {
     }
 }
 
-/// A catalog that found no room ended the thread that records what is written, for good; what recovery had no record of it removed.
+/// A catalog that found no room ended the thread that records what is written, for good; what recovery had no
+/// record of it removed.
 #[test]
 fn files_that_nobody_synced_survive_a_refused_checkpoint_and_a_killed_server() {
     if cannot_mount() {
@@ -242,7 +244,8 @@ fn rounds(rounds: u64) {
     }
 }
 
-/// All files up to the last one that was synced are there, and no file has anything but what was written to it.
+/// All files up to the last one that was synced are there, and no file has anything but what was written to
+/// it.
 fn check(dir: &Path, synced: u64, round: u64) {
     let mut there = 0;
     for entry in fs::read_dir(dir).unwrap() {

@@ -1,4 +1,5 @@
-//! `netram mount` with real lenders, real programs and real SIGKILLs: what was synced there is there afterwards. Databases on a mount: `tests/databases`.
+//! `netram mount` with real lenders, real programs and real SIGKILLs: what was synced there is there
+//! afterwards. Databases on a mount: `tests/databases`.
 //!
 //! Where this process may not mount, these tests say so and leave.
 

@@ -1,4 +1,5 @@
-//! A journal that is a copy, or an older one that was put back, never writes over the newer files of its directory.
+//! A journal that is a copy, or an older one that was put back, never writes over the newer files of its
+//! directory.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! What POSIX and ext4 say of files, on a mount as beside it: each story is told in both places, and comes to the same.
+//! What POSIX and ext4 say of files, on a mount as beside it: each story is told in both places, and comes to
+//! the same.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};

@@ -1,7 +1,9 @@
-//! The power fails: what was not synced is gone from the disk, where it had been in the kernel's memory. Lenders are other machines, and have theirs.
+//! The power fails: what was not synced is gone from the disk, where it had been in the kernel's memory.
+//! Lenders are other machines, and have theirs.
 //!
-//! Directory and journal lie on ext4 on a loop device. Its image is copied in the moment in which the server is killed: that is what the platter has. Whatever ext4 had
-//! not written by then is not in the copy, which is mounted in the first one's place.
+//! Directory and journal lie on ext4 on a loop device. Its image is copied in the moment in which the server
+//! is killed: that is what the platter has. Whatever ext4 had not written by then is not in the copy, which
+//! is mounted in the first one's place.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

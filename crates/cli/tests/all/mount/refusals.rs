@@ -1,4 +1,5 @@
-//! Each call of a server refused in turn, by a tracer: programs are told, nothing ends, and what was acknowledged is there afterwards.
+//! Each call of a server refused in turn, by a tracer: programs are told, nothing ends, and what was
+//! acknowledged is there afterwards.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +14,8 @@ use crate::common::{finish, skipped, start};
 use crate::mount::{MountFixture, cannot_mount};
 
 const ERRORS: [&str; 6] = ["EMFILE", "ENFILE", "ENOMEM", "EACCES", "EINTR", "ENOSPC"];
-/// Calls that a mount makes on the disk beneath. Those that sync are interrupted only: any other failure of theirs is final.
+/// Calls that a mount makes on the disk beneath. Those that sync are interrupted only: any other failure of
+/// theirs is final.
 const CALLS: [&str; 16] = [
     "openat2",
     "openat",
@@ -95,7 +97,8 @@ impl Drop for Tracer {
     }
 }
 
-/// What a program does with its files, whatever it is told. Returns what it was told that is safe: a file, and its bytes.
+/// What a program does with its files, whatever it is told. Returns what it was told that is safe: a file,
+/// and its bytes.
 fn play(dir: &Path, round: u64) -> Vec<(String, Vec<u8>)> {
     let mut safe = Vec::new();
     let path = |name: &str| dir.join(format!("{name}-{round}"));

@@ -158,7 +158,8 @@ fn a_file_on_a_disk_does_for_lenders() {
     );
 }
 
-/// What it asks for then is refused; what it had asked for before, and writes for the first time, waits for room.
+/// What it asks for then is refused; what it had asked for before, and writes for the first time, waits for
+/// room.
 #[test]
 fn without_room_at_lenders_the_program_gets_no_memory_or_waits_and_that_is_said() {
     let Some(site) = RunTestbed::new("full", 1, "4MiB") else {
@@ -184,7 +185,8 @@ fn without_room_at_lenders_the_program_gets_no_memory_or_waits_and_that_is_said(
     assert!(!text(&ended.stdout).contains("endless"), "{ended:?}");
 }
 
-/// Waits until both lenders have all that the program wrote: what came to one before the other was there is mended a little later.
+/// Waits until both lenders have all that the program wrote: what came to one before the other was there is
+/// mended a little later.
 pub(super) fn settled(site: &RunTestbed) {
     // 8 MiB, of which 1 is here.
     const PAGES: u64 = 7 * 256;

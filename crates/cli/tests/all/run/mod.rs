@@ -1,4 +1,5 @@
-//! `netram run` on real programs with real lenders: at a quarter of their memory they do what they do without it.
+//! `netram run` on real programs with real lenders: at a quarter of their memory they do what they do without
+//! it.
 //!
 //! Where this process may not have page faults served, these tests say so and leave.
 

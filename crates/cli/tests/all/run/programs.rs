@@ -1,4 +1,5 @@
-//! Programs of others, at three quarters, half and a quarter of the memory that they take: what they find is what they find without.
+//! Programs of others, at three quarters, half and a quarter of the memory that they take: what they find is
+//! what they find without.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,8 @@ use super::{RunTestbed, compiled, reported, start, text};
 const PIPE_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Standard errors that take nothing, each with what must live as long as the program: a pipe without a reader, and a full one.
+/// Standard errors that take nothing, each with what must live as long as the program: a pipe without a
+/// reader, and a full one.
 fn deaf() -> [(&'static str, Stdio, Option<PipeReader>); 2] {
     let (reader, mut writer) = pipe().unwrap();
     writer.write_all(&vec![b'x'; PIPE_BYTES]).unwrap();

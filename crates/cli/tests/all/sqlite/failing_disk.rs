@@ -83,7 +83,8 @@ impl Failing {
             .arg(&copy)
             .status();
         assert!(copied.unwrap().success());
-        // Without a journal the file system counts its free blocks anew. It ends with 1 where it has mended something.
+        // Without a journal the file system counts its free blocks anew. It ends with 1 where it has mended
+        // something.
         let mended = Command::new("e2fsck").arg("-fy").arg(&copy).output().unwrap();
         assert!(mended.status.code().is_some_and(|code| code < 2), "{mended:?}");
         unmount(&self.at, UnmountFlags::DETACH).unwrap();

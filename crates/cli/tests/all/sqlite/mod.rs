@@ -155,8 +155,8 @@ impl SqliteTestbed {
         self.writing(&pragmas, from, step, said, &[])
     }
 
-    /// The same without SQLite's own checkpoints, which bring to the database what other processes have committed. With
-    /// these in its environment.
+    /// The same without SQLite's own checkpoints, which bring to the database what other processes have
+    /// committed. With these in its environment.
     fn writer_to_wal(&self, from: u64, step: u64, said: &Path, set: &[(&str, &Path)]) -> Child {
         let pragmas = "pragma journal_mode=wal;\npragma wal_autocheckpoint=0;";
         self.writing(pragmas, from, step, said, set)

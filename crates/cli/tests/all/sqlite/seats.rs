@@ -85,7 +85,8 @@ fn what_the_owner_of_a_journal_committed_while_another_process_settled_is_there(
     });
     let settles = site.directory.path().join("settles");
     let mut other = Idle::after_a_commit(&site, 2, &slow, &settles);
-    // One that settles before it has the lock is in the middle of it now. One that asks for the lock first waits.
+    // One that settles before it has the lock is in the middle of it now. One that asks for the lock first
+    // waits.
     let until = Instant::now() + Duration::from_millis(500);
     while !settles.exists() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
@@ -187,7 +188,8 @@ print('committed', len(done))
     assert_eq!(found.out.trim(), "ok", "{}", found.err);
 }
 
-/// The journals were opened one after the other: the first was fenced and read for a recovery that the last one refused.
+/// The journals were opened one after the other: the first was fenced and read for a recovery that the last
+/// one refused.
 #[test]
 fn a_refused_journal_leaves_the_others_as_they_were() {
     if no_shell() {

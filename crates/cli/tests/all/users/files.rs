@@ -1,5 +1,5 @@
-//! Small files that are written, synced, renamed into place and removed, each step synced: when that has returned, it
-//! must be there after any crash.
+//! Small files that are written, synced, renamed into place and removed, each step synced: when that has
+//! returned, it must be there after any crash.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -49,7 +49,8 @@ fn every_synced_file_on_btrfs_outlives_its_killed_server() {
     );
 }
 
-/// One lender's word suffices, and most bytes went to both at once: what either has acknowledged must be there.
+/// One lender's word suffices, and most bytes went to both at once: what either has acknowledged must be
+/// there.
 #[test]
 #[ignore = "minutes: make users"]
 fn every_synced_file_outlives_its_killed_server_with_multicast_and_any() {
@@ -265,8 +266,8 @@ impl Writer {
         bytes
     }
 
-    /// Each name has what was acknowledged last before the kill, or a later version, and that whole. Returns how many
-    /// changes had been acknowledged.
+    /// Each name has what was acknowledged last before the kill, or a later version, and that whole. Returns
+    /// how many changes had been acknowledged.
     fn check(&mut self, killed: Instant) -> usize {
         let changes = std::mem::take(&mut self.changes);
         let (sure, doubtful): (Vec<_>, Vec<_>) = changes

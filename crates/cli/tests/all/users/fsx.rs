@@ -1,5 +1,5 @@
-//! The file system exerciser: random operations on a file, each compared with the same on an array of bytes. After the
-//! last sync the server is killed, and the file must be the array again.
+//! The file system exerciser: random operations on a file, each compared with the same on an array of bytes.
+//! After the last sync the server is killed, and the file must be the array again.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

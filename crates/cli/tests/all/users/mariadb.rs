@@ -1,5 +1,6 @@
-//! MariaDB (InnoDB) on a volume: server and volume are killed under clients that move money. Then `CHECK TABLE` and
-//! `innochecksum` must find nothing, the books must balance, and no transaction be missing that a client was told of.
+//! MariaDB (InnoDB) on a volume: server and volume are killed under clients that move money. Then `CHECK
+//! TABLE` and `innochecksum` must find nothing, the books must balance, and no transaction be missing that a
+//! client was told of.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -150,8 +151,8 @@ impl Mariadb {
         .unwrap();
     }
 
-    /// All transactions of a client up to the last that it was told of before the kill, and at most one more than it was
-    /// ever told of.
+    /// All transactions of a client up to the last that it was told of before the kill, and at most one more
+    /// than it was ever told of.
     fn has(&self, told: &Told) {
         let client = told.client;
         let query =
@@ -185,8 +186,9 @@ impl Mariadb {
         assert!(said.lines().count() == 3 && said.lines().all(fine), "{said}");
     }
 
-    /// The checksum of every page, of a server that has ended in good order. On any disk a killed one leaves pages that
-    /// do not check in the system tablespace's doublewrite buffer, which it has read and is done with.
+    /// The checksum of every page, of a server that has ended in good order. On any disk a killed one leaves
+    /// pages that do not check in the system tablespace's doublewrite buffer, which it has read and is done
+    /// with.
     fn check_pages(&self) {
         let tables = fs::read_dir(self.data.join("bank")).unwrap().flatten();
         let tables: Vec<PathBuf> = tables

@@ -1,5 +1,5 @@
-//! What is done to a volume while a file system is in use on it: its server is killed, it grows, it is detached and attached.
-//! fio writes meanwhile and verifies what it reads; it must not notice.
+//! What is done to a volume while a file system is in use on it: its server is killed, it grows, it is
+//! detached and attached. fio writes meanwhile and verifies what it reads; it must not notice.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

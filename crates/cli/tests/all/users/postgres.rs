@@ -1,5 +1,5 @@
-//! PostgreSQL on a volume: server and volume are killed under pgbench, in either order. Then its own checks must find
-//! nothing, the books must balance, and no transaction be missing that a client was told of.
+//! PostgreSQL on a volume: server and volume are killed under pgbench, in either order. Then its own checks
+//! must find nothing, the books must balance, and no transaction be missing that a client was told of.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,7 +40,8 @@ fn postgresql_misses_no_commit_after_it_and_its_volume_were_killed() {
     while rounds.another() {
         let mut clients = database.start_clients(kills);
         rounds.let_it_run(ROUND);
-        // The server first: then what it has not written yet is lost. Or the volume first: then its writes fail.
+        // The server first: then what it has not written yet is lost. Or the volume first: then its writes
+        // fail.
         let killed = if rounds.random.below(2) == 0 {
             server.kill();
             site.crash_after(SystemTime::now)

@@ -17,7 +17,8 @@ pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<String, String> 
     end(Command::new(program).args(arguments), PATIENCE)
 }
 
-/// Runs a command to its end: what it printed, or how it failed. It is killed when it takes longer than `at_most`.
+/// Runs a command to its end: what it printed, or how it failed. It is killed when it takes longer than
+/// `at_most`.
 pub(crate) fn end(command: &mut Command, at_most: Duration) -> Result<String, String> {
     let mut limited = Command::new("timeout");
     limited
@@ -58,8 +59,9 @@ pub(crate) fn has(program: &str) -> Result<(), String> {
         .map_err(|_| format!("there is no {program}"))
 }
 
-/// From here on orphans of what this process starts are its own, and [`reap`] ends them. Not every machine's first process does that at once, and until then a
-/// killed process is still in the process table: who looks there takes it for one that may yet write. Not where a program is started that has orphans of its own, and
+/// From here on orphans of what this process starts are its own, and [`reap`] ends them. Not every machine's
+/// first process does that at once, and until then a killed process is still in the process table: who looks
+/// there takes it for one that may yet write. Not where a program is started that has orphans of its own, and
 /// waits for them to be gone.
 pub(crate) fn adopt_orphans() {
     set_child_subreaper(Some(rustix::process::getpid())).expect("the kernel has it since 3.4");

@@ -72,7 +72,8 @@ impl VolumeProcess {
 }
 
 impl UsersTestbed {
-    /// A new volume with `file_system` on it, attached and mounted. `None`: the machine lacks something, which is said.
+    /// A new volume with `file_system` on it, attached and mounted. `None`: the machine lacks something,
+    /// which is said.
     pub(crate) fn new(test: &str, file_system: FileSystem, programs: &[&str]) -> Option<UsersTestbed> {
         UsersTestbed::with(test, file_system, programs, AttachChoice::Usual)
     }
@@ -271,13 +272,15 @@ impl UsersTestbed {
         last.unwrap();
     }
 
-    /// As if the client's machine had died: supervisor and server of the device are killed. Whoever writes gets errors.
+    /// As if the client's machine had died: supervisor and server of the device are killed. Whoever writes
+    /// gets errors.
     pub(crate) fn crash(&self) {
         self.crash_after(|| ());
     }
 
-    /// What returns just before the kill is what had been acknowledged by then. It is not asked afterwards: while a file
-    /// system's journal fails under several callers, Linux reports a sync as done to one whose commit another has seen fail.
+    /// What returns just before the kill is what had been acknowledged by then. It is not asked afterwards:
+    /// while a file system's journal fails under several callers, Linux reports a sync as done to one whose
+    /// commit another has seen fail.
     pub(crate) fn crash_after<T>(&self, look: impl FnOnce() -> T) -> T {
         let attached = self.attached();
         let seen = look();
@@ -386,7 +389,8 @@ impl UsersTestbed {
 
 impl Drop for UsersTestbed {
     fn drop(&mut self) {
-        // Of a test that failed: a server that is stuck would hold up the unmounting for ever, so it goes first.
+        // Of a test that failed: a server that is stuck would hold up the unmounting for ever, so it goes
+        // first.
         self.crash();
         let _ = tool("umount", &["--lazy", self.mounted().to_str().unwrap_or("")]);
     }

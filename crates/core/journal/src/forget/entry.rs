@@ -25,7 +25,8 @@ const FIRST_LINE: &str = "netram over 1";
 /// lender tcp://10.0.0.2:7420
 /// ```
 ///
-/// `end all`: nothing of the journal is wanted any more. Without `key` the lenders are reached in the clear. Any number of lenders.
+/// `end all`: nothing of the journal is wanted any more. Without `key` the lenders are reached in the clear.
+/// Any number of lenders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForgetEntry {
     /// The journal.
@@ -45,7 +46,8 @@ pub struct ForgetEntry {
 }
 
 impl ForgetEntry {
-    /// Makes the entry of the journal at `place`, whose log is on its disk up to `end`. `None`: no lender has heard of it, or its view cannot be read.
+    /// Makes the entry of the journal at `place`, whose log is on its disk up to `end`. `None`: no lender has
+    /// heard of it, or its view cannot be read.
     pub fn of(
         root: &Path,
         place: &JournalPaths,

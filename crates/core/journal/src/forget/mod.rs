@@ -1,6 +1,7 @@
 //! Journals that are deleted: their lenders are told, also later if they were away.
 //!
-//! Whoever deletes a journal writes down first who must be told ([`JournalDeletion::begin`]), in a list that does not lie in what is deleted:
+//! Whoever deletes a journal writes down first who must be told ([`JournalDeletion::begin`]), in a list that
+//! does not lie in what is deleted:
 //!
 //! | where | when |
 //! |---|---|
@@ -9,15 +10,18 @@
 //! | `/var/lib/netram/over` | of root |
 //! | `$XDG_STATE_HOME/netram/over`, `~/.local/state/netram/over` | of all others |
 //!
-//! An entry is `JOURNAL.deleting` until all is removed, then `JOURNAL.over`. Nobody is told of the first kind: a deletion that was cut off
-//! may have removed nothing, and the lenders may have the journal's newest bytes. Deleting the rest completes it. An entry goes when all have
-//! been told, or are given up after [`RETENTION`].
+//! An entry is `JOURNAL.deleting` until all is removed, then `JOURNAL.over`. Nobody is told of the first
+//! kind: a deletion that was cut off may have removed nothing, and the lenders may have the journal's newest
+//! bytes. Deleting the rest completes it. An entry goes when all have been told, or are given up after
+//! [`RETENTION`].
 //!
-//! The lenders are told by the program that deletes, and by whatever program of the user opens a journal later.
+//! The lenders are told by the program that deletes, and by whatever program of the user opens a journal
+//! later.
 //!
-//! A deleted directory may be a copy, whose original was killed and still needs its lenders: they cannot tell the two apart. So nothing is
-//! deleted whose view counts on lenders ([`JournalPaths::not_closed`]), unless the operator says that nobody wants their bytes ([`WindowRelease::All`]).
-//! And a lender that holds bytes which the deleted log lacked keeps them: the copy was made before the original counted on it.
+//! A deleted directory may be a copy, whose original was killed and still needs its lenders: they cannot tell
+//! the two apart. So nothing is deleted whose view counts on lenders ([`JournalPaths::not_closed`]), unless
+//! the operator says that nobody wants their bytes ([`WindowRelease::All`]). And a lender that holds bytes
+//! which the deleted log lacked keeps them: the copy was made before the original counted on it.
 
 mod entry;
 
@@ -40,7 +44,8 @@ use crate::paths::JournalPaths;
 
 pub use entry::ForgetEntry;
 
-/// How long a lender is worth being told. Its memory seldom lasts as long; where it does, its operator sees the age.
+/// How long a lender is worth being told. Its memory seldom lasts as long; where it does, its operator sees
+/// the age.
 pub const RETENTION: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How long a deletion waits for lenders that do not answer. They are told another time.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -82,8 +87,8 @@ pub enum WindowRelease {
     All,
 }
 
-/// Up to where the journal at `place` is on its disk for certain, whatever this machine's memory has. Nothing is changed. `None`: its log is
-/// gone, or cannot be read.
+/// Up to where the journal at `place` is on its disk for certain, whatever this machine's memory has. Nothing
+/// is changed. `None`: its log is gone, or cannot be read.
 fn proven_end(place: &JournalPaths) -> Option<Lsn> {
     let (log, _, superblock) = open_log(place, false, Duration::ZERO).ok()?;
     let limit = superblock.head.lsn.plus(log.capacity());
@@ -207,10 +212,12 @@ impl ForgetList {
 }
 
 impl JournalDeletion {
-    /// Writes down, durably, who must be told that the journals at `places` are over, which are about to be deleted with `root`. `lenders` are
-    /// those of the settings; the members of the journals' views are told as well. They free `windows`.
+    /// Writes down, durably, who must be told that the journals at `places` are over, which are about to be
+    /// deleted with `root`. `lenders` are those of the settings; the members of the journals' views are told
+    /// as well. They free `windows`.
     ///
-    /// What cannot be read or written down is no reason to keep a journal: its lenders keep its memory until their operator frees it.
+    /// What cannot be read or written down is no reason to keep a journal: its lenders keep its memory until
+    /// their operator frees it.
     pub fn begin(
         list: Option<ForgetList>,
         root: &Path,
@@ -261,8 +268,9 @@ impl JournalDeletion {
         })
     }
 
-    /// All is removed, durably, also what an earlier attempt had begun to remove. Tells the lenders, and those of earlier deletions; returns
-    /// those of this one that are away, and will be told when the next program of this user opens a journal.
+    /// All is removed, durably, also what an earlier attempt had begun to remove. Tells the lenders, and
+    /// those of earlier deletions; returns those of this one that are away, and will be told when the next
+    /// program of this user opens a journal.
     pub fn done(self, patience: Duration) -> Vec<UnfreedWindow> {
         let mut ours = BTreeSet::new();
         for (path, entry) in self.list.entries("deleting") {
@@ -295,8 +303,9 @@ pub(crate) fn tell_in_background() {
     });
 }
 
-/// Tells the lenders of `config`, and the members of the last view of the journal at `root`, that the journal is over. It is about to be
-/// removed, and whoever else needed it has it. Returns those that are away: they keep its memory until their operator frees it.
+/// Tells the lenders of `config`, and the members of the last view of the journal at `root`, that the journal
+/// is over. It is about to be removed, and whoever else needed it has it. Returns those that are away: they
+/// keep its memory until their operator frees it.
 pub fn tell_now(root: &Path, config: &JournalConfig, patience: Duration) -> Vec<String> {
     let Some(mut entry) = ForgetEntry::of(
         root,
@@ -312,8 +321,9 @@ pub fn tell_now(root: &Path, config: &JournalConfig, patience: Duration) -> Vec<
     entry.lenders
 }
 
-/// Tells the entry's lenders, and keeps those that have not freed everything: those that could not be told, and those that hold more than the
-/// deleted log had, which are returned with how many bytes that is. `away`: not tried again.
+/// Tells the entry's lenders, and keeps those that have not freed everything: those that could not be told,
+/// and those that hold more than the deleted log had, which are returned with how many bytes that is. `away`:
+/// not tried again.
 fn tell(entry: &mut ForgetEntry, away: &mut BTreeSet<String>, deadline: Instant) -> BTreeMap<String, u64> {
     let security = match &entry.key {
         None => Security::Insecure,

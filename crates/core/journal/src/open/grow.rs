@@ -5,8 +5,8 @@
 //! 3. Make the file longer, with zeros, and sync. The log does not know yet.
 //! 4. Store the superblock with the new capacity, last.
 //!
-//! A crash before 4 leaves the old log with unused bytes behind it, which the next attempt cuts off. The right to write
-//! the journal is held from the first step to the last.
+//! A crash before 4 leaves the old log with unused bytes behind it, which the next attempt cuts off. The
+//! right to write the journal is held from the first step to the last.
 
 use std::fs::File;
 use std::io;

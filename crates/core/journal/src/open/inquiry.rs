@@ -1,4 +1,5 @@
-//! Step 3 of an opening: may it succeed? (Rule 18.) All parties are asked; nothing changes, here or elsewhere.
+//! Step 3 of an opening: may it succeed? (Rule 18.) All parties are asked; nothing changes, here or
+//! elsewhere.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -115,10 +116,11 @@ pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<OpenCheck, Jo
     Ok(check)
 }
 
-/// Asks what recovering a data lender's copy would come to, which has the view `view` and a log that ends at `end`, in the new directory
-/// `root`. Nothing is changed.
+/// Asks what recovering a data lender's copy would come to, which has the view `view` and a log that ends at
+/// `end`, in the new directory `root`. Nothing is changed.
 pub(crate) fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> OpenCheck {
-    // One claim is the data lender's, the next one the new journal's, which fences: an earlier attempt may have come as far as the first.
+    // One claim is the data lender's, the next one the new journal's, which fences: an earlier attempt may
+    // have come as far as the first.
     let claim = view.restored(WriterId(0)).restored(WriterId(0));
     let mut inquiry = fence(&claim, end, config).probing();
     let verdict = members::ask(&mut inquiry, config);
@@ -191,7 +193,8 @@ impl JournalSnapshot<'_> {
         })
     }
 
-    /// The last view again, in the next reign. On an operator's word that this is the newest, above all epochs that anybody names.
+    /// The last view again, in the next reign. On an operator's word that this is the newest, above all
+    /// epochs that anybody names.
     fn claim(&self, from: Lsn, config: &JournalConfig) -> Result<View, (Box<Recovery>, JournalOpenError)> {
         let writer = WriterId(u64::from_le_bytes(crate::paths::random()));
         let claim = match (&config.newest, config.replica_origin) {
@@ -220,7 +223,8 @@ impl JournalSnapshot<'_> {
         })
     }
 
-    /// The highest epoch that fenced the journal at any lender that is known, if what they hold bears out that this is the newest.
+    /// The highest epoch that fenced the journal at any lender that is known, if what they hold bears out
+    /// that this is the newest.
     fn highest_epoch(
         &self,
         from: Lsn,

@@ -1,10 +1,12 @@
 //! Opening a journal: from the lock to the first append. Each step is durable before the next begins.
 //!
-//! 1. Lock the journal; read the view and the superblock. Read the local log's valid prefix, from the disk and not from a cache.
-//! 2. *Ask* the view's members whether recovery would succeed. A refusal ends here, and has changed nothing (rule 18).
+//! 1. Lock the journal; read the view and the superblock. Read the local log's valid prefix, from the disk
+//!    and not from a cache.
+//! 2. *Ask* the view's members whether recovery would succeed. A refusal ends here, and has changed nothing
+//!    (rule 18).
 //! 3. *Claim*: store the view again under the next epoch. From here on an older writer can be fenced.
-//! 4. Seal the view's members and read their windows, until enough have answered (rule 5) or it is certain that too few
-//!    will.
+//! 4. Seal the view's members and read their windows, until enough have answered (rule 5) or it is certain
+//!    that too few will.
 //! 5. Continue the local prefix with what they hold; write it to the local log; sync.
 //! 6. *Release*: store a view without members. From here on the local log alone is complete.
 //!
@@ -208,7 +210,8 @@ impl JournalFiles {
         stored.map_err(|source| self.not_stored(self.paths.view(), claim.epoch, source))
     }
 
-    /// Steps 4 and 5. What the members answered a moment ago may have changed, so that it may be refused after all.
+    /// Steps 4 and 5. What the members answered a moment ago may have changed, so that it may be refused
+    /// after all.
     fn recover(
         &self,
         asked: &InquiryResult,
@@ -381,13 +384,14 @@ fn scan_log(
     sealer: &RecordSealer,
     place: &JournalPaths,
 ) -> Result<LogScan, JournalOpenError> {
-    // An error here was caused by an earlier process's writes, and has been reported now. What counts is what the
-    // disk gives back once the cache is dropped.
+    // An error here was caused by an earlier process's writes, and has been reported now. What counts is what
+    // the disk gives back once the cache is dropped.
     let _ = log.file().sync();
     log.file().drop_cache();
     let limit = superblock.head.lsn.plus(log.capacity());
-    // One record tells whether the key is the log's own; opening all of them would cost more than reading them. With
-    // another's key the journal would serve, and seal what no later opening with the right key could read.
+    // One record tells whether the key is the log's own; opening all of them would cost more than reading
+    // them. With another's key the journal would serve, and seal what no later opening with the right key
+    // could read.
     let (mut own_key, mut plain) = (None, Vec::new());
     let scan = log.scan(superblock.head, limit, &mut |record| {
         if own_key.is_none() && record.header.sealed {
@@ -401,8 +405,8 @@ fn scan_log(
     }
 }
 
-/// The sender of multicast, if it is wanted and can be had. Without it each member is served over its own link: slower, and
-/// no reason to keep a journal shut.
+/// The sender of multicast, if it is wanted and can be had. Without it each member is served over its own
+/// link: slower, and no reason to keep a journal shut.
 fn multicast_sender(config: &mut JournalConfig) -> Option<MulticastSender> {
     let multicast = config.multicast.as_ref()?;
     match MulticastSender::open(&multicast.group, multicast.datagram_bytes, multicast.ttl) {

@@ -9,8 +9,8 @@ use netram_journal::Journal;
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
 
-/// A journal that was closed while it was connecting to a lender kept its lock for as long as the attempt took, three
-/// seconds: its own process was told that the journal was in use, by itself.
+/// A journal that was closed while it was connecting to a lender kept its lock for as long as the attempt
+/// took, three seconds: its own process was told that the journal was in use, by itself.
 #[test]
 fn a_closed_journal_can_be_opened_while_a_connection_is_still_being_tried() {
     let place = TestJournal::new();
@@ -65,7 +65,8 @@ fn small(place: &TestJournal, journals_max: u32) -> Lender {
     Lender::start(config).unwrap()
 }
 
-/// Programs that each make a journal, commit at the lender, close it and remove its directory, again and again.
+/// Programs that each make a journal, commit at the lender, close it and remove its directory, again and
+/// again.
 fn come_and_go(place: &TestJournal, programs: usize, rounds: u32) {
     std::thread::scope(|scope| {
         for program in 0..programs {

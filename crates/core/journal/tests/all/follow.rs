@@ -101,8 +101,8 @@ fn what_was_not_flushed_is_sent_again_and_is_no_sign_of_damage() {
     for _ in 0..3 {
         commit(&journal, &[1; 3000], Durability::Disk);
     }
-    // A power cut: of what was not synced, the disk has the later part only. The writer had synced the earlier one before,
-    // and its later records say so.
+    // A power cut: of what was not synced, the disk has the later part only. The writer had synced the
+    // earlier one before, and its later records say so.
     let mut bytes = vec![0; 1 << 16];
     let count = journal.read_raw(half, &mut bytes).unwrap();
     drop(follower);

@@ -1,4 +1,5 @@
-//! A journal that rests is clean: it opens although everybody else is gone, and members count again when it wakes.
+//! A journal that rests is clean: it opens although everybody else is gone, and members count again when it
+//! wakes.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,8 @@ fn an_idle_journal_opens_although_all_lenders_lost_their_memory() {
     assert_eq!(payloads(&opened), [b"long ago"]);
 }
 
-/// The other side: a journal that was written to a moment before is refused, and the refusal says what is known.
+/// The other side: a journal that was written to a moment before is refused, and the refusal says what is
+/// known.
 #[test]
 fn a_journal_that_does_not_rest_is_refused_without_its_members() {
     let place = TestJournal::new();

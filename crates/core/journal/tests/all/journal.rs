@@ -178,7 +178,8 @@ fn threads_that_trim_at_once_never_move_the_head_back() {
     Journal::create(&place.journal(), 64 << 10).unwrap();
     let (journal, _) = place.open(place.config(&[], 0));
     let done = std::sync::atomic::AtomicBool::new(false);
-    // However the committing thread ends, the trimming ones must: otherwise a failure would show as a test that hangs.
+    // However the committing thread ends, the trimming ones must: otherwise a failure would show as a test
+    // that hangs.
     struct DoneGuard<'a>(&'a std::sync::atomic::AtomicBool);
     impl Drop for DoneGuard<'_> {
         fn drop(&mut self) {

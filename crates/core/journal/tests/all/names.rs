@@ -10,8 +10,8 @@ use crate::common::{TestJournal, append, commit, copy_of, payloads};
 
 const LOG_BYTES: u64 = 4 << 20;
 
-/// Both addresses became members. The second join emptied the first one's window, so that nothing was ever held by both: every
-/// commit went at the disk's pace, and the status showed two healthy members.
+/// Both addresses became members. The second join emptied the first one's window, so that nothing was ever
+/// held by both: every commit went at the disk's pace, and the status showed two healthy members.
 #[test]
 fn one_lender_under_two_addresses_is_one_member() {
     let place = TestJournal::new();
@@ -59,7 +59,8 @@ fn another_lender_takes_the_place_of_an_alias_and_members_commit() {
     assert_eq!(journal.status().writer.copies.to_string(), "2 copies, 1 domain");
 }
 
-/// Only the address in the view was asked: a lender that came back by another one had the bytes, and recovery refused.
+/// Only the address in the view was asked: a lender that came back by another one had the bytes, and recovery
+/// refused.
 #[test]
 fn a_member_that_moved_is_found_by_the_addresses_of_the_settings() {
     let place = TestJournal::new();

@@ -70,8 +70,8 @@ fn files(place: &TestJournal) -> Vec<String> {
     names.map(|name| name.into_string().unwrap()).collect()
 }
 
-/// The lender `a`, started again elsewhere, as the list knows. The process of the original would take its window up again, so it must not
-/// find the lender where it was.
+/// The lender `a`, started again elsewhere, as the list knows. The process of the original would take its
+/// window up again, so it must not find the lender where it was.
 fn moved(place: &TestJournal) -> netram_lender::Lender {
     std::fs::remove_file(place.directory.path().join("a.sock")).ok();
     let lender = place.lender_at("a", &["b"]);
@@ -108,8 +108,8 @@ fn a_lender_that_was_away_is_told_later_and_frees_window_and_slot() {
     }
 }
 
-/// A directory may be a copy, as here, whose original was killed and needs its lenders to open. Nor is one deleted whose view cannot be read
-/// at the moment.
+/// A directory may be a copy, as here, whose original was killed and needs its lenders to open. Nor is one
+/// deleted whose view cannot be read at the moment.
 #[test]
 fn what_counts_on_lenders_is_not_deleted_by_mistake() {
     let (place, list) = paths_and_list();
@@ -134,7 +134,8 @@ fn what_counts_on_lenders_is_not_deleted_by_mistake() {
     assert!(lender.report().memory.used > 0);
 }
 
-/// The copy was made while the journal rested, so that it needs nobody. In the same reign the original went on, and was killed.
+/// The copy was made while the journal rested, so that it needs nobody. In the same reign the original went
+/// on, and was killed.
 #[test]
 fn a_lender_keeps_what_the_deleted_copy_lacked() {
     let (place, list) = paths_and_list();
@@ -163,7 +164,8 @@ fn a_lender_keeps_what_the_deleted_copy_lacked() {
     }
 }
 
-/// Cut off anywhere before everything is removed, the journal may be opened again: nobody must have been told.
+/// Cut off anywhere before everything is removed, the journal may be opened again: nobody must have been
+/// told.
 #[test]
 fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
     let (place, list) = paths_and_list();
@@ -173,7 +175,8 @@ fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
     assert!(files(&place)[0].ends_with(".deleting"));
     assert_eq!(list.tell(PATIENCE), []);
     assert!(lender.report().memory.used > 0);
-    // The second attempt finds a directory in which there is no log any more, and the third no view: what the log had is known all the same.
+    // The second attempt finds a directory in which there is no log any more, and the third no view: what the
+    // log had is known all the same.
     let text = || {
         let entry = std::fs::read_dir(place.directory.path().join("state/over")).unwrap();
         std::fs::read_to_string(entry.last().unwrap().unwrap().path()).unwrap()
@@ -192,7 +195,8 @@ fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
     assert!(lender.report().memory.used > 0);
 }
 
-/// The last file was gone and nobody had been told: a second attempt called that no journal, and the lenders kept all of it.
+/// The last file was gone and nobody had been told: a second attempt called that no journal, and the lenders
+/// kept all of it.
 #[test]
 fn a_deletion_that_was_cut_off_behind_its_last_file_tells_when_it_is_repeated() {
     for directory_is_left in [true, false] {

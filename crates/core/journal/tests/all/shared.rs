@@ -1,4 +1,5 @@
-//! The journal of a node of a shared region, with real lenders and files; the server's part is played by hand.
+//! The journal of a node of a shared region, with real lenders and files; the server's part is played by
+//! hand.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -277,8 +278,8 @@ fn a_node_that_lives_on_is_fenced_and_everything_it_acknowledged_is_read() {
         let all = found(&remains, &config).expect("both members answer");
         let (acked, outcome) = committing.join().expect("no panic");
         assert!(all.len() >= acked.len() && all[..acked.len()] == acked[..]);
-        // Again, as a server that was cut off does; one member suffices then. What was in doubt may be at either alone, or have come to
-        // one that the first reading did not wait for.
+        // Again, as a server that was cut off does; one member suffices then. What was in doubt may be at
+        // either alone, or have come to one that the first reading did not wait for.
         let [a, _b] = lenders;
         drop(a);
         let again = found(&remains, &config).expect("one of two");

@@ -1,8 +1,8 @@
-//! A node of a shared region, killed or stopped by a signal while it commits: everything that it said was acknowledged is read from
-//! its members, and one that wakes up learns that it is fenced.
+//! A node of a shared region, killed or stopped by a signal while it commits: everything that it said was
+//! acknowledged is read from its members, and one that wakes up learns that it is fenced.
 //!
-//! The node runs in a process of its own: this test binary, started again with the name of one test. It tells its views and
-//! what is acknowledged on its standard output; the server's part is played here.
+//! The node runs in a process of its own: this test binary, started again with the name of one test. It tells
+//! its views and what is acknowledged on its standard output; the server's part is played here.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};

@@ -23,7 +23,8 @@ pub struct RetryBackoff {
 pub struct RetryPause {
     /// The time to wait before the work is tried again.
     pub pause: Nanos,
-    /// Whether this failure is to be logged: the first one, and each whose cause is another than the one before.
+    /// Whether this failure is to be logged: the first one, and each whose cause is another than the one
+    /// before.
     pub should_log: bool,
 }
 
@@ -48,7 +49,8 @@ impl RetryBackoff {
         }
     }
 
-    /// The work succeeded. Returns how often it had failed before, zero if never: the end of a bad time is news, too.
+    /// The work succeeded. Returns how often it had failed before, zero if never: the end of a bad time is
+    /// news, too.
     pub fn succeeded(&mut self) -> u32 {
         self.last = None;
         core::mem::take(&mut self.failures)

@@ -1,9 +1,10 @@
 //! Decides what a failed system call means: *data lost*, *retry*, or *report to the caller*.
 //!
-//! One call can say that the disk lost what was written earlier: the one that reports write-back. `fsync`, `fdatasync`,
-//! `msync`, `sync_file_range` and `syncfs` do. Linux reports such a failure once, marks the pages clean, and lets the
-//! next sync succeed. So the first report is final (rule 9). Every other call speaks of itself only. A failed `open`,
-//! `stat`, `write` or `fallocate` leaves what was written before as it was (rule 17).
+//! One call can say that the disk lost what was written earlier: the one that reports write-back. `fsync`,
+//! `fdatasync`, `msync`, `sync_file_range` and `syncfs` do. Linux reports such a failure once, marks the
+//! pages clean, and lets the next sync succeed. So the first report is final (rule 9). Every other call
+//! speaks of itself only. A failed `open`, `stat`, `write` or `fallocate` leaves what was written before as
+//! it was (rule 17).
 //!
 //! | class | a caller in the foreground | a thread that upholds a promise |
 //! |---|---|---|
@@ -11,8 +12,8 @@
 //! | [`FailureClass::Retry`] | repeats the call, or hands the error to its user, who repeats | logs it once, repeats after [`RetryBackoff`]'s pause |
 //! | [`FailureClass::Report`] | hands the error to its user | logs it once, goes on with all other work, asks again after [`RetryBackoff`]'s pause |
 //!
-//! The right-hand column never ends but for data lost. A function that opens, stats and syncs must therefore say which of
-//! the three failed: that is [`CallError`]. An error number alone does not tell.
+//! The right-hand column never ends but for data lost. A function that opens, stats and syncs must therefore
+//! say which of the three failed: that is [`CallError`]. An error number alone does not tell.
 //!
 //! The module leaves to others: what is written again after a failed write, and who is told.
 
@@ -37,10 +38,12 @@ pub enum SystemCall {
     Stat,
     /// `read`, `pread`, and the reading side of `copy_file_range`.
     Read,
-    /// `write`, `pwrite`, `pwritev`, `copy_file_range`, through the page cache or around it. Without `O_DSYNC`.
+    /// `write`, `pwrite`, `pwritev`, `copy_file_range`, through the page cache or around it. Without
+    /// `O_DSYNC`.
     Write,
-    /// A write to a file opened with `O_DSYNC` or `O_SYNC`, or with `RWF_DSYNC`: a write and a sync in one call. Whose
-    /// failure it reports cannot be told, so it counts as a sync. Write and sync apart where the difference matters.
+    /// A write to a file opened with `O_DSYNC` or `O_SYNC`, or with `RWF_DSYNC`: a write and a sync in one
+    /// call. Whose failure it reports cannot be told, so it counts as a sync. Write and sync apart where the
+    /// difference matters.
     SyncedWrite,
     /// `fallocate`, `ftruncate`: calls that change a file's length or reserve its room.
     Allocate,
@@ -50,8 +53,8 @@ pub enum SystemCall {
     Map,
     /// `flock`, `fcntl`.
     Lock,
-    /// `close`. Network file systems write back in it, so it reports as a sync does. The descriptor is gone whatever it
-    /// says: a call that was interrupted must not be repeated.
+    /// `close`. Network file systems write back in it, so it reports as a sync does. The descriptor is gone
+    /// whatever it says: a call that was interrupted must not be repeated.
     Close,
     /// `fsync`, `fdatasync`, `msync`, `sync_file_range`, `syncfs`.
     Sync,
@@ -60,13 +63,14 @@ pub enum SystemCall {
 /// The meaning of a failed call: the reaction that it demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureClass {
-    /// Bytes written since the last good sync may be lost, and no later sync says so. Believe the file no more: read what
-    /// the *disk* has, not the page cache, and recover from other copies (rule 9).
+    /// Bytes written since the last good sync may be lost, and no later sync says so. Believe the file no
+    /// more: read what the *disk* has, not the page cache, and recover from other copies (rule 9).
     DataLost,
-    /// The call was refused or interrupted; earlier writes are as they were. The same call can succeed without any change
-    /// by the caller: repeat it.
+    /// The call was refused or interrupted; earlier writes are as they were. The same call can succeed
+    /// without any change by the caller: repeat it.
     Retry,
-    /// The call failed; earlier writes are as they were. The same call fails again until somebody changes something.
+    /// The call failed; earlier writes are as they were. The same call fails again until somebody changes
+    /// something.
     Report,
 }
 
@@ -91,7 +95,8 @@ impl SystemCall {
         match (self, error) {
             (SystemCall::Close, IoError::EINTR) => FailureClass::Report,
             (_, IoError::EINTR) => FailureClass::Retry,
-            // A sync that ran out of memory or room has given up pages all the same: any error of it is final.
+            // A sync that ran out of memory or room has given up pages all the same: any error of it is
+            // final.
             (call, _) if call.reports_write_back() => FailureClass::DataLost,
             (_, error) if error.can_pass() => FailureClass::Retry,
             _ => FailureClass::Report,
@@ -100,8 +105,8 @@ impl SystemCall {
 }
 
 impl IoError {
-    /// Whether the want that this error names can end without the caller's doing: of descriptors, memory, room, rights,
-    /// locks, time.
+    /// Whether the want that this error names can end without the caller's doing: of descriptors, memory,
+    /// room, rights, locks, time.
     const fn can_pass(self) -> bool {
         matches!(
             self,

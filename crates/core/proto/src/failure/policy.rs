@@ -1,9 +1,9 @@
 //! Whether a piece of work that upholds a promise is tried again after it failed.
 //!
-//! [`FailureClass::DataLost`] ends it at once. [`FailureClass::Retry`] never does: the work waits for room, descriptors
-//! or memory as long as that takes. [`FailureClass::Report`] ends it after [`FAILURE_PATIENCE`]: a disk that refuses
-//! every write is no disk, and whoever waits for it must hear so. Nothing is lost by either: what was not written is
-//! where it was before, and a later opening recovers it.
+//! [`FailureClass::DataLost`] ends it at once. [`FailureClass::Retry`] never does: the work waits for room,
+//! descriptors or memory as long as that takes. [`FailureClass::Report`] ends it after [`FAILURE_PATIENCE`]:
+//! a disk that refuses every write is no disk, and whoever waits for it must hear so. Nothing is lost by
+//! either: what was not written is where it was before, and a later opening recovers it.
 
 use crate::failure::{CallError, FailureClass, RetryBackoff, RetryPause};
 use crate::limit::{FAILURE_PATIENCE, RETRY_PAUSE_MIN};
@@ -37,8 +37,8 @@ impl RetryPolicy {
         }
     }
 
-    /// The work failed at `now`. `hurried`: somebody waits for its end, whatever it be, as a closing journal does; then
-    /// no failure is waited out for longer than [`FAILURE_PATIENCE`].
+    /// The work failed at `now`. `hurried`: somebody waits for its end, whatever it be, as a closing journal
+    /// does; then no failure is waited out for longer than [`FAILURE_PATIENCE`].
     pub fn failed(&mut self, failure: CallError, now: Time, hurried: bool) -> RetryVerdict {
         self.last = Some(failure);
         let patient = match failure.class() {

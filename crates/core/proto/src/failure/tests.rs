@@ -20,11 +20,12 @@ const CALLS: [SystemCall; 11] = [
 /// Linux's highest error number (EHWPOISON).
 const ERRNO_MAX: i32 = 133;
 
-/// The numbers that pass, by hand and not by the module's names: EPERM, EINTR, EAGAIN, ENOMEM, EACCES, EBUSY, ENFILE,
-/// EMFILE, ETXTBSY, ENOSPC, ENOLCK, ENOBUFS, ETIMEDOUT, EDQUOT.
+/// The numbers that pass, by hand and not by the module's names: EPERM, EINTR, EAGAIN, ENOMEM, EACCES, EBUSY,
+/// ENFILE, EMFILE, ETXTBSY, ENOSPC, ENOLCK, ENOBUFS, ETIMEDOUT, EDQUOT.
 const PASSING: [i32; 14] = [1, 4, 11, 12, 13, 16, 23, 24, 26, 28, 37, 105, 110, 122];
 
-/// Every call with every number. A mount was dead for good because the `open` before an `fsync` found no descriptor.
+/// Every call with every number. A mount was dead for good because the `open` before an `fsync` found no
+/// descriptor.
 #[test]
 fn only_a_report_of_write_back_is_data_lost() {
     let mut judged = 0;

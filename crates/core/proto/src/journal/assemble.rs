@@ -1,5 +1,5 @@
-//! Putting the log together again: the local log's valid prefix, continued by whatever window holds the next record,
-//! for as long as records chain.
+//! Putting the log together again: the local log's valid prefix, continued by whatever window holds the next
+//! record, for as long as records chain.
 
 use alloc::vec::Vec;
 
@@ -21,12 +21,14 @@ pub struct PeerWindow {
     pub from: Lsn,
     /// The window's bytes from there.
     pub bytes: Vec<u8>,
-    /// Records below this may have been acknowledged, by what all members together said they hold and by the rule.
+    /// Records below this may have been acknowledged, by what all members together said they hold and by the
+    /// rule.
     pub promised: Lsn,
 }
 
-/// Damage of the local log that nobody can repair, as far as the members told when they were asked: found before they are
-/// sealed (rule 18). `durable`: everything below was on this disk, as its own files say. `limit`: as [`AssembleOptions::limit`].
+/// Damage of the local log that nobody can repair, as far as the members told when they were asked: found
+/// before they are sealed (rule 18). `durable`: everything below was on this disk, as its own files say.
+/// `limit`: as [`AssembleOptions::limit`].
 pub fn beyond_repair<F: StorageFile>(
     log: &LogFile<F>,
     local: &LogScan,
@@ -67,9 +69,9 @@ pub struct AssembledLog {
 pub enum AssembleError {
     /// Writing what was taken, or syncing it, failed.
     Io(IoError),
-    /// The record at `at` is bad everywhere, yet everything below `proof` was on the disk once, or the members said that
-    /// they hold everything below `promised`; or the disk does not give the bytes at `at`, so that nobody can tell
-    /// whether the log ends there.
+    /// The record at `at` is bad everywhere, yet everything below `proof` was on the disk once, or the
+    /// members said that they hold everything below `promised`; or the disk does not give the bytes at `at`,
+    /// so that nobody can tell whether the log ends there.
     Corrupt {
         /// The first LSN that nobody has.
         at: Lsn,
@@ -137,17 +139,18 @@ pub struct AssembleOptions {
     pub limit: Lsn,
     /// Take what there is even where acknowledged records are missing.
     pub accept_loss: bool,
-    /// The log's beginning came from another machine, as of a volume that is restored: what view and records call durable was so
-    /// on that machine's disk. On this one it was, by its superblock, what lies below this.
+    /// The log's beginning came from another machine, as of a volume that is restored: what view and records
+    /// call durable was so on that machine's disk. On this one it was, by its superblock, what lies below
+    /// this.
     pub local_durable: Option<Lsn>,
 }
 
-/// Continues the local log, scanned as `local`, with the members' `windows`; writes what it took to the local file and
-/// syncs. `genuine` is asked of every record that a member gave (its seal must open); the local file is our own, and its
-/// checksums suffice.
+/// Continues the local log, scanned as `local`, with the members' `windows`; writes what it took to the local
+/// file and syncs. `genuine` is asked of every record that a member gave (its seal must open); the local file
+/// is our own, and its checksums suffice.
 ///
-/// What it takes is the longest chain that starts at the local prefix. It refuses when something had been durable
-/// beyond the end it found (rule 8).
+/// What it takes is the longest chain that starts at the local prefix. It refuses when something had been
+/// durable beyond the end it found (rule 8).
 pub fn assemble<F: StorageFile>(
     log: &LogFile<F>,
     local: &LogScan,
@@ -182,12 +185,13 @@ pub fn assemble<F: StorageFile>(
     if let Some(error) = unreadable
         && SystemCall::Read.class(error) == FailureClass::Retry
     {
-        // The disk was not even asked: the next attempt may read it. Nobody's word makes that a loss to accept.
+        // The disk was not even asked: the next attempt may read it. Nobody's word makes that a loss to
+        // accept.
         return Err(error.into());
     }
     proof = proof.max(log.proof_beyond(taken.end.lsn, known.limit)?);
-    // Bytes that cannot be read are no end: an acknowledged record may be among them.
-    // Nor is a bad record in a member's window, which takes in whole records only: its memory has rotted, or it lies.
+    // Bytes that cannot be read are no end: an acknowledged record may be among them. Nor is a bad record in
+    // a member's window, which takes in whole records only: its memory has rotted, or it lies.
     let promised = windows
         .iter()
         .map(|window| window.promised)
@@ -203,12 +207,14 @@ pub fn assemble<F: StorageFile>(
         });
     }
     if lost {
-        // Valid records of the history that is given up lie behind the end. Left there, their word for what had been
-        // durable would make the next recovery refuse again, and the log that begins now could chain to none of them.
+        // Valid records of the history that is given up lie behind the end. Left there, their word for what
+        // had been durable would make the next recovery refuse again, and the log that begins now could chain
+        // to none of them.
         log.erase(taken.end.lsn, known.limit)?;
     }
-    // What was read may be in the page cache only, and marked clean there by a sync that failed: a sync now would not
-    // write it. So what nothing of ours proves to have been on the disk is written again (at most one window).
+    // What was read may be in the page cache only, and marked clean there by a sync that failed: a sync now
+    // would not write it. So what nothing of ours proves to have been on the disk is written again (at most
+    // one window).
     let durable = known.local_durable.unwrap_or(known.proof.max(local.proof));
     log.rewrite(durable, taken.end.lsn)?;
     log.sync()?;

@@ -1,7 +1,9 @@
-//! What a dead node of a shared region left at its members: its records, in order, and then that they may drop them.
+//! What a dead node of a shared region left at its members: its records, in order, and then that they may
+//! drop them.
 //!
-//! Sealing and reading is [`Recovery::of_node`](super::Recovery::of_node). What stands here needs no file: the server merges
-//! the records and makes them durable in its own way, and may begin again at any point before that.
+//! Sealing and reading is [`Recovery::of_node`](super::Recovery::of_node). What stands here needs no file:
+//! the server merges the records and makes them durable in its own way, and may begin again at any point
+//! before that.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -39,8 +41,8 @@ impl core::fmt::Display for NodeReadError {
 
 impl core::error::Error for NodeReadError {}
 
-/// Passes the records of the reign `reign` that continue `kept`, the server's end, to `each`, in order; returns where they end.
-/// `genuine` is asked of every record that a member gave (its seal must open).
+/// Passes the records of the reign `reign` that continue `kept`, the server's end, to `each`, in order;
+/// returns where they end. `genuine` is asked of every record that a member gave (its seal must open).
 ///
 /// All windows are of one reign and so of one history: what one gives damaged another may give whole.
 pub fn node_records(
@@ -95,12 +97,14 @@ fn pass(
     }
 }
 
-/// Tells the lenders of a node that is gone, so that its records are merged and durable, that they may drop what they hold, and that its journal is
-/// over: the members of its newest view, and others that may have a window, as spares have that were about to become members, or members of a view
-/// before. Whoever cannot be reached keeps it: memory that is wasted, nothing else.
+/// Tells the lenders of a node that is gone, so that its records are merged and durable, that they may drop
+/// what they hold, and that its journal is over: the members of its newest view, and others that may have a
+/// window, as spares have that were about to become members, or members of a view before. Whoever cannot be
+/// reached keeps it: memory that is wasted, nothing else.
 ///
-/// All are sealed, also those without a window: a node that stood still may come back, and would be given another. They remember that as long
-/// as they have room for it ([`MemberState::may_be_forgotten`](crate::member::MemberState::may_be_forgotten)).
+/// All are sealed, also those without a window: a node that stood still may come back, and would be given
+/// another. They remember that as long as they have room for it
+/// ([`MemberState::may_be_forgotten`](crate::member::MemberState::may_be_forgotten)).
 #[derive(Clone, Debug)]
 pub struct ForgetNotice {
     journal: JournalId,
@@ -164,10 +168,12 @@ impl ForgetNotice {
         }
     }
 
-    /// Of a journal that was deleted, with a log that had everything below `had` on its disk. Its last writer says so, under its own epoch. Windows of all reigns go.
+    /// Of a journal that was deleted, with a log that had everything below `had` on its disk. Its last writer
+    /// says so, under its own epoch. Windows of all reigns go.
     ///
-    /// Three things keep a copy that is deleted from taking its original's records along. The seal of a newer writer refuses whoever has an old
-    /// copy. A lender refuses while the original is served ([`Flag::UNLESS_IN_USE`]). And a window that reaches beyond `had` stays
+    /// Three things keep a copy that is deleted from taking its original's records along. The seal of a newer
+    /// writer refuses whoever has an old copy. A lender refuses while the original is served
+    /// ([`Flag::UNLESS_IN_USE`]). And a window that reaches beyond `had` stays
     /// ([`ForgetNotice::holds_more`]): the original may need it.
     pub fn deleted(
         journal: JournalId,
@@ -222,7 +228,8 @@ impl ForgetNotice {
             ),
             NoticeStep::Fence => (AwaitedReply::Fenced, header(FrameKind::Fence), FrameBody::NONE),
             NoticeStep::Leave { reign, generation } => {
-                // A window that another reign opened is no remnant of a node: it is not given back, and its journal goes on.
+                // A window that another reign opened is no remnant of a node: it is not given back, and its
+                // journal goes on.
                 let (flags, reign) = match self.reign {
                     Some(reign) => (Flag::ENDED, reign.0),
                     None => (Flag::ENDED | Flag::UNLESS_IN_USE, reign),
@@ -284,12 +291,14 @@ impl ForgetNotice {
         self.lenders[index].1 == NoticeStep::Done
     }
 
-    /// Whether another session speaks for the journal at lender `index`. It is asked again over the next connection.
+    /// Whether another session speaks for the journal at lender `index`. It is asked again over the next
+    /// connection.
     pub fn is_in_use(&self, index: usize) -> bool {
         self.lenders[index].1 == NoticeStep::InUse
     }
 
-    /// How many bytes lender `index` holds that the deleted log did not have, if it is kept from freeing them.
+    /// How many bytes lender `index` holds that the deleted log did not have, if it is kept from freeing
+    /// them.
     pub fn holds_more(&self, index: usize) -> Option<u64> {
         match self.lenders[index].1 {
             NoticeStep::HoldsMore { bytes } => Some(bytes),

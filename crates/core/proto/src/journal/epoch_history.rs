@@ -1,6 +1,7 @@
-//! The reigns that a journal has had, and where each began: what tells a data lender's copy of this history from one of
-//! another. A log can end lower than it did (loss was accepted, an old copy was opened) and then grow past where it ended:
-//! its LSNs say nothing of that, and the log itself only as long as it reaches back.
+//! The reigns that a journal has had, and where each began: what tells a data lender's copy of this history
+//! from one of another. A log can end lower than it did (loss was accepted, an old copy was opened) and then
+//! grow past where it ended: its LSNs say nothing of that, and the log itself only as long as it reaches
+//! back.
 
 use alloc::vec::Vec;
 
@@ -8,8 +9,9 @@ use crate::id::{Epoch, Lsn, WriterId};
 use crate::limit::EPOCH_HISTORY_MAX;
 use crate::wire::{ByteReader, ShortInputError};
 
-/// Reigns that a restore leaves out. A client that the data lender heard nothing of may have taken some of them: whoever
-/// restores must come after all of these, and a member that was sealed by one of these shows that there were any.
+/// Reigns that a restore leaves out. A client that the data lender heard nothing of may have taken some of
+/// them: whoever restores must come after all of these, and a member that was sealed by one of these shows
+/// that there were any.
 const EPOCHS_SKIPPED: u32 = 1 << 16;
 /// The base of a reign that never served.
 pub(super) const NEVER_SERVED: Lsn = Lsn(u64::MAX);
@@ -23,15 +25,16 @@ struct EpochRecord {
     base: Lsn,
 }
 
-/// Reigns in their order: the one whose view the data lender is known to have kept, or the oldest; then the latest.
+/// Reigns in their order: the one whose view the data lender is known to have kept, or the oldest; then the
+/// latest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpochHistory(Vec<EpochRecord>);
 
 impl EpochHistory {
     /// A reign begins, where the log ends at `base`.
     ///
-    /// At the bound the second and the third become one, which began where the lower of them did: a copy of the first is still
-    /// judged exactly, and one of the second is not known any more.
+    /// At the bound the second and the third become one, which began where the lower of them did: a copy of
+    /// the first is still judged exactly, and one of the second is not known any more.
     pub fn begin(&mut self, epoch: Epoch, writer: WriterId, base: Lsn) {
         self.0.retain(|reign| reign.epoch < epoch);
         if self.0.len() == EPOCH_HISTORY_MAX {
@@ -51,7 +54,8 @@ impl EpochHistory {
         self.0.is_empty()
     }
 
-    /// Where a log of the reign `epoch` of `writer` that ends at `end` leaves this history; `None`: it does not.
+    /// Where a log of the reign `epoch` of `writer` that ends at `end` leaves this history; `None`: it does
+    /// not.
     pub fn fork(&self, epoch: Epoch, writer: WriterId, end: Lsn) -> Option<Lsn> {
         let named = |reign: &EpochRecord| (reign.epoch, reign.writer) == (epoch, writer);
         let Some(at) = self.0.iter().position(named) else {
@@ -109,7 +113,8 @@ pub(super) fn epoch_after_any(heard: Epoch) -> Epoch {
     )
 }
 
-/// Whether a journal of this epoch has been claimed from a copy: another directory of it may be served by somebody who was not told.
+/// Whether a journal of this epoch has been claimed from a copy: another directory of it may be served by
+/// somebody who was not told.
 pub(super) fn was_claimed_from_copy(epoch: Epoch) -> bool {
     epoch.0 >= EPOCHS_SKIPPED
 }

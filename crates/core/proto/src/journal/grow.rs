@@ -1,10 +1,12 @@
 //! Giving an empty log a larger data area.
 //!
-//! The byte at LSN `n` lies at `n` modulo the capacity, so another capacity moves every record. A log that holds none
-//! has nothing to move: what is left in its data area are records of the past, at places where no reader will look for
-//! them. `docs/journal.md` argues why none of them can be taken for a record, or for proof of damage, at its new place.
+//! The byte at LSN `n` lies at `n` modulo the capacity, so another capacity moves every record. A log that
+//! holds none has nothing to move: what is left in its data area are records of the past, at places where no
+//! reader will look for them. `docs/journal.md` argues why none of them can be taken for a record, or for
+//! proof of damage, at its new place.
 //!
-//! What only the driver can do (making the file longer, before; holding the journal's lock, all the time) is left to it.
+//! What only the driver can do (making the file longer, before; holding the journal's lock, all the time) is
+//! left to it.
 
 use crate::failure::CallError;
 use crate::id::Lsn;
@@ -14,8 +16,8 @@ use crate::port::{IoError, StorageFile};
 use super::logfile::{LogFile, LogFileError, LogSuperblock, check_size};
 use super::slot_pair::SlotPair;
 
-/// Why a log was not given another size. It is as before, unless storing the new superblock failed: then it has the old
-/// size or the new, and either is sound.
+/// Why a log was not given another size. It is as before, unless storing the new superblock failed: then it
+/// has the old size or the new, and either is sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogGrowError {
     /// The size is out of bounds, or the file failed or is shorter than it must be.
@@ -101,8 +103,9 @@ impl GrowPermit {
 impl<F: StorageFile> LogFile<F> {
     /// Asks for `capacity` bytes. `base` is what the durable view knows to be on the disk.
     ///
-    /// To be asked before the file is made longer, so that a refusal changes nothing. Asking for the size that the log
-    /// has is granted: its superblock is stored once more, and an attempt that was cut off is complete.
+    /// To be asked before the file is made longer, so that a refusal changes nothing. Asking for the size
+    /// that the log has is granted: its superblock is stored once more, and an attempt that was cut off is
+    /// complete.
     pub fn may_grow(
         &self,
         superblock: &LogSuperblock,
@@ -146,8 +149,8 @@ impl<F: StorageFile> LogFile<F> {
         })
     }
 
-    /// Grows, durably. The file is long enough already, and that is synced; nothing was appended since the leave was
-    /// given.
+    /// Grows, durably. The file is long enough already, and that is synced; nothing was appended since the
+    /// leave was given.
     pub fn grow(
         self,
         slots: &mut SlotPair,
@@ -156,7 +159,8 @@ impl<F: StorageFile> LogFile<F> {
         let grown = growth.superblock;
         assert!(grown.capacity >= self.capacity());
         check_size(self.file(), grown.capacity)?;
-        // The old capacity's last act: from the first slot's sync on, records are looked for at their new places.
+        // The old capacity's last act: from the first slot's sync on, records are looked for at their new
+        // places.
         self.store(slots, &grown)?;
         Ok((self.with_capacity(grown.capacity), grown))
     }

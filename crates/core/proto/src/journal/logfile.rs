@@ -1,5 +1,5 @@
-//! A log file of fixed size that wraps: two superblock slots, then a data area in which LSN `n` lies at `n` modulo
-//! the area's size.
+//! A log file of fixed size that wraps: two superblock slots, then a data area in which LSN `n` lies at `n`
+//! modulo the area's size.
 //!
 //! ```text
 //!        0  superblock slot
@@ -41,7 +41,8 @@ pub struct LogSuperblock {
     pub head: ChainPoint,
     /// Everything below was on the disk when this was written.
     pub stable: Lsn,
-    /// No record of this log ends farther than this above what its writer knew to be on the disk; zero: not known, up to [`WINDOW_BYTES_MAX`].
+    /// No record of this log ends farther than this above what its writer knew to be on the disk; zero: not
+    /// known, up to [`WINDOW_BYTES_MAX`].
     pub window: u64,
 }
 
@@ -151,8 +152,8 @@ pub struct LogScan {
     pub unreadable: Option<IoError>,
 }
 
-/// A log file's geometry, and reading and writing by LSN. The superblock's slots are kept beside it by whoever writes
-/// them, so that data can be written while a superblock is.
+/// A log file's geometry, and reading and writing by LSN. The superblock's slots are kept beside it by
+/// whoever writes them, so that data can be written while a superblock is.
 #[derive(Debug)]
 pub struct LogFile<F> {
     file: F,
@@ -307,7 +308,8 @@ impl<F: StorageFile> LogFile<F> {
         slots.store(&self.file, &superblock.encode())
     }
 
-    /// Passes every valid record from `from` to `visit`, up to `limit`, until one is bad or `visit` says `false`.
+    /// Passes every valid record from `from` to `visit`, up to `limit`, until one is bad or `visit` says
+    /// `false`.
     pub fn scan(
         &self,
         from: ChainPoint,
@@ -360,13 +362,15 @@ impl<F: StorageFile> LogFile<F> {
         }
     }
 
-    /// Looks behind a bad record at `bad` for valid ones, and returns the highest LSN below which one of those read proves
-    /// that everything was on the disk. If that lies above `bad`, the bad record is damage and not the end (rule 8).
-    /// Fails when the system refused a read: the proof may lie there, and be read the next time (rule 17).
+    /// Looks behind a bad record at `bad` for valid ones, and returns the highest LSN below which one of
+    /// those read proves that everything was on the disk. If that lies above `bad`, the bad record is damage
+    /// and not the end (rule 8). Fails when the system refused a read: the proof may lie there, and be read
+    /// the next time (rule 17).
     ///
-    /// Reads a bounded part, however long the log is. A record that ends more than the writer's window above `bad` names a stable LSN above
-    /// `bad`, so the proof begins within the window. Where that is damaged, too, samples are read at distances that double: damage is
-    /// told from the end if as many bytes of records follow it as it is long.
+    /// Reads a bounded part, however long the log is. A record that ends more than the writer's window above
+    /// `bad` names a stable LSN above `bad`, so the proof begins within the window. Where that is damaged,
+    /// too, samples are read at distances that double: damage is told from the end if as many bytes of
+    /// records follow it as it is long.
     pub fn proof_beyond(&self, bad: Lsn, limit: Lsn) -> Result<Lsn, IoError> {
         let reach = match self.window {
             0 => WINDOW_BYTES_MAX,
@@ -399,7 +403,8 @@ impl<F: StorageFile> LogFile<F> {
         Ok(proof)
     }
 
-    /// Fills `into` from `at`. `false`: the disk does not give these bytes. Fails when the system refused to ask it.
+    /// Fills `into` from `at`. `false`: the disk does not give these bytes. Fails when the system refused to
+    /// ask it.
     fn gives(&self, at: Lsn, into: &mut [u8]) -> Result<bool, IoError> {
         match self.read(at, into) {
             Ok(()) => Ok(true),
@@ -461,7 +466,8 @@ pub(super) fn check_size<F: StorageFile>(file: &F, capacity: u64) -> Result<(), 
 }
 
 impl LogSuperblock {
-    /// The same where a writer whose ring has `ring` bytes may append behind `end`. Durable before it appends.
+    /// The same where a writer whose ring has `ring` bytes may append behind `end`. Durable before it
+    /// appends.
     pub fn for_ring(&self, ring: u64, end: Lsn) -> LogSuperblock {
         let window = match self.window {
             _ if end == self.head.lsn => ring,

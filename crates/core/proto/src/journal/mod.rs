@@ -62,8 +62,8 @@ pub struct OutgoingFrame {
 pub enum FrameBody {
     /// A few bytes, and how many of them.
     Inline([u8; 16], usize),
-    /// A [`ChannelInvite`](crate::multicast::ChannelInvite) for the channel of this number. The machine numbers channels; the driver has their keys, and
-    /// makes a new one for a number that it has not seen.
+    /// A [`ChannelInvite`](crate::multicast::ChannelInvite) for the channel of this number. The machine
+    /// numbers channels; the driver has their keys, and makes a new one for a number that it has not seen.
     Channel(u32),
     /// `bytes` of the journal's ring from `from`.
     Log {

@@ -1,7 +1,8 @@
-//! Who claimed a journal, for people: the operator whose directory is fenced is told who did it, and when. It decides nothing.
+//! Who claimed a journal, for people: the operator whose directory is fenced is told who did it, and when. It
+//! decides nothing.
 //!
-//! It stands behind the view of the reign that claimed, in the view file and in what a data lender keeps, so that both are durable at once.
-//! Readers of earlier releases pass over it.
+//! It stands behind the view of the reign that claimed, in the view file and in what a data lender keeps, so
+//! that both are durable at once. Readers of earlier releases pass over it.
 //!
 //! ```text
 //!  0  time u64        seconds of the wall clock

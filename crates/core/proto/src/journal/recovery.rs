@@ -1,11 +1,13 @@
 //! Asking the members of the durable view for what they hold, before a journal may serve again.
 //!
-//! Seal first, read after (rule 4): a member that has promised the new epoch takes nothing more from the old one, so
-//! what is read afterwards is all there will ever be. Only members of the same incarnation as the view names count as
-//! answers (rule 5): a lender that restarted without its memory answers "unknown", and is no evidence of absence.
+//! Seal first, read after (rule 4): a member that has promised the new epoch takes nothing more from the old
+//! one, so what is read afterwards is all there will ever be. Only members of the same incarnation as the
+//! view names count as answers (rule 5): a lender that restarted without its memory answers "unknown", and is
+//! no evidence of absence.
 //!
-//! A member is a memory and not an address (rule 16). Other addresses may be asked too: whoever has a member's incarnation
-//! there answers for it, once. And a window counts only as it was joined: of this join, and no larger than it was asked to be.
+//! A member is a memory and not an address (rule 16). Other addresses may be asked too: whoever has a
+//! member's incarnation there answers for it, once. And a window counts only as it was joined: of this join,
+//! and no larger than it was asked to be.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -30,8 +32,8 @@ pub use probe::{MemberReport, NotNewestError, WindowReport};
 /// Addresses asked: those of a view and of the settings.
 const ADDRESSES_MAX: usize = MEMBERS_MAX + LENDERS_MAX;
 
-/// Seals and reads the members of a view. Methods: `on_*` tell it what happened, [`Recovery::next_frame`] says what to
-/// send, [`Recovery::verdict`] whether it is done.
+/// Seals and reads the members of a view. Methods: `on_*` tell it what happened, [`Recovery::next_frame`]
+/// says what to send, [`Recovery::verdict`] whether it is done.
 #[derive(Clone, Debug)]
 pub struct Recovery {
     journal: JournalId,
@@ -65,8 +67,9 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Begins to recover what the members of `view` hold from `from`, the local log's end, for the reign `epoch`, which
-    /// is durable already. Waits up to `grace` for all members and up to `patience` for those that are needed.
+    /// Begins to recover what the members of `view` hold from `from`, the local log's end, for the reign
+    /// `epoch`, which is durable already. Waits up to `grace` for all members and up to `patience` for those
+    /// that are needed.
     pub fn new(
         view: &View,
         epoch: Epoch,
@@ -128,16 +131,16 @@ impl Recovery {
         self.planted = planted;
     }
 
-    /// The log and the view are a replica's, made durable there before the client's own disk is known to have less: all
-    /// members must answer, with windows that continue the replica's log. `closed`: the client had closed the volume when
-    /// its log ended here, as far as the replica was told.
+    /// The log and the view are a replica's, made durable there before the client's own disk is known to have
+    /// less: all members must answer, with windows that continue the replica's log. `closed`: the client had
+    /// closed the volume when its log ended here, as far as the replica was told.
     ///
-    /// Members hold whatever is not on both disks while the data lender is in service. A client that went on without it
-    /// tells its members to drop what is stable, empties their windows, or reigns by a later epoch: each shows. What
-    /// does not show is a client that had lost its data lender *and* every member.
+    /// Members hold whatever is not on both disks while the data lender is in service. A client that went on
+    /// without it tells its members to drop what is stable, empties their windows, or reigns by a later
+    /// epoch: each shows. What does not show is a client that had lost its data lender *and* every member.
     ///
-    /// A member is asked who sealed it before it is sealed: afterwards it would have forgotten, and the next attempt find
-    /// nothing wrong.
+    /// A member is asked who sealed it before it is sealed: afterwards it would have forgotten, and the next
+    /// attempt find nothing wrong.
     pub fn of_replica(mut self, view: &View, closed: Option<Lsn>) -> Recovery {
         if self.planted.is(PlantedFault::RestoreUnproven) {
             return self;
@@ -155,16 +158,19 @@ impl Recovery {
         self
     }
 
-    /// The journal of a node of a shared region, of which the server keeps everything below `kept`, and `view` is the newest
-    /// that it has. No disk is asked: `crate::journal::JournalWriter` keeps a shared journal so that n - k + 1 members suffice
-    /// (crates/core/proto/src/journal/writer/shared.rs has the argument).
+    /// The journal of a node of a shared region, of which the server keeps everything below `kept`, and
+    /// `view` is the newest that it has. No disk is asked: `crate::journal::JournalWriter` keeps a shared
+    /// journal so that n - k + 1 members suffice (crates/core/proto/src/journal/writer/server_ack.rs has the
+    /// argument).
     ///
-    /// Epoch and writer of the seal follow from the view, so nothing need be durable before it, and it may be repeated any
-    /// number of times, even by two at once: nothing is ever appended under it. It comes after whatever the node's own
-    /// library may have claimed; a node that is reopened afterwards finds itself fenced.
+    /// Epoch and writer of the seal follow from the view, so nothing need be durable before it, and it may be
+    /// repeated any number of times, even by two at once: nothing is ever appended under it. It comes after
+    /// whatever the node's own library may have claimed; a node that is reopened afterwards finds itself
+    /// fenced.
     ///
-    /// A window counts that the view's own reign opened and that begins where the server is, or below. Another reign's was
-    /// opened by somebody who used the node's directory as a journal of his own: what the view's reign had there is gone.
+    /// A window counts that the view's own reign opened and that begins where the server is, or below.
+    /// Another reign's was opened by somebody who used the node's directory as a journal of his own: what the
+    /// view's reign had there is gone.
     pub fn of_node(view: &View, kept: Lsn, now: Time, grace: Nanos, patience: Nanos) -> Recovery {
         let (epoch, writer) = view.fence();
         let recovery = Recovery::new(view, epoch, writer, kept, now, grace, patience);
@@ -265,7 +271,8 @@ impl Recovery {
                 if self.of_replica && !peer.fence_known || peer.identity == PeerIdentity::Unknown =>
             {
                 OutgoingFrame {
-                    // Its refusal names its memory, and the highest epoch that sealed it. Nothing is changed by asking.
+                    // Its refusal names its memory, and the highest epoch that sealed it. Nothing is changed
+                    // by asking.
                     header: header(FrameKind::Ping),
                     body: FrameBody::NONE,
                 }
@@ -306,7 +313,8 @@ impl Recovery {
                 .any(|other| other.0 != index && goes_first(other))
     }
 
-    /// The address `index` sent a frame. One that answers nothing is passed over: a lender does not decide what is kept here.
+    /// The address `index` sent a frame. One that answers nothing is passed over: a lender does not decide
+    /// what is kept here.
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>) {
         let peer = &mut self.peers[index];
         let kind = frame.header.kind;
@@ -334,7 +342,8 @@ impl Recovery {
                 Some(RefusalReason::OutOfWindow) if self.planted.is(PlantedFault::ReadBeforeFence) => {
                     peer.window.bytes = alloc::vec![0];
                 }
-                // The same answer again, over a link that doubles. Asked once more it would be sealed, and have forgotten.
+                // The same answer again, over a link that doubles. Asked once more it would be sealed, and
+                // have forgotten.
                 _ if peer.answer == PeerAnswer::AheadOfReplica => (),
                 _ => peer.answer = PeerAnswer::Unreachable,
             },
@@ -367,8 +376,8 @@ impl Recovery {
         }
     }
 
-    /// The address `index` was last sealed by the reign `seen`, below ours: the last one that the replica was told of or one before,
-    /// or an earlier attempt to restore.
+    /// The address `index` was last sealed by the reign `seen`, below ours: the last one that the replica was
+    /// told of or one before, or an earlier attempt to restore.
     fn on_fence_epoch(&mut self, index: usize, seen: Epoch) {
         let peer = &mut self.peers[index];
         peer.fence_known = true;
@@ -411,8 +420,8 @@ impl Recovery {
             return;
         }
         peer.held = held;
-        // The whole window, though the log may lack room for it: a copy of the directory with an old head must see what it
-        // cannot take, and refuse. `window_bytes` bounds what is read.
+        // The whole window, though the log may lack room for it: a copy of the directory with an old head
+        // must see what it cannot take, and refuse. `window_bytes` bounds what is read.
         peer.read_end = held;
         if (self.of_replica || self.of_epoch.is_some()) && trim > from {
             peer.answer = PeerAnswer::AheadOfReplica;
@@ -422,7 +431,8 @@ impl Recovery {
             peer.answer = PeerAnswer::Complete;
             return;
         }
-        // A window that begins above our end cannot be chained to, but its beginning proves what had been durable.
+        // A window that begins above our end cannot be chained to, but its beginning proves what had been
+        // durable.
         peer.window = PeerWindow {
             trim,
             from: trim.max(from),
@@ -436,7 +446,8 @@ impl Recovery {
         };
     }
 
-    /// Which member the memory behind the address `index` is. At a member's own address there may be another member's by now.
+    /// Which member the memory behind the address `index` is. At a member's own address there may be another
+    /// member's by now.
     fn identify(&mut self, index: usize, life: Incarnation) -> Option<usize> {
         let PeerIdentity::Member(member) = self.peers[index].identity else {
             return None;
@@ -463,7 +474,8 @@ impl Recovery {
         }
     }
 
-    /// Whether the lender that was sealed has the window that the view names: of this memory, and as it was joined.
+    /// Whether the lender that was sealed has the window that the view names: of this memory, and as it was
+    /// joined.
     fn holds(&self, member: usize, life: Incarnation, window: Option<WindowReport>) -> bool {
         let member = &self.members[member];
         let Some(window) = window.filter(|_| life == member.incarnation) else {
@@ -476,8 +488,8 @@ impl Recovery {
         same_reign && (same_join || self.planted.is(PlantedFault::JoinIgnored))
     }
 
-    /// Whether the memory behind the address `index` answers for another member already. Only a view of an earlier format can
-    /// name one memory twice without telling its joins apart.
+    /// Whether the memory behind the address `index` answers for another member already. Only a view of an
+    /// earlier format can name one memory twice without telling its joins apart.
     fn counts_already(&self, index: usize) -> bool {
         let PeerIdentity::Member(named) = self.peers[index].identity else {
             return false;
@@ -551,7 +563,8 @@ impl Recovery {
         None
     }
 
-    /// Whether nobody can still say more: each member has answered in some way, and nobody else may turn out to be one.
+    /// Whether nobody can still say more: each member has answered in some way, and nobody else may turn out
+    /// to be one.
     fn is_settled(&self, now: Time) -> bool {
         let is_done = |(at, peer): (usize, &RecoveryPeer)| {
             let answered =
@@ -559,7 +572,8 @@ impl Recovery {
             // At the own address of a member that answered elsewhere there may be another member by now.
             let may_be_another = at < self.members.len() && peer.identity == PeerIdentity::Member(at);
             let done = answered && !may_be_another || peer.is_over() || self.yields_to_other(at);
-            // One that is no missing member's, as far as is known, and cannot be reached is not waited for as long.
+            // One that is no missing member's, as far as is known, and cannot be reached is not waited for as
+            // long.
             let optional = at >= self.members.len() || answered;
             done || optional && peer.answer == PeerAnswer::Unreachable && now >= self.grace
         };
@@ -574,7 +588,8 @@ impl Recovery {
             .collect()
     }
 
-    /// What the members that answered hold above the local end. (With `--accept-loss` also asked after a refusal.)
+    /// What the members that answered hold above the local end. (With `--accept-loss` also asked after a
+    /// refusal.)
     pub fn windows(&mut self) -> Vec<PeerWindow> {
         let promised = self.promised();
         let complete: Vec<usize> = (0..self.members.len())
@@ -587,8 +602,9 @@ impl Recovery {
         complete.into_iter().map(with_promise).collect()
     }
 
-    /// Below this, records may have been acknowledged: what as many members as the rule demands hold, if those that did
-    /// not answer hold everything. The word of one member that lies does not suffice where the rule asks for more.
+    /// Below this, records may have been acknowledged: what as many members as the rule demands hold, if
+    /// those that did not answer hold everything. The word of one member that lies does not suffice where the
+    /// rule asks for more.
     fn promised(&self) -> Lsn {
         let mut held = self.held();
         let missing = self.members.len() - held.len();

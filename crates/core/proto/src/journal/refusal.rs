@@ -16,11 +16,11 @@ pub enum PeerAnswer {
     Reading,
     /// Sealed and read.
     Complete,
-    /// The lender is there, but it does not hold the window: it restarted without its memory, gave the window up, or has
-    /// opened another in its place since.
+    /// The lender is there, but it does not hold the window: it restarted without its memory, gave the window
+    /// up, or has opened another in its place since.
     Amnesiac,
-    /// Its window begins above the replica's end, or a reign that the replica was never told of has sealed it: the client went
-    /// on without its data lender.
+    /// Its window begins above the replica's end, or a reign that the replica was never told of has sealed
+    /// it: the client went on without its data lender.
     AheadOfReplica,
     /// It says that it holds more than its window has room for: nothing that it says is believed.
     Overclaims,

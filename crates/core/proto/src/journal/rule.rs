@@ -1,5 +1,5 @@
-//! The commit rule: how many members must hold a record before it is acknowledged, and so how many must answer
-//! before recovery may believe that it has seen every acknowledged record.
+//! The commit rule: how many members must hold a record before it is acknowledged, and so how many must
+//! answer before recovery may believe that it has seen every acknowledged record.
 
 use core::fmt;
 use core::str::FromStr;

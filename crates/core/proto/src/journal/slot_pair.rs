@@ -1,7 +1,7 @@
-//! A small durable value in two slots of a file: written to the one, synced, then to the other, synced. A torn write leaves
-//! the other slot, and damage at rest to one of them leaves the very same value: an older view would name the wrong
-//! members, and recovery would not know what it misses. The file is of full size from the start, so that a full disk
-//! cannot stop a view change.
+//! A small durable value in two slots of a file: written to the one, synced, then to the other, synced. A
+//! torn write leaves the other slot, and damage at rest to one of them leaves the very same value: an older
+//! view would name the wrong members, and recovery would not know what it misses. The file is of full size
+//! from the start, so that a full disk cannot stop a view change.
 //!
 //! ```text
 //!  0  magic (8)
@@ -129,8 +129,8 @@ impl SlotPair {
         }
     }
 
-    /// Replaces the value; it is durable when this returns. After a failed sync every later call fails alike. After any
-    /// other error the file holds the value before or this one, and the next call may succeed.
+    /// Replaces the value; it is durable when this returns. After a failed sync every later call fails alike.
+    /// After any other error the file holds the value before or this one, and the next call may succeed.
     pub fn store<F: StorageFile>(&mut self, file: &F, payload: &[u8]) -> Result<(), CallError> {
         if let Some(failure) = self.failed {
             return Err(failure);
@@ -140,8 +140,8 @@ impl SlotPair {
         stored
     }
 
-    /// Replaces the value with one in whose place the value before may come back: should this one rot, it does. Half of the
-    /// syncs that [`SlotPair::store`] takes. Errors are those of [`SlotPair::store`].
+    /// Replaces the value with one in whose place the value before may come back: should this one rot, it
+    /// does. Half of the syncs that [`SlotPair::store`] takes. Errors are those of [`SlotPair::store`].
     pub fn store_loosely<F: StorageFile>(&mut self, file: &F, payload: &[u8]) -> Result<(), CallError> {
         if !self.sound {
             return self.store(file, payload);
@@ -168,8 +168,8 @@ impl SlotPair {
         Ok(())
     }
 
-    /// Writes one slot and syncs it. A write that is refused midway leaves half a value there: the next call must begin with
-    /// that slot, while the other one is sound.
+    /// Writes one slot and syncs it. A write that is refused midway leaves half a value there: the next call
+    /// must begin with that slot, while the other one is sound.
     fn write_slot<F: StorageFile>(&mut self, file: &F, index: u64, payload: &[u8]) -> Result<(), CallError> {
         assert!(HEADER_BYTES + payload.len() <= self.slot_bytes);
         (self.first, self.sound) = (index, false);
@@ -336,8 +336,8 @@ mod tests {
         }
     }
 
-    /// The refused write may have left half a value in the newer slot: a loose store that then took the older one would leave
-    /// nothing whole.
+    /// The refused write may have left half a value in the newer slot: a loose store that then took the older
+    /// one would leave nothing whole.
     #[test]
     fn after_a_refused_loose_store_the_next_one_begins_with_the_slot_that_was_refused() {
         for cut in 0..=4 {
@@ -360,8 +360,8 @@ mod tests {
         }
     }
 
-    /// One damaged sector brought the view before back: the members of the newest were never asked, and what they had
-    /// acknowledged was lost without a word (simulator seed 50001).
+    /// One damaged sector brought the view before back: the members of the newest were never asked, and what
+    /// they had acknowledged was lost without a word (simulator seed 50001).
     #[test]
     fn damage_to_one_slot_leaves_the_newest_value() {
         let good = stored(&[b"old", b"new"]);

@@ -67,10 +67,11 @@ pub struct View {
     pub writer: WriterId,
     /// How many members must hold a record.
     pub rule: CommitRule,
-    /// Whether the members' acknowledgements count. Not while there are fewer than the configured minimum, or all are
-    /// in one power domain without leave: then every acknowledged record is on the local disk.
+    /// Whether the members' acknowledgements count. Not while there are fewer than the configured minimum, or
+    /// all are in one power domain without leave: then every acknowledged record is on the local disk.
     pub counting: bool,
-    /// The journal rests: everything that it ever acknowledged lies below, on the local disk. Then members do not count.
+    /// The journal rests: everything that it ever acknowledged lies below, on the local disk. Then members do
+    /// not count.
     pub clean: Option<Lsn>,
     /// Bytes of each member's window; zero in views of an earlier format.
     pub window_bytes: u64,
@@ -162,7 +163,8 @@ impl View {
         }
     }
 
-    /// A claim above every epoch that was seen elsewhere, on an operator's word that this directory is the newest.
+    /// A claim above every epoch that was seen elsewhere, on an operator's word that this directory is the
+    /// newest.
     pub fn claimed_above(&self, seen: Epoch, writer: WriterId) -> View {
         let claim = self.claimed(writer);
         View {
@@ -171,13 +173,15 @@ impl View {
         }
     }
 
-    /// Whether `other` is of a reign that came after this one's last: whoever keeps it refuses this one's writer.
+    /// Whether `other` is of a reign that came after this one's last: whoever keeps it refuses this one's
+    /// writer.
     pub fn is_fenced_by(&self, other: &View) -> bool {
         let twin = other.epoch == self.epoch && other.writer != self.writer && other.writer != WriterId(0);
         other.epoch > self.epoch || twin
     }
 
-    /// Whether the reign that stored this view has served, as far as the view says: a claim that came to nothing has not.
+    /// Whether the reign that stored this view has served, as far as the view says: a claim that came to
+    /// nothing has not.
     pub fn has_served(&self) -> bool {
         self.epochs.last_served() == Some((self.epoch, self.writer))
     }
@@ -198,8 +202,8 @@ impl View {
         view
     }
 
-    /// A claim of a replica, or of what was made of one. Its client may have reigned on without being heard: its epochs are
-    /// left out, for a nonce is made of epoch and LSN, and so that it stays refused.
+    /// A claim of a replica, or of what was made of one. Its client may have reigned on without being heard:
+    /// its epochs are left out, for a nonce is made of epoch and LSN, and so that it stays refused.
     pub fn restored(&self, writer: WriterId) -> View {
         let claim = self.claimed(writer);
         let heard = self.epochs.last_served_epoch().unwrap_or(self.epoch);
@@ -209,14 +213,15 @@ impl View {
         }
     }
 
-    /// Epoch and writer under which the server of a shared region seals the members of a node that it fences: after all
-    /// that the node's own directory can have claimed. Nothing is written under them, so they need not be anybody's alone.
+    /// Epoch and writer under which the server of a shared region seals the members of a node that it fences:
+    /// after all that the node's own directory can have claimed. Nothing is written under them, so they need
+    /// not be anybody's alone.
     pub fn fence(&self) -> (Epoch, WriterId) {
         (epoch_history::epoch_after_any(self.epoch), self.writer)
     }
 
-    /// The same view where the reign that stored it need not have served: it is one of this history all the same. So it is
-    /// with a reign that claimed a replica in order to restore a volume from it.
+    /// The same view where the reign that stored it need not have served: it is one of this history all the
+    /// same. So it is with a reign that claimed a replica in order to restore a volume from it.
     pub fn adopted(&self) -> View {
         let mut view = self.clone();
         if self.epoch > Epoch(0) && view.epochs.fork(self.epoch, self.writer, Lsn(0)).is_some() {
@@ -226,8 +231,8 @@ impl View {
         view
     }
 
-    /// The view of the reign that claimed this one, once the local disk has everything below `end`: nobody else need have any
-    /// of it.
+    /// The view of the reign that claimed this one, once the local disk has everything below `end`: nobody
+    /// else need have any of it.
     pub fn released(&self, end: Lsn) -> View {
         let mut released = View {
             version: self.version + 1,
@@ -255,8 +260,8 @@ impl View {
         self.base.max(self.clean.unwrap_or_default())
     }
 
-    /// Whether this view names the same windows as `other` under the same rule, in the same reign. Then the one may stand in
-    /// the other's place, but for what counts.
+    /// Whether this view names the same windows as `other` under the same rule, in the same reign. Then the
+    /// one may stand in the other's place, but for what counts.
     pub fn has_windows_of(&self, other: &View) -> bool {
         let neither = |view: &View| View {
             version: 0,
@@ -269,8 +274,8 @@ impl View {
 
     /// Makes this the view in `file`. `full` is the last one that both slots were given, and is kept so.
     ///
-    /// Where that one names the same windows and counts, it may come back in this one's place: it demands more. So a journal
-    /// that goes to rest, or wakes, pays one sync.
+    /// Where that one names the same windows and counts, it may come back in this one's place: it demands
+    /// more. So a journal that goes to rest, or wakes, pays one sync.
     pub fn store<F: StorageFile>(
         &self,
         slots: &mut SlotPair,
@@ -425,7 +430,8 @@ fn text(cursor: &mut ByteReader<'_>, length: usize, max: usize) -> Result<String
 mod tests {
     use super::*;
 
-    /// A node, or a data lender, could name the last epoch there is: what claimed or fenced it next began again at the first one.
+    /// A node, or a data lender, could name the last epoch there is: what claimed or fenced it next began
+    /// again at the first one.
     #[test]
     fn a_view_after_which_nothing_could_be_numbered_is_none() {
         let view = |epoch, version| View {

@@ -1,11 +1,11 @@
 //! What a lender does for one journal.
 //!
-//! A [`Member`] is a value: [`Member::handle`] takes a frame and returns the answer. It holds the newest bytes of the
-//! journal, `trim..held`, whole and checked, in a [`Window`]; it obeys the highest epoch that has sealed it and no
-//! other; and it acknowledges only what it holds (rules 2 and 4).
+//! A [`Member`] is a value: [`Member::handle`] takes a frame and returns the answer. It holds the newest
+//! bytes of the journal, `trim..held`, whole and checked, in a [`Window`]; it obeys the highest epoch that
+//! has sealed it and no other; and it acknowledges only what it holds (rules 2 and 4).
 //!
-//! What it never does: forget a seal while the journal may go on, acknowledge across a gap, give up bytes that its writer has not declared stable,
-//! or answer for memory that an earlier incarnation held.
+//! What it never does: forget a seal while the journal may go on, acknowledge across a gap, give up bytes
+//! that its writer has not declared stable, or answer for memory that an earlier incarnation held.
 
 mod append;
 mod window;
@@ -21,8 +21,8 @@ use crate::multicast::MissingRange;
 use crate::planted::{FaultSwitch, PlantedFault};
 use crate::wire::{ByteReader, ChainPoint, CrcSeed, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
-/// Everything a member must remember beside its bytes. The lender keeps a copy in shared memory, so that its process
-/// may be killed: see [`Member::restore`].
+/// Everything a member must remember beside its bytes. The lender keeps a copy in shared memory, so that its
+/// process may be killed: see [`Member::restore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberState {
     /// The highest epoch that sealed this member; zero: none has.
@@ -52,11 +52,13 @@ pub struct MemberState {
 impl MemberState {
     /// Whether the member is worth nothing to anybody: there is no window, and no seal that must hold.
     ///
-    /// What a seal of a journal that is over still does is to refuse windows to its old writer. That saves memory; nothing is lost without
-    /// it. A writer counts only views that its region's server has, and the server takes none of a node that is gone; and by a member of an
-    /// older view it is told that there is no window ([`Flag::KNOWN`] is missing), and counts it no more.
+    /// What a seal of a journal that is over still does is to refuse windows to its old writer. That saves
+    /// memory; nothing is lost without it. A writer counts only views that its region's server has, and the
+    /// server takes none of a node that is gone; and by a member of an older view it is told that there is no
+    /// window ([`Flag::KNOWN`] is missing), and counts it no more.
     ///
-    /// Of a journal that was closed whole, and of one that was deleted, see docs/protocol.md, "Journals that are over".
+    /// Of a journal that was closed whole, and of one that was deleted, see docs/protocol.md, "Journals that
+    /// are over".
     pub fn may_be_forgotten(&self) -> bool {
         !self.joined && (self.epoch == Epoch(0) || self.ended || self.closed)
     }
@@ -100,8 +102,9 @@ impl Member {
         }
     }
 
-    /// A member as an earlier process of the same incarnation left it, or `None` if the bytes in `window` do not bear
-    /// out what `state` says; the window is then worth nothing and the lender must not answer for it.
+    /// A member as an earlier process of the same incarnation left it, or `None` if the bytes in `window` do
+    /// not bear out what `state` says; the window is then worth nothing and the lender must not answer for
+    /// it.
     pub fn restore<W: Window>(
         journal: JournalId,
         incarnation: Incarnation,
@@ -116,7 +119,8 @@ impl Member {
         if state.joined && !(ordered && state.received.since(state.trim) <= window.capacity()) {
             return None;
         }
-        // The chain before `trim` is not kept, so the first record is taken at its word; all others must follow it.
+        // The chain before `trim` is not kept, so the first record is taken at its word; all others must
+        // follow it.
         member.state.received = state.held;
         (!state.joined || member.window_checks(window)).then_some(member)
     }
@@ -174,7 +178,8 @@ impl Member {
         MemberReply::Frame(header, body, 4)
     }
 
-    /// Says what there is, to whoever knows the journal's id. Nothing changes (rule 18): whoever wants to fence this member asks first.
+    /// Says what there is, to whoever knows the journal's id. Nothing changes (rule 18): whoever wants to
+    /// fence this member asks first.
     fn probe_reply(&self) -> MemberReply {
         let mut header = self.header(FrameKind::ProbeReply);
         header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
@@ -273,7 +278,8 @@ impl Member {
         if let Some(refusal) = self.check_writer(frame) {
             return refusal;
         }
-        // A `Leave` delayed past the next join must not empty the new window: it names the reign and generation it means.
+        // A `Leave` delayed past the next join must not empty the new window: it names the reign and
+        // generation it means.
         let meant = (frame.header.lsn.0, frame.header.mark);
         if meant == (u64::from(self.state.window_epoch.0), self.state.generation) {
             window.release();
@@ -303,8 +309,9 @@ impl Member {
         Some(self.refuse(refusal, Lsn(0), Lsn(0)))
     }
 
-    /// Whether there is a window that the frame's own reign joined. A later reign reads an earlier one's window and does
-    /// nothing else to it: where a loss was accepted between them, the same LSN is not the same record.
+    /// Whether there is a window that the frame's own reign joined. A later reign reads an earlier one's
+    /// window and does nothing else to it: where a loss was accepted between them, the same LSN is not the
+    /// same record.
     fn is_window_of(&self, frame: &Frame<'_>) -> bool {
         self.state.joined && self.state.window_epoch == frame.header.epoch
     }
@@ -327,7 +334,8 @@ impl Member {
         self.check_writer(frame).is_none() && self.is_window_of(frame)
     }
 
-    /// The answer to whoever says that the journal is over while another session speaks for it. Nothing changes.
+    /// The answer to whoever says that the journal is over while another session speaks for it. Nothing
+    /// changes.
     pub fn in_use(&self) -> MemberReply {
         self.refuse(RefusalReason::InUse, Lsn(0), Lsn(0))
     }
@@ -348,8 +356,8 @@ impl Member {
     /// A header that names the window which this reign joined.
     fn window_header(&self, kind: FrameKind) -> FrameHeader {
         let mut header = self.header(kind);
-        // Each reign numbers its joins from 1: the number of an earlier reign's, or of one that has left, would pass for
-        // the acknowledgement of a join that is still on its way.
+        // Each reign numbers its joins from 1: the number of an earlier reign's, or of one that has left,
+        // would pass for the acknowledgement of a join that is still on its way.
         if !(self.state.joined && self.state.window_epoch == self.state.epoch) {
             header.mark = 0;
         }

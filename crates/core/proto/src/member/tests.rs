@@ -219,8 +219,9 @@ fn a_higher_epoch_fences_the_lower_and_a_twin_of_the_same_epoch() {
     assert_eq!(refusal(&bench.send(twin, &[])), Some(RefusalReason::Fenced));
 }
 
-/// A new reign's stable LSN trimmed the window that an earlier one had left, in the middle of a record of a history that
-/// had been given up; the lender's next process then took all of its memory for damaged (simulator seed 3018930).
+/// A new reign's stable LSN trimmed the window that an earlier one had left, in the middle of a record of a
+/// history that had been given up; the lender's next process then took all of its memory for damaged
+/// (simulator seed 3018930).
 #[test]
 fn a_later_reign_reads_a_window_that_it_did_not_join_and_changes_nothing() {
     let mut old = RecordMaker::new(1);

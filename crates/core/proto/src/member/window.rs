@@ -1,13 +1,13 @@
-//! The memory a member keeps its bytes in. The lender backs it with chunks of shared memory, the simulator with a
-//! vector.
+//! The memory a member keeps its bytes in. The lender backs it with chunks of shared memory, the simulator
+//! with a vector.
 
 use crate::id::Lsn;
 use crate::wire::RefusalReason;
 
 /// A ring of bytes addressed by LSN: byte `n` lies at `n` modulo the capacity.
 pub trait Window {
-    /// Makes the window hold `bytes`, giving up what it held before. On refusal the numbers are what was asked
-    /// and what could be had.
+    /// Makes the window hold `bytes`, giving up what it held before. On refusal the numbers are what was
+    /// asked and what could be had.
     fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError>;
     /// Gives all memory back; the capacity becomes zero.
     fn release(&mut self);

@@ -1,12 +1,13 @@
 //! Appends that are sent once for all members, as datagrams to a multicast group (LND's transport).
 //!
-//! Only appends travel so. Joining, sealing, acknowledgements, reading and recovery stay on each member's own link, which
-//! keeps order and loses nothing while it stands; and over it a member is sent again what it missed. So nothing that a
-//! datagram does or does not do can acknowledge anything: a member takes bytes in order, whichever way they came.
+//! Only appends travel so. Joining, sealing, acknowledgements, reading and recovery stay on each member's own
+//! link, which keeps order and loses nothing while it stands; and over it a member is sent again what it
+//! missed. So nothing that a datagram does or does not do can acknowledge anything: a member takes bytes in
+//! order, whichever way they came.
 //!
-//! A *channel* is one key and the datagrams under it. The writer makes it, hands it over each member's own link
-//! (`Tune`), and makes another when a member that knew it has left. A datagram is a channel, a number, and one sealed
-//! frame:
+//! A *channel* is one key and the datagrams under it. The writer makes it, hands it over each member's own
+//! link (`Tune`), and makes another when a member that knew it has left. A datagram is a channel, a number,
+//! and one sealed frame:
 //!
 //! ```text
 //!  0  channel u64                      which key; in the clear, authenticated
@@ -133,8 +134,9 @@ impl fmt::Debug for ChannelInvite {
     }
 }
 
-/// Cuts an append of `bytes` bytes into appends that fit datagrams of `datagram_bytes`: the header of each, and how many
-/// bytes of the log from the header's LSN follow it. Bytes of a log can be cut anywhere: a member puts records together.
+/// Cuts an append of `bytes` bytes into appends that fit datagrams of `datagram_bytes`: the header of each,
+/// and how many bytes of the log from the header's LSN follow it. Bytes of a log can be cut anywhere: a
+/// member puts records together.
 pub fn fragment_append(
     header: FrameHeader,
     bytes: usize,

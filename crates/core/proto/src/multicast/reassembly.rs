@@ -1,8 +1,10 @@
-//! A lender's side of a channel: appends that came in any order, doubled or not at all, become appends in order.
+//! A lender's side of a channel: appends that came in any order, doubled or not at all, become appends in
+//! order.
 //!
-//! What lies beyond a hole is kept, within bounds, and the hole is told to the writer at once and once; if that is lost,
-//! or the last datagram of all was, the writer's timer finds it. The machine holds no position of its own: what has been
-//! received is the member's word, so that a member which begins anew needs to tell nobody.
+//! What lies beyond a hole is kept, within bounds, and the hole is told to the writer at once and once; if
+//! that is lost, or the last datagram of all was, the writer's timer finds it. The machine holds no position
+//! of its own: what has been received is the member's word, so that a member which begins anew needs to tell
+//! nobody.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -135,8 +137,8 @@ impl Reassembly {
         self.heard = true;
     }
 
-    /// Whether the answer that is being sent is to say `HEARD`: without it the writer could not tell a member that is slow from
-    /// one that multicast does not reach.
+    /// Whether the answer that is being sent is to say `HEARD`: without it the writer could not tell a member
+    /// that is slow from one that multicast does not reach.
     pub fn take_heard(&mut self) -> bool {
         core::mem::take(&mut self.heard)
     }
@@ -146,8 +148,8 @@ impl Reassembly {
         *self = Reassembly::default();
     }
 
-    /// What follows is for the window that `epoch` joined as `generation`: what was kept for another one is forgotten,
-    /// whichever session replaced it.
+    /// What follows is for the window that `epoch` joined as `generation`: what was kept for another one is
+    /// forgotten, whichever session replaced it.
     pub fn begin_window(&mut self, epoch: Epoch, generation: u32) {
         if self.window != (epoch, generation) {
             self.clear();

@@ -1,9 +1,10 @@
 //! Each datagram of a channel counts once: a window over the newest numbers, as IPsec has it.
 //!
-//! A doubled or replayed append would do no harm (the same position of the same reign holds the same byte), but it would
-//! cost its decryption and a look at the member each time.
+//! A doubled or replayed append would do no harm (the same position of the same reign holds the same byte),
+//! but it would cost its decryption and a look at the member each time.
 
-/// Numbers behind the newest of which is remembered whether they came. A datagram later than that counts as lost.
+/// Numbers behind the newest of which is remembered whether they came. A datagram later than that counts as
+/// lost.
 const WINDOW: u64 = 4096;
 const WORDS: usize = (WINDOW / 64) as usize;
 

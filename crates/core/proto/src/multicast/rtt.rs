@@ -1,6 +1,8 @@
-//! How long a listener takes to answer, and so how long to wait before its bytes count as lost (RFC 6298 in form).
+//! How long a listener takes to answer, and so how long to wait before its bytes count as lost (RFC 6298 in
+//! form).
 //!
-//! A fixed time would take whoever is further away than it for one who hears nothing, and send everything twice.
+//! A fixed time would take whoever is further away than it for one who hears nothing, and send everything
+//! twice.
 
 use crate::limit::MULTICAST_TIMEOUT_MAX;
 use crate::time::Nanos;

@@ -1,8 +1,8 @@
 //! What a connection may say, and when.
 //!
-//! A session speaks for one journal, named by its first frame; asking for the lender's status needs no journal.
-//! Everything else is misconduct and ends the session. The machine keeps no memory beyond the binding, so a peer
-//! that has not bound costs a lender nothing but its connection.
+//! A session speaks for one journal, named by its first frame; asking for the lender's status needs no
+//! journal. Everything else is misconduct and ends the session. The machine keeps no memory beyond the
+//! binding, so a peer that has not bound costs a lender nothing but its connection.
 
 use crate::id::{JournalId, WriterId};
 use crate::wire::{ByteReader, Frame, FrameKind};
@@ -24,7 +24,8 @@ pub enum SessionAction {
     Invite(JournalId),
     /// Hand this and all that follows to whoever keeps volumes on this machine's disk: a data session.
     Data,
-    /// The session is to be that of a node of a shared region, whose server is another program: answer `Refuse(NoRegion)`.
+    /// The session is to be that of a node of a shared region, whose server is another program: answer
+    /// `Refuse(NoRegion)`.
     Share,
     /// Hand this and all that follows to whoever keeps pages: the session of a deposit.
     Deposit,

@@ -66,8 +66,8 @@ impl<'a> ByteReader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// The next number of seven bits a byte, the lowest first, at most ten bytes; the last has its highest bit clear.
-    /// More than 64 bits, or a needless last byte, is as bad as too few bytes.
+    /// The next number of seven bits a byte, the lowest first, at most ten bytes; the last has its highest
+    /// bit clear. More than 64 bits, or a needless last byte, is as bad as too few bytes.
     pub fn varint(&mut self) -> Result<u64, ShortInputError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {

@@ -9,8 +9,8 @@
 //! 40  body
 //! ```
 //!
-//! `docs/protocol.md` says what each field means in each kind of frame. Little endian. Integrity is the link's
-//! (AEAD, or a local socket); records inside have their own CRC.
+//! `docs/protocol.md` says what each field means in each kind of frame. Little endian. Integrity is the
+//! link's (AEAD, or a local socket); records inside have their own CRC.
 
 use super::bytes::{ByteReader, ShortInputError};
 use crate::id::{Epoch, Lsn};
@@ -24,12 +24,14 @@ pub enum FrameKind {
     Bind = 1,
     /// Fences every lower epoch, and reports what the member holds.
     Fence = 2,
-    /// Empties the window and starts it at `lsn`. Body: window bytes (8). `mark`: chain at `lsn`; `stable`: generation.
+    /// Empties the window and starts it at `lsn`. Body: window bytes (8). `mark`: chain at `lsn`; `stable`:
+    /// generation.
     Join = 3,
-    /// Bytes of the log from `lsn`. `stable`: drop below it. Flag `FRESH`, and then `mark` is the chain at `lsn`.
+    /// Bytes of the log from `lsn`. `stable`: drop below it. Flag `FRESH`, and then `mark` is the chain at
+    /// `lsn`.
     Append = 4,
-    /// Are you there? `lsn`: a number to be sent back. `stable`: drop below it. With flag `PROBE` and epoch 0: a question that changes
-    /// nothing, answered by `ProbeReply`.
+    /// Are you there? `lsn`: a number to be sent back. `stable`: drop below it. With flag `PROBE` and epoch
+    /// 0: a question that changes nothing, answered by `ProbeReply`.
     Ping = 5,
     /// Asks for bytes of the window from `lsn`. Body: byte count (4). Only after a seal.
     Read = 6,
@@ -37,31 +39,36 @@ pub enum FrameKind {
     Leave = 7,
     /// Asks for the lender's status. Needs no bind.
     Status = 8,
-    /// Asks to listen to a channel, over which appends come by multicast. `lsn`: the channel's number. Body: a [`ChannelInvite`](crate::multicast::ChannelInvite).
+    /// Asks to listen to a channel, over which appends come by multicast. `lsn`: the channel's number. Body:
+    /// a [`ChannelInvite`](crate::multicast::ChannelInvite).
     Invite = 9,
-    /// Opens a data session: the sender's volume is to be followed. Must be the first frame. `docs/protocol.md` draws the bodies
-    /// of this and of all that follow it.
+    /// Opens a data session: the sender's volume is to be followed. Must be the first frame.
+    /// `docs/protocol.md` draws the bodies of this and of all that follow it.
     Follow = 10,
     /// Raw bytes of the volume's log from `lsn`, all of them on the client's disk.
     Records = 11,
-    /// The view to keep. `lsn`: its number; `stable`: bytes of the volume; `mark`: the highest epoch, where a claim raised it. Flag `CLOSED`.
+    /// The view to keep. `lsn`: its number; `stable`: bytes of the volume; `mark`: the highest epoch, where a
+    /// claim raised it. Flag `CLOSED`.
     StoreView = 12,
     /// Begins the replica anew at `lsn`, whose chain is `mark`: blocks follow. Flag `FULL`.
     Resync = 13,
     /// Digests of the blocks from number `lsn` on. `mark`: a number to be sent back.
     Digests = 14,
-    /// Blocks, or with flag `HOLES` the numbers of blocks that are all zeros. `mark`: a number to be sent back.
+    /// Blocks, or with flag `HOLES` the numbers of blocks that are all zeros. `mark`: a number to be sent
+    /// back.
     Blocks = 15,
     /// All blocks were sent; with the log up to `lsn` the replica is whole.
     ResyncEnd = 16,
-    /// Asks for blocks from number `lsn` on, as of a log that has reached `stable`. `mark`: a number to be sent back. Body: count (4).
+    /// Asks for blocks from number `lsn` on, as of a log that has reached `stable`. `mark`: a number to be
+    /// sent back. Body: count (4).
     Fetch = 17,
     /// Asks what replicas there are, or for one (body: volume id, 16). May be the first frame.
     Inquire = 18,
-    /// Opens a session of a shared region, from a node. Must be the first frame. What follows it are no frames: `docs/protocol.md`.
+    /// Opens a session of a shared region, from a node. Must be the first frame. What follows it are no
+    /// frames: `docs/protocol.md`.
     Share = 19,
-    /// Opens a session of a deposit: pages of an arena, in the lender's memory. Must be the first frame. Body: deposit id (16). `epoch`: the
-    /// session's number, higher than those before.
+    /// Opens a session of a deposit: pages of an arena, in the lender's memory. Must be the first frame.
+    /// Body: deposit id (16). `epoch`: the session's number, higher than those before.
     Deposit = 20,
     /// Asks for the deposit to have `lsn` slots, more or fewer than it has.
     Resize = 21,
@@ -73,7 +80,8 @@ pub enum FrameKind {
     Gather = 24,
     /// Answers `Bind`. `who`: incarnation. Body: the lender's power domain.
     Bound = 64,
-    /// Answers `Fence`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
+    /// Answers `Fence`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag
+    /// `KNOWN`.
     Fenced = 65,
     /// Answers `Join`, `Append`. `lsn`: held; `stable`: received; `mark`: generation. Flags `GAP`, `HEARD`.
     Ack = 66,
@@ -85,16 +93,18 @@ pub enum FrameKind {
     LeaveAck = 69,
     /// Answers `Status`. Body: JSON.
     Report = 70,
-    /// The request was refused. `flags`: a [`RefusalReason`]; `epoch`: the epoch seen; `lsn`, `stable`: its numbers.
+    /// The request was refused. `flags`: a [`RefusalReason`]; `epoch`: the epoch seen; `lsn`, `stable`: its
+    /// numbers.
     Refuse = 71,
-    /// The lender is about to stop lending: move away. No answer expected. To a deposit's owner with flag `PARTIAL`: it wants slots back from `lsn` on.
+    /// The lender is about to stop lending: move away. No answer expected. To a deposit's owner with flag
+    /// `PARTIAL`: it wants slots back from `lsn` on.
     Withdraw = 72,
     /// Answers `ChannelInvite`. `lsn`: the channel's number. The lender listens.
     Listening = 73,
     /// Bytes from `lsn` to `stable` were missed on the channel. `mark`: generation.
     Missing = 74,
-    /// Answers `Follow`, and says that a resync has begun or ended. `lsn`: flushed; `mark`: the chain there; `stable`: the end of its log's room;
-    /// `epoch`: the highest that claimed it; `flags`: its condition.
+    /// Answers `Follow`, and says that a resync has begun or ended. `lsn`: flushed; `mark`: the chain there;
+    /// `stable`: the end of its log's room; `epoch`: the highest that claimed it; `flags`: its condition.
     Following = 75,
     /// The replica's log is durable below `lsn`, and has room up to `stable`. Body: what its image has (8).
     Flushed = 76,
@@ -104,7 +114,8 @@ pub enum FrameKind {
     DigestReply = 78,
     /// Answers `Blocks`. `mark`: as sent.
     Stored = 79,
-    /// Answers `Fetch`. `lsn`, `mark`: as asked. Body: the blocks. Flag `BAD`: the replica has not got them either; `LATER`: not now.
+    /// Answers `Fetch`. `lsn`, `mark`: as asked. Body: the blocks. Flag `BAD`: the replica has not got them
+    /// either; `LATER`: not now.
     Fetched = 80,
     /// Blocks of the replica that do not check. Body: their numbers (8 each).
     BadBlocks = 81,
@@ -112,8 +123,8 @@ pub enum FrameKind {
     Replica = 82,
     /// Answers `Share`: what follows are the session's messages, both ways.
     ShareAck = 83,
-    /// Answers `Deposit` and `Resize`. `lsn`: slots that the deposit has; `stable`: the life of what is in them; `mark`: of `Deposit`, the
-    /// seconds that it outlives a session.
+    /// Answers `Deposit` and `Resize`. `lsn`: slots that the deposit has; `stable`: the life of what is in
+    /// them; `mark`: of `Deposit`, the seconds that it outlives a session.
     DepositAck = 84,
     /// Answers `Put`: all of it is kept. `mark`: as sent.
     PutAck = 85,
@@ -121,8 +132,8 @@ pub enum FrameKind {
     GetReply = 86,
     /// Answers `Gather`. `mark`: as sent. Body: of each page the blocks, or none.
     GatherReply = 87,
-    /// Answers `Ping` with flag `PROBE`. `epoch`: the highest that sealed the member; `lsn`: held; `stable`: trim; `mark`: generation. Body: who
-    /// sealed it (8), epoch of the window (4). Flag `KNOWN`.
+    /// Answers `Ping` with flag `PROBE`. `epoch`: the highest that sealed the member; `lsn`: held; `stable`:
+    /// trim; `mark`: generation. Body: who sealed it (8), epoch of the window (4). Flag `KNOWN`.
     ProbeReply = 88,
 }
 
@@ -210,7 +221,8 @@ impl Flag {
     pub const FULL: u8 = 8;
     /// `StoreView`: the volume was closed, and the replica has all of it. `Follow`: it is closed, if it was.
     pub const CLOSED: u8 = 16;
-    /// `Blocks`: only numbers, of blocks that are all zeros. `Fetch`, `Fetched`: not the blocks, but a bit for each that is data.
+    /// `Blocks`: only numbers, of blocks that are all zeros. `Fetch`, `Fetched`: not the blocks, but a bit
+    /// for each that is data.
     pub const HOLES: u8 = 32;
     /// `Fetched`: the replica has not got the blocks either.
     pub const BAD: u8 = 64;

@@ -1,5 +1,5 @@
-//! How things look as bytes. Everything that a peer or a disk hands us is checked here, once, and becomes a type
-//! that carries the proof; the machines take the types.
+//! How things look as bytes. Everything that a peer or a disk hands us is checked here, once, and becomes a
+//! type that carries the proof; the machines take the types.
 //!
 //! `docs/protocol.md` draws the frames, `docs/journal.md` the records.
 

@@ -9,9 +9,9 @@
 //! 40  payload, then the seal's tag (16) if sealed, then zeros to a multiple of 8
 //! ```
 //!
-//! The CRC covers bytes 8 to the end and is mixed with the journal's id, so that torn, reordered, stale and foreign
-//! bytes all end the valid prefix (rule 7). `stable` is what tells corruption from an end (rule 8): a record that
-//! says "everything below X was on the disk" proves that a bad record below X is damage.
+//! The CRC covers bytes 8 to the end and is mixed with the journal's id, so that torn, reordered, stale and
+//! foreign bytes all end the valid prefix (rule 7). `stable` is what tells corruption from an end (rule 8): a
+//! record that says "everything below X was on the disk" proves that a bad record below X is damage.
 
 use crate::id::{Epoch, JournalId, Lsn};
 use crate::limit::{RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, SEAL_TAG_BYTES};
@@ -178,7 +178,8 @@ impl RecordHeader {
     }
 }
 
-/// Computes the CRC of a record whose other bytes are final, stores it, and returns it: the next record's chain.
+/// Computes the CRC of a record whose other bytes are final, stores it, and returns it: the next record's
+/// chain.
 pub fn finish_record(record: &mut [u8], seed: CrcSeed) -> u32 {
     assert!(record.len() >= RECORD_HEADER_BYTES);
     let crc = crc32c(&record[8..]) ^ seed.0;

@@ -1,5 +1,5 @@
-//! What members claim, and who they are: recovery believes no length, counts memories and not addresses, and takes a window
-//! only as it was joined.
+//! What members claim, and who they are: recovery believes no length, counts memories and not addresses, and
+//! takes a window only as it was joined.
 
 use netram_proto::id::{Epoch, Incarnation, Lsn, WriterId};
 use netram_proto::journal::{JoinId, PeerAnswer, Recovery, RecoveryError, View};
@@ -86,7 +86,8 @@ fn identified(recovery: &mut Recovery, index: usize, incarnation: u64) {
     recovery.on_lost(index);
 }
 
-/// Only the addresses in the view were asked: a lender that came back by another one had the bytes and was passed over.
+/// Only the addresses in the view were asked: a lender that came back by another one had the bytes and was
+/// passed over.
 #[test]
 fn a_member_that_moved_is_found_at_an_address_of_the_settings() {
     let settings = ["unix:/lender-0", "unix:/spare", "unix:/moved"];
@@ -123,7 +124,8 @@ fn another_address_of_a_member_that_answers_is_left_alone() {
     );
 }
 
-/// The member's own address came back when its window had been read over another, and it was read again (seed 10194582).
+/// The member's own address came back when its window had been read over another, and it was read again (seed
+/// 10194582).
 #[test]
 fn a_window_is_read_over_one_address() {
     let mut recovery = recovery(2, "any").with_addresses(["unix:/moved"]);

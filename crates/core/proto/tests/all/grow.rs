@@ -1,5 +1,5 @@
-//! A log that grows, crashed at every operation: whatever the disk kept, the log is empty and sound, at its old size or
-//! at its new one, and what is appended afterwards is found again.
+//! A log that grows, crashed at every operation: whatever the disk kept, the log is empty and sound, at its
+//! old size or at its new one, and what is appended afterwards is found again.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,7 +15,8 @@ const DATA: u64 = 8192;
 const SECTOR: usize = 512;
 const SEEDS: u64 = 40;
 
-/// A file that loses, keeps or tears what was not synced. The `fuse`-th write, extension or sync and all after it fail.
+/// A file that loses, keeps or tears what was not synced. The `fuse`-th write, extension or sync and all
+/// after it fail.
 struct TornDisk {
     durable: RefCell<Vec<u8>>,
     current: RefCell<Vec<u8>>,
@@ -46,7 +47,8 @@ impl TornDisk {
         self.sync()
     }
 
-    /// The disk after a crash: of what was not synced, each write whole, torn or not at all, as `random` says.
+    /// The disk after a crash: of what was not synced, each write whole, torn or not at all, as `random`
+    /// says.
     fn crash(&self, random: &mut TestRng) -> TornDisk {
         let mut bytes = self.durable.borrow().clone();
         if random.below(2) == 1 && bytes.len() < self.current.borrow().len() {

@@ -249,7 +249,8 @@ fn a_window_that_begins_above_what_the_server_has_is_no_answer() {
     assert_eq!(found, ["b"]);
 }
 
-/// The node's directory was opened by somebody as a journal of his own: his window says nothing of the node's.
+/// The node's directory was opened by somebody as a journal of his own: his window says nothing of the
+/// node's.
 #[test]
 fn a_window_of_another_reign_is_no_answer() {
     let mut lender = TestLender::new(0);
@@ -388,7 +389,8 @@ fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
     assert!(refused.is_err());
 }
 
-/// A copy of the directory was deleted that somebody had made before the last opening: the lenders obey the original, whose seal is newer.
+/// A copy of the directory was deleted that somebody had made before the last opening: the lenders obey the
+/// original, whose seal is newer.
 #[test]
 fn whoever_deletes_ends_windows_of_all_reigns_but_none_of_a_newer_writer() {
     let view = view(1, CommitRule::All, true);

@@ -71,7 +71,8 @@ impl CachedFile {
         file
     }
 
-    /// Writes `count` records behind `link`, each of which says that everything below `stable` was on the disk.
+    /// Writes `count` records behind `link`, each of which says that everything below `stable` was on the
+    /// disk.
     fn records(&self, mut link: ChainPoint, count: usize, stable: Lsn) -> ChainPoint {
         let (log, ..) = LogFile::open(self).unwrap();
         for _ in 0..count {
@@ -110,8 +111,8 @@ impl CachedFile {
     }
 }
 
-/// A failed sync left records readable and marked clean. The next process took them for stored and gave the members up; a
-/// power cut then lost acknowledged records (simulator seed 51).
+/// A failed sync left records readable and marked clean. The next process took them for stored and gave the
+/// members up; a power cut then lost acknowledged records (simulator seed 51).
 #[test]
 fn what_was_read_from_the_cache_is_on_the_platter_before_anything_is_served() {
     let file = CachedFile::new();
@@ -123,8 +124,8 @@ fn what_was_read_from_the_cache_is_on_the_platter_before_anything_is_served() {
     assert!(file.platter_has(end.lsn));
 }
 
-/// What an earlier attempt to restore took from members, and its disk then failed to sync, says that it is durable: on the disk of
-/// the client that was lost (simulator seed 8030341).
+/// What an earlier attempt to restore took from members, and its disk then failed to sync, says that it is
+/// durable: on the disk of the client that was lost (simulator seed 8030341).
 #[test]
 fn the_word_of_a_lost_clients_records_is_no_proof_about_the_disk_of_a_restored_volume() {
     let file = CachedFile::new();
@@ -136,8 +137,8 @@ fn the_word_of_a_lost_clients_records_is_no_proof_about_the_disk_of_a_restored_v
     assert!(file.platter_has(end.lsn));
 }
 
-/// An unreadable sector where the next record would begin was taken for the end of the log, and everything behind it was
-/// lost without a word (simulator seed 56).
+/// An unreadable sector where the next record would begin was taken for the end of the log, and everything
+/// behind it was lost without a word (simulator seed 56).
 #[test]
 fn a_sector_that_cannot_be_read_is_never_the_end() {
     let file = CachedFile::new();
@@ -152,8 +153,8 @@ fn a_sector_that_cannot_be_read_is_never_the_end() {
     assert_eq!((at, unreadable), (middle.lsn, Some(IoError::EIO)));
 }
 
-/// Records beyond an accepted loss went on to prove what had been durable, and every later recovery refused (simulator
-/// seed 186).
+/// Records beyond an accepted loss went on to prove what had been durable, and every later recovery refused
+/// (simulator seed 186).
 #[test]
 fn a_loss_is_accepted_once() {
     let file = CachedFile::new();

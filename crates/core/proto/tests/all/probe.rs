@@ -1,4 +1,5 @@
-//! The question before the fence (rule 18): what a member tells whoever asks, what comes of the answers, and that nobody is changed by it.
+//! The question before the fence (rule 18): what a member tells whoever asks, what comes of the answers, and
+//! that nobody is changed by it.
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{NotNewestError, PeerAnswer, Recovery, RecoveryError, View, ViewMember};
@@ -179,7 +180,8 @@ fn a_copy_is_refused_before_its_members_are_sealed_and_allowed_when_they_continu
     assert_eq!(gone.state().epoch, Epoch(0));
 }
 
-/// An older lender refuses the question as it would any ping of nobody's, and names its life and who sealed it.
+/// An older lender refuses the question as it would any ping of nobody's, and names its life and who sealed
+/// it.
 #[test]
 fn a_lender_that_does_not_know_the_question_is_believed_in_what_it_does_say() {
     let answer = |life: u64, sealed: u32| {
@@ -215,7 +217,8 @@ fn a_lender_that_does_not_know_the_question_is_believed_in_what_it_does_say() {
     );
 }
 
-/// The refusal came as soon as the moved member had told: whoever is at its old address by now had not been heard (seed 18824).
+/// The refusal came as soon as the moved member had told: whoever is at its old address by now had not been
+/// heard (seed 18824).
 #[test]
 fn a_member_that_moved_to_where_another_was_is_waited_for() {
     let claim = view(2, "all").claimed(WriterId(9));

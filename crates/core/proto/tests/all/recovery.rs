@@ -213,8 +213,8 @@ fn a_bad_record_that_had_been_durable_is_damage_however_that_is_known() {
 
 #[test]
 fn a_bad_record_in_the_only_window_that_holds_it_is_damage_and_no_end() {
-    // Once it was taken for the end of the log: a bit that flipped in a lender's memory cost every acknowledged record
-    // behind it, and nobody was told.
+    // Once it was taken for the end of the log: a bit that flipped in a lender's memory cost every
+    // acknowledged record behind it, and nobody was told.
     let mut bench = RecoveryBench::new();
     for index in 0..4 {
         bench.record(&[index; 100], Lsn(0), index < 1);
@@ -516,8 +516,9 @@ fn a_replica_needs_every_member_with_a_window_that_continues_it() {
     assert_eq!(recovery.verdict(Time(0)), Some(Ok(())));
 }
 
-/// The client had opened once more without its data lender and written; then its disk was lost. The first attempt to restore
-/// was refused, and sealed the member all the same; the second took the member for one that had seen nobody since.
+/// The client had opened once more without its data lender and written; then its disk was lost. The first
+/// attempt to restore was refused, and sealed the member all the same; the second took the member for one
+/// that had seen nobody since.
 #[test]
 fn a_member_that_a_later_reign_has_sealed_is_no_proof_however_often_it_is_asked() {
     let mut view = view(2, "all");

@@ -1,5 +1,5 @@
-//! Names whose name server keeps silent, for one family or for both, and addresses that do not answer: none of that costs more than
-//! a moment where another address does.
+//! Names whose name server keeps silent, for one family or for both, and addresses that do not answer: none
+//! of that costs more than a moment where another address does.
 //!
 //! The test runs itself in namespaces of its own, where it is the name server.
 

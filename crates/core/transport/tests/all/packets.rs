@@ -83,8 +83,9 @@ fn a_slow_peer_congests_and_nothing_is_lost() {
     let place = SocketDir::new();
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);
-        // The smallest send buffer the kernel gives: every packet crosses in pieces. The receive buffer stays:
-        // a TCP window below one segment moves at the pace of the kernel's probe timer, minutes for this test.
+        // The smallest send buffer the kernel gives: every packet crosses in pieces. The receive buffer
+        // stays: a TCP window below one segment moves at the pace of the kernel's probe timer, minutes for
+        // this test.
         SockRef::from(&client).set_send_buffer_size(1).unwrap();
         let (mut sent, mut received, mut congested) = (0, 0, 0);
         let end = Instant::now() + PATIENCE;

@@ -1,5 +1,6 @@
-//! Which pages that leave are compressed: those that stay here packed, while that spares more than it costs (`netram_far_machine::arena`), and those that go over a link that
-//! takes longer for what is saved than compressing takes. And one now and then, so that both are known.
+//! Which pages that leave are compressed: those that stay here packed, while that spares more than it costs
+//! (`netram_far_machine::arena`), and those that go over a link that takes longer for what is saved than
+//! compressing takes. And one now and then, so that both are known.
 
 use std::time::Instant;
 

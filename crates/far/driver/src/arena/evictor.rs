@@ -1,4 +1,5 @@
-//! The thread that makes frames free, so that no fault has to: it hides pages, and gives those to the depot that nobody missed.
+//! The thread that makes frames free, so that no fault has to: it hides pages, and gives those to the depot
+//! that nobody missed.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,12 +16,13 @@ use crate::sys::locked_bytes;
 
 /// How often a page is tried that the kernel is busy with.
 const TRIES: usize = 8;
-/// Between two words of faults for which no lender has room, and before the first: while lenders are being connected there is none either.
+/// Between two words of faults for which no lender has room, and before the first: while lenders are being
+/// connected there is none either.
 const NO_ROOM_LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// How long what is on its way to lenders may take to get less before more leaves.
 const DRAIN_WAIT: Duration = Duration::from_millis(5);
-/// How long nothing is looked for unless somebody calls. In tests who is not called sleeps for good: else a call that is missing would only make
-/// them slow.
+/// How long nothing is looked for unless somebody calls. In tests who is not called sleeps for good: else a
+/// call that is missing would only make them slow.
 const IDLE_WAIT: Duration = match cfg!(test) {
     true => Duration::from_secs(3600),
     false => NO_ROOM_LOG_INTERVAL,
@@ -131,7 +133,8 @@ fn tell_deactivated(core: &ArenaCore, page: Page, hid: DeactivateOutcome) {
     core.follow(page, next);
 }
 
-/// Pages and berths that stand one behind the other, in one go: most of what one takes by itself is to tell the other cores. How many of them were moved.
+/// Pages and berths that stand one behind the other, in one go: most of what one takes by itself is to tell
+/// the other cores. How many of them were moved.
 fn move_out_run(core: &ArenaCore, run: &[(Page, StagingFrame)]) -> usize {
     let (Some(exchange), [(page, berth), _, ..]) = (&core.move_uffd, run) else {
         return 0;
@@ -193,10 +196,10 @@ fn move_out(core: &ArenaCore, page: Page, berth: StagingFrame) -> DeactivateOutc
 
 /// Whether a page has been moved although the kernel says that its berth is taken.
 ///
-/// Linux 6.18 looks again at a page whose entry changed while it looked: the program has just written there. It
-/// moves the page then, looks a third time for no reason, and says that the berth is taken. The last page of a run
-/// can meet this, too, and is not counted. This thread alone moves pages into the berth, and nobody puts a page
-/// where this one was before the machine says so: what is not there is in the berth.
+/// Linux 6.18 looks again at a page whose entry changed while it looked: the program has just written there.
+/// It moves the page then, looks a third time for no reason, and says that the berth is taken. The last page
+/// of a run can meet this, too, and is not counted. This thread alone moves pages into the berth, and nobody
+/// puts a page where this one was before the machine says so: what is not there is in the berth.
 fn is_gone(core: &ArenaCore, page: Page) -> bool {
     matches!(core.memory.is_there(page.0 as usize), Ok(false))
 }

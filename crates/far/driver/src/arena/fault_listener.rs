@@ -1,7 +1,8 @@
-//! Who hears of faults: one handler at a time. The others sleep where no fault wakes them, until he has something for them.
+//! Who hears of faults: one handler at a time. The others sleep where no fault wakes them, until he has
+//! something for them.
 //!
-//! If all waited for the kernel, a fault woke one that sleeps, though another one polls: a wake-up for nothing, and a core that the program or
-//! the lender needs.
+//! If all waited for the kernel, a fault woke one that sleeps, though another one polls: a wake-up for
+//! nothing, and a core that the program or the lender needs.
 
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -97,7 +98,8 @@ impl FaultListener<'_> {
     }
 }
 
-/// Between two looks at the links a handler hears of other faults, and gives them to those who have nothing to do.
+/// Between two looks at the links a handler hears of other faults, and gives them to those who have nothing
+/// to do.
 impl IdleWork for FaultListener<'_> {
     fn look(&mut self) {
         if !self.listens {

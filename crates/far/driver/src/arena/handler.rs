@@ -1,4 +1,5 @@
-//! A thread that serves faults. There are several: one that waits for a lender keeps nobody else from his page.
+//! A thread that serves faults. There are several: one that waits for a lender keeps nobody else from his
+//! page.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,8 +27,8 @@ Let the allocator that netram itself uses take its memory elsewhere.\n";
 /// How long the process waits with that on its lips.
 const EXIT_MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A thread that serves must not end while the program waits for it: then the process ends, and says so. No handler of the program's signals runs in it, for that could
-/// make a fault.
+/// A thread that serves must not end while the program waits for it: then the process ends, and says so. No
+/// handler of the program's signals runs in it, for that could make a fault.
 pub(super) struct HandlerGuard {
     _signals: SignalsBlocked,
 }
@@ -99,7 +100,8 @@ fn serve(core: &ArenaCore, fault: PageFault, meanwhile: &mut dyn IdleWork) {
     core.serve(fault.page, serve, fault.thread, meanwhile);
 }
 
-/// One of each of the faults that no message tells of: those for which there was no frame, and those that somebody read who had no time.
+/// One of each of the faults that no message tells of: those for which there was no frame, and those that
+/// somebody read who had no time.
 fn serve_waiting(core: &ArenaCore, meanwhile: &mut dyn IdleWork) {
     let mut state = core.monitor.lock();
     let (starved, deferred) = (state.machine.next_starved(), state.deferred.pop_front());

@@ -1,7 +1,7 @@
 //! The handle of an arena: addresses of which a part has memory here, and the rest at lenders.
 //!
-//! What is decided is `netram_far_machine::arena`'s. Its threads do: *handlers* bring pages that somebody waits for, one *evictor* makes frames free
-//! before they are needed, one thread brings pages *ahead*.
+//! What is decided is `netram_far_machine::arena`'s. Its threads do: *handlers* bring pages that somebody
+//! waits for, one *evictor* makes frames free before they are needed, one thread brings pages *ahead*.
 //!
 //! | file | does |
 //! |---|---|
@@ -12,9 +12,10 @@
 //! | `words.rs` | words of pages that stay away |
 //! | `patches.rs` | words that are written to them |
 //!
-//! Whether a page has changed since it came is not watched: sealing it again under its version tells (`RemotePages::keep`). Write protection would
-//! cost the program a fault a written page, and if the kernel resolves that itself, a write between the look and the move would be missed, for the move
-//! takes the mark off.
+//! Whether a page has changed since it came is not watched: sealing it again under its version tells
+//! (`RemotePages::keep`). Write protection would cost the program a fault a written page, and if the kernel
+//! resolves that itself, a write between the look and the move would be missed, for the move takes the mark
+//! off.
 
 mod compressor;
 mod evictor;
@@ -54,9 +55,11 @@ use crate::threads;
 const HANDLERS_MAX: usize = 64;
 /// One frame in so many may be hidden, by default.
 const INACTIVE_SHARE: u32 = 8;
-/// One frame in so many may be taken by compressed pages, by default. With pages that take a third, as much more fits into the cap as these take.
+/// One frame in so many may be taken by compressed pages, by default. With pages that take a third, as much
+/// more fits into the cap as these take.
 const PACKED_SHARE: u32 = 4;
-/// One frame in so many may be taken by words that were written to pages that are away, by default, if what is hidden and packed leaves so many.
+/// One frame in so many may be taken by words that were written to pages that are away, by default, if what
+/// is hidden and packed leaves so many.
 const PATCHED_SHARE: u32 = 4;
 /// What every arena needs of the kernel.
 const NEEDED: UffdFeatures = UffdFeatures::REMOVE
@@ -73,17 +76,20 @@ const WELCOME: UffdFeatures = UffdFeatures::POISON
 pub struct ArenaConfig {
     /// Bytes of addresses, up to 1 TiB; rounded up to whole pages. They cost nothing until they are used.
     pub bytes: u64,
-    /// The cap: bytes of local memory, 256 KiB at least. What is known of pages is not counted: 80 bytes for each that was ever used.
+    /// The cap: bytes of local memory, 256 KiB at least. What is known of pages is not counted: 80 bytes for
+    /// each that was ever used.
     pub local_bytes: u64,
-    /// Bytes of the cap for pages that are on their way out, and come back without a lender if they are referenced; at most half of it. `None`:
-    /// an eighth.
+    /// Bytes of the cap for pages that are on their way out, and come back without a lender if they are
+    /// referenced; at most half of it. `None`: an eighth.
     pub inactive_bytes: Option<u64>,
-    /// Bytes of the cap for pages that stay here compressed, and come back without a lender; with the hidden ones at most three quarters of it. Pages that do not
-    /// compress take none of it. `None`: a quarter, while that spares more than it costs.
+    /// Bytes of the cap for pages that stay here compressed, and come back without a lender; with the hidden
+    /// ones at most three quarters of it. Pages that do not compress take none of it. `None`: a quarter,
+    /// while that spares more than it costs.
     pub packed_bytes: Option<u64>,
-    /// Bytes of the cap for words that were written to pages that are away, where [`words`](Self::words) are allowed: about 120 for the first of a page. With what is hidden and compressed
-    /// at most three quarters of the cap. When most of it is taken, the pages that were written first come home. `None`: a quarter, or what the others leave of
-    /// three quarters.
+    /// Bytes of the cap for words that were written to pages that are away, where [`words`](Self::words) are
+    /// allowed: about 120 for the first of a page. With what is hidden and compressed at most three quarters
+    /// of the cap. When most of it is taken, the pages that were written first come home. `None`: a quarter,
+    /// or what the others leave of three quarters.
     pub patched_bytes: Option<u64>,
     /// Whether pages come before anybody waits for them, where a thread's faults tell which.
     pub look_ahead: bool,
@@ -91,10 +97,13 @@ pub struct ArenaConfig {
     pub replacement: Replacement,
     /// Threads that serve faults, 2 to 64: so many may wait for lenders at once.
     pub handlers: usize,
-    /// Serve no references by system calls: those that are given a slice whose pages are away fail with `EFAULT`. Needs no right.
+    /// Serve no references by system calls: those that are given a slice whose pages are away fail with
+    /// `EFAULT`. Needs no right.
     pub user_faults_only: bool,
-    /// Whether values that are away may come, and be written, without their pages: [`FarVec::get`](crate::FarVec::get), [`set`](crate::FarVec::set),
-    /// [`gather`](crate::FarVec::gather) and [`scatter`](crate::FarVec::scatter). A slice's pages always come. Where they may, pages leave for lenders uncompressed.
+    /// Whether values that are away may come, and be written, without their pages:
+    /// [`FarVec::get`](crate::FarVec::get), [`set`](crate::FarVec::set), [`gather`](crate::FarVec::gather)
+    /// and [`scatter`](crate::FarVec::scatter). A slice's pages always come. Where they may, pages leave for
+    /// lenders uncompressed.
     pub words: WordAccess,
     /// What handlers do while nobody waits for a page.
     pub wait: WaitPolicy,
@@ -169,7 +178,8 @@ pub enum FarAccessError {
     /// Its page is lost, and stays so until it is thrown away.
     #[error(transparent)]
     Lost(PageGetError),
-    /// No lender has had room for so long that the cap is full of pages that have to leave. Add a lender, and try again.
+    /// No lender has had room for so long that the cap is full of pages that have to leave. Add a lender, and
+    /// try again.
     #[error("no lender has room: {aside} pages of an arena wait to leave")]
     NoRoom {
         /// Pages that wait.
@@ -219,7 +229,8 @@ impl fmt::Debug for Arena {
 }
 
 impl Arena {
-    /// An arena of zeros. Returns at once; lenders are connected meanwhile, and until then what does not fit waits.
+    /// An arena of zeros. Returns at once; lenders are connected meanwhile, and until then what does not fit
+    /// waits.
     pub fn open(config: ArenaConfig) -> Result<Arena, ArenaError> {
         Arena::open_without(config, UffdFeatures::NONE)
     }
@@ -317,7 +328,8 @@ impl Arena {
         self.0.areas.take(pages)
     }
 
-    /// Waits until more can be kept: not while so many pages wait for room at lenders that nothing more may leave.
+    /// Waits until more can be kept: not while so many pages wait for room at lenders that nothing more may
+    /// leave.
     pub(crate) fn room(&self) -> Result<(), FarAccessError> {
         let core = &self.0.core;
         let start = Instant::now();
@@ -404,7 +416,8 @@ impl Arena {
         } = &*self.0.core;
         loop {
             match memory.empty(pages.start, pages.len()) {
-                // The kernel lets go when a handler has read the word of it, which has this lock until it is known: who came between found a page that was lost lost still.
+                // The kernel lets go when a handler has read the word of it, which has this lock until it is
+                // known: who came between found a page that was lost lost still.
                 Ok(()) => return drop(shape.read().unwrap_or_else(PoisonError::into_inner)),
                 // The program has unmapped some of it; the rest is empty.
                 Err(error) if error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => return,

@@ -1,4 +1,5 @@
-//! What an arena's threads share, and the moves that they do: each on a page that the machine has given to them alone.
+//! What an arena's threads share, and the moves that they do: each on a page that the machine has given to
+//! them alone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,8 +98,8 @@ pub(super) struct ArenaCore {
     pub(super) pack: Mutex<BTreeMap<Page, PlainPage>>,
     /// A lost page can be made a bus error once and for all.
     pub(super) poisons: bool,
-    /// Held to read messages, and shared to put pages into sight: what the program throws away is known before it is asked whether a page may come,
-    /// or is thrown away after it came.
+    /// Held to read messages, and shared to put pages into sight: what the program throws away is known
+    /// before it is asked whether a page may come, or is thrown away after it came.
     pub(super) layout_lock: RwLock<()>,
 }
 
@@ -168,7 +169,8 @@ impl ArenaMonitor {
         self.notify_handler(&state);
     }
 
-    /// Waits until something has come, or room has been made; or for a little, for patience ends without word.
+    /// Waits until something has come, or room has been made; or for a little, for patience ends without
+    /// word.
     pub(super) fn wait_a_while<'a>(
         &'a self,
         mut state: MutexGuard<'a, ArenaState>,
@@ -180,8 +182,9 @@ impl ArenaMonitor {
         state
     }
 
-    /// A page may leave that could not a moment ago: it has come, or somebody has let it go. While somebody waits for a frame, the evictor looks again. It
-    /// may have found none that may leave, and heard of nothing since.
+    /// A page may leave that could not a moment ago: it has come, or somebody has let it go. While somebody
+    /// waits for a frame, the evictor looks again. It may have found none that may leave, and heard of
+    /// nothing since.
     pub(super) fn may_leave(&self, state: &ArenaState) {
         if state.machine.has_starved() {
             self.evict.notify_one();
@@ -407,7 +410,8 @@ impl ArenaCore {
         self.follow(page, next);
     }
 
-    /// Tells the machine of the same move of each of these, and does what is left to do for them; berths are emptied together.
+    /// Tells the machine of the same move of each of these, and does what is left to do for them; berths are
+    /// emptied together.
     pub(super) fn tell_all(
         &self,
         pages: impl Iterator<Item = Page>,

@@ -22,12 +22,14 @@ pub(crate) struct PageWrite<'a> {
 }
 
 impl Arena {
-    /// Writes to pages that are away, as long as they have not earned to come. Tells of each, in order, whether that was done; else its page has to come.
+    /// Writes to pages that are away, as long as they have not earned to come. Tells of each, in order,
+    /// whether that was done; else its page has to come.
     pub(crate) fn patch(&self, pages: &[PageWrite<'_>], mut tell: impl FnMut(bool)) {
         let core = &self.0.core;
         let all = pages.iter().map(|written| written.words as usize).sum();
         for pages in pages.chunks(WRITTEN_AT_ONCE) {
-            // What the program has thrown away may have been heard and not be known yet; what is written now would go with it.
+            // What the program has thrown away may have been heard and not be known yet; what is written now
+            // would go with it.
             let shape = core.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
             let mut state = core.monitor.lock();
             drop(shape);

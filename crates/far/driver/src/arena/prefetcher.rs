@@ -1,4 +1,5 @@
-//! The thread that brings pages before anybody waits for them: those that stand one behind the other and have come by then together, for that takes half the time of each by itself.
+//! The thread that brings pages before anybody waits for them: those that stand one behind the other and have
+//! come by then together, for that takes half the time of each by itself.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -14,8 +15,8 @@ use crate::seal::PageBytes;
 /// Pages that are put into sight together, at most: whoever waits for the first waits for all.
 const TOGETHER: usize = 16;
 
-/// Pages that were asked for and are awaited, at most: what the program comes to meanwhile is asked for before the last of them is here,
-/// so that the link has always something to carry.
+/// Pages that were asked for and are awaited, at most: what the program comes to meanwhile is asked for
+/// before the last of them is here, so that the link has always something to carry.
 const AWAITED_MAX: usize = 2 * PREFETCH_PAGES_MAX as usize;
 
 pub(super) fn run(core: &Arc<ArenaCore>) {
@@ -78,7 +79,8 @@ impl FetchRate {
 }
 
 impl ArenaCore {
-    /// Brings the first of these pages from the depot, and with it those behind it that have come as well. How many.
+    /// Brings the first of these pages from the depot, and with it those behind it that have come as well.
+    /// How many.
     fn fetch_run(&self, pages: &[Page], room: &mut [PageBytes]) -> usize {
         let count = match self.remote_pages.get_run(pages, room, &mut ()) {
             Ok(count) => count,

@@ -29,7 +29,8 @@ impl Setup {
     }
 }
 
-/// An arena at a quarter of `PAGES`, as if the kernel lacked something. `None`: this process has no right to one, and that was said.
+/// An arena at a quarter of `PAGES`, as if the kernel lacked something. `None`: this process has no right to
+/// one, and that was said.
 pub(super) fn setup(lacking: UffdFeatures, change: impl FnOnce(&mut ArenaConfig)) -> Option<Setup> {
     let dir = tempfile::Builder::new()
         .prefix("netram-test-")
@@ -239,7 +240,8 @@ fn what_was_thrown_away_is_known_to_be_when_that_returns() {
 
 #[test]
 fn words_of_a_page_that_is_thrown_away_are_not_given_once_that_was_heard() {
-    // The kernel lets the program go on when a handler has heard, which has not told the arena then: its page was there still, and at lenders.
+    // The kernel lets the program go on when a handler has heard, which has not told the arena then: its page
+    // was there still, and at lenders.
     let Some(setup) = setup(UffdFeatures::NONE, |config| {
         config.words = WordAccess::Counted(256)
     }) else {

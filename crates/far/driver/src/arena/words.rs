@@ -19,7 +19,8 @@ pub enum WordAccess {
     /// Pages come whole, and proven.
     #[default]
     Never,
-    /// A page comes when so many of its blocks of 16 bytes are wanted, 1 to 256; before that they come by themselves, and are proven when the page comes.
+    /// A page comes when so many of its blocks of 16 bytes are wanted, 1 to 256; before that they come by
+    /// themselves, and are proven when the page comes.
     Counted(u32),
     /// The same with a count that follows what pages and words cost as the program runs.
     Measured,
@@ -115,7 +116,8 @@ impl Arena {
     /// The lock, for a look at where pages are.
     fn look(&self) -> std::sync::MutexGuard<'_, ArenaState> {
         let core = &self.0.core;
-        // What the program has thrown away may have been heard and not be known yet; its words would still be given.
+        // What the program has thrown away may have been heard and not be known yet; its words would still be
+        // given.
         let shape = core.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
         let state = core.monitor.lock();
         drop(shape);

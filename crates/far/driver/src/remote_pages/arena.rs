@@ -1,4 +1,5 @@
-//! What an arena needs of its depot beside pages: whether one has to be sent at all, how many are still here, and an end to waiting.
+//! What an arena needs of its depot beside pages: whether one has to be sent at all, how many are still here,
+//! and an end to waiting.
 
 use std::sync::atomic::Ordering;
 
@@ -27,10 +28,12 @@ impl PutPlan {
 }
 
 impl RemotePages {
-    /// As [`put`](RemotePages::put) for each of these, but for those that are what they were when they left last, and whose copies still stand: nothing is sent of them.
+    /// As [`put`](RemotePages::put) for each of these, but for those that are what they were when they left
+    /// last, and whose copies still stand: nothing is sent of them.
     ///
-    /// A page is sealed once more under the version that it had: the same tag means the same bytes. 1.2 us, and no write of the program
-    /// has to be watched. Nobody else puts or forgets these pages meanwhile; they are sealed while others have the shelf.
+    /// A page is sealed once more under the version that it had: the same tag means the same bytes. 1.2 us,
+    /// and no write of the program has to be watched. Nobody else puts or forgets these pages meanwhile; they
+    /// are sealed while others have the shelf.
     pub(crate) fn put_changed(&self, pages: &[(Page, PlainPage)]) {
         let mut shelf = self.shared.lock();
         let plans: Vec<PutPlan> = pages
@@ -71,13 +74,15 @@ impl RemotePages {
         self.shared.lock().pending()
     }
 
-    /// This is called whenever bytes have gone from aside, by who has the links. It must not wait. The first one that is named stays.
+    /// This is called whenever bytes have gone from aside, by who has the links. It must not wait. The first
+    /// one that is named stays.
     pub(crate) fn on_less_pending(&self, call: impl Fn() + Send + Sync + 'static) {
         // A second caller would be a second arena.
         let _ = self.shared.listener.set(Box::new(call));
     }
 
-    /// The memory of what is aside is wanted: it is sent at once, even if nobody waits for anything of lenders.
+    /// The memory of what is aside is wanted: it is sent at once, even if nobody waits for anything of
+    /// lenders.
     pub(crate) fn hasten(&self) {
         self.shared.leadership.hasten();
     }

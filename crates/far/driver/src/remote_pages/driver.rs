@@ -124,7 +124,8 @@ impl LinkDriver {
         })
     }
 
-    /// Sends and polls until it is `enough`. `false`: nothing has come for so long that it is time to sleep, which only the keeper does here.
+    /// Sends and polls until it is `enough`. `false`: nothing has come for so long that it is time to sleep,
+    /// which only the keeper does here.
     pub(super) fn drive(&mut self, mut enough: impl FnMut() -> bool, meanwhile: &mut dyn IdleWork) -> bool {
         let policy = self.shared.config.wait;
         self.now = Instant::now();

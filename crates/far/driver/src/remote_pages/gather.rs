@@ -11,7 +11,8 @@ const ASKED_AT_ONCE: usize = 1024;
 pub(crate) struct GatheredWords(Vec<GatherResult>);
 
 impl GatheredWords {
-    /// Of each page, in order: its blocks, one behind the other. `None`: the page is to be had whole, or is lost, and [`RemotePages::get`] will tell.
+    /// Of each page, in order: its blocks, one behind the other. `None`: the page is to be had whole, or is
+    /// lost, and [`RemotePages::get`] will tell.
     pub(crate) fn pages(&self) -> impl Iterator<Item = Option<&[u8]>> {
         self.0.iter().flat_map(|part| {
             let page = |index| match part.outcome(index) {
@@ -24,7 +25,8 @@ impl GatheredWords {
 }
 
 impl RemotePages {
-    /// Whether what is gathered can still be remembered until it is proven. If not, pages are to be fetched whole.
+    /// Whether what is gathered can still be remembered until it is proven. If not, pages are to be fetched
+    /// whole.
     pub(crate) fn may_gather(&self) -> bool {
         self.shared.lock().may_gather()
     }

@@ -1,9 +1,11 @@
 //! Who has the links: whoever waits for something that comes by them.
 //!
-//! Between two who wait they lie free. Who waits takes them, sends what is to be sent, and polls until he has what he waits for: on a page's way
-//! no thread is woken, neither to send nor to be told. The others who wait meanwhile *follow*: who has the links tells them.
-//! Nobody but the *keeper*, a thread of the depot's own, sleeps on the links. He takes them when they have lain for long, when something is [due](LinkLeadership::hasten), and when
-//! who waits has polled so long for nothing that it had better sleep; he gives them to the first who comes to wait.
+//! Between two who wait they lie free. Who waits takes them, sends what is to be sent, and polls until he has
+//! what he waits for: on a page's way no thread is woken, neither to send nor to be told. The others who wait
+//! meanwhile *follow*: who has the links tells them. Nobody but the *keeper*, a thread of the depot's own,
+//! sleeps on the links. He takes them when they have lain for long, when something is
+//! [due](LinkLeadership::hasten), and when who waits has polled so long for nothing that it had better sleep;
+//! he gives them to the first who comes to wait.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -75,7 +77,8 @@ impl LinkLeadership {
         &self.waker
     }
 
-    /// There is something to send that nobody waits for yet: it goes with what is sent next, in [`UNLED_MAX`] at the latest. To be called after the shelf has been told.
+    /// There is something to send that nobody waits for yet: it goes with what is sent next, in [`UNLED_MAX`]
+    /// at the latest. To be called after the shelf has been told.
     pub(super) fn nudge(&self) {
         if self.asleep.swap(false, Ordering::SeqCst)
             && let Err(error) = self.waker.wake()
@@ -84,8 +87,8 @@ impl LinkLeadership {
         }
     }
 
-    /// The links are taken at once if nobody has them. This touches no descriptor: any thread may call it, even one that has others
-    /// (`netram run`).
+    /// The links are taken at once if nobody has them. This touches no descriptor: any thread may call it,
+    /// even one that has others (`netram run`).
     pub(super) fn hasten(&self) {
         let mut place = self.slot();
         if place.driver.is_some() && !std::mem::replace(&mut place.due, true) {
@@ -180,7 +183,8 @@ impl LinkLeadership {
     }
 }
 
-/// The links, as long as a thread has them. Signals wait meanwhile: a handler that needed a page would wait for whom it interrupted.
+/// The links, as long as a thread has them. Signals wait meanwhile: a handler that needed a page would wait
+/// for whom it interrupted.
 struct LinkLeaderGuard<'a> {
     shared: &'a Inner,
     driver: Option<Box<LinkDriver>>,

@@ -29,7 +29,8 @@ impl LinkRate {
         self.in_flight.push_back(InFlightFrame { bytes, landings });
     }
 
-    /// The first of those on their way has landed. What it took counts if it was on its way when the one before it landed: else the link had nothing to carry for a while.
+    /// The first of those on their way has landed. What it took counts if it was on its way when the one
+    /// before it landed: else the link had nothing to carry for a while.
     pub(super) fn landed(&mut self, now: Instant, byte_ps: &AtomicU64) {
         let flight = self.in_flight.pop_front();
         let last = self.last.replace(now);

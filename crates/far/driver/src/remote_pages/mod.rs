@@ -1,6 +1,7 @@
 //! The handle: pages go in and come out; whoever waits for one has the links (`lead.rs`).
 //!
-//! Under the lock is the [`RemotePageClient`]. Whoever holds it seals or copies a page, and waits for nothing.
+//! Under the lock is the [`RemotePageClient`]. Whoever holds it seals or copies a page, and waits for
+//! nothing.
 
 mod arena;
 mod dialer;
@@ -275,7 +276,8 @@ impl RemotePages {
         }
     }
 
-    /// The same for the first of some pages, and those behind it that have come as well by then. How many these are.
+    /// The same for the first of some pages, and those behind it that have come as well by then. How many
+    /// these are.
     pub(crate) fn get_run(
         &self,
         pages: &[Page],
@@ -303,8 +305,8 @@ impl RemotePages {
         Ok(1 + came.len())
     }
 
-    /// Asks for pages that will be wanted soon. They wait here for their [`get`](Self::get), up to 256 in all; beyond that none are
-    /// asked for.
+    /// Asks for pages that will be wanted soon. They wait here for their [`get`](Self::get), up to 256 in
+    /// all; beyond that none are asked for.
     pub fn prefetch(&self, pages: impl IntoIterator<Item = Page>) {
         self.shared.lock().prefetch(pages);
         self.shared.send();

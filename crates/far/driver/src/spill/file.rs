@@ -1,6 +1,7 @@
 //! Slots in a file without a name.
 //!
-//! It is read and written past the page cache where the file system can do that: the cache is the very memory that there is too little of.
+//! It is read and written past the page cache where the file system can do that: the cache is the very memory
+//! that there is too little of.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,5 @@
-//! The spill file, and a thread of its own for it: a disk makes whoever asks it wait, and the depot's thread waits for nobody.
+//! The spill file, and a thread of its own for it: a disk makes whoever asks it wait, and the depot's thread
+//! waits for nobody.
 
 mod file;
 
@@ -23,8 +24,8 @@ pub(crate) struct SpillReply {
     pub(crate) packet: Option<Vec<u8>>,
 }
 
-/// The thread. It ends with this, when it has done what it was asked: no session has more frames on their way than
-/// [`DEPOSIT_FRAMES_MAX`](netram_far_machine::limit::DEPOSIT_FRAMES_MAX).
+/// The thread. It ends with this, when it has done what it was asked: no session has more frames on their way
+/// than [`DEPOSIT_FRAMES_MAX`](netram_far_machine::limit::DEPOSIT_FRAMES_MAX).
 #[derive(Debug)]
 pub(crate) struct SpillThread {
     sender: Option<Sender<Vec<u8>>>,

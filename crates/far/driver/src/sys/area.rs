@@ -79,7 +79,8 @@ impl ArenaArea {
         self.pages.clone()
     }
 
-    /// Whether a core dump has this part of it, counted from its first page; it has all of it if nothing is said.
+    /// Whether a core dump has this part of it, counted from its first page; it has all of it if nothing is
+    /// said.
     pub(crate) fn dump(&self, pages: Range<usize>, wanted: bool) {
         assert!(pages.end <= self.pages.len(), "pages of the area");
         self.areas
@@ -95,14 +96,16 @@ impl ArenaArea {
     /// Bytes from its beginning, as values.
     pub(crate) fn slice<T: Pod>(&self, count: usize) -> &[T] {
         let at = self.check::<T>(count);
-        // SAFETY: so many values lie inside the area, aligned as a page is; any bytes are values (`Pod`); only `&mut self` writes them.
+        // SAFETY: so many values lie inside the area, aligned as a page is; any bytes are values (`Pod`);
+        // only `&mut self` writes them.
         unsafe { std::slice::from_raw_parts(at, count) }
     }
 
     /// The same, to be written.
     pub(crate) fn slice_mut<T: Pod>(&mut self, count: usize) -> &mut [T] {
         let at = self.check::<T>(count);
-        // SAFETY: as above; and no two areas share a page (`AreaAllocator::take`), so that `&mut self` is the only way to them.
+        // SAFETY: as above; and no two areas share a page (`AreaAllocator::take`), so that `&mut self` is the
+        // only way to them.
         unsafe { std::slice::from_raw_parts_mut(at.cast_mut(), count) }
     }
 

@@ -6,7 +6,8 @@ use std::ptr::{self, NonNull};
 use netram_far_machine::limit::PAGE_BYTES;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-/// Pages of memory, until this is dropped. Other threads may write what a program holds slices of; so what is here is copied in and out.
+/// Pages of memory, until this is dropped. Other threads may write what a program holds slices of; so what is
+/// here is copied in and out.
 #[derive(Debug)]
 pub(crate) struct MappedMemory {
     base: NonNull<u8>,
@@ -19,8 +20,9 @@ unsafe impl Send for MappedMemory {}
 unsafe impl Sync for MappedMemory {}
 
 impl MappedMemory {
-    /// So many pages of zeros, none of which takes memory yet. A child of this process does not get them: whoever touches them there gets a
-    /// segmentation fault. Nor does a core dump, unless that is asked for ([`MappedMemory::dump`]).
+    /// So many pages of zeros, none of which takes memory yet. A child of this process does not get them:
+    /// whoever touches them there gets a segmentation fault. Nor does a core dump, unless that is asked for
+    /// ([`MappedMemory::dump`]).
     pub(crate) fn map(pages: usize) -> io::Result<MappedMemory> {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -59,10 +61,12 @@ impl MappedMemory {
         Ok(unsafe { rustix::mm::munlock(self.at(0), self.bytes) }?)
     }
 
-    /// Empties pages: nothing is behind them any more. Those of an arena are missed at their next reference; a berth's must not be read before it has a page again.
+    /// Empties pages: nothing is behind them any more. Those of an arena are missed at their next reference;
+    /// a berth's must not be read before it has a page again.
     pub(crate) fn empty(&self, page: usize, pages: usize) -> io::Result<()> {
         self.check(page * PAGE_BYTES, pages * PAGE_BYTES);
-        // SAFETY: within the mapping. The bytes become zeros, which every type that is kept here allows (`Pod`).
+        // SAFETY: within the mapping. The bytes become zeros, which every type that is kept here allows
+        // (`Pod`).
         Ok(unsafe {
             rustix::mm::madvise(
                 self.at(page * PAGE_BYTES),
@@ -83,7 +87,8 @@ impl MappedMemory {
         }
     }
 
-    /// Whether a core dump has these pages, as far as they are here. Addresses that nobody uses would make it as long as all of them.
+    /// Whether a core dump has these pages, as far as they are here. Addresses that nobody uses would make it
+    /// as long as all of them.
     pub(crate) fn dump(&self, page: usize, pages: usize, wanted: bool) {
         self.check(page * PAGE_BYTES, pages * PAGE_BYTES);
         let advice = match wanted {
@@ -149,7 +154,8 @@ impl MappedMemory {
         Ok(unsafe { rustix::mm::mlock(self.at(0), self.bytes) }?)
     }
 
-    /// Nothing in the test refers to those pages, and nothing else is mapped there before the whole is unmapped.
+    /// Nothing in the test refers to those pages, and nothing else is mapped there before the whole is
+    /// unmapped.
     pub(crate) fn unmap(&self, page: usize, pages: usize) -> io::Result<()> {
         self.check(page * PAGE_BYTES, pages * PAGE_BYTES);
         // SAFETY: within the mapping, and as said above.

@@ -1,4 +1,5 @@
-//! Memory whose pages may be elsewhere, and the kernel's word of those that are missed. This is the crate's only unsafe module.
+//! Memory whose pages may be elsewhere, and the kernel's word of those that are missed. This is the crate's
+//! only unsafe module.
 #![allow(
     unsafe_code,
     reason = "neither mappings, userfaultfd nor memory that is handed out in parts has another interface"

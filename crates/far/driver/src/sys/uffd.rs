@@ -183,7 +183,8 @@ impl Uffd {
         Ok(UffdFeatures(shake.features))
     }
 
-    /// From now on, references to pages of the memory that are not there are told; with `protect`, writes to protected ones, too.
+    /// From now on, references to pages of the memory that are not there are told; with `protect`, writes to
+    /// protected ones, too.
     pub(crate) fn register(&self, memory: &MappedMemory, protect: bool) -> io::Result<()> {
         let mut registration = UffdRegister {
             extent: extent(memory, 0, memory.bytes()),
@@ -211,7 +212,8 @@ impl Uffd {
         self.transfer(IOC_COPY, memory, offset, source, page.len())
     }
 
-    /// Puts pages there that stand one behind the other. Returns how many bytes of them; why not all says the attempt to put the next. 1 us a page.
+    /// Puts pages there that stand one behind the other. Returns how many bytes of them; why not all says the
+    /// attempt to put the next. 1 us a page.
     pub(crate) fn copy_run(&self, memory: &MappedMemory, offset: usize, pages: &[u8]) -> usize {
         self.transfer_run(IOC_COPY, memory, offset, pages.as_ptr() as usize, pages.len())
     }
@@ -229,7 +231,8 @@ impl Uffd {
         self.transfer(IOC_COPY, memory, offset, other.at(from) as usize, bytes)
     }
 
-    /// Takes a page out of another memory and puts it there, all at once: no store is lost in between. 1.1 us.
+    /// Takes a page out of another memory and puts it there, all at once: no store is lost in between. 1.1
+    /// us.
     pub(crate) fn take(
         &self,
         memory: &MappedMemory,
@@ -242,8 +245,8 @@ impl Uffd {
         self.transfer(IOC_MOVE, memory, offset, other.at(from) as usize, bytes)
     }
 
-    /// Takes pages that stand one behind the other. Returns how many bytes of them; why not all says the attempt to take the next. 0.1 us a page, and 1 us:
-    /// other cores are told once.
+    /// Takes pages that stand one behind the other. Returns how many bytes of them; why not all says the
+    /// attempt to take the next. 0.1 us a page, and 1 us: other cores are told once.
     pub(crate) fn take_run(
         &self,
         memory: &MappedMemory,
@@ -309,9 +312,10 @@ impl Uffd {
 
     fn call<T>(&self, call: Opcode, value: &mut T) -> Result<(), Errno> {
         let value: *mut T = value;
-        // SAFETY: the call's number holds the size of `T`, and the kernel reads and writes no more of it, until it returns. The pages that it
-        // names lie in a `MappedMemory` that the caller borrows, or are bytes that it only reads. What is put into an arena is
-        // initialised, and all types that are kept there allow any bytes (`Pod`).
+        // SAFETY: the call's number holds the size of `T`, and the kernel reads and writes no more of it,
+        // until it returns. The pages that it names lie in a `MappedMemory` that the caller borrows, or are
+        // bytes that it only reads. What is put into an arena is initialised, and all types that are kept
+        // there allow any bytes (`Pod`).
         match unsafe { libc::ioctl(self.0.as_raw_fd(), call as _, value) } {
             0 => Ok(()),
             _ => Err(last_error()),

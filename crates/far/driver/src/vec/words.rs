@@ -8,7 +8,8 @@ use super::FarVec;
 use crate::arena::{BlockValues, FarAccessError, NUMBERS, PageWrite};
 use crate::sys::Pod;
 
-/// Values that are gathered or scattered together; more come in several round trips. What has come of them is outside of the cap, 200 bytes each.
+/// Values that are gathered or scattered together; more come in several round trips. What has come of them is
+/// outside of the cap, 200 bytes each.
 const AT_ONCE: usize = 16_384;
 
 /// Where a value is that lies in one page.
@@ -46,8 +47,9 @@ impl<'r> RemainingValues<'r> {
 }
 
 impl<T: Pod> FarVec<T> {
-    /// The values at these places, in their order. Where the arena allows [words](crate::WordAccess), those that are away come in one round trip a lender,
-    /// but for pages of which so many are wanted that they come whole.
+    /// The values at these places, in their order. Where the arena allows [words](crate::WordAccess), those
+    /// that are away come in one round trip a lender, but for pages of which so many are wanted that they
+    /// come whole.
     pub fn gather(&self, indices: &[usize], into: &mut [T]) -> Result<(), FarAccessError> {
         assert_eq!(indices.len(), into.len(), "a place for each value");
         for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE)) {
@@ -66,7 +68,8 @@ impl<T: Pod> FarVec<T> {
         Ok(())
     }
 
-    /// The values at `first`, `first + step`, and so on: as many as there is room for. As [`gather`](FarVec::gather).
+    /// The values at `first`, `first + step`, and so on: as many as there is room for. As
+    /// [`gather`](FarVec::gather).
     pub fn gather_strided(&self, first: usize, step: usize, into: &mut [T]) -> Result<(), FarAccessError> {
         // One that is too large to be a number is behind the end as well.
         let index = |which: usize| which.saturating_mul(step).saturating_add(first);
@@ -74,8 +77,9 @@ impl<T: Pod> FarVec<T> {
         self.gather(&indices, into)
     }
 
-    /// Stores values at these places; of those that are named twice the last stays. Where the arena allows [words](crate::WordAccess), those whose pages are away are
-    /// kept here until these come, and cost no round trip. After an error some are stored, and others are not.
+    /// Stores values at these places; of those that are named twice the last stays. Where the arena allows
+    /// [words](crate::WordAccess), those whose pages are away are kept here until these come, and cost no
+    /// round trip. After an error some are stored, and others are not.
     pub fn scatter(&mut self, indices: &[usize], values: &[T]) -> Result<(), FarAccessError> {
         assert_eq!(indices.len(), values.len(), "a place for each value");
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE)) {
@@ -174,7 +178,8 @@ impl<T: Pod> FarVec<T> {
         rest
     }
 
-    /// Pins the pages of the next value, for all those behind it that lie in the same. A value costs a lock otherwise, and many lie in a page that is here.
+    /// Pins the pages of the next value, for all those behind it that lie in the same. A value costs a lock
+    /// otherwise, and many lie in a page that is here.
     fn pin_next<'r>(
         &self,
         size: usize,
@@ -200,7 +205,8 @@ impl<T: Pod> FarVec<T> {
         run.pages.for_each(|page| self.arena.unpin(Page(page)));
     }
 
-    /// The pages of the values to come are asked for together, but for the first: whoever needs it fetches it himself, and measures that. Before which value they end.
+    /// The pages of the values to come are asked for together, but for the first: whoever needs it fetches it
+    /// himself, and measures that. Before which value they end.
     fn ask(&self, size: usize, indices: &[usize], rest: &RemainingValues<'_>) -> usize {
         let (mut pages, mut end) = (Vec::new(), rest.done);
         for which in &rest.values[rest.done..] {
@@ -284,7 +290,8 @@ impl<T: Pod> FarVec<T> {
     }
 }
 
-/// Bytes, as elements of which only the size, a byte at least, is known: for C and Python. Element 0 is at the beginning.
+/// Bytes, as elements of which only the size, a byte at least, is known: for C and Python. Element 0 is at
+/// the beginning.
 impl FarVec<u8> {
     /// The elements of so many bytes at these places, one behind the other. As [`gather`](FarVec::gather).
     pub fn gather_elements(

@@ -90,7 +90,8 @@ fn a_page_whose_only_lender_has_lost_it_is_lost_by_name_and_the_depot_goes_on() 
     check(&depot, 3..4, 2);
 }
 
-/// Whoever waited for a page was not told when it was put anew, and slept until the lease of the lender that was away was over.
+/// Whoever waited for a page was not told when it was put anew, and slept until the lease of the lender that
+/// was away was over.
 #[test]
 fn all_who_wait_for_a_page_get_it_when_it_is_put_anew() {
     let dir = dir();
@@ -123,7 +124,8 @@ fn all_who_wait_for_a_page_get_it_when_it_is_put_anew() {
     });
 }
 
-/// Whoever waits has the links: threads take them from each other and from the keeper, who takes them when they have lain for some milliseconds.
+/// Whoever waits has the links: threads take them from each other and from the keeper, who takes them when
+/// they have lain for some milliseconds.
 #[test]
 fn threads_that_take_the_links_from_each_other_lose_no_page() {
     const THREADS: u32 = 6;

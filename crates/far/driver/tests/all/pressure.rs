@@ -1,5 +1,5 @@
-//! A lender whose machine is short of memory: pages move to another lender while a program goes on, none is lost, the machine gets the memory, and
-//! when it is short no more that memory is lent again.
+//! A lender whose machine is short of memory: pages move to another lender while a program goes on, none is
+//! lost, the machine gets the memory, and when it is short no more that memory is lent again.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,6 +1,8 @@
-//! The pack: pages that have left the program's sight and are still here, compressed. A fault on one costs the uncompressing, and no link. The oldest go on to the depot.
+//! The pack: pages that have left the program's sight and are still here, compressed. A fault on one costs
+//! the uncompressing, and no link. The oldest go on to the depot.
 //!
-//! Also here: whether to try. A page that does not compress costs as much time as one that does, and where one is, there are more.
+//! Also here: whether to try. A page that does not compress costs as much time as one that does, and where
+//! one is, there are more.
 
 use alloc::vec::Vec;
 
@@ -65,7 +67,8 @@ impl CompressedPool {
     }
 }
 
-/// Whether compressing the next page is likely to be of use. After pages that did not compress, more and more are left as they are.
+/// Whether compressing the next page is likely to be of use. After pages that did not compress, more and more
+/// are left as they are.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompressionBackoff {
     /// So many pages in a row did not compress.
@@ -89,7 +92,8 @@ impl CompressionBackoff {
         } else {
             (self.run + 1).min(UNPACKED_RUN_MAX)
         };
-        // Each page that does not compress doubles those after it that are not tried; the first one proves nothing.
+        // Each page that does not compress doubles those after it that are not tried; the first one proves
+        // nothing.
         self.rest = (1 << self.run.saturating_sub(1)) - 1;
     }
 }

@@ -1,9 +1,11 @@
 //! Whether pages that leave are packed: what the pack spares, beside what it costs.
 //!
-//! Without the pack the program sees as many pages more as the pack may take frames. So what the pack spares are faults on pages that left longer ago than those would have,
-//! and less long ago than what the pack would have passed on. How long ago a page left is known of every page that comes back, whether any are packed or not; so nothing has
-//! to be tried to learn what packing would spare. It costs the compressing of every page that leaves, and the faults on those that would have been in sight. A page that
-//! comes ahead of need costs a part of what one costs that somebody waits for; out of the pack none comes ahead.
+//! Without the pack the program sees as many pages more as the pack may take frames. So what the pack spares
+//! are faults on pages that left longer ago than those would have, and less long ago than what the pack would
+//! have passed on. How long ago a page left is known of every page that comes back, whether any are packed or
+//! not; so nothing has to be tried to learn what packing would spare. It costs the compressing of every page
+//! that leaves, and the faults on those that would have been in sight. A page that comes ahead of need costs
+//! a part of what one costs that somebody waits for; out of the pack none comes ahead.
 
 use crate::limit::PAGE_BYTES;
 

@@ -1,7 +1,9 @@
-//! How many words of a page are worth fetching the page: the counters' initial value, out of what both have cost of late.
+//! How many words of a page are worth fetching the page: the counters' initial value, out of what both have
+//! cost of late.
 //!
-//! One word by itself costs a round trip, nearly as much as a page. Of a thousand in one round trip each costs little. So what a word costs is known
-//! apart for gathers of one block, of two or three, of four to seven, and so on.
+//! One word by itself costs a round trip, nearly as much as a page. Of a thousand in one round trip each
+//! costs little. So what a word costs is known apart for gathers of one block, of two or three, of four to
+//! seven, and so on.
 
 use crate::limit::{COUNTER_MAX, COUNTER_MIN};
 

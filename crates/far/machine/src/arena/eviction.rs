@@ -1,6 +1,8 @@
-//! What eviction does: pages in sight are hidden, the longest hidden leave, or are packed; the longest packed go on.
+//! What eviction does: pages in sight are hidden, the longest hidden leave, or are packed; the longest packed
+//! go on.
 //!
-//! One mover takes the work, and is told the next when it has done it: so pages leave one batch after the other.
+//! One mover takes the work, and is told the next when it has done it: so pages leave one batch after the
+//! other.
 
 use alloc::vec::Vec;
 
@@ -134,7 +136,8 @@ impl ArenaMachine {
         MoveFollowUp::Done
     }
 
-    /// The depot has what is in the page's berth. `kept` is not set: that was zeros, and the depot has nothing of the page.
+    /// The depot has what is in the page's berth. `kept` is not set: that was zeros, and the depot has
+    /// nothing of the page.
     pub fn sent(&mut self, page: Page, kept: bool) -> MoveFollowUp {
         let record = self.records.of(page);
         let PageState::Evicting(berth) = record.state else {
@@ -146,8 +149,8 @@ impl ArenaMachine {
         self.leave(page, berth, state).1
     }
 
-    /// What is in the page's berth is at hand compressed, in so many bytes. It is in the pack if [`ArenaMachine::is_packed`] says so then; what the depot has of the page is
-    /// not of it.
+    /// What is in the page's berth is at hand compressed, in so many bytes. It is in the pack if
+    /// [`ArenaMachine::is_packed`] says so then; what the depot has of the page is not of it.
     pub fn packed(&mut self, page: Page, bytes: u32) -> MoveFollowUp {
         let PageState::Evicting(berth) = self.records.of(page).state else {
             unreachable!("it is being sent")

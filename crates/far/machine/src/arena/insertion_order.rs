@@ -8,7 +8,8 @@ use super::Page;
 /// No place.
 const NONE: u32 = u32::MAX;
 
-/// What of pages is kept, and in which order it came. To find it is two looks, for words are read and written by the thousand.
+/// What of pages is kept, and in which order it came. To find it is two looks, for words are read and written
+/// by the thousand.
 #[derive(Clone, Debug)]
 pub(super) struct InsertionOrder<V> {
     /// By page: its place.

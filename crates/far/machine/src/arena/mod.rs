@@ -1,10 +1,13 @@
 //! A program's memory of which a part is elsewhere: what a fault gets, which frame leaves, what comes ahead.
 //!
-//! An [`ArenaMachine`] is a value. What happened: [`fault`](ArenaMachine::fault), [`want`](ArenaMachine::want), [`came`](ArenaMachine::came), [`held`](ArenaMachine::staged), [`hid`](ArenaMachine::hid),
-//! [`sent`](ArenaMachine::sent), [`packed`](ArenaMachine::packed), [`passed`](ArenaMachine::passed), [`dropped`](ArenaMachine::dropped), [`lost`](ArenaMachine::lost), [`discard`](ArenaMachine::discard),
-//! [`stashing`](ArenaMachine::stashing). What to do: what these return, [`work`](ArenaMachine::work), [`next_ahead`](ArenaMachine::next_ahead),
-//! [`next_starved`](ArenaMachine::next_starved). It asks for moves, and is told when each is done; a page that moves is its mover's alone
-//! until then.
+//! An [`ArenaMachine`] is a value. What happened: [`fault`](ArenaMachine::fault),
+//! [`want`](ArenaMachine::want), [`came`](ArenaMachine::came), [`held`](ArenaMachine::staged),
+//! [`hid`](ArenaMachine::hid), [`sent`](ArenaMachine::sent), [`packed`](ArenaMachine::packed),
+//! [`passed`](ArenaMachine::passed), [`dropped`](ArenaMachine::dropped), [`lost`](ArenaMachine::lost),
+//! [`discard`](ArenaMachine::discard), [`stashing`](ArenaMachine::stashing). What to do: what these return,
+//! [`work`](ArenaMachine::work), [`next_ahead`](ArenaMachine::next_ahead),
+//! [`next_starved`](ArenaMachine::next_starved). It asks for moves, and is told when each is done; a page
+//! that moves is its mover's alone until then.
 //!
 //! ```text
 //!   nowhere --zeros--> coming ----------------> here --> hiding --> hidden --> leaving --> away
@@ -15,8 +18,9 @@
 //!                        +------------------------- fetched ----------------------------------+
 //! ```
 //!
-//! A page that is *hidden* is still here, in a *berth*: memory that the program does not see. Its next reference is a fault that costs no
-//! link, and so the only sign of use that is to be had for nothing: this is the second chance of pages that are to leave.
+//! A page that is *hidden* is still here, in a *berth*: memory that the program does not see. Its next
+//! reference is a fault that costs no link, and so the only sign of use that is to be had for nothing: this
+//! is the second chance of pages that are to leave.
 //!
 //! | file | decides |
 //! |---|---|
@@ -32,8 +36,9 @@
 //! | `patches.rs` | what was written to a page that is away, and when that page comes for it |
 //! | `worth.rs` | how many words are worth a page |
 //!
-//! What it never does: count a page as away before whoever sends it has said so, give one page to two movers, or bring back what the
-//! program has thrown away. *Not here*: where pages are at lenders, and whether they are lost (`deposit`); which system call does a move.
+//! What it never does: count a page as away before whoever sends it has said so, give one page to two movers,
+//! or bring back what the program has thrown away. *Not here*: where pages are at lenders, and whether they
+//! are lost (`deposit`); which system call does a move.
 
 mod compressed_pool;
 mod compression_model;
@@ -58,17 +63,19 @@ pub use words::WordSource;
 /// What an arena is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct ArenaSettings {
-    /// The cap: pages in local memory, for whatever reason. At least [`ARENA_FRAMES_MIN`](crate::limit::ARENA_FRAMES_MIN).
+    /// The cap: pages in local memory, for whatever reason. At least
+    /// [`ARENA_FRAMES_MIN`](crate::limit::ARENA_FRAMES_MIN).
     pub frames: u32,
-    /// Of these, pages that are hidden for a while before they leave; at most half. 0: a page leaves as soon as it is chosen.
+    /// Of these, pages that are hidden for a while before they leave; at most half. 0: a page leaves as soon
+    /// as it is chosen.
     pub inactive: u32,
-    /// Of the cap, what pages may take that stay here compressed, while that spares more than it costs; with those that are hidden at most three quarters.
-    /// 0: none do.
+    /// Of the cap, what pages may take that stay here compressed, while that spares more than it costs; with
+    /// those that are hidden at most three quarters. 0: none do.
     pub pack: u32,
     /// Pages are packed whatever that spares.
     pub packs_always: bool,
-    /// Of the cap, what may be taken by words that were written to pages that are away; with what is hidden and packed at most three quarters. 0: the page comes to
-    /// be written.
+    /// Of the cap, what may be taken by words that were written to pages that are away; with what is hidden
+    /// and packed at most three quarters. 0: the page comes to be written.
     pub patched: u32,
     /// Pages come before anybody waits for them, where a thread's faults tell which ([`ArenaMachine::note`]).
     pub looks_ahead: bool,
@@ -110,8 +117,8 @@ pub enum FaultAction {
 pub enum ArrivalAction {
     /// What was brought. Then [`ArenaMachine::came`].
     Bytes,
-    /// Zeros: the program has thrown the page away meanwhile. What was brought is dropped, and the depot is to forget the page, before
-    /// anything else is asked here. Then [`ArenaMachine::came`].
+    /// Zeros: the program has thrown the page away meanwhile. What was brought is dropped, and the depot is
+    /// to forget the page, before anything else is asked here. Then [`ArenaMachine::came`].
     Zeros,
     /// Nothing: it goes into this berth. Then [`ArenaMachine::staged`].
     Stage(StagingFrame),
@@ -152,7 +159,8 @@ pub struct DiscardActions {
 pub enum EvictionWork {
     /// Take these out of sight, into berths. Then [`ArenaMachine::hid`] for each.
     Deactivate(alloc::vec::Vec<(Page, StagingFrame)>),
-    /// Give these to the depot, or keep them compressed. Then [`ArenaMachine::sent`] or [`ArenaMachine::packed`] for each.
+    /// Give these to the depot, or keep them compressed. Then [`ArenaMachine::sent`] or
+    /// [`ArenaMachine::packed`] for each.
     Send(alloc::vec::Vec<(Page, StagingFrame)>),
     /// Give these to the depot as they are in the pack. Then [`ArenaMachine::passed`] for each.
     Pass(alloc::vec::Vec<Page>),

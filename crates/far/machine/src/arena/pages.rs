@@ -148,7 +148,8 @@ pub struct ArenaMachine {
     /// Pages in sight, and which one is to leave.
     pub(super) frames: ReplacementQueue,
     pub(super) watermarks: Watermarks,
-    /// Pages out of sight, the longest hidden first, each with the time at which it was. What has been shown since is passed over.
+    /// Pages out of sight, the longest hidden first, each with the time at which it was. What has been shown
+    /// since is passed over.
     pub(super) inactive: VecDeque<(Page, u64)>,
     pub(super) inactive_count: u32,
     pub(super) pack: CompressedPool,
@@ -255,7 +256,8 @@ impl ArenaMachine {
         self.compression.ahead_took(ns);
     }
 
-    /// Compressing a page took so many ns, and it has so many bytes then: some are tried even while none are packed.
+    /// Compressing a page took so many ns, and it has so many bytes then: some are tried even while none are
+    /// packed.
     pub fn packing_took(&mut self, ns: u64, bytes: u32) {
         self.compression.packing_took(ns, bytes + PACK_PAGE_BYTES);
     }
@@ -315,7 +317,8 @@ impl ArenaMachine {
     pub fn fault(&mut self, page: Page) -> FaultAction {
         let record = self.records.of(page);
         if record.state == PageState::Resident {
-            // It came while the word of this was on its way; or it came while the program was throwing it away, and went with it.
+            // It came while the word of this was on its way; or it came while the program was throwing it
+            // away, and went with it.
             record.state = PageState::Arriving;
             self.resident -= 1;
             return FaultAction::Check;
@@ -388,7 +391,8 @@ impl ArenaMachine {
         }
     }
 
-    /// A page that has waited for a frame, and how it comes: [`FaultAction::Zero`], [`FaultAction::Unpack`] or [`FaultAction::Fetch`].
+    /// A page that has waited for a frame, and how it comes: [`FaultAction::Zero`], [`FaultAction::Unpack`]
+    /// or [`FaultAction::Fetch`].
     pub fn next_starved(&mut self) -> Option<(Page, FaultAction)> {
         while self.free() > 0 {
             let page = self.starved.pop_front()?;
@@ -407,8 +411,8 @@ impl ArenaMachine {
         None
     }
 
-    /// What was brought is at hand. Says what is to be put into sight. The program must not be able to throw pages away, unknown to this machine, until
-    /// that is done.
+    /// What was brought is at hand. Says what is to be put into sight. The program must not be able to throw
+    /// pages away, unknown to this machine, until that is done.
     pub fn arrive(&mut self, page: Page) -> ArrivalAction {
         let record = self.records.of(page);
         assert!(
@@ -431,7 +435,8 @@ impl ArenaMachine {
         ArrivalAction::Bytes
     }
 
-    /// The same for a page that is lost: [`ArrivalAction::Bytes`] means that the program is to be told, and then [`ArenaMachine::lost`].
+    /// The same for a page that is lost: [`ArrivalAction::Bytes`] means that the program is to be told, and
+    /// then [`ArenaMachine::lost`].
     pub fn arrive_lost(&mut self, page: Page) -> ArrivalAction {
         self.records.of(page).marker = false;
         self.arrive(page)
@@ -470,7 +475,8 @@ impl ArenaMachine {
         self.deactivated(page, true)
     }
 
-    /// Every lender that had the page has lost it, and the program knows. [`ArenaMachine::arrive_lost`] comes first.
+    /// Every lender that had the page has lost it, and the program knows. [`ArenaMachine::arrive_lost`] comes
+    /// first.
     pub fn lost(&mut self, page: Page) -> MoveFollowUp {
         self.patches.take(page);
         let record = self.records.of(page);

@@ -1,9 +1,13 @@
-//! Patches: words that were written to pages that are away. They stay here, and go into their page when it comes home, before the program can see it.
+//! Patches: words that were written to pages that are away. They stay here, and go into their page when it
+//! comes home, before the program can see it.
 //!
-//! Nothing is written in place at a lender: a page is sealed under a nonce, which must not seal other bytes a second time.
+//! Nothing is written in place at a lender: a page is sealed under a nonce, which must not seal other bytes a
+//! second time.
 //!
-//! Only a page that is away gets a patch, or one on its way home has one. What is nowhere or packed comes to be written, for no link is needed then.
-//! Patches take a part of the cap. When most of that is taken, the pages that were patched first come home, as if asked for ahead; when all of it is, a page that is to be written comes.
+//! Only a page that is away gets a patch, or one on its way home has one. What is nowhere or packed comes to
+//! be written, for no link is needed then. Patches take a part of the cap. When most of that is taken, the
+//! pages that were patched first come home, as if asked for ahead; when all of it is, a page that is to be
+//! written comes.
 
 use alloc::vec::Vec;
 
@@ -172,8 +176,8 @@ impl PatchTable {
 }
 
 impl ArenaMachine {
-    /// So many words of a page are to be written. `true`: by [`ArenaMachine::patch`], and the page stays away. Else it has to come. They count as words that are
-    /// fetched do ([`ArenaMachine::word_source`]).
+    /// So many words of a page are to be written. `true`: by [`ArenaMachine::patch`], and the page stays
+    /// away. Else it has to come. They count as words that are fetched do ([`ArenaMachine::word_source`]).
     pub fn may_patch(&mut self, page: Page, words: u32, initial: u32) -> bool {
         self.fetch_oldest_patched();
         if self.records.state(page) != PageState::Remote || self.patches.is_full() || self.free() == 0 {
@@ -184,7 +188,8 @@ impl ArenaMachine {
         patched
     }
 
-    /// These bytes of a page are written, so many bytes behind its beginning. [`ArenaMachine::may_patch`] has just said that they may.
+    /// These bytes of a page are written, so many bytes behind its beginning. [`ArenaMachine::may_patch`] has
+    /// just said that they may.
     pub fn patch(&mut self, page: Page, at: usize, bytes: &[u8]) {
         assert!(self.records.state(page) == PageState::Remote, "its page is away");
         self.patches.write(page, at, bytes);
@@ -203,7 +208,8 @@ impl ArenaMachine {
         self.patches.take(page)
     }
 
-    /// When patches take much, the pages that were patched first are asked for ahead. They stay out of sight, unless somebody wants them.
+    /// When patches take much, the pages that were patched first are asked for ahead. They stay out of sight,
+    /// unless somebody wants them.
     fn fetch_oldest_patched(&mut self) {
         if !self.patches.is_above_limit() || self.has_ahead() {
             return;

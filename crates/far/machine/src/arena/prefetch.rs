@@ -1,4 +1,5 @@
-//! What comes before anybody waits for it: where a thread's faults go ([`FaultTrend`]), and what somebody says that he will want.
+//! What comes before anybody waits for it: where a thread's faults go ([`FaultTrend`]), and what somebody
+//! says that he will want.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,8 +10,8 @@ use super::{FaultAction, Page};
 use crate::limit::{PAGE_BYTES, PREFETCH_SCAN_MAX, TRENDS_MAX};
 
 impl ArenaMachine {
-    /// What a thread has referenced, at this byte of the arena, was served so. If it comes from elsewhere, what the thread will want next, in an area of this
-    /// extent, is asked for ahead.
+    /// What a thread has referenced, at this byte of the arena, was served so. If it comes from elsewhere,
+    /// what the thread will want next, in an area of this extent, is asked for ahead.
     pub fn note(&mut self, thread: u32, at: u64, serve: FaultAction, area: &Range<u32>) {
         // What comes as zeros costs no link, and so is no reason to look ahead.
         let from_elsewhere = matches!(
@@ -69,7 +70,8 @@ impl ArenaMachine {
         self.ahead.push_back(page);
     }
 
-    /// Somebody will wait for these pages, in this order: those that are away are asked for ahead, while frames can be spared for them.
+    /// Somebody will wait for these pages, in this order: those that are away are asked for ahead, while
+    /// frames can be spared for them.
     pub fn will_need(&mut self, pages: impl IntoIterator<Item = Page>) {
         for page in pages {
             if self.watermarks.spare(self.free()) == 0 {
@@ -82,7 +84,8 @@ impl ArenaMachine {
         }
     }
 
-    /// Pages to be brought that nobody waits for yet, at most so many: each by [`ArenaMachine::arrive`], or [`ArenaMachine::lost`].
+    /// Pages to be brought that nobody waits for yet, at most so many: each by [`ArenaMachine::arrive`], or
+    /// [`ArenaMachine::lost`].
     pub fn next_ahead(&mut self, pages: usize) -> Vec<Page> {
         self.ahead.drain(..pages.min(self.ahead.len())).collect()
     }

@@ -1,5 +1,6 @@
-//! Berths that are free. They are given out in turn, and there are twice as many as are ever taken, so that those which are given out together stand together: pages
-//! leave in the order in which they were hidden, so all but a few of those that come next are free. What stands together is moved and emptied in one go.
+//! Berths that are free. They are given out in turn, and there are twice as many as are ever taken, so that
+//! those which are given out together stand together: pages leave in the order in which they were hidden, so
+//! all but a few of those that come next are free. What stands together is moved and emptied in one go.
 
 use alloc::collections::BTreeSet;
 

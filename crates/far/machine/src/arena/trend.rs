@@ -1,15 +1,17 @@
 //! Which pages a thread will want: where its faults go, and how far ahead that has proved true.
 //!
-//! A thread may follow several *courses* at once: what it reads, what it writes. A fault belongs to the course whose last one it is next to. A course has a step: the one that
-//! most of its last faults had, or most of the thread's. Faults are told by the byte, where the kernel does, so that the column of a matrix is followed exactly: its
-//! rows need not be whole pages.
+//! A thread may follow several *courses* at once: what it reads, what it writes. A fault belongs to the
+//! course whose last one it is next to. A course has a step: the one that most of its last faults had, or
+//! most of the thread's. Faults are told by the byte, where the kernel does, so that the column of a matrix
+//! is followed exactly: its rows need not be whole pages.
 //!
-//! Pages that are brought ahead make no faults, so that their use is not seen. Therefore the first page of each run is the *marker*: it is
-//! brought, too, but kept out of sight. Its fault proves the course and asks for the next run, which comes while the program is at
-//! this one. A run whose marker was never wanted halves the next.
+//! Pages that are brought ahead make no faults, so that their use is not seen. Therefore the first page of
+//! each run is the *marker*: it is brought, too, but kept out of sight. Its fault proves the course and asks
+//! for the next run, which comes while the program is at this one. A run whose marker was never wanted halves
+//! the next.
 //!
-//! After Maruf and Chowdhury, *Effectively Prefetching Remote Memory with Leap* (ATC'20): the majority of the last few steps, and of more if
-//! these have none.
+//! After Maruf and Chowdhury, *Effectively Prefetching Remote Memory with Leap* (ATC'20): the majority of the
+//! last few steps, and of more if these have none.
 
 use alloc::vec::Vec;
 
@@ -53,7 +55,8 @@ struct PrefetchRun {
     step: i64,
 }
 
-/// What is to come ahead: every `step` bytes from the one behind `from` on, so many pages of those that are away. Then [`FaultTrend::issued`].
+/// What is to come ahead: every `step` bytes from the one behind `from` on, so many pages of those that are
+/// away. Then [`FaultTrend::issued`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PrefetchPlan {
     stream: usize,
@@ -115,7 +118,8 @@ impl FaultTrend {
         Some(ahead(index, course, (at, step), spare, false))
     }
 
-    /// What was said of what is to come ahead has been done: the first of these pages, and the last place that was looked at. None of them: the course ends.
+    /// What was said of what is to come ahead has been done: the first of these pages, and the last place
+    /// that was looked at. None of them: the course ends.
     pub(super) fn issued(&mut self, ahead: PrefetchPlan, marker: Option<Page>, last: u64) {
         self.streams[ahead.stream].run = marker.map(|marker| PrefetchRun {
             marker,
@@ -129,7 +133,8 @@ impl FaultTrend {
         self.streams.iter().position(is_marker)
     }
 
-    /// The course that has a fault, one of which the last was `near`, or a new one in place of the one that has rested longest.
+    /// The course that has a fault, one of which the last was `near`, or a new one in place of the one that
+    /// has rested longest.
     fn course(&mut self, at: u64, near: u64) -> usize {
         let far = |course: &FaultStream| course.last.abs_diff(near);
         let nearest = (0..self.streams.len()).min_by_key(|index| far(&self.streams[*index]));
@@ -188,7 +193,8 @@ impl Votes {
         (self.bytes[0], self.pages[0]) = (bytes, pages);
     }
 
-    /// How the course goes on if the newest step is what more than half of the last ones were: by bytes where they agree in that, else by pages.
+    /// How the course goes on if the newest step is what more than half of the last ones were: by bytes where
+    /// they agree in that, else by pages.
     fn agree(&self, voters: usize, bytes: i64, pages: i64) -> Option<i64> {
         let many =
             |votes: &[i64], step| 2 * votes[..voters].iter().filter(|vote| **vote == step).count() > voters;

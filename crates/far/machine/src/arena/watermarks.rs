@@ -1,5 +1,5 @@
-//! When eviction begins and ends: below the low mark of free frames it begins, at the high mark it ends. Between them a burst of
-//! faults finds frames without waiting for it.
+//! When eviction begins and ends: below the low mark of free frames it begins, at the high mark it ends.
+//! Between them a burst of faults finds frames without waiting for it.
 
 /// A frame in so many is kept free at least.
 const SHARE: u32 = 32;

@@ -1,7 +1,9 @@
 //! Words of pages that are away: the counters of COUNTERS.
 //!
-//! A page's counter begins anew whenever it leaves sight; whether it is packed or away then makes no difference to it. Each word that is fetched of it, or written to it, takes one off; the reference that would spend the last fetches the page
-//! instead, and finds its word in it. So the very pages come home that [`crate::paging`]'s policy brings, each with one word less fetched for nothing.
+//! A page's counter begins anew whenever it leaves sight; whether it is packed or away then makes no
+//! difference to it. Each word that is fetched of it, or written to it, takes one off; the reference that
+//! would spend the last fetches the page instead, and finds its word in it. So the very pages come home that
+//! [`crate::paging`]'s policy brings, each with one word less fetched for nothing.
 
 use super::Page;
 use super::pages::{ArenaMachine, PageRecord, PageState};

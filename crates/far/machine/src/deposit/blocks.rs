@@ -1,6 +1,7 @@
 //! Blocks of pages in the bodies of frames: what is wanted of a page that stays where it is.
 //!
-//! A page is 256 blocks of 16 bytes. A *run* names some of one page: those of a list, in any order, or every so many from one on.
+//! A page is 256 blocks of 16 bytes. A *run* names some of one page: those of a list, in any order, or every
+//! so many from one on.
 //!
 //! ```text
 //!  0  slot u32 | count u16 | step u8 | first u8
@@ -8,7 +9,8 @@
 //! 16  with step 0: the blocks' numbers, a byte each; else nothing: they are first, first + step, ...
 //! ```
 //!
-//! The answer has for each run, in that order, its count (or 0: this version is not there, or not so long) in two bytes, and the blocks.
+//! The answer has for each run, in that order, its count (or 0: this version is not there, or not so long) in
+//! two bytes, and the blocks.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -21,8 +23,8 @@ use netram_proto::wire::{ByteReader, ShortInputError};
 /// Bytes before each run's blocks in an answer.
 const COUNT_BYTES: usize = 2;
 
-/// Blocks of pages that are wanted together: of each page from one to as many as it has. Each page once, in the order of their numbers, so that one is
-/// found without a look at all.
+/// Blocks of pages that are wanted together: of each page from one to as many as it has. Each page once, in
+/// the order of their numbers, so that one is found without a look at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockRequest {
     /// Each page, and how many blocks there are up to its last.

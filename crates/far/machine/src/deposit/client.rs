@@ -1,9 +1,12 @@
-//! What an owner has here of its pages: bytes that must not go yet, pages that have come and were not taken, and who waits for which.
+//! What an owner has here of its pages: bytes that must not go yet, pages that have come and were not taken,
+//! and who waits for which.
 //!
-//! A [`Shelf`] is a [`Depot`] with these, and with the way to seal and open a page: all of an owner but sockets, threads and the clock.
-//! Commands: [`put`](Shelf::put), [`get`](Shelf::get), [`gather`](Shelf::gather), [`prefetch`](Shelf::prefetch), [`forget`](Shelf::forget). What happened:
-//! [`hear`](Shelf::hear), and what [`links`](Shelf::links) offers of links and time; after either, [`settle`](Shelf::settle). What to do:
-//! [`next_frame`](Shelf::next_frame). What has come is given out by [`take`](Shelf::take).
+//! A [`Shelf`] is a [`Depot`] with these, and with the way to seal and open a page: all of an owner but
+//! sockets, threads and the clock. Commands: [`put`](Shelf::put), [`get`](Shelf::get),
+//! [`gather`](Shelf::gather), [`prefetch`](Shelf::prefetch), [`forget`](Shelf::forget). What happened:
+//! [`hear`](Shelf::hear), and what [`links`](Shelf::links) offers of links and time; after either,
+//! [`settle`](Shelf::settle). What to do: [`next_frame`](Shelf::next_frame). What has come is given out by
+//! [`take`](Shelf::take).
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -35,7 +38,8 @@ pub trait PageSeal {
     /// What was sealed, if this is it. `None`: it is something else.
     fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<Self::Clear>>;
 
-    /// Appends the marks of blocks of sealed pages, by which they are compared later. Of many at once, for ciphers are faster so.
+    /// Appends the marks of blocks of sealed pages, by which they are compared later. Of many at once, for
+    /// ciphers are faster so.
     fn mac_blocks(&self, blocks: &[SealedBlock], marks: &mut Vec<BlockMac>);
 
     /// Keeps bytes that [`open`](Self::open) has opened.
@@ -157,7 +161,8 @@ impl<S: PageSeal> RemotePageClient<S> {
         self.pending.len()
     }
 
-    /// The version of a page that is aside, or has a place: one that need not leave again if it has not changed.
+    /// The version of a page that is aside, or has a place: one that need not leave again if it has not
+    /// changed.
     pub fn current_version(&self, page: Page) -> Option<u64> {
         let stands = self.pending.contains_key(&page) || self.directory.places(page).next().is_some();
         self.directory.version(page).filter(|_| stands)
@@ -180,7 +185,8 @@ impl<S: PageSeal> RemotePageClient<S> {
         self.put_sealed(page, version, sealed, clear);
     }
 
-    /// A version for a page that is sealed while others have the shelf: then [`put_sealed`](Self::put_sealed), unless it need not leave.
+    /// A version for a page that is sealed while others have the shelf: then
+    /// [`put_sealed`](Self::put_sealed), unless it need not leave.
     pub fn reserve(&mut self) -> u64 {
         self.directory.reserve()
     }
@@ -232,13 +238,15 @@ impl<S: PageSeal> RemotePageClient<S> {
         }
     }
 
-    /// Blocks of pages are wanted, and these stay where they are. To be followed by one [`take_words`](Self::take_words).
+    /// Blocks of pages are wanted, and these stay where they are. To be followed by one
+    /// [`take_words`](Self::take_words).
     pub fn gather(&mut self, wanted: BlockRequest) -> GatherTicket {
         self.directory
             .gather(wanted, |page| self.arrived.contains_key(&page))
     }
 
-    /// Whether what is gathered can still be remembered until it is proven. If not, pages are to be fetched whole.
+    /// Whether what is gathered can still be remembered until it is proven. If not, pages are to be fetched
+    /// whole.
     pub fn may_gather(&self) -> bool {
         self.unverified.has_room()
     }
@@ -253,8 +261,8 @@ impl<S: PageSeal> RemotePageClient<S> {
         self.directory.take_gathered(ticket)
     }
 
-    /// Asks for pages that will be wanted soon. They wait here until they are, up to [`SHELF_AHEAD_MAX`] in all; beyond that none are asked
-    /// for.
+    /// Asks for pages that will be wanted soon. They wait here until they are, up to [`SHELF_AHEAD_MAX`] in
+    /// all; beyond that none are asked for.
     pub fn prefetch(&mut self, pages: impl IntoIterator<Item = Page>) {
         for page in pages {
             if self.ahead.len() >= PREFETCHED_PAGES_MAX {
@@ -402,7 +410,8 @@ impl<S: PageSeal> RemotePageClient<S> {
         Ok(())
     }
 
-    /// Lets go what need not be kept aside any more, and tells whoever waits for a page that it is lost. `told`: each of these.
+    /// Lets go what need not be kept aside any more, and tells whoever waits for a page that it is lost.
+    /// `told`: each of these.
     pub fn settle(&mut self, mut told: impl FnMut(&DirectoryEvent)) {
         while let Some(news) = self.directory.next_event() {
             match news {

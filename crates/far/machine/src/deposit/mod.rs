@@ -1,8 +1,9 @@
 //! Pages of one machine's arena in other machines' memory.
 //!
-//! An *owner* keeps what its arena has no room for in *deposits*: numbered slots of a page each, in the memory of lenders. A page has a
-//! *version* each time that it leaves, never the same twice; a slot has what was put there last and the version of that. Whoever asks
-//! names slot and version, so that what comes back is what left, or nothing.
+//! An *owner* keeps what its arena has no room for in *deposits*: numbered slots of a page each, in the
+//! memory of lenders. A page has a *version* each time that it leaves, never the same twice; a slot has what
+//! was put there last and the version of that. Whoever asks names slot and version, so that what comes back
+//! is what left, or nothing.
 //!
 //! | file | decides |
 //! |---|---|
@@ -22,8 +23,8 @@
 //! | `pressure.rs` | how much a lender whose machine is short of memory lends, and what it asks of whom |
 //! | `pages.rs`, `words.rs` | pages, and blocks of pages, in the bodies of frames |
 //!
-//! *Not here*: what is in a page. The owner seals it under its version before it leaves, and opens it when it is back ([`Seals`]); a lender
-//! that gives other bytes is found by that, and named to [`Depot::damaged`].
+//! *Not here*: what is in a page. The owner seals it under its version before it leaves, and opens it when it
+//! is back ([`Seals`]); a lender that gives other bytes is found by that, and named to [`Depot::damaged`].
 
 mod blocks;
 mod client;

@@ -1,8 +1,9 @@
 //! How much a lender lends to deposits while its machine is short of memory.
 //!
-//! A [`MemoryPressure`] is told what the machine has available, how long programs wait for memory there, and how much deposits' part of the lent memory takes from it
-//! now; it says how much that part may take. What to ask of which deposit follows: [`level`] is the size above which each gives back, so that those with the most
-//! are asked first and those with little are left alone; [`slots_to_keep`] is what one is told.
+//! A [`MemoryPressure`] is told what the machine has available, how long programs wait for memory there, and
+//! how much deposits' part of the lent memory takes from it now; it says how much that part may take. What to
+//! ask of which deposit follows: [`level`] is the size above which each gives back, so that those with the
+//! most are asked first and those with little are left alone; [`slots_to_keep`] is what one is told.
 //!
 //! *Not here*: journals' windows, which are never made smaller, and where the numbers come from.
 
@@ -20,7 +21,8 @@ pub struct PressureSettings {
     pub most: u64,
     /// So many bytes are to stay available; 0: that is not looked at.
     pub keep_free: u64,
-    /// The part of the time, in hundredths of a percent, for which some program may wait for memory; 0: that is not looked at.
+    /// The part of the time, in hundredths of a percent, for which some program may wait for memory; 0: that
+    /// is not looked at.
     pub waits: u32,
     /// More is lent again when memory has been available for so long.
     pub calm: Nanos,
@@ -31,7 +33,8 @@ pub struct PressureSettings {
 pub struct MemoryReading {
     /// Bytes that programs could have; `None`: it does not say.
     pub available: Option<u64>,
-    /// The part of the time, of late, for which some program waited for memory, in hundredths of a percent; `None`: it does not say.
+    /// The part of the time, of late, for which some program waited for memory, in hundredths of a percent;
+    /// `None`: it does not say.
     pub waited: Option<u32>,
 }
 
@@ -81,7 +84,8 @@ impl MemoryPressure {
         let PressureSettings { keep_free, waits, .. } = self.settings;
         let available = reading.available.filter(|_| keep_free > 0);
         let short = available.map_or(0, |available| keep_free.saturating_sub(available));
-        // The kernel counts waits of groups that have a limit of their own, too; what is given back is of no use to these.
+        // The kernel counts waits of groups that have a limit of their own, too; what is given back is of no
+        // use to these.
         let near = available.is_none_or(|available| available < keep_free.saturating_mul(PRESSURE_NEAR));
         let waited = reading.waited.filter(|_| near && waits > 0).unwrap_or(0);
         if short > 0 {
@@ -99,7 +103,8 @@ impl MemoryPressure {
         }
     }
 
-    /// Programs wait, and how much would help is not known: a part less, and then it is waited until the mean shows it.
+    /// Programs wait, and how much would help is not known: a part less, and then it is waited until the mean
+    /// shows it.
     fn step_down(&mut self, now: Time, taken: u64) {
         if self.stepped.is_some_and(|at| now.since(at) < PRESSURE_AVERAGE) {
             return;
@@ -127,8 +132,8 @@ impl MemoryPressure {
     }
 }
 
-/// The size above which each of these gives back what it has, so that together they have `limit` at most. If they have no more than that: the size that one of them
-/// could grow to.
+/// The size above which each of these gives back what it has, so that together they have `limit` at most. If
+/// they have no more than that: the size that one of them could grow to.
 pub fn level(sizes: impl Iterator<Item = u64>, limit: u64) -> u64 {
     let mut sizes: Vec<u64> = sizes.collect();
     sizes.sort_unstable();
@@ -143,8 +148,9 @@ pub fn level(sizes: impl Iterator<Item = u64>, limit: u64) -> u64 {
     largest + left
 }
 
-/// How many slots a deposit is told to keep: not fewer than `level`, and those from the highest on, a part at a time, so that what cannot move keeps only that part.
-/// `told`: what it was told last. Who has been told is told nothing else as long as there is a level; who has little is not told at all.
+/// How many slots a deposit is told to keep: not fewer than `level`, and those from the highest on, a part at
+/// a time, so that what cannot move keeps only that part. `told`: what it was told last. Who has been told is
+/// told nothing else as long as there is a level; who has little is not told at all.
 pub fn slots_to_keep(slots: u32, told: Option<u32>, level: Option<u32>) -> Option<u32> {
     let level = level?;
     let keep = level.max(slots.saturating_sub(RECLAIM_SLOTS_MAX));

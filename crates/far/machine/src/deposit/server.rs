@@ -25,7 +25,8 @@ pub trait SlotMemory {
     fn prefetch(&self, _slot: u32, _at: usize) {}
 }
 
-/// Runs of blocks between the one that is read and the one that is hinted at. Each lies in a page of its own, so each would wait for memory.
+/// Runs of blocks between the one that is read and the one that is hinted at. Each lies in a page of its own,
+/// so each would wait for memory.
 const READ_AHEAD: usize = 8;
 
 /// There are not so many slots to be had.
@@ -72,11 +73,12 @@ impl DepositReply {
     }
 }
 
-/// One deposit at one lender. What is in its slots is the [`SlotMemory`]'s; which version that is stands here.
+/// One deposit at one lender. What is in its slots is the [`SlotMemory`]'s; which version that is stands
+/// here.
 ///
-/// It obeys one session at a time: the one with the highest number. Frames of an earlier session may still be in the machine when the next
-/// has begun, and must neither overwrite nor answer anything. It ends when its session has been over for as long as the lease, or at once
-/// when it has no slots.
+/// It obeys one session at a time: the one with the highest number. Frames of an earlier session may still be
+/// in the machine when the next has begun, and must neither overwrite nor answer anything. It ends when its
+/// session has been over for as long as the lease, or at once when it has no slots.
 #[derive(Clone, Debug)]
 pub struct DepositServer {
     id: DepositId,
@@ -93,8 +95,8 @@ pub struct DepositServer {
 }
 
 impl DepositServer {
-    /// A deposit without slots and without a session. `life` is drawn anew for each, so that an owner that comes back learns that what it
-    /// had here is gone.
+    /// A deposit without slots and without a session. `life` is drawn anew for each, so that an owner that
+    /// comes back learns that what it had here is gone.
     pub fn new(id: DepositId, life: Incarnation, now: Time) -> DepositServer {
         DepositServer {
             id,
@@ -150,7 +152,8 @@ impl DepositServer {
         (slot.version > 0).then_some(slot.version)
     }
 
-    /// Begins a session with its first frame. Refused, it changes nothing; else it is the one that is obeyed, and any before it is over.
+    /// Begins a session with its first frame. Refused, it changes nothing; else it is the one that is obeyed,
+    /// and any before it is over.
     pub fn open(&mut self, header: &FrameHeader, lease: Nanos) -> FrameHeader {
         assert_eq!(header.kind, FrameKind::Deposit);
         if header.epoch <= self.epoch {
@@ -178,8 +181,9 @@ impl DepositServer {
             .is_some_and(|left| self.slots.is_empty() || now.since(left) >= lease)
     }
 
-    /// The owner is to keep so many slots at most; `None`: as many as it likes. Returns what to tell it, unless it has been told just that, or nobody is
-    /// there. It is a wish: the owner moves its pages first, and keeps those for which it finds no other place.
+    /// The owner is to keep so many slots at most; `None`: as many as it likes. Returns what to tell it,
+    /// unless it has been told just that, or nobody is there. It is a wish: the owner moves its pages first,
+    /// and keeps those for which it finds no other place.
     pub fn ask_back(&mut self, keep: Option<u32>) -> Option<FrameHeader> {
         if self.ended_at.is_some() || keep == self.keep {
             return None;
@@ -202,7 +206,8 @@ impl DepositServer {
         self.keep().map_or(0, more)
     }
 
-    /// Takes a frame of a session and says what to answer. About a copy of each page; nothing is allocated but by `Resize` and `Gather`.
+    /// Takes a frame of a session and says what to answer. About a copy of each page; nothing is allocated
+    /// but by `Resize` and `Gather`.
     pub fn handle<M: SlotMemory>(&mut self, frame: &Frame<'_>, memory: &mut M) -> DepositReply {
         let header = &frame.header;
         let fenced = (header.epoch, WriterId(header.sender)) != (self.epoch, self.owner);

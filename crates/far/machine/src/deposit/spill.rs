@@ -1,8 +1,10 @@
 //! The spill file's side: a deposit on this machine's own disk.
 //!
-//! To the depot it is one more lender, and what it says is the same. Different is what can go wrong: it lives as long as its owner, so nothing of it has to be
-//! found again, and nothing is synced; but a write may fail, or do half of what it should. A write that fails ends the session: what was on its way is void, goes
-//! elsewhere, and comes again with the next one. What cannot be read, or is not what was written, is a page that is not there: the owner's seal tells.
+//! To the depot it is one more lender, and what it says is the same. Different is what can go wrong: it lives
+//! as long as its owner, so nothing of it has to be found again, and nothing is synced; but a write may fail,
+//! or do half of what it should. A write that fails ends the session: what was on its way is void, goes
+//! elsewhere, and comes again with the next one. What cannot be read, or is not what was written, is a page
+//! that is not there: the owner's seal tells.
 
 use alloc::vec::Vec;
 
@@ -18,10 +20,12 @@ const LEASE: Nanos = Nanos::from_ms(u32::MAX as u64 * 1000);
 
 /// Slots in a file.
 pub trait SlotFile {
-    /// Makes it `slots` large, with the room that it needs. What is in slots below stays. On refusal nothing changes.
+    /// Makes it `slots` large, with the room that it needs. What is in slots below stays. On refusal nothing
+    /// changes.
     fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError>;
 
-    /// Stores pages of one frame: no slot is named twice. `false`: some are not there, and what these slots had is not either.
+    /// Stores pages of one frame: no slot is named twice. `false`: some are not there, and what these slots
+    /// had is not either.
     fn write(&mut self, pages: &[StoredPage<'_>]) -> bool;
 
     /// Calls `each` for each page, in order, with the bytes that lie there; with none if it cannot be read.
@@ -64,7 +68,8 @@ impl<F: SlotFile> SpillServer<F> {
         &mut self.file
     }
 
-    /// Takes a frame, and gives the frame that answers it. `None`: the session is over, for something could not be written. Reads and writes.
+    /// Takes a frame, and gives the frame that answers it. `None`: the session is over, for something could
+    /// not be written. Reads and writes.
     pub fn handle(&mut self, frame: &Frame<'_>) -> Option<Vec<u8>> {
         if frame.header.kind == FrameKind::Deposit {
             self.failed = false;

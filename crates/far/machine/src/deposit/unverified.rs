@@ -1,14 +1,16 @@
 //! Words that lenders gave, and that nothing has proven yet.
 //!
-//! A block of a page cannot be proven by itself: what proves a page is of all of it. So a *mark* is kept of each block that was given, and compared
-//! when the page comes home and is proven. A lender that gave something else is found then. Of a page that never comes home nothing is found.
+//! A block of a page cannot be proven by itself: what proves a page is of all of it. So a *mark* is kept of
+//! each block that was given, and compared when the page comes home and is proven. A lender that gave
+//! something else is found then. Of a page that never comes home nothing is found.
 
 use alloc::vec::Vec;
 
 use super::Page;
 use crate::limit::{BLOCK_BYTES, UNPROVEN_BLOCKS_MAX};
 
-/// A number for a block's bytes under a secret of the owner's: whoever does not know that hits another block's with one in 2^32.
+/// A number for a block's bytes under a secret of the owner's: whoever does not know that hits another
+/// block's with one in 2^32.
 pub type BlockMac = [u8; 4];
 
 /// A block of a sealed page, as a lender gave it.
@@ -71,8 +73,8 @@ impl UnverifiedBlocks {
         self.blocks < UNPROVEN_BLOCKS_MAX
     }
 
-    /// These blocks were given, with these marks. Most lie in a page of their own, whose group no cache has: those of some are looked at together, so that
-    /// the processor waits once for them and not for each.
+    /// These blocks were given, with these marks. Most lie in a page of their own, whose group no cache has:
+    /// those of some are looked at together, so that the processor waits once for them and not for each.
     pub(super) fn add_all(&mut self, blocks: &[SealedBlock], marks: &[BlockMac]) {
         for (blocks, marks) in blocks.chunks(TOGETHER).zip(marks.chunks(TOGETHER)) {
             let first = |block: &SealedBlock| self.firsts.get(block.page.0 as usize).copied();

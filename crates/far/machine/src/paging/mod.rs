@@ -1,7 +1,8 @@
 //! Memory beyond this machine's: which page is where, and what moves when one is referenced.
 //!
-//! The policies of Markatos, *Using Remote Memory to avoid Disk Thrashing* (MASCOTS'96), section 2, as values: references go in, moves
-//! come out. The study counts the moves; a pager carries them out. No cost is known here: what a move takes is the caller's.
+//! The policies of Markatos, *Using Remote Memory to avoid Disk Thrashing* (MASCOTS'96), section 2, as
+//! values: references go in, moves come out. The study counts the moves; a pager carries them out. No cost is
+//! known here: what a move takes is the caller's.
 //!
 //! | policy | a page that is not in local memory | a page for which there is no room |
 //! |---|---|---|
@@ -30,7 +31,8 @@ pub use moves::{PageMove, ReferenceOutcome};
 pub use policy::PagingPolicy;
 pub use tally::PolicyTally;
 
-/// A page, by its number: pages are numbered from 0 without large gaps, for there is a record for each up to the highest.
+/// A page, by its number: pages are numbered from 0 without large gaps, for there is a record for each up to
+/// the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Page(pub u32);
 
@@ -82,8 +84,8 @@ pub struct PolicyConfig {
     pub remote_pages: u32,
     /// What is there before the first reference.
     pub first_touch: FirstTouch,
-    /// Whether remote memory keeps a page that was fetched, so that it need not be sent again unless it is changed. Such copies give way
-    /// to pages. The paper's pages are always sent.
+    /// Whether remote memory keeps a page that was fetched, so that it need not be sent again unless it is
+    /// changed. Such copies give way to pages. The paper's pages are always sent.
     pub keep_copies: bool,
     /// For random replacement.
     pub seed: u64,

@@ -41,6 +41,7 @@ pub enum ReferenceOutcome<'a> {
     Word,
     /// In local memory, after these moves.
     Moved(&'a [PageMove]),
-    /// By one word over the network; and these moves are to be done, before it if the page is only placed by them.
+    /// By one word over the network; and these moves are to be done, before it if the page is only placed by
+    /// them.
     WordAndMoved(&'a [PageMove]),
 }

@@ -1,7 +1,7 @@
 //! The policies at work.
 //!
-//! A reference to a page in local memory is the fast way: a comparison and two stores. Of every other it is said which pages move, in an order in
-//! which that can be done: room is made before a page comes.
+//! A reference to a page in local memory is the fast way: a comparison and two stores. Of every other it is
+//! said which pages move, in an order in which that can be done: room is made before a page comes.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -137,8 +137,8 @@ impl PagingPolicy {
         self.miss(page, access)
     }
 
-    /// How many references to a page, from now on, move nothing: who makes them may tell of them later, all at once. It holds until a page leaves
-    /// local memory, or this page is referenced.
+    /// How many references to a page, from now on, move nothing: who makes them may tell of them later, all
+    /// at once. It holds until a page leaves local memory, or this page is referenced.
     #[inline]
     pub fn quiet(&self, page: Page) -> u64 {
         let Some(record) = self.records.get(page.0 as usize) else {
@@ -151,8 +151,8 @@ impl PagingPolicy {
         }
     }
 
-    /// So many references to a page that were [`PagingPolicy::quiet`], the last of them the `last`th of all. They are told before any other reference moves a page:
-    /// which page leaves depends on them.
+    /// So many references to a page that were [`PagingPolicy::quiet`], the last of them the `last`th of all.
+    /// They are told before any other reference moves a page: which page leaves depends on them.
     #[inline]
     pub fn count(&mut self, page: Page, access: PageAccess, times: u64, last: u64) {
         assert!(times <= self.quiet(page), "none of them moves a page");

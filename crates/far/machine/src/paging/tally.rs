@@ -1,6 +1,7 @@
 //! How often what happened.
 
-/// Events since the beginning. What they cost is the caller's affair, and linear in them: so one run serves every set of costs.
+/// Events since the beginning. What they cost is the caller's affair, and linear in them: so one run serves
+/// every set of costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyTally {
     /// References that local memory served, if need be after a fault.

@@ -1,5 +1,6 @@
-//! `malloc` and its like. What is smaller than the threshold is the next allocator's; all of it where that is not the C library's: such an allocator
-//! has functions beside these, which know its own memory only. What it maps lies in the arena (`maps.rs`).
+//! `malloc` and its like. What is smaller than the threshold is the next allocator's; all of it where that is
+//! not the C library's: such an allocator has functions beside these, which know its own memory only. What it
+//! maps lies in the arena (`maps.rs`).
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

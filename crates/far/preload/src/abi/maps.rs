@@ -1,4 +1,5 @@
-//! `mmap` and its like. Private anonymous memory that is to be read and written lies in the arena, if there is enough of it; what else is mapped is the kernel's.
+//! `mmap` and its like. Private anonymous memory that is to be read and written lies in the arena, if there
+//! is enough of it; what else is mapped is the kernel's.
 //!
 //! The C library's own calls do not come here: stacks, libraries and its small allocations are not touched.
 
@@ -138,7 +139,8 @@ unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_int)
 /// What the kernel is to be told of the arena in place of this advice. `None`: nothing.
 fn advice_for(advice: c_int) -> Option<c_int> {
     match advice {
-        // What may be thrown away later is thrown away now: pages that come back by themselves would not count against the cap.
+        // What may be thrown away later is thrown away now: pages that come back by themselves would not
+        // count against the cap.
         libc::MADV_FREE => Some(libc::MADV_DONTNEED),
         // Which pages are here, in what size, and what a child gets is the arena's affair.
         libc::MADV_NORMAL

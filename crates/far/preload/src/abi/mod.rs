@@ -1,6 +1,7 @@
 //! The one module with `unsafe`: what the program calls by name, and what is called of the system.
 //!
-//! Nothing here keeps anything a thread: the dynamic loader may allocate to find that, and would come back here.
+//! Nothing here keeps anything a thread: the dynamic loader may allocate to find that, and would come back
+//! here.
 #![allow(
     unsafe_code,
     reason = "functions that C calls by name, and what is called of the system, have no other interface"
@@ -74,8 +75,8 @@ fn name() -> Name {
     name
 }
 
-/// Does something while no signal interrupts this thread. Whoever holds a lock of the arena's must not come to a handler of the program's: a fault there
-/// would wait for a thread that waits for that lock. 0.2 µs.
+/// Does something while no signal interrupts this thread. Whoever holds a lock of the arena's must not come
+/// to a handler of the program's: a fault there would wait for a thread that waits for that lock. 0.2 µs.
 pub(crate) fn quietly<T>(body: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();

@@ -1,7 +1,8 @@
-//! The functions that would have been called if this library were not there: the C library's, or an allocator's that the program has
-//! beside it, whose other functions know only its own memory.
+//! The functions that would have been called if this library were not there: the C library's, or an
+//! allocator's that the program has beside it, whose other functions know only its own memory.
 //!
-//! They are looked up by the first allocation of the process. Should the look-up itself allocate, it gets a few bytes that nobody ever takes back.
+//! They are looked up by the first allocation of the process. Should the look-up itself allocate, it gets a
+//! few bytes that nobody ever takes back.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -64,7 +65,8 @@ pub(super) fn is_foreign() -> bool {
     FOREIGN.load(Ordering::Relaxed)
 }
 
-/// Looks whose they are, before the first one lies in the arena. The file that has the allocator, if that is not the C library's.
+/// Looks whose they are, before the first one lies in the arena. The file that has the allocator, if that is
+/// not the C library's.
 pub(super) fn settle() -> Option<String> {
     let allocator = next().malloc as *const c_void;
     if own_allocator::is_librarys(allocator) {
@@ -76,7 +78,8 @@ pub(super) fn settle() -> Option<String> {
     Some(file.unwrap_or_default())
 }
 
-/// Says so if an allocator takes its memory where nobody sees it: past the C library, or from what it has reserved.
+/// Says so if an allocator takes its memory where nobody sees it: past the C library, or from what it has
+/// reserved.
 pub(super) fn probe(file: &str) {
     let Some(heap) = super::HEAP.get() else { return };
     let before = heap.allocated_bytes();
@@ -114,7 +117,8 @@ pub(super) fn next() -> NextAllocator {
 /// One of them, by its name.
 macro_rules! look_up {
     ($name:literal, $ours:ident, $kind:ty) => {
-        // SAFETY: the C library, or whoever takes its name, has this function by this type: it is C's or POSIX's.
+        // SAFETY: the C library, or whoever takes its name, has this function by this type: it is C's or
+        // POSIX's.
         unsafe { mem::transmute::<*mut c_void, $kind>(symbol($name, super::alloc::$ours as *const c_void)) }
     };
 }
@@ -135,7 +139,8 @@ fn find() -> NextAllocator {
     }
 }
 
-/// Whoever is called in place of us: the program's own, which all call that look for the name, or else the next one behind us.
+/// Whoever is called in place of us: the program's own, which all call that look for the name, or else the
+/// next one behind us.
 fn symbol(name: &CStr, ours: *const c_void) -> *mut c_void {
     // SAFETY: a name that ends in a zero.
     let all = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -150,7 +155,8 @@ fn symbol(name: &CStr, ours: *const c_void) -> *mut c_void {
     found
 }
 
-/// Whether a function is where its address says. A program that is not to be moved has a step on the way to functions of others whose address it takes.
+/// Whether a function is where its address says. A program that is not to be moved has a step on the way to
+/// functions of others whose address it takes.
 fn is_defined(function: *const c_void) -> bool {
     let mut about = MaybeUninit::<libc::Dl_info>::zeroed();
     let mut entry = ptr::null_mut::<c_void>();

@@ -1,4 +1,5 @@
-//! This library's own memory is the C library's, whatever the program has: a thread that serves faults must never wait for one.
+//! This library's own memory is the C library's, whatever the program has: a thread that serves faults must
+//! never wait for one.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{CStr, c_char, c_void};
@@ -39,7 +40,8 @@ fn library() -> Library {
     // SAFETY: the name of a file that is loaded, and stays so.
     let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     let find = |name: &CStr| {
-        // SAFETY: a name that ends in a zero. Without a handle all are searched, which is never worse than nothing.
+        // SAFETY: a name that ends in a zero. Without a handle all are searched, which is never worse than
+        // nothing.
         let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
         if found.is_null() {
             super::die(&"the program has a C library without malloc");

@@ -81,7 +81,8 @@ fn leave_environment() {
     unsafe { env::remove_var(SETTINGS) };
 }
 
-/// The calling thread, and those that it starts, have descriptors of their own from now on: of those that were open, standard error only.
+/// The calling thread, and those that it starts, have descriptors of their own from now on: of those that
+/// were open, standard error only.
 pub(crate) fn leave_descriptors() -> io::Result<()> {
     let done = |returned: c_int| match returned {
         -1 => Err(io::Error::last_os_error()),
@@ -102,7 +103,8 @@ pub(crate) fn leave_descriptors() -> io::Result<()> {
     done(closed as c_int)
 }
 
-/// What this becomes is no child of the program's, which may wait for whatever child ends, and gets no signal that a terminal gives it.
+/// What this becomes is no child of the program's, which may wait for whatever child ends, and gets no signal
+/// that a terminal gives it.
 pub(crate) fn leave_process_group(command: &mut Command) {
     let leave = || {
         // SAFETY: concerns the new process only.

@@ -1,7 +1,7 @@
 //! What was done is brought to the disk, and the journal's records of it are given up.
 //!
-//! What is in the catalog is what the disk has by then. Between any two steps all may stop: until the catalog is replaced the one before holds, with the
-//! records since.
+//! What is in the catalog is what the disk has by then. Between any two steps all may stop: until the catalog
+//! is replaced the one before holds, with the records since.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         self.run_checkpoint()
     }
 
-    /// What a sync that failed means. What the disk has nobody knows after that, and a later sync would not tell: it is final. After any other error the
-    /// catalog before is as good as it was.
+    /// What a sync that failed means. What the disk has nobody knows after that, and a later sync would not
+    /// tell: it is final. After any other error the catalog before is as good as it was.
     pub(super) fn on_sync_failure(&self, error: IoError) -> CheckpointError {
         match SystemCall::Sync.class(error) {
             FailureClass::DataLost => {
@@ -59,7 +59,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         })
     }
 
-    /// The last checkpoint: afterwards the disk alone has everything, and the catalog is given up. Returns the journal.
+    /// The last checkpoint: afterwards the disk alone has everything, and the catalog is given up. Returns
+    /// the journal.
     pub fn close(self) -> Result<L, CheckpointError> {
         self.checkpoint()?;
         self.catalog_store.clear().map_err(CheckpointError::CatalogIo)?;
@@ -83,8 +84,9 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
             (lsn, names, std::mem::take(dirty), std::mem::take(gone))
         };
         if let Err(error) = self.sync_and_store_catalog(lsn, names, &dirty) {
-            // Nothing may be forgotten of a file before a catalog has it: not that it was not synced, and not what of it has no record yet. Of a file that
-            // was made since the catalog before, recovery knows only what has one.
+            // Nothing may be forgotten of a file before a catalog has it: not that it was not synced, and not
+            // what of it has no record yet. Of a file that was made since the catalog before, recovery knows
+            // only what has one.
             let mut books = lock(&self.dirty_set);
             books.removed.extend(gone);
             for (node, file) in dirty {
@@ -145,7 +147,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
                 self.sync_open(file)?;
             }
         }
-        // Names that a directory had which is gone went elsewhere, or with it: the outermost one stands for it.
+        // Names that a directory had which is gone went elsewhere, or with it: the outermost one stands for
+        // it.
         let mut elsewhere = false;
         for (node, _) in dirty.iter().filter(|(_, file)| file.is_none()) {
             match self.open_node_for_sync(*node)? {

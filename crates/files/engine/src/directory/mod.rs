@@ -1,10 +1,12 @@
 //! An open directory.
 //!
-//! **What is in a file** is done to the disk's file first, and recorded when it is synced: nobody has been promised anything before the record is held, so a
-//! file that is ahead of the journal is one whose last writes were not synced.
+//! **What is in a file** is done to the disk's file first, and recorded when it is synced: nobody has been
+//! promised anything before the record is held, so a file that is ahead of the journal is one whose last
+//! writes were not synced.
 //!
-//! **What things are called** is recorded first, and held, before it is done: names on the disk are never ahead of the journal. So recovery finds every
-//! file that the catalog or a record names, whatever the disk has kept of what was done since. A name that was changed is durable at once.
+//! **What things are called** is recorded first, and held, before it is done: names on the disk are never
+//! ahead of the journal. So recovery finds every file that the catalog or a record names, whatever the disk
+//! has kept of what was done since. A name that was changed is durable at once.
 
 mod checkpoint;
 mod naming;
@@ -34,7 +36,8 @@ pub struct DirectoryOptions {
     pub journal: JournalId,
     /// What a sync waits for.
     pub durability: Durability,
-    /// The journal's last records may be missing, and that is accepted: names on the disk that are ahead of it are taken as they are.
+    /// The journal's last records may be missing, and that is accepted: names on the disk that are ahead of
+    /// it are taken as they are.
     pub loss_accepted: bool,
     /// Files that may be open at a time: the descriptors that there are for them.
     pub files_max: usize,
@@ -59,7 +62,8 @@ pub struct DirectoryStatus {
 
 /// What has changed since the last checkpoint.
 struct DirtySet<F> {
-    /// What the disk is to be synced for, with the file if that is open. In order: the simulator wants the same one again.
+    /// What the disk is to be synced for, with the file if that is open. In order: the simulator wants the
+    /// same one again.
     dirty: BTreeMap<InodeId, Option<Arc<OpenFile<F>>>>,
     /// The last record of each node.
     last_ticket: HashMap<InodeId, CommitTicket>,
@@ -155,7 +159,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok(())
     }
 
-    /// Records what was written, as it is in the file by now. What cannot be recorded stays pending: no later sync may pass it over.
+    /// Records what was written, as it is in the file by now. What cannot be recorded stays pending: no later
+    /// sync may pass it over.
     fn record_pending(
         &self,
         file: &Arc<OpenFile<T::File>>,
@@ -195,8 +200,9 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok(())
     }
 
-    /// Gives a file a length: recorded and held, then done. The other way round a crash in between left a file that is shorter, into which what was written
-    /// before is written again: the part that the journal has of it, behind zeros.
+    /// Gives a file a length: recorded and held, then done. The other way round a crash in between left a
+    /// file that is shorter, into which what was written before is written again: the part that the journal
+    /// has of it, behind zeros.
     pub fn resize(&self, file: &Arc<OpenFile<T::File>>, size: u64) -> Result<(), ChangeError> {
         let mut pending = lock(&file.pending);
         loop {
@@ -283,8 +289,9 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok(Some(votes))
     }
 
-    /// Records what was written and not synced, so that lenders have it soon: a program whose server is killed may have closed its files, and think no more of
-    /// them. One file that cannot be read does not keep the others from being recorded.
+    /// Records what was written and not synced, so that lenders have it soon: a program whose server is
+    /// killed may have closed its files, and think no more of them. One file that cannot be read does not
+    /// keep the others from being recorded.
     pub fn record_written(&self) -> Result<(), ChangeError> {
         let written: Vec<Arc<OpenFile<T::File>>> =
             lock(&self.dirty_set).dirty.values().flatten().cloned().collect();
@@ -293,7 +300,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     }
 
     fn record_file(&self, node: InodeId) -> Result<(), ChangeError> {
-        // One that nobody has open, and that is not marked, has been synced by a checkpoint since it was written.
+        // One that nobody has open, and that is not marked, has been synced by a checkpoint since it was
+        // written.
         match self.open_file_of(node) {
             Some(file) => self.record_pending(&file, &mut lock(&file.pending)),
             None => Ok(()),
@@ -361,7 +369,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         *last = (*last).max(ticket);
     }
 
-    /// The next checkpoint syncs the node. A file stays open until that is done, with what is not recorded of it.
+    /// The next checkpoint syncs the node. A file stays open until that is done, with what is not recorded of
+    /// it.
     fn mark_dirty(&self, file: Option<&Arc<OpenFile<T::File>>>, node: InodeId) {
         let mut books = lock(&self.dirty_set);
         let marked = books.dirty.entry(node).or_default();

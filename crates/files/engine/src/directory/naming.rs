@@ -1,7 +1,8 @@
 //! Names: recorded and held before they are given on the disk.
 //!
-//! A file is made on the disk before that, under a name that no program can see, so that its record says which file it is. Recovery then finds it
-//! whatever became of its name, and need not remove what has no record of its own: bytes that were written and not recorded yet.
+//! A file is made on the disk before that, under a name that no program can see, so that its record says
+//! which file it is. Recovery then finds it whatever became of its name, and need not remove what has no
+//! record of its own: bytes that were written and not recorded yet.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -92,8 +93,9 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok((change, path, node))
     }
 
-    /// A new file that can be told from all that recovery may meet. An inode that was given up is used again at once, and its time of birth is as coarse as
-    /// a clock's tick: two files of one tick could not be told from each other. `None`: that cannot be had.
+    /// A new file that can be told from all that recovery may meet. An inode that was given up is used again
+    /// at once, and its time of birth is as coarse as a clock's tick: two files of one tick could not be told
+    /// from each other. `None`: that cannot be had.
     fn stage(
         &self,
         path: &[u8],
@@ -133,7 +135,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
 
     /// Gives a node another name; over the one that has it if it may be `over` it.
     ///
-    /// What was written to it is recorded before: many programs write a file, rename it over another one, and take it for granted that one of the two is there.
+    /// What was written to it is recorded before: many programs write a file, rename it over another one, and
+    /// take it for granted that one of the two is there.
     pub fn rename(
         &self,
         from: DirectoryEntry<'_>,
@@ -182,7 +185,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// The disk has refused what was recorded: nobody may do it again. That is said before anybody else changes names: he would be given the same node.
+    /// The disk has refused what was recorded: nobody may do it again. That is said before anybody else
+    /// changes names: he would be given the same node.
     pub(super) fn revoke_record(
         &self,
         ticket: CommitTicket,
@@ -236,7 +240,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     }
 }
 
-/// What a new file is called until its record is held: in its directory, or where that is too deep in the outermost one.
+/// What a new file is called until its record is held: in its directory, or where that is too deep in the
+/// outermost one.
 fn staging_path(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');
     let directory = &path[..slash.map_or(0, |slash| slash + 1)];

@@ -1,8 +1,9 @@
 //! Open files: one for each node, and no more of them than there are descriptors for.
 //!
-//! A file that was written stays open until a checkpoint has synced it: only the descriptor by which it was written is sure to be told that a write-back
-//! failed, and what is not recorded of it is read by way of it. So a program that makes many small files would use up all descriptors there are. Before that
-//! those that only the books have open are recorded, synced and closed.
+//! A file that was written stays open until a checkpoint has synced it: only the descriptor by which it was
+//! written is sure to be told that a write-back failed, and what is not recorded of it is read by way of it.
+//! So a program that makes many small files would use up all descriptors there are. Before that those that
+//! only the books have open are recorded, synced and closed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +26,8 @@ pub struct OpenFile<F> {
     file: F,
     /// Opened later, where the first one can only be read.
     writable: OnceLock<F>,
-    /// What is not recorded yet. Who holds it writes alone, so that records are in the order of what they say.
+    /// What is not recorded yet. Who holds it writes alone, so that records are in the order of what they
+    /// say.
     pub(super) pending: Mutex<DirtyRanges>,
     _descriptor: Descriptor,
 }

@@ -1,18 +1,21 @@
 //! The journal's way into the disk, after a crash.
 //!
-//! The catalog says which file every node is, by identity; the records since say what became of it. So all names are known before anything is done to
-//! the disk, and each file is found there whatever it is called by now. A file that is missing, or one that nobody knows, stops recovery before it has
-//! changed anything.
+//! The catalog says which file every node is, by identity; the records since say what became of it. So all
+//! names are known before anything is done to the disk, and each file is found there whatever it is called by
+//! now. A file that is missing, or one that nobody knows, stops recovery before it has changed anything.
 //!
 //! 1. Names are followed from the catalog to the journal's end.
-//! 2. What is on the disk is sorted: what is where it belongs stays; what belongs elsewhere is laid aside; what is gone is removed. A file that was made
-//!    since the catalog is found by the identity that its record has, and stays what it is: its bytes may have no record. One that the disk has not kept
-//!    is made anew from records.
+//! 2. What is on the disk is sorted: what is where it belongs stays; what belongs elsewhere is laid aside;
+//!    what is gone is removed. A file that was made since the catalog is found by the identity that its
+//!    record has, and stays what it is: its bytes may have no record. One that the disk has not kept is made
+//!    anew from records.
 //! 3. Directories and files are made, or brought from aside, to where they belong.
 //! 4. What was written is written again, in order.
-//! 5. All of it is synced, and all else that is there; only then the catalog is replaced and the journal trimmed.
+//! 5. All of it is synced, and all else that is there; only then the catalog is replaced and the journal
+//!    trimmed.
 //!
-//! Each step may be cut off, and be done again from the beginning: identities and the journal are as they were.
+//! Each step may be cut off, and be done again from the beginning: identities and the journal are as they
+//! were.
 
 mod name_replay;
 mod tree_restore;
@@ -45,8 +48,8 @@ pub struct DirectoryRecovery {
     pub removed: u64,
     /// Names that were given again.
     pub renamed: u64,
-    /// Files that have bytes on the disk and no record of any: made since the last checkpoint, written, and never
-    /// recorded. They are as the disk has them.
+    /// Files that have bytes on the disk and no record of any: made since the last checkpoint, written, and
+    /// never recorded. They are as the disk has them.
     pub unrecorded: Vec<Vec<u8>>,
 }
 
@@ -122,8 +125,9 @@ fn initialize<L: RecordLog, T: FileTree, K: CatalogStore>(
     Ok((names, DirectoryRecovery::default()))
 }
 
-/// All of it is on the disk: what whoever was here before had written and not synced, too. A program that finds it there syncs the file, and may rely on it
-/// then. What a sync has lost that failed for whoever was here before is not found any more.
+/// All of it is on the disk: what whoever was here before had written and not synced, too. A program that
+/// finds it there syncs the file, and may rely on it then. What a sync has lost that failed for whoever was
+/// here before is not found any more.
 fn sync_all<T: FileTree>(tree: &T, names: &NameTable) -> Result<(), DirectoryOpenError> {
     // Directories last: nothing is named that is not there.
     let is_directory = |node: &InodeId| names.kind(*node) == Some(InodeKind::Directory);

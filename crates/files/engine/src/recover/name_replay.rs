@@ -25,7 +25,8 @@ pub(super) struct NameReplay {
     pub(super) names: NameTable,
     pub(super) refused: BTreeSet<Lsn>,
     pub(super) created: BTreeMap<InodeId, CreatedInode>,
-    /// Each path that a node had that was made since the catalog and whose file no record tells, with the node's kind.
+    /// Each path that a node had that was made since the catalog and whose file no record tells, with the
+    /// node's kind.
     created_paths: BTreeSet<(Vec<u8>, u64)>,
     /// Files of which some record says what is in them.
     pub(super) written: BTreeSet<InodeId>,

@@ -130,7 +130,8 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
                 return Err(DirectoryOpenError::Missing { path });
             }
         }
-        // A recovery that was cut off has made it anew, for the disk had not kept the one that the record tells of.
+        // A recovery that was cut off has made it anew, for the disk had not kept the one that the record
+        // tells of.
         let made_anew = |there: &DiskEntry| {
             let node = wanted.get(&there.path);
             let born =
@@ -343,8 +344,8 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
     }
 }
 
-/// A file whose record does not say which one it is, as earlier versions have written it, and with nothing recorded of
-/// its bytes: the one with its name is taken for it, lest the only copy of them be removed.
+/// A file whose record does not say which one it is, as earlier versions have written it, and with nothing
+/// recorded of its bytes: the one with its name is taken for it, lest the only copy of them be removed.
 fn find_adoptable(story: &NameReplay, path: &[u8], kind: Option<InodeKind>) -> Option<InodeId> {
     let mut node = InodeId::ROOT;
     for name in path.split(|byte| *byte == b'/') {

@@ -80,8 +80,9 @@ fn a_sync_that_fails_ends_all_changes_and_loses_nothing() {
     assert_eq!(is_there(&disk, "log").unwrap(), b"first");
 }
 
-/// The page cache shows what a sync that failed should have carried. A program that found it there once the directory was open again, and synced it, relied on
-/// bytes that the next power failure took: seed 40730 of the simulator.
+/// The page cache shows what a sync that failed should have carried. A program that found it there once the
+/// directory was open again, and synced it, relied on bytes that the next power failure took: seed 40730 of
+/// the simulator.
 #[test]
 fn what_a_failed_sync_has_lost_is_not_found_and_taken_for_safe() {
     let (log, disk, directory) = new();
@@ -323,7 +324,8 @@ fn a_catalog_that_finds_no_room_is_written_later() {
     assert!(is_there(&disk, "other").is_some());
 }
 
-/// The file is as it was on the disk, and yet a crash makes it anew from its records: the catalog that would know it has found no room.
+/// The file is as it was on the disk, and yet a crash makes it anew from its records: the catalog that would
+/// know it has found no room.
 #[test]
 fn what_is_not_recorded_yet_outlives_a_checkpoint_without_a_catalog() {
     let (log, disk, directory) = new();
@@ -379,7 +381,8 @@ fn a_journal_is_not_brought_to_another_directory() {
     assert!(is_there(&disk, "log").is_some());
 }
 
-/// A file that is shorter already, while nobody has recorded it, is not written again: the journal has the newest part of it alone.
+/// A file that is shorter already, while nobody has recorded it, is not written again: the journal has the
+/// newest part of it alone.
 #[test]
 fn a_file_is_shortened_whole_or_not_at_all() {
     let (log, disk, directory) = new();
@@ -431,7 +434,8 @@ fn recovered(log: &MemoryLog, disk: &MemoryDisk, more: usize) -> netram_files::D
     opened.unwrap().1
 }
 
-/// The journal's disk was full for a moment, hours before the server was killed: three files came back with no bytes in them, and the disk had had all.
+/// The journal's disk was full for a moment, hours before the server was killed: three files came back with
+/// no bytes in them, and the disk had had all.
 #[test]
 fn a_file_without_a_record_is_what_the_disk_has_when_the_server_is_killed() {
     let (log, disk, directory) = new();

@@ -1,4 +1,5 @@
-//! Whatever is done to a directory, and whenever it is cut off: what was synced is there afterwards, and names are as some moment had them.
+//! Whatever is done to a directory, and whenever it is cut off: what was synced is there afterwards, and
+//! names are as some moment had them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,7 +69,8 @@ enum Wish {
     Checkpoint,
 }
 
-/// Something under way when all stops: the disk does so many steps of it, the journal takes so many records, and gives up its oldest or not.
+/// Something under way when all stops: the disk does so many steps of it, the journal takes so many records,
+/// and gives up its oldest or not.
 #[derive(Clone, Debug)]
 struct Last {
     wish: Wish,
@@ -345,7 +347,8 @@ fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BTreeMap<V
     (disk.contents(), called)
 }
 
-/// What must be in files, whatever happens: what was in them when they were synced, as long as nobody has changed them since.
+/// What must be in files, whatever happens: what was in them when they were synced, as long as nobody has
+/// changed them since.
 type Promised = BTreeMap<InodeId, Vec<u8>>;
 
 /// What becomes of it with a wish that was granted.

@@ -1,7 +1,9 @@
 //! Threads that answer stand where whoever asks runs.
 //!
-//! A caller on one core and an answering thread on another cost two wake-ups of cores that have gone to sleep, 20 to 50 µs each on a virtual machine; on the same core
-//! they take turns. The caller waits meanwhile in any case. Only one that asks again and again is followed: several at once are served better by all cores.
+//! A caller on one core and an answering thread on another cost two wake-ups of cores that have gone to
+//! sleep, 20 to 50 µs each on a virtual machine; on the same core they take turns. The caller waits meanwhile
+//! in any case. Only one that asks again and again is followed: several at once are served better by all
+//! cores.
 
 use std::cell::RefCell;
 use std::fs;
@@ -72,7 +74,8 @@ impl CallerAffinity {
 /// On which core a thread ran last.
 fn core_of(thread: u32) -> Option<usize> {
     let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
-    // Its name comes before, in parentheses, and may have any letters. The 37th field behind that is the core.
+    // Its name comes before, in parentheses, and may have any letters. The 37th field behind that is the
+    // core.
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split(' ').nth(36)?.parse().ok()
 }

@@ -62,8 +62,9 @@ pub(super) fn file_time(time: TimeOrNow) -> FileTime {
             ns: since.subsec_nanos(),
         },
         Err(before) => {
-            // `fuser` takes the seconds, which are negative, and the nanoseconds behind them for a distance before 1970, each by itself. So each is taken back
-            // by itself: no other moment gives the same distance.
+            // `fuser` takes the seconds, which are negative, and the nanoseconds behind them for a distance
+            // before 1970, each by itself. So each is taken back by itself: no other moment gives the same
+            // distance.
             let before = before.duration();
             FileTime {
                 s: -before.as_secs().cast_signed(),

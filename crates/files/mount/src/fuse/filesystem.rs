@@ -26,7 +26,8 @@ pub(crate) struct FuseFilesystem {
     pub(super) handles: Handles,
     /// Files that are only read are read by the kernel itself.
     pub(super) passthrough: bool,
-    /// What has no name any more, as it was when it lost it: programs stand in a directory that is gone, or hold it open. Until the kernel forgets it.
+    /// What has no name any more, as it was when it lost it: programs stand in a directory that is gone, or
+    /// hold it open. Until the kernel forgets it.
     pub(super) unlinked: Mutex<HashMap<InodeId, FileAttr>>,
 }
 
@@ -58,7 +59,8 @@ impl FuseFilesystem {
         self.unlinked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name is taken away, or another node put in its place: whoever has that open may still ask for its attributes.
+    /// A name is taken away, or another node put in its place: whoever has that open may still ask for its
+    /// attributes.
     pub(super) fn unlink_node(
         &self,
         at: DirectoryEntry<'_>,

@@ -62,7 +62,8 @@ impl HandleState {
 #[derive(Debug, Default)]
 pub(super) struct Handles(RwLock<HandleState>);
 
-/// By which way a file is to be opened. The kernel wants one way for all who have a file open at a time, but for those who go past its cache.
+/// By which way a file is to be opened. The kernel wants one way for all who have a file open at a time, but
+/// for those who go past its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoMode {
     /// The kernel caches what is read.
@@ -83,10 +84,12 @@ impl IoMode {
 }
 
 impl Handles {
-    /// By which way a file is opened, for which there is room from now on until [`Handles::drop`] or [`Handles::release_io_mode`]. `passes`: a file that is only read by
-    /// whoever has it open is read by the kernel itself.
+    /// By which way a file is opened, for which there is room from now on until [`Handles::drop`] or
+    /// [`Handles::release_io_mode`]. `passes`: a file that is only read by whoever has it open is read by the
+    /// kernel itself.
     ///
-    /// `None`: others read it so, and this one is to be read and written. It could be mapped, and nobody here would hear of what is written to the map.
+    /// `None`: others read it so, and this one is to be read and written. It could be mapped, and nobody here
+    /// would hear of what is written to the map.
     pub(super) fn reserve_io_mode(
         &self,
         node: InodeId,
@@ -101,7 +104,8 @@ impl Handles {
             () if passes && reads_only && uses.cached == 0 => IoMode::Passthrough,
             () if uses.passthrough > 0 && access == OpenAccMode::O_WRONLY => IoMode::WriteBeside,
             () if uses.passthrough > 0 => return None,
-            // A write that is synced is one request then, and not two. Who maps the file would not see it at once.
+            // A write that is synced is one request then, and not two. Who maps the file would not see it at
+            // once.
             () if synced && uses.cached == 0 => IoMode::Direct,
             () => IoMode::Cached,
         };

@@ -1,6 +1,7 @@
 //! What the kernel asks, answered by the directory.
 //!
-//! The kernel may keep what it has been told, names and attributes as well as what it has read: nobody changes anything but through it.
+//! The kernel may keep what it has been told, names and attributes as well as what it has read: nobody
+//! changes anything but through it.
 
 mod affinity;
 mod attributes;
@@ -271,7 +272,8 @@ impl Filesystem for FuseFilesystem {
             .backing(file.node(), || reply.open_backing(file.inner()));
         match backing {
             Ok(backing) => {
-                // The reply has to name it, and it has to live until the file is closed: so it is given to the handle behind the answer.
+                // The reply has to name it, and it has to live until the file is closed: so it is given to
+                // the handle behind the answer.
                 let handle = self.handles.add(file, synced, way);
                 reply.opened_passthrough(handle, flags, &backing);
                 self.handles.keep_backing(handle, backing);

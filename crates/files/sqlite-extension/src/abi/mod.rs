@@ -11,7 +11,8 @@ const OK_LOAD_PERMANENTLY: c_int = 1 << 8;
 /// What went wrong in general.
 const ERROR: c_int = 1;
 
-/// Where functions are in what an extension is given (`sqlite3_api_routines`), which only ever grows at its end.
+/// Where functions are in what an extension is given (`sqlite3_api_routines`), which only ever grows at its
+/// end.
 mod routine {
     pub(super) const VFS_FIND: usize = 141;
     pub(super) const VFS_REGISTER: usize = 142;

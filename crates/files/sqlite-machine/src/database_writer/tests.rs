@@ -126,9 +126,9 @@ impl FileContents for Few {
     }
 }
 
-/// The journal was full, and settling refused: so the removal was not durable, and said so. The next sync had nothing to
-/// record of it and said that all was well, and after a crash the old file was there (worlds 5947187 and 6344907 of a
-/// database's processes).
+/// The journal was full, and settling refused: so the removal was not durable, and said so. The next sync had
+/// nothing to record of it and said that all was well, and after a crash the old file was there (worlds
+/// 5947187 and 6344907 of a database's processes).
 #[test]
 fn after_a_removal_that_was_refused_a_sync_records_what_has_the_name() {
     let words: Arc<[AtomicU64]> = (0..INDEX_WORDS).map(|_| AtomicU64::new(0)).collect();

@@ -44,8 +44,9 @@ impl From<OwnerError> for AllocError {
 }
 
 impl Heap {
-    /// Allocates a block of at least `bytes` bytes, which keep whatever values they had; of one shorter than eight the
-    /// first eight are zeros. It begins at a multiple of 16 of the region, from 3.5 KiB on often of a page.
+    /// Allocates a block of at least `bytes` bytes, which keep whatever values they had; of one shorter than
+    /// eight the first eight are zeros. It begins at a multiple of 16 of the region, from 3.5 KiB on often of
+    /// a page.
     pub fn allocate<X: Transact>(&self, transaction: &mut X, bytes: usize) -> Result<Ptr<u8>, AllocError> {
         let at = self.take(transaction, bytes)?;
         Ok(Ptr::from_offset(self.inner.geometry.pointer(at)))

@@ -13,8 +13,8 @@ use crate::transact::Transact;
 
 impl Heap {
     /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as
-    /// safe as a remote commit. No open transaction may have ranges in the region. Other values of [`Heap`] for
-    /// the same bytes are void.
+    /// safe as a remote commit. No open transaction may have ranges in the region. Other values of [`Heap`]
+    /// for the same bytes are void.
     pub fn format<L: RecordLog, S: SegmentStorage>(
         rvm: &Rvm<L, S>,
         region: impl Into<Arc<Region>>,
@@ -51,7 +51,8 @@ impl Heap {
     /// Makes a part of a region a heap without blocks as a part of the caller's transaction, and nothing
     /// else. Where the table is not zeros, eight bytes a page, that needs a record as large.
     ///
-    /// Open it when the transaction has committed. No other one may have ranges in the region. Other values of [`Heap`] for the same bytes are void.
+    /// Open it when the transaction has committed. No other one may have ranges in the region. Other values
+    /// of [`Heap`] for the same bytes are void.
     pub fn format_in<X: Transact>(
         transaction: &mut X,
         region: &Region,
@@ -68,7 +69,8 @@ impl Heap {
     }
 }
 
-/// Refuses when other open transactions have ranges in the region: what they undo later would lie over the new table.
+/// Refuses when other open transactions have ranges in the region: what they undo later would lie over the
+/// new table.
 fn no_others(others: usize) -> Result<(), HeapFormatError> {
     match others {
         0 => Ok(()),

@@ -42,8 +42,8 @@ use remote_changes::RemoteChanges;
 /// One value for a heap at a time: each keeps its own list of what is free, and two would give one block out
 /// twice. Share the value; open again only when it is dropped. Nothing here detects a second one.
 ///
-/// Changing a block's bytes takes the region's lock: hold no guard of the region (a [`HeapView`], an [`HeapEdit`])
-/// across a call.
+/// Changing a block's bytes takes the region's lock: hold no guard of the region (a [`HeapView`], an
+/// [`HeapEdit`]) across a call.
 pub struct Heap {
     inner: Arc<Inner>,
     /// `inner` again, as transactions know it.
@@ -145,9 +145,9 @@ impl Heap {
         }
     }
 
-    /// Opens the heap in a part of a shared region, as [`Heap::open_in`] does, while the caller's lock keeps others from
-    /// changing it. Its pointers count from the region's beginning, so that they mean the same in all of its heaps.
-    /// Whoever applies others' records tells it of them: [`Heap::note_remote`].
+    /// Opens the heap in a part of a shared region, as [`Heap::open_in`] does, while the caller's lock keeps
+    /// others from changing it. Its pointers count from the region's beginning, so that they mean the same in
+    /// all of its heaps. Whoever applies others' records tells it of them: [`Heap::note_remote`].
     pub fn open_shared(
         holder: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
@@ -190,8 +190,8 @@ impl Heap {
         self.start() - self.inner.geometry.origin as usize
     }
 
-    /// Looks at what other nodes have changed, as every call that allocates or frees does first: for [`Heap::statistics`] and
-    /// [`Heap::has_room`] on a shared region, which then are of this moment.
+    /// Looks at what other nodes have changed, as every call that allocates or frees does first: for
+    /// [`Heap::statistics`] and [`Heap::has_room`] on a shared region, which then are of this moment.
     pub fn catch_up<X: Transact>(&self, transaction: &X) -> Result<(), AllocError> {
         self.admit(transaction)?;
         Ok(self.inner.reload(&mut self.inner.lock())?)

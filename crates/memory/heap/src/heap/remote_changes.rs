@@ -1,7 +1,7 @@
 //! What others change in a heap of a shared region, and how its lists become true again.
 //!
-//! Records of other nodes change bytes of the heap beside its lists. Whoever applies them says which; at the first use under
-//! the heap's lock exactly those descriptors and states are looked at again.
+//! Records of other nodes change bytes of the heap beside its lists. Whoever applies them says which; at the
+//! first use under the heap's lock exactly those descriptors and states are looked at again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -103,9 +103,9 @@ fn extend(list: &mut Vec<u32>, pages: std::ops::RangeInclusive<u32>, all: &mut b
 }
 
 impl Heap {
-    /// Says which bytes of the region another node has changed, as offset and length: the heap looks at what it knows of
-    /// them again when it is used next. For heaps of shared regions; whoever applies others' records calls it, behind each
-    /// and before anybody can have the heap's lock.
+    /// Says which bytes of the region another node has changed, as offset and length: the heap looks at what
+    /// it knows of them again when it is used next. For heaps of shared regions; whoever applies others'
+    /// records calls it, behind each and before anybody can have the heap's lock.
     pub fn note_remote(&self, ranges: impl Iterator<Item = (usize, usize)>) {
         let start = self.start() as u64;
         let end = start + self.inner.geometry.bytes();

@@ -9,8 +9,8 @@ use crate::limit::PAGE_BYTES;
 use crate::stats::{ClassStats, HeapStats};
 
 impl Heap {
-    /// What the heap holds. The first call after an opening reads the states of all runs: a page of each.
-    /// On a shared region it is of the moment when the heap was used last ([`Heap::catch_up`]), under its lock.
+    /// What the heap holds. The first call after an opening reads the states of all runs: a page of each. On
+    /// a shared region it is of the moment when the heap was used last ([`Heap::catch_up`]), under its lock.
     pub fn statistics(&self) -> Result<HeapStats, HeapDamage> {
         let state = &mut *self.inner.lock();
         self.inner.read_all(state)?;

@@ -119,7 +119,8 @@ impl Heap {
         }
     }
 
-    /// The heap in the bytes of its region, or of a copy, that somebody else lends: a pinned reader of a shared region.
+    /// The heap in the bytes of its region, or of a copy, that somebody else lends: a pinned reader of a
+    /// shared region.
     ///
     /// # Panics
     ///

@@ -13,7 +13,8 @@ const TABLE_PAGES: u64 = HEAP_BYTES / PAGE as u64 * 8 / PAGE as u64;
 /// Pages that this process was given since it began.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    // Behind the name, which may hold anything: state, then numbers; the eighth field is the faults without a read.
+    // Behind the name, which may hold anything: state, then numbers; the eighth field is the faults without a
+    // read.
     let fields = stat.rsplit(')').next().unwrap();
     fields.split_whitespace().nth(7).unwrap().parse().unwrap()
 }

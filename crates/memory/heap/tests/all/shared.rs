@@ -1,5 +1,6 @@
-//! A heap that others change, too: two values over two copies of the same bytes, under a lock that one of them has at a time.
-//! What one commits is stored in the other's copy, which is told where, as a node of a shared region is.
+//! A heap that others change, too: two values over two copies of the same bytes, under a lock that one of
+//! them has at a time. What one commits is stored in the other's copy, which is told where, as a node of a
+//! shared region is.
 
 use std::sync::Arc;
 
@@ -115,7 +116,8 @@ impl SharedHeapFixture {
         self.bytes = new;
     }
 
-    /// All nodes have the same bytes, a whole heap with these blocks, and lists that say what a new look at it says.
+    /// All nodes have the same bytes, a whole heap with these blocks, and lists that say what a new look at
+    /// it says.
     fn check(&self, mut blocks: Vec<u64>) {
         blocks.sort_unstable();
         for node in &self.nodes {

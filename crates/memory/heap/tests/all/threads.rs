@@ -64,8 +64,8 @@ fn work(rvm: &crate::common::machine::TestRvm, heap: &Heap, seed: u64) -> Blocks
 fn what_remains_is_what_each_thread_committed() {
     for seed in 1..6 {
         let machine = Machine::new(1 << 20);
-        // Every other time lazy commits are kept back and merged: then much of what a block went through is never
-        // logged.
+        // Every other time lazy commits are kept back and merged: then much of what a block went through is
+        // never logged.
         let options = RvmOptions {
             spool_bytes: if seed % 2 == 0 { 64 * 1024 } else { 0 },
             ..Machine::options()

@@ -1,12 +1,13 @@
 //! How the stores of a transaction are found in a region: declared, or by page.
 //!
-//! By page, a transaction need not declare what it changes. The first store to a page since the last commit is
-//! found by a [`StoreFinder`]; the commit compares the page with its *twin*, which shows what was last logged, and
-//! logs exactly the bytes that differ; an abort copies them back from there. Or the page is logged whole.
+//! By page, a transaction need not declare what it changes. The first store to a page since the last commit
+//! is found by a [`StoreFinder`]; the commit compares the page with its *twin*, which shows what was last
+//! logged, and logs exactly the bytes that differ; an abort copies them back from there. Or the page is
+//! logged whole.
 //!
-//! A page does not say who stored to it. So a region that is captured by page lends its [`PageCapture`] to one
-//! transaction at a time, which has it until it ends; others are refused. A store outside of any transaction
-//! counts as the next one's.
+//! A page does not say who stored to it. So a region that is captured by page lends its [`PageCapture`] to
+//! one transaction at a time, which has it until it ends; others are refused. A store outside of any
+//! transaction counts as the next one's.
 
 mod allowed;
 mod compare;
@@ -41,25 +42,26 @@ pub enum CaptureMode {
     /// The program declares them (`set_range`, `write`, `edit`). Any number of transactions at once.
     #[default]
     Declared,
-    /// By comparing stored pages with their twins, which take as much memory as the pages that were ever stored
-    /// to (with [`DetectMethod::Watch`], as the region). The bytes that differ are logged. One transaction at a time.
+    /// By comparing stored pages with their twins, which take as much memory as the pages that were ever
+    /// stored to (with [`DetectMethod::Watch`], as the region). The bytes that differ are logged. One
+    /// transaction at a time.
     Twins(DetectMethod),
     /// As whole pages: every page that was stored to is logged. One transaction at a time.
     Pages(DetectMethod),
-    /// Declared, and by the page what is cheapest for it: each update recorded, the page compared with a twin, or
-    /// logged whole, as its last transactions would have had it. One transaction at a time.
+    /// Declared, and by the page what is cheapest for it: each update recorded, the page compared with a
+    /// twin, or logged whole, as its last transactions would have had it. One transaction at a time.
     Adaptive,
-    /// Declared, and at each commit compared with what was declared: undeclared stores are found and said. For
-    /// tests: memory twice the region's, and 1 to 3 us a stored page. Any number of transactions at once.
+    /// Declared, and at each commit compared with what was declared: undeclared stores are found and said.
+    /// For tests: memory twice the region's, and 1 to 3 us a stored page. Any number of transactions at once.
     Verified(VerifyMode),
 }
 
 /// How a store to a page is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetectMethod {
-    /// Pages are protected, and the first store to each makes a signal (SIGSEGV), which a handler of this library
-    /// takes; other faults go to the handler that was there before. Where system calls store to the region for
-    /// the program they fail with EFAULT.
+    /// Pages are protected, and the first store to each makes a signal (SIGSEGV), which a handler of this
+    /// library takes; other faults go to the handler that was there before. Where system calls store to the
+    /// region for the program they fail with EFAULT.
     Trap,
     /// The kernel notes stores in its page tables (Linux 6.7). Refused where it does not.
     Watch,
@@ -81,7 +83,8 @@ pub(crate) type ByteRun = (usize, usize);
 pub(crate) struct PageCapture {
     twins: Arc<Twins>,
     whole: bool,
-    /// Where the program declares its stores: a habit a page, and the pages that the open transaction touched.
+    /// Where the program declares its stores: a habit a page, and the pages that the open transaction
+    /// touched.
     policies: Vec<PagePolicy>,
     touched: Vec<usize>,
     /// An abort of the transaction that has it restores memory.
@@ -168,8 +171,9 @@ impl PageCapture {
         self.allowed = Some(within);
     }
 
-    /// Adds what was stored since the last commit to `ranges`. It stays so until [`PageCapture::logged`]. Returns the first store
-    /// to bytes that may not change, and how many there are: then nothing is to be logged.
+    /// Adds what was stored since the last commit to `ranges`. It stays so until [`PageCapture::logged`].
+    /// Returns the first store to bytes that may not change, and how many there are: then nothing is to be
+    /// logged.
     pub(crate) fn find(
         &mut self,
         memory: &RegionMemory,
@@ -218,7 +222,8 @@ impl PageCapture {
             Some(within) => within.cut(
                 run,
                 |run| found.push(run),
-                // Without a twin nobody knows what of it was stored; where stores are declared they are not outside.
+                // Without a twin nobody knows what of it was stored; where stores are declared they are not
+                // outside.
                 |run| {
                     if has_twin || !adaptive {
                         strays.add(run)
@@ -325,7 +330,8 @@ impl PageCapture {
         Ok(())
     }
 
-    /// Has the twins of taken pages show the pages as they are; or drops them, where the next store makes new ones.
+    /// Has the twins of taken pages show the pages as they are; or drops them, where the next store makes new
+    /// ones.
     fn renew(&mut self, memory: &RegionMemory) {
         for page in &self.pending {
             match &self.twins.finder {
@@ -386,8 +392,8 @@ fn copy_page(memory: &RegionMemory, twin: &mut RegionMemory, page: usize) {
     twin.copy_in(start, &bytes[..length]);
 }
 
-/// Hands the runs in which a page differs from its twin to `each`. Both are copied first: other threads may be
-/// storing to the page.
+/// Hands the runs in which a page differs from its twin to `each`. Both are copied first: other threads may
+/// be storing to the page.
 fn compare(memory: &RegionMemory, twin: &RegionMemory, page: usize, each: impl FnMut(usize, usize)) {
     let (start, length) = extent(memory, page);
     let (mut old, mut new) = ([0; PAGE], [0; PAGE]);

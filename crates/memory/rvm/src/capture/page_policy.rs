@@ -1,10 +1,10 @@
 //! Which way is cheapest for a page, judged by what its last transactions did to it.
 //!
-//! The choice is between costs of three kinds: an update that is recorded, a page that is copied and compared, a
-//! byte that is logged. Measured by `netram-lab bench paper --only osdi94`.
+//! The choice is between costs of three kinds: an update that is recorded, a page that is copied and
+//! compared, a byte that is logged. Measured by `netram-lab bench paper --only osdi94`.
 
-/// Nanoseconds that recording an update costs, its part of the sort included, less what noticing it costs where
-/// the page is compared.
+/// Nanoseconds that recording an update costs, its part of the sort included, less what noticing it costs
+/// where the page is compared.
 const UPDATE_NS: u32 = 14;
 /// Nanoseconds that a page costs where it is compared: its copy and the comparison, out of the cache.
 const COMPARE_NS: u32 = 1400;
@@ -18,7 +18,8 @@ const BYTES_MANY: usize = 3 * super::PAGE / 4;
 const HEADER_BYTES: usize = 8;
 /// Transactions in a row that must agree before the way is changed.
 const VOTES: u8 = 2;
-/// A page that is logged whole is compared again after so many transactions: nothing else says how much changes.
+/// A page that is logged whole is compared again after so many transactions: nothing else says how much
+/// changes.
 const WHOLE_MAX: u8 = 16;
 
 /// How the changes of a page are found.
@@ -45,7 +46,8 @@ pub(crate) struct PagePolicy {
 }
 
 impl PagePolicy {
-    /// A transaction that touched the page was logged, with `runs` ranges of `bytes` bytes where it was compared.
+    /// A transaction that touched the page was logged, with `runs` ranges of `bytes` bytes where it was
+    /// compared.
     pub(crate) fn logged(&mut self, bytes: usize, runs: usize) {
         let updates = std::mem::take(&mut self.updates);
         let (next, votes) = match self.method {

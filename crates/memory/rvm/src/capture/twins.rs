@@ -1,12 +1,13 @@
-//! The twins of a region's pages, and what says which pages were stored to: shared by the transaction that has the
-//! region and by whoever stores the records of others there.
+//! The twins of a region's pages, and what says which pages were stored to: shared by the transaction that
+//! has the region and by whoever stores the records of others there.
 //!
-//! A foreign record's bytes go to the page and to its twin, so that they never differ, and are never taken for
-//! the program's. They make the page count as stored to: nothing is unprotected that a store of the program could
-//! slip through unseen. Such pages are remembered, since a page that is logged whole is not compared otherwise.
+//! A foreign record's bytes go to the page and to its twin, so that they never differ, and are never taken
+//! for the program's. They make the page count as stored to: nothing is unprotected that a store of the
+//! program could slip through unseen. Such pages are remembered, since a page that is logged whole is not
+//! compared otherwise.
 //!
-//! Foreign bytes are stored under the region's exclusive lock, and everything else here happens under the shared one. So
-//! between two looks of a transaction, foreign bytes are in both or in neither.
+//! Foreign bytes are stored under the region's exclusive lock, and everything else here happens under the
+//! shared one. So between two looks of a transaction, foreign bytes are in both or in neither.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -19,7 +19,8 @@ use crate::sync::lock;
 pub enum VerifyMode {
     /// They are kept, to be asked for by [`crate::Region::take_undeclared`]; the commit goes on without them.
     Report,
-    /// The same, and the commit is refused: `RvmCommitError::UndeclaredStore`. Declared afterwards, it can be tried again.
+    /// The same, and the commit is refused: `RvmCommitError::UndeclaredStore`. Declared afterwards, it can be
+    /// tried again.
     Refuse,
 }
 

@@ -51,14 +51,15 @@ pub enum CaptureError {
 
 /// Why a commit did not come about.
 ///
-/// Except after [`RvmCommitError::Unknown`], nothing was logged. `Transaction::try_commit` leaves the transaction
-/// open then, to be retried or aborted; `Transaction::commit` aborts it.
+/// Except after [`RvmCommitError::Unknown`], nothing was logged. `Transaction::try_commit` leaves the
+/// transaction open then, to be retried or aborted; `Transaction::commit` aborts it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RvmCommitError {
     /// The transaction has ended.
     #[error("the transaction has ended")]
     Ended,
-    /// Stores were found that were never declared, in a region that is verified. Declare them and retry, or abort.
+    /// Stores were found that were never declared, in a region that is verified. Declare them and retry, or
+    /// abort.
     #[error(
         "{count} stores were not declared; the first has {length} bytes at {offset} of the segment {segment}, \
          address {address:#x}: declare it before storing there, or commit without verifying"

@@ -137,8 +137,8 @@ pub enum SegmentError {
         /// The segment's path.
         path: String,
     },
-    /// The log left a stamp on the file, and the file has one that this log has never left: another log has changed it
-    /// since, or another copy of this one.
+    /// The log left a stamp on the file, and the file has one that this log has never left: another log has
+    /// changed it since, or another copy of this one.
     #[error(
         "this log is not the newest of {path}: the log {log} (journal {journal}) has changed that segment since; \
          nothing was written. Use that log. Only if its changes are to be given up, open once with `adopt_segments`"
@@ -164,7 +164,8 @@ pub enum SegmentError {
         /// Its journal.
         journal: JournalId,
     },
-    /// The file has a stamp of this log's journal that only the damaged copy of the segment table can have known.
+    /// The file has a stamp of this log's journal that only the damaged copy of the segment table can have
+    /// known.
     #[error(
         "the newest copy of the segment table {table} is damaged, and the older copy does not know the state of {path}: \
          that may be newer than this log. If neither the log nor the segment is a copy or came from a backup, open once \

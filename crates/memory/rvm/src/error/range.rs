@@ -35,7 +35,8 @@ pub enum RangeError {
     /// Another transaction has the region, whose stores are found by page.
     #[error("another transaction stores to the region, which is captured by page; wait until it ends")]
     Captured,
-    /// The transaction belongs to a shared region, and has not acquired the lock that covers a byte, or only to read.
+    /// The transaction belongs to a shared region, and has not acquired the lock that covers a byte, or only
+    /// to read.
     #[error(
         "the byte at {offset} (address {address:#x}) is under a lock that the transaction has not acquired exclusively"
     )]

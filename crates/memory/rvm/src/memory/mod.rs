@@ -1,7 +1,7 @@
 //! The bytes of a region, where they lie, how stores to them are found, and the crate's only unsafe code.
 //!
-//! [`RegionMemory`] owns either a private mapping of a segment file or plain heap bytes (the simulator's way).
-//! What may be read and written when is decided by the lock in [`crate::region`].
+//! [`RegionMemory`] owns either a private mapping of a segment file or plain heap bytes (the simulator's
+//! way). What may be read and written when is decided by the lock in [`crate::region`].
 #![allow(unsafe_code)]
 
 mod trap;

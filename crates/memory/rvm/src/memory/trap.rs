@@ -1,11 +1,12 @@
-//! Stores found by protection: pages are read-only until the first store, which the system turns into SIGSEGV.
+//! Stores found by protection: pages are read-only until the first store, which the system turns into
+//! SIGSEGV.
 //!
 //! The handler is one for the process. A fault that is none of ours goes to whoever had the signal before, or
 //! to the system's default. A program that takes the signal later must hand on what it does not know, as ever
 //! with handlers. In the handler nothing is allocated and no lock is taken.
 //!
-//! What it costs: 4 to 8 us a page (a signal, and a change of protection). What it cannot see: stores that the
-//! system makes for the program, as `read(2)` into a protected page, which fails with EFAULT.
+//! What it costs: 4 to 8 us a page (a signal, and a change of protection). What it cannot see: stores that
+//! the system makes for the program, as `read(2)` into a protected page, which fails with EFAULT.
 
 use std::hint::spin_loop;
 use std::ptr::NonNull;
@@ -89,7 +90,8 @@ impl Slot {
     }
 
     /// The tracker, if the slot is of the region that has `address`. A slot that is just changing is of no
-    /// region that can fault: those are entered before they are protected, and leave when they are not any more.
+    /// region that can fault: those are entered before they are protected, and leave when they are not any
+    /// more.
     fn tracker(&self, address: usize) -> Option<NonNull<Tracker>> {
         loop {
             let version = self.version.load(Ordering::SeqCst);
@@ -152,8 +154,8 @@ impl PageTrap {
                 to += 1;
             }
             if self.protect(pages[from], to - from, MprotectFlags::READ).is_err() {
-                // The process has too many areas. As one, the region needs fewer; a page that another thread has
-                // just opened is opened again by its next store.
+                // The process has too many areas. As one, the region needs fewer; a page that another thread
+                // has just opened is opened again by its next store.
                 return self.protect(0, self.tracker.pages, MprotectFlags::READ);
             }
             from = to;
@@ -171,8 +173,8 @@ impl PageTrap {
         self.tracker.dirty.has(page)
     }
 
-    /// Does what the first store to a page would, so that the one that follows makes no signal. The page gets a twin in any case,
-    /// unless it is open without one. Nobody may be taking pages.
+    /// Does what the first store to a page would, so that the one that follows makes no signal. The page gets
+    /// a twin in any case, unless it is open without one. Nobody may be taking pages.
     pub(crate) fn open(&self, page: usize) {
         if self.is_open(page) {
             return;
@@ -220,8 +222,8 @@ impl Tracker {
         assert!(page + pages <= self.pages);
         // SAFETY: the assertion keeps the page inside the mapping.
         let start = unsafe { self.start.add(page * PAGE) };
-        // SAFETY: whole pages of a mapping that outlives the tracker. Taking away the permission to store makes
-        // no reference invalid: a store through one faults, and is let through by the handler.
+        // SAFETY: whole pages of a mapping that outlives the tracker. Taking away the permission to store
+        // makes no reference invalid: a store through one faults, and is let through by the handler.
         unsafe { rustix::mm::mprotect(start.as_ptr().cast(), pages * PAGE, flags) }.map_err(|error| IoError {
             errno: error.raw_os_error(),
         })
@@ -276,8 +278,8 @@ impl Tracker {
         let source = unsafe { self.start.add(page * PAGE) };
         // SAFETY: and inside the twin, which is as long (`PageTrap::new`).
         let target = unsafe { self.twin.add(page * PAGE) };
-        // SAFETY: a whole page of each; COPYING makes this thread the only one to write there, and nobody reads
-        // a twin before it is THERE.
+        // SAFETY: a whole page of each; COPYING makes this thread the only one to write there, and nobody
+        // reads a twin before it is THERE.
         unsafe { source.as_ptr().copy_to_nonoverlapping(target.as_ptr(), PAGE) };
         twin.store(THERE, Ordering::Release);
     }
@@ -316,7 +318,8 @@ fn install() -> Result<(), IoError> {
     Ok(())
 }
 
-/// The handler: of a store to a protected page it makes a found one; everything else goes where it went before.
+/// The handler: of a store to a protected page it makes a found one; everything else goes where it went
+/// before.
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the system hands a handler of this form a valid `siginfo_t`.
     let told = unsafe { &*info };
@@ -326,8 +329,8 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
         && is_store(context)
         && let Some(tracker) = SLOTS.iter().find_map(|slot| slot.tracker(address))
     {
-        // SAFETY: a tracker is in its slot only while its `PageTrap` lives; whoever stores to a region vouches that
-        // it does.
+        // SAFETY: a tracker is in its slot only while its `PageTrap` lives; whoever stores to a region
+        // vouches that it does.
         if unsafe { tracker.as_ref() }.open_at(address) {
             return;
         }
@@ -360,8 +363,8 @@ fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         (before.sa_sigaction, before.sa_flags)
     });
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // The access is tried again on return, and ends the process as it would have. A fault cannot be ignored.
-        // SAFETY: sets the default action, which needs nothing of ours.
+        // The access is tried again on return, and ends the process as it would have. A fault cannot be
+        // ignored. SAFETY: sets the default action, which needs nothing of ours.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
     }

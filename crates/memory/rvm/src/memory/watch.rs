@@ -1,6 +1,6 @@
-//! Stores found by the kernel's own bookkeeping: userfaultfd's asynchronous write protection (Linux 6.7) lets a
-//! store through and notes it in the page table; `PAGEMAP_SCAN` collects the notes and protects again, in one
-//! step, so that no store between two scans is missed.
+//! Stores found by the kernel's own bookkeeping: userfaultfd's asynchronous write protection (Linux 6.7) lets
+//! a store through and notes it in the page table; `PAGEMAP_SCAN` collects the notes and protects again, in
+//! one step, so that no store between two scans is missed.
 //!
 //! No signal, and stores that the system makes for the program are found too. About 1 us for the first store
 //! to a page, 35 ns a page to collect.
@@ -100,7 +100,8 @@ impl PageWatch {
     /// Notes stores to `memory`, a mapping, from now on.
     pub(crate) fn new(memory: &RegionMemory) -> Result<PageWatch, IoError> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-        // SAFETY: the descriptor is used for what follows only: noting stores, never moving or dropping pages.
+        // SAFETY: the descriptor is used for what follows only: noting stores, never moving or dropping
+        // pages.
         let faults = unsafe { rustix::mm::userfaultfd(flags) }.map_err(|error| IoError {
             errno: error.raw_os_error(),
         })?;
@@ -183,8 +184,8 @@ impl PageWatch {
 /// One of the calls above; `argument` is the structure that its number names.
 fn call<T>(descriptor: RawFd, number: u64, argument: &mut T) -> Result<usize, IoError> {
     loop {
-        // SAFETY: the kernel reads and writes `argument`, as long as the number says (checked against it above
-        // for the longest), and for a scan the runs that it names, which outlive the call.
+        // SAFETY: the kernel reads and writes `argument`, as long as the number says (checked against it
+        // above for the longest), and for a scan the runs that it names, which outlive the call.
         let returned = unsafe { libc::ioctl(descriptor, number as _, std::ptr::from_mut(argument)) };
         if let Ok(returned) = usize::try_from(returned) {
             return Ok(returned);

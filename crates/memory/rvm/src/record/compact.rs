@@ -93,8 +93,8 @@ pub(crate) fn range_bytes_max(payload_max: usize) -> usize {
     bytes.min(u32::MAX as usize)
 }
 
-/// Payload bytes of a record with a preamble of `preamble` bytes and these ranges, in order, as segment, offset
-/// and length.
+/// Payload bytes of a record with a preamble of `preamble` bytes and these ranges, in order, as segment,
+/// offset and length.
 pub fn payload_bytes(preamble: usize, ranges: impl Iterator<Item = (u32, u64, u32)>) -> u64 {
     let mut place = RangeCursor::default();
     let ranges = ranges
@@ -102,8 +102,9 @@ pub fn payload_bytes(preamble: usize, ranges: impl Iterator<Item = (u32, u64, u3
     preamble_bytes(preamble) as u64 + ranges.sum::<u64>()
 }
 
-/// The payload of a record with this preamble and these ranges, which ascend by segment and offset, do not meet,
-/// and are not empty: for tools, tests and simulations. A commit writes its payload where the log has it.
+/// The payload of a record with this preamble and these ranges, which ascend by segment and offset, do not
+/// meet, and are not empty: for tools, tests and simulations. A commit writes its payload where the log has
+/// it.
 pub fn encode(preamble: &[u8], ranges: &[RangeView<'_>]) -> Vec<u8> {
     let lengths = ranges.iter().map(|range| {
         let length = u32::try_from(range.bytes.len()).expect("a range is shorter than 4 GiB");
@@ -175,8 +176,8 @@ impl<'a> RecordEncoder<'a> {
         bytes
     }
 
-    /// Writes ranges as they stand in another payload: all of `segment`, from which this one has none yet. They
-    /// look the same here, since the first range of a segment is placed by itself.
+    /// Writes ranges as they stand in another payload: all of `segment`, from which this one has none yet.
+    /// They look the same here, since the first range of a segment is placed by itself.
     pub(crate) fn ranges(&mut self, segment: u32, end: u64, ranges: &[u8]) {
         let place = RangeCursor { segment, end };
         assert!(self.cursor == RangeCursor::default() || self.cursor.segment < segment);

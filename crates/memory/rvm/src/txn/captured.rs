@@ -21,11 +21,12 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         }
     }
 
-    /// Nothing in the region may be changed by this transaction but these bytes: ranges in order, without overlaps. They replace
-    /// those named before. A commit that finds others changed is refused (`RvmCommitError::Outside`), and whole pages are logged as far
-    /// as they may change.
+    /// Nothing in the region may be changed by this transaction but these bytes: ranges in order, without
+    /// overlaps. They replace those named before. A commit that finds others changed is refused
+    /// (`RvmCommitError::Outside`), and whole pages are logged as far as they may change.
     ///
-    /// For regions whose stores are found by page; elsewhere it does nothing: declared ranges are not checked.
+    /// For regions whose stores are found by page; elsewhere it does nothing: declared ranges are not
+    /// checked.
     pub fn confine(&mut self, region: &Region, within: &[std::ops::Range<usize>]) -> Result<(), RangeError> {
         self.capture(region)?;
         let place = self.recent.index;
@@ -153,8 +154,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
                 RestoreMode::Restore => captured.restore(&mut mapping.write()),
                 RestoreMode::NoRestore => captured.forget(&mapping.read()),
             };
-            // The system would not say which pages were stored to, though it did before: memory can no longer be
-            // told from what was committed.
+            // The system would not say which pages were stored to, though it did before: memory can no longer
+            // be told from what was committed.
             undone.expect("a page table that was scanned before");
         }
     }

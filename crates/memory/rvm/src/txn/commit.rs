@@ -39,8 +39,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         self.commit_merged(None, durability)
     }
 
-    /// The first half of a commit: finds and merges what is to be logged, for a caller who must know that before. What is stored
-    /// afterwards may not be logged.
+    /// The first half of a commit: finds and merges what is to be logged, for a caller who must know that
+    /// before. What is stored afterwards may not be logged.
     pub fn gather(&mut self) -> Result<(), RvmCommitError> {
         if !self.open {
             return Err(RvmCommitError::Ended);
@@ -68,9 +68,9 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         }
     }
 
-    /// Commits like [`Transaction::try_commit`], and takes over a foreign record: its ranges and those declared
-    /// here make one record of the log, and it changes `region`, where all of it must lie, in the same step. Its
-    /// preamble is not taken over.
+    /// Commits like [`Transaction::try_commit`], and takes over a foreign record: its ranges and those
+    /// declared here make one record of the log, and it changes `region`, where all of it must lie, in the
+    /// same step. Its preamble is not taken over.
     ///
     /// Nothing is kept of what it changes: an abort after a refusal finds memory as it was before this call.
     /// The declared ranges are of other segments. What the record costs is two copies, and 8 ns a range.

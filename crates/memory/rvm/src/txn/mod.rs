@@ -89,8 +89,8 @@ pub struct Transaction<L: RecordLog, S: SegmentStorage> {
 struct Recent {
     /// Its address; zero: none yet.
     address: usize,
-    /// The same, if all that a range declared there takes is a place in the list; zero: something else must be
-    /// thought of.
+    /// The same, if all that a range declared there takes is a place in the list; zero: something else must
+    /// be thought of.
     plain: usize,
     /// Its place in the list of regions.
     index: u32,
@@ -157,8 +157,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
 
     /// Declares that `length` bytes at `offset` will change. Their values are logged as they are when the
     /// transaction commits. Zero length is accepted and does nothing.
-    // 2 ns an ordered range where this is inlined, 3 where it is not: no call, and nothing saved on the stack. The rest is
-    // jumped to, with the arguments where they are.
+    // 2 ns an ordered range where this is inlined, 3 where it is not: no call, and nothing saved on the
+    // stack. The rest is jumped to, with the arguments where they are.
     #[inline]
     pub fn set_range(&mut self, region: &Region, offset: usize, length: usize) -> Result<(), RangeError> {
         if self.recent.plain == Arc::as_ptr(&region.mapping).addr()
@@ -197,8 +197,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         Ok(())
     }
 
-    /// The same under a guard that is held already, for many small changes: the region's lock is taken and freed once,
-    /// not with each.
+    /// The same under a guard that is held already, for many small changes: the region's lock is taken and
+    /// freed once, not with each.
     pub fn write_in(
         &mut self,
         held: &mut ExclusiveGuard<'_>,
@@ -230,8 +230,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         EditGuard::new(self, region)
     }
 
-    /// Ends the transaction without a trace. In [`RestoreMode::Restore`] memory is as it was before each range was
-    /// declared; in [`RestoreMode::NoRestore`] it stays as it is, uncommitted.
+    /// Ends the transaction without a trace. In [`RestoreMode::Restore`] memory is as it was before each
+    /// range was declared; in [`RestoreMode::NoRestore`] it stays as it is, uncommitted.
     pub fn abort(self) {
         // The drop does it.
     }

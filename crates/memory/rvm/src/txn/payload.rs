@@ -44,8 +44,8 @@ struct Group {
     end: u32,
 }
 
-/// The order of a record's ranges: by segment and offset, while merged ranges are in that of the regions' first
-/// use. Keeps its memory when cleared.
+/// The order of a record's ranges: by segment and offset, while merged ranges are in that of the regions'
+/// first use. Keeps its memory when cleared.
 #[derive(Debug, Default)]
 pub(crate) struct PayloadLayout {
     groups: Vec<Group>,

@@ -11,8 +11,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     /// Has the record begin with these bytes, in place of those given before. They mean nothing here: shared
     /// memory puts there which locks were held, at which versions.
     ///
-    /// A record with a preamble is never spooled, and stands for this transaction alone. A transaction without
-    /// ranges writes none even so, unless [`Transaction::log_always`] asks for it.
+    /// A record with a preamble is never spooled, and stands for this transaction alone. A transaction
+    /// without ranges writes none even so, unless [`Transaction::log_always`] asks for it.
     pub fn set_preamble(&mut self, bytes: &[u8]) -> Result<(), PreambleError> {
         if !self.open {
             return Err(PreambleError::Ended);

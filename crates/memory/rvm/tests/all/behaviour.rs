@@ -429,7 +429,8 @@ fn a_segment_can_grow_and_be_forgotten() {
 
 #[test]
 fn a_segment_whose_forgetting_failed_is_in_the_table_before_the_next_record() {
-    // The first of the two writes says that the segment has everything, the second that the table has it no more.
+    // The first of the two writes says that the segment has everything, the second that the table has it no
+    // more.
     for write in 1..=2 {
         let (machine, rvm) = machine();
         commit(&rvm, &rvm.map("a", 0, 0).unwrap(), 0, 7);

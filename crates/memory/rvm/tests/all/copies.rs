@@ -1,8 +1,8 @@
 //! Copies of logs and segments: an older log never puts its bytes over newer ones.
 //!
-//! A log was applied to whatever file had the segment's name. A copied log directory, opened beside its original or
-//! after it, put old bytes over commits that the original had acknowledged and applied; so did an older log of another
-//! program over the same segment.
+//! A log was applied to whatever file had the segment's name. A copied log directory, opened beside its
+//! original or after it, put old bytes over commits that the original had acknowledged and applied; so did an
+//! older log of another program over the same segment.
 
 use std::fs;
 use std::process::Command;
@@ -74,8 +74,8 @@ fn has_both(machine: &Machine) -> bool {
     std::panic::catch_unwind(|| words(machine)).is_ok()
 }
 
-/// The original is copied in the middle of what it does, goes on, and loses power in the middle of what it does then.
-/// The copy is opened over the same segments.
+/// The original is copied in the middle of what it does, goes on, and loses power in the middle of what it
+/// does then. The copy is opened over the same segments.
 #[test]
 fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
     let (mut refused, mut taken, mut originals_refused) = (0, 0, 0);
@@ -149,8 +149,8 @@ fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
     );
 }
 
-/// Whoever has the log opens it again after any crash: [`crate::crash`] shows that for one life, this for several, with
-/// syncs of the table that fail.
+/// Whoever has the log opens it again after any crash: [`crate::crash`] shows that for one life, this for
+/// several, with syncs of the table that fail.
 #[test]
 fn the_owner_is_never_refused() {
     let mut random = Random(11);

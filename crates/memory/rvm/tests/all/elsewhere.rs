@@ -1,4 +1,5 @@
-//! A log whose records are applied elsewhere: nothing is written to segments here, and the log is trimmed when told.
+//! A log whose records are applied elsewhere: nothing is written to segments here, and the log is trimmed
+//! when told.
 
 use std::time::Duration;
 

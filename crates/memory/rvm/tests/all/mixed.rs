@@ -1,5 +1,6 @@
-//! Foreign records in regions whose stores are found by page: pages shared by spans of which some are the program's and others are
-//! somebody else's. What is logged is what the program stored, where it might; everything else is refused.
+//! Foreign records in regions whose stores are found by page: pages shared by spans of which some are the
+//! program's and others are somebody else's. What is logged is what the program stored, where it might;
+//! everything else is refused.
 
 use std::ops::Range;
 
@@ -114,8 +115,8 @@ fn random_place(random: &mut Random, span: &Range<usize>) -> (usize, Vec<u8>) {
     (at, vec![random.below(5) as u8; length.min(span.end - at)])
 }
 
-/// Random transactions under random spans while others' records come at every moment: the log and the others' records make the
-/// same bytes as the region has, after every transaction.
+/// Random transactions under random spans while others' records come at every moment: the log and the others'
+/// records make the same bytes as the region has, after every transaction.
 fn run(capture: CaptureMode, mode: RestoreMode, aligned: bool, seed: u64) {
     let world = MixedFixture::new(capture);
     let mut random = Random(seed);

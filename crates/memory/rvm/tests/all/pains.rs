@@ -1,6 +1,6 @@
-//! What users of the original stumbled on, beside the files that have one pain each: `lazy_opening.rs` (start-up
-//! time), `stalls.rs` (truncation), `descriptors.rs` (many regions), `spool.rs` (quadratic merging),
-//! `behaviour.rs` (stale bytes after mapping again, a refused commit).
+//! What users of the original stumbled on, beside the files that have one pain each: `lazy_opening.rs`
+//! (start-up time), `stalls.rs` (truncation), `descriptors.rs` (many regions), `spool.rs` (quadratic
+//! merging), `behaviour.rs` (stale bytes after mapping again, a refused commit).
 
 use std::sync::Barrier;
 

@@ -1,4 +1,5 @@
-//! Regions at chosen addresses, regions left behind, and the end of an `Rvm`: real files and private mappings.
+//! Regions at chosen addresses, regions left behind, and the end of an `Rvm`: real files and private
+//! mappings.
 
 use std::os::unix::fs::FileExt;
 

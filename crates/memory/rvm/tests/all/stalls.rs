@@ -1,5 +1,5 @@
-//! Truncation never stalls a commit: while the thread is held inside a segment's write or sync, commits go on. Nor does
-//! a mapping miss one that is made meanwhile.
+//! Truncation never stalls a commit: while the thread is held inside a segment's write or sync, commits go
+//! on. Nor does a mapping miss one that is made meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Copies of a home: opened beside or after its original, none puts old bytes over what the original has committed.
+//! Copies of a home: opened beside or after its original, none puts old bytes over what the original has
+//! committed.
 //!
-//! A copied log directory named its original's segment by its full path, and opening it applied the copy's old records there:
-//! a commit that had been acknowledged, applied and shown was gone.
+//! A copied log directory named its original's segment by its full path, and opening it applied the copy's
+//! old records there: a commit that had been acknowledged, applied and shown was gone.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Lazy commits in a spool, and a process that is killed: what is found is what some commit made, no earlier than
-//! the last one that waited.
+//! Lazy commits in a spool, and a process that is killed: what is found is what some commit made, no earlier
+//! than the last one that waited.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

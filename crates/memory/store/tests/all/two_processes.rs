@@ -1,4 +1,5 @@
-//! Two processes cannot have one log; the second is told who has it, and gets it when that one is gone, however it went.
+//! Two processes cannot have one log; the second is told who has it, and gets it when that one is gone,
+//! however it went.
 
 use std::io::Read;
 use std::path::PathBuf;

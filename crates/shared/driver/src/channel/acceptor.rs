@@ -1,7 +1,9 @@
-//! The server's door: from `accept` to the first frame, for all listeners, in one thread that never waits for any stranger.
+//! The server's door: from `accept` to the first frame, for all listeners, in one thread that never waits for
+//! any stranger.
 //!
-//! Whoever says `Share`, or asks for the status where there is one, is greeted and handed to the [`SessionHandler`]. All others are
-//! told where they are, and cost a bounded number of places for a bounded time.
+//! Whoever says `Share`, or asks for the status where there is one, is greeted and handed to the
+//! [`SessionHandler`]. All others are told where they are, and cost a bounded number of places for a bounded
+//! time.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -30,7 +32,8 @@ const WAKER_TOKEN: u64 = u64::MAX;
 /// Listeners are named from here on, strangers from zero.
 const LISTENER_TOKEN_MIN: u64 = 1 << 32;
 const EVENTS: usize = 64;
-/// Connections that are taken before others have their turn: whoever connects faster than that keeps nobody waiting for ever.
+/// Connections that are taken before others have their turn: whoever connects faster than that keeps nobody
+/// waiting for ever.
 const ACCEPTS_A_TURN: usize = 64;
 /// How long nobody is let in after the system refused (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -48,7 +51,8 @@ pub struct AcceptedSession {
     pub kind: SessionKind,
     /// The session. Long messages are not taken before [`Channel::let_in`].
     pub channel: Channel,
-    /// Held as long as the session is. Whoever asks for the status has one of another kind, so that no node's place is taken.
+    /// Held as long as the session is. Whoever asks for the status has one of another kind, so that no node's
+    /// place is taken.
     pub permit: SessionPermit,
 }
 

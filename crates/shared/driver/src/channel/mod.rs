@@ -1,8 +1,9 @@
 //! Whole messages, in order, between a node and the server, over one authenticated and encrypted link.
 //!
-//! `docs/protocol.md` ("Shared region sessions") draws the bytes. A node [opens](Channel::open) a channel; the server's
-//! [`SessionAcceptor`] lets them in. Messages are queued, and go with the next flush: many small ones in one packet and one system
-//! call. How hard a thread waits for the next one is [`ChannelWait`]'s affair.
+//! `docs/protocol.md` ("Shared region sessions") draws the bytes. A node [opens](Channel::open) a channel;
+//! the server's [`SessionAcceptor`] lets them in. Messages are queued, and go with the next flush: many small
+//! ones in one packet and one system call. How hard a thread waits for the next one is [`ChannelWait`]'s
+//! affair.
 //!
 //! What the messages mean is `netram_shared_machine`'s.
 
@@ -29,8 +30,9 @@ use stream::{BadLength, Inbox, StreamBuffer};
 
 /// One end of a session between a node and the server.
 ///
-/// Methods never block. A caller that sleeps waits for readability when [`receive`](Self::receive) has returned `None`,
-/// and also for writability while [`flush`](Self::flush) returns `false`. After an error the channel is of no further use.
+/// Methods never block. A caller that sleeps waits for readability when [`receive`](Self::receive) has
+/// returned `None`, and also for writability while [`flush`](Self::flush) returns `false`. After an error the
+/// channel is of no further use.
 #[derive(Debug)]
 pub struct Channel {
     link: Link,
@@ -179,8 +181,8 @@ impl Channel {
         self.outbox.waiting().len()
     }
 
-    /// Queues the concatenation of `parts` as one message of 1 to [`SHARED_MESSAGE_BYTES_MAX`] bytes; [`flush`](Self::flush)
-    /// sends it. Only while there [is room](Self::has_room).
+    /// Queues the concatenation of `parts` as one message of 1 to [`SHARED_MESSAGE_BYTES_MAX`] bytes;
+    /// [`flush`](Self::flush) sends it. Only while there [is room](Self::has_room).
     pub fn queue(&mut self, parts: &[&[u8]]) {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         assert!(
@@ -247,8 +249,8 @@ impl Channel {
         self.packets
     }
 
-    /// Whether [`receive`](Self::receive) can return something without asking the socket. Before sleeping this must be
-    /// `false`: the kernel does not tell of bytes that have left it.
+    /// Whether [`receive`](Self::receive) can return something without asking the socket. Before sleeping
+    /// this must be `false`: the kernel does not tell of bytes that have left it.
     pub fn has_buffered(&self) -> bool {
         self.fault.is_some() || !matches!(self.inbox.whole(), Ok(None)) || self.link.has_buffered()
     }

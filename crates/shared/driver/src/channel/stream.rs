@@ -1,4 +1,5 @@
-//! Messages in a stream of bytes: each its length (4 bytes, little endian), then its bytes. Values only: no link.
+//! Messages in a stream of bytes: each its length (4 bytes, little endian), then its bytes. Values only: no
+//! link.
 
 use crate::limit::BUFFER_KEPT_BYTES;
 
@@ -26,7 +27,8 @@ impl StreamBuffer {
         self.head += count;
     }
 
-    /// Makes the end ready to be added to. What waits is moved only when it is less than what has gone, or nothing.
+    /// Makes the end ready to be added to. What waits is moved only when it is less than what has gone, or
+    /// nothing.
     fn end(&mut self) -> &mut Vec<u8> {
         let waiting = self.all.len() - self.head;
         if waiting == 0 {

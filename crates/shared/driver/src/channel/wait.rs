@@ -37,8 +37,8 @@ impl ThreadWaker {
         })
     }
 
-    /// Sleeps by `sleep`, which a ring ends: the bell is among what it waits for. Does not begin when `news` says that the
-    /// bell was about to ring: `None`.
+    /// Sleeps by `sleep`, which a ring ends: the bell is among what it waits for. Does not begin when `news`
+    /// says that the bell was about to ring: `None`.
     pub(crate) fn sleep_until_woken<T>(
         &self,
         news: impl Fn() -> bool,
@@ -85,9 +85,10 @@ impl ChannelWait {
         Arc::clone(&self.bell)
     }
 
-    /// Rests once, after a look at the channel, `idle` after the last that found something, that found nothing:
-    /// `flushed` is what the flush before has returned. A sleep ends when the channel can go on, when the bell is rung, or
-    /// after `longest`; it does not begin when `news` says that the bell was about to ring.
+    /// Rests once, after a look at the channel, `idle` after the last that found something, that found
+    /// nothing: `flushed` is what the flush before has returned. A sleep ends when the channel can go on,
+    /// when the bell is rung, or after `longest`; it does not begin when `news` says that the bell was about
+    /// to ring.
     pub fn wait(
         &self,
         channel: &Channel,
@@ -107,7 +108,8 @@ impl ChannelWait {
         Ok(())
     }
 
-    /// Sleeps at once, whatever the policy is. As a sleep of [`ChannelWait::wait`]; not while the channel has something buffered.
+    /// Sleeps at once, whatever the policy is. As a sleep of [`ChannelWait::wait`]; not while the channel has
+    /// something buffered.
     pub fn sleep(
         &self,
         channel: &Channel,

@@ -1,8 +1,9 @@
 //! Others' records, stored to the region's memory in the server's order.
 //!
-//! What is to be applied waits in a queue: a program that reads the region under its guard for long holds up the records, and not
-//! the node's lease. Whoever has received it applies what is short, unless somebody reads; a thread applies the rest. Whoever was given a
-//! lock does it himself, up to where the lock was given, rather than wait for that thread to wake.
+//! What is to be applied waits in a queue: a program that reads the region under its guard for long holds up
+//! the records, and not the node's lease. Whoever has received it applies what is short, unless somebody
+//! reads; a thread applies the rest. Whoever was given a lock does it himself, up to where the lock was
+//! given, rather than wait for that thread to wake.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +22,8 @@ use crate::limit::UNAPPLIED_BYTES_MAX;
 /// The applying thread looks up this often: a forgotten wake-up costs a delay, not a hang.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Bytes of records that are applied by the thread that has received them: waking another costs more than storing so many.
+/// Bytes of records that are applied by the thread that has received them: waking another costs more than
+/// storing so many.
 const INLINE_APPLY_BYTES_MAX: usize = 64 << 10;
 
 /// A record to be applied.
@@ -64,7 +66,8 @@ impl RecordApplier {
         }
     }
 
-    /// Everything that was added before is in the region's memory when this returns. No region's guard may be held.
+    /// Everything that was added before is in the region's memory when this returns. No region's guard may be
+    /// held.
     #[inline]
     pub(super) fn catch_up(&self, region: &Region) -> Result<(), NodeGone> {
         let target = self.added.load(Ordering::Acquire);
@@ -81,7 +84,8 @@ impl RecordApplier {
             .map(drop)
     }
 
-    /// `store` puts changes into the region's memory, or says `false`: then the record waits, and those behind it. Whether all is applied.
+    /// `store` puts changes into the region's memory, or says `false`: then the record waits, and those
+    /// behind it. Whether all is applied.
     fn apply_in_turn(
         &self,
         _turn: &MutexGuard<'_, ()>,
@@ -112,8 +116,8 @@ impl RecordApplier {
         Ok(true)
     }
 
-    /// Applies what is short, unless somebody reads the region under a guard, or applies already: it waits for nobody. `false`: something
-    /// is left for the thread that applies.
+    /// Applies what is short, unless somebody reads the region under a guard, or applies already: it waits
+    /// for nobody. `false`: something is left for the thread that applies.
     pub(super) fn try_catch_up(&self, region: &Region) -> Result<bool, NodeGone> {
         let target = self.added.load(Ordering::Acquire);
         if self.applied.load(Ordering::Acquire) >= target {

@@ -1,5 +1,5 @@
-//! The clock by which a node's lease runs. It counts the time in which the machine sleeps: the others do not wait for a
-//! machine that does, and may have been given every lock meanwhile. (`Instant` stands still then.)
+//! The clock by which a node's lease runs. It counts the time in which the machine sleeps: the others do not
+//! wait for a machine that does, and may have been given every lock meanwhile. (`Instant` stands still then.)
 
 use std::time::Duration;
 

@@ -17,7 +17,8 @@ pub enum SaveError {
     /// There is no node any more: its copy may have what does not count.
     #[error("{0}")]
     Gone(#[from] NodeGone),
-    /// The node has a lease. A region that is served needs no rescue; of one whose server has just died the lease ends soon.
+    /// The node has a lease. A region that is served needs no rescue; of one whose server has just died the
+    /// lease ends soon.
     #[error("the node's lease runs: its server lives, or has just died; try again when the lease is over")]
     Served,
     /// A transaction may store. Have it end.
@@ -43,8 +44,9 @@ struct Moment {
 }
 
 impl Node {
-    /// Saves this node's copy of the region to a new directory, for `netram shared rescue`, when the server is lost for good. Only without a
-    /// lease, and while no transaction may store. Pinned readers see everything new from here on.
+    /// Saves this node's copy of the region to a new directory, for `netram shared rescue`, when the server
+    /// is lost for good. Only without a lease, and while no transaction may store. Pinned readers see
+    /// everything new from here on.
     ///
     /// The copy has every commit that this node had acknowledged, and those of others that reached it.
     pub fn save_copy(&self, path: &Path) -> Result<(), SaveError> {

@@ -8,8 +8,9 @@
 //! | waited | the transaction's thread is woken |
 //! | straight | put behind what goes to peers; sent when the lock is free ([`super::peers`]) |
 //!
-//! Locks are taken in this order: a region's, this one, then those of the journal and of [`NodeLog`](super::node_log::NodeLog). So nothing
-//! is applied, and nothing waited for, under this one: it is held for less than a microsecond.
+//! Locks are taken in this order: a region's, this one, then those of the journal and of
+//! [`NodeLog`](super::node_log::NodeLog). So nothing is applied, and nothing waited for, under this one: it
+//! is held for less than a microsecond.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -163,7 +164,8 @@ impl NodeCore {
         }
     }
 
-    /// A commit begins that the machine will be told of by [`NodeCore::on_appended`], before it says that it leaves.
+    /// A commit begins that the machine will be told of by [`NodeCore::on_appended`], before it says that it
+    /// leaves.
     pub(super) fn begin_commit(&mut self) {
         self.committing += 1;
     }
@@ -182,7 +184,8 @@ impl NodeCore {
         }
     }
 
-    /// Carries out what the machine says, as far as that can be done under the lock. To be called after everything that it is told.
+    /// Carries out what the machine says, as far as that can be done under the lock. To be called after
+    /// everything that it is told.
     pub(super) fn settle(&mut self, hands: &RecordApplier, peers: Option<&Peers>) -> DeferredWork {
         let mut afterwards = DeferredWork::default();
         while let Some(deed) = self.machine.poll() {
@@ -339,7 +342,8 @@ impl RecordEnds {
         Some(RecordNumber(self.trimmed.0.0 + place as u64 + 1))
     }
 
-    /// The last record that the server keeps and that is below `stable`, with where it ends, if the log can be trimmed there.
+    /// The last record that the server keeps and that is below `stable`, with where it ends, if the log can
+    /// be trimmed there.
     pub(super) fn trimmable(&self, stable: netram_proto::id::Lsn) -> Option<(RecordNumber, ChainPoint)> {
         let kept = (self.kept.0.saturating_sub(self.trimmed.0.0) as usize).min(self.ends.len());
         let stable = self.ends.partition_point(|link| link.lsn <= stable);

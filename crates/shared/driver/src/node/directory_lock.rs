@@ -1,7 +1,7 @@
 //! One process has a node's directory: two would take each other's journals for what a dead process left.
 //!
-//! The directory itself is locked, so that there is no file to be left over, and none to be removed at the wrong moment. The lock goes with
-//! the process, however that ends.
+//! The directory itself is locked, so that there is no file to be left over, and none to be removed at the
+//! wrong moment. The lock goes with the process, however that ends.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::error::JoinError;
 
-/// A process that has just ended, or a child that has not become another program yet, may have the lock for a moment longer.
+/// A process that has just ended, or a child that has not become another program yet, may have the lock for a
+/// moment longer.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 

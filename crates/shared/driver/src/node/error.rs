@@ -21,13 +21,15 @@ pub enum NodeGone {
     /// It left, was fenced or refused, or its server sent what cannot be.
     #[error("{0}")]
     Ended(NodeEnd),
-    /// It fell behind what the server keeps for it, or the program has kept records from being applied for too long.
+    /// It fell behind what the server keeps for it, or the program has kept records from being applied for
+    /// too long.
     #[error("the node has fallen behind: join again")]
     Behind,
     /// Its journal takes nothing more, or answers no more.
     #[error("the node's journal: {0}; join again, and ask for the outcome")]
     Journal(WaitError),
-    /// A transaction that cannot be undone was not committed: the node's copy has stores that nobody else has.
+    /// A transaction that cannot be undone was not committed: the node's copy has stores that nobody else
+    /// has.
     #[error(
         "a transaction that cannot be undone was not committed, and has spoilt the node's copy: join again"
     )]
@@ -129,7 +131,8 @@ pub enum JoinError {
 /// Why a transaction does not have a lock. Those that it has it keeps until it ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
-    /// Out of order, and another transaction uses it. End this one, and begin again with this lock, or with `acquire_all`.
+    /// Out of order, and another transaction uses it. End this one, and begin again with this lock, or with
+    /// `acquire_all`.
     #[error("lock {0} is in use, and out of order: begin again, with it first")]
     Died(LockId),
     /// It did not come in time.
@@ -144,8 +147,8 @@ pub enum AcquireError {
     /// The region has no such lock.
     #[error("the region has no lock {0}")]
     NoLock(LockId),
-    /// Stores are found by page, another transaction of the node may store to the region, and this one has locks already: end it, and
-    /// begin by acquiring exclusively.
+    /// Stores are found by page, another transaction of the node may store to the region, and this one has
+    /// locks already: end it, and begin by acquiring exclusively.
     #[error(
         "another transaction of this node has the region, whose stores are found by page: end this one, or wait before it has locks"
     )]
@@ -201,7 +204,8 @@ pub enum ReadError {
         /// The lock to acquire.
         lock: LockId,
     },
-    /// No lock covers a byte: nobody can ever write there, and [`NodeEntry::region`](crate::NodeEntry::region) reads it.
+    /// No lock covers a byte: nobody can ever write there, and
+    /// [`NodeEntry::region`](crate::NodeEntry::region) reads it.
     #[error("the byte at {offset} (address {address:#x}) is under no lock: nobody writes there")]
     NoLock {
         /// The first such byte.
@@ -217,7 +221,8 @@ pub enum ReadError {
 /// Why a commit did not return success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TxnCommitError {
-    /// Done or not done: the wait was cut off. Join again, and ask for the [outcome](crate::NodeEntry::outcome).
+    /// Done or not done: the wait was cut off. Join again, and ask for the
+    /// [outcome](crate::NodeEntry::outcome).
     #[error("the outcome of record {number} of node {node} is unknown ({cause}): join again, and ask for it")]
     Unknown {
         /// The node id that committed.
@@ -283,13 +288,15 @@ impl std::fmt::Display for StrayStores {
 /// A commit that counts, everywhere and for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxnCommit {
-    /// The record, by which the node's [outcome](crate::NodeEntry::outcome) is asked; `None`: nothing was written.
+    /// The record, by which the node's [outcome](crate::NodeEntry::outcome) is asked; `None`: nothing was
+    /// written.
     pub record: Option<(NodeId, RecordNumber)>,
     /// What was known to hold it.
     pub votes: CommitVotes,
 }
 
-/// What a pinned reader had is past: what was held back for it became too much. [`accept`](crate::RegionReader::accept) goes on.
+/// What a pinned reader had is past: what was held back for it became too much.
+/// [`accept`](crate::RegionReader::accept) goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too much was held back for this reader: what it had seen is past")]
 pub struct ReaderExpired;

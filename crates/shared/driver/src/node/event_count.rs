@@ -1,4 +1,5 @@
-//! That something has happened, for those who wait for they know not which event. Costs nothing while nobody waits.
+//! That something has happened, for those who wait for they know not which event. Costs nothing while nobody
+//! waits.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Condvar, Mutex};

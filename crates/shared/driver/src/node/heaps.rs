@@ -1,7 +1,8 @@
 //! Persistent heaps in the region, each within the span of one lock.
 //!
-//! A heap keeps lists of what is free beside the region's bytes. Others' records would make them false, so whoever applies one
-//! says to the heaps here which bytes it changed; the heap looks at those again when it is used next under its lock.
+//! A heap keeps lists of what is free beside the region's bytes. Others' records would make them false, so
+//! whoever applies one says to the heaps here which bytes it changed; the heap looks at those again when it
+//! is used next under its lock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,7 +113,8 @@ impl Heaps {
 
 impl Node {
     /// The heap in the span of a lock, if a transaction of this node has used it since it was made: for a
-    /// [`RegionReader`](crate::RegionReader), in whose bytes its `lens` finds roots and blocks without the lock.
+    /// [`RegionReader`](crate::RegionReader), in whose bytes its `lens` finds roots and blocks without the
+    /// lock.
     pub fn heap(&self, lock: LockId) -> Option<Arc<Heap>> {
         let place = self.shared.spans.find(lock)?;
         self.shared.applier.heaps.opened(self.shared.spans.at(place))

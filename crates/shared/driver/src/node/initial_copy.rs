@@ -1,7 +1,8 @@
-//! The region's copy, made by a thread of its own: while its disk is slow, another one keeps the node's lease.
+//! The region's copy, made by a thread of its own: while its disk is slow, another one keeps the node's
+//! lease.
 //!
-//! Tasks are done in the order in which the machine said them. So many bytes of them may wait ([`JOINING_BYTES_MAX`]); then nothing more is taken
-//! of the link ([`CopyQueue::is_full`]).
+//! Tasks are done in the order in which the machine said them. So many bytes of them may wait
+//! ([`JOINING_BYTES_MAX`]); then nothing more is taken of the link ([`CopyQueue::is_full`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -282,7 +283,8 @@ impl CopyBuilder {
             storage,
             memory,
         )?;
-        // The first segment of its log, as the region is of the server's: they have the same number in records.
+        // The first segment of its log, as the region is of the server's: they have the same number in
+        // records.
         rvm.create_segment(name, opening.bytes, SegmentAllocation::Sparse)?;
         let region = match usize::try_from(opening.address) {
             Ok(0) => rvm.map(name, 0, 0)?,
@@ -378,7 +380,8 @@ fn give_lenders(
     Ok((journal, config))
 }
 
-/// The journal's configuration as the server's settings have it. Links to lenders are protected as the one to the server, unless a key is named.
+/// The journal's configuration as the server's settings have it. Links to lenders are protected as the one to
+/// the server, unless a key is named.
 fn parse_lenders(text: &str, path: &Path, options: &NodeOptions) -> Result<JournalConfig, JoinError> {
     let settings = StoreSettings::parse(text, path)?;
     let own_key = settings.key_file.is_some();

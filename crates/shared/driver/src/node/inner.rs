@@ -1,4 +1,5 @@
-//! What a node's threads share: its memory, the machine under its lock, and how one is told and the others hear of it.
+//! What a node's threads share: its memory, the machine under its lock, and how one is told and the others
+//! hear of it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -186,7 +187,8 @@ impl NodeInner {
         }
     }
 
-    /// The node's lock. A thread that panicked under it broke an invariant of ours: so does whoever comes next.
+    /// The node's lock. A thread that panicked under it broke an invariant of ours: so does whoever comes
+    /// next.
     pub(super) fn core(&self) -> MutexGuard<'_, NodeCore> {
         self.core.lock().expect("a thread of this node panicked")
     }
@@ -195,7 +197,8 @@ impl NodeInner {
         self.clock.now()
     }
 
-    /// The node is none any more. What it has appended and nobody acknowledged is of unknown outcome from now on.
+    /// The node is none any more. What it has appended and nobody acknowledged is of unknown outcome from now
+    /// on.
     pub(super) fn fail(&self, gone: NodeGone) {
         self.core().fail(gone);
         self.over.store(true, Ordering::Release);
@@ -205,7 +208,8 @@ impl NodeInner {
         self.wake_link();
     }
 
-    /// Everything that the machine said is to be applied is in the memory. No guard of the region may be held.
+    /// Everything that the machine said is to be applied is in the memory. No guard of the region may be
+    /// held.
     #[inline]
     pub(super) fn catch_up(&self) -> Result<(), NodeGone> {
         let caught_up = self.applier.catch_up(&self.region);

@@ -1,10 +1,12 @@
-//! Joining: a fresh journal, a link, the region's bytes. The node's own threads come when the region is whole.
+//! Joining: a fresh journal, a link, the region's bytes. The node's own threads come when the region is
+//! whole.
 //!
-//! From the moment when the node has an id, its lease runs. So the caller's thread keeps the link, and says that the node lives; what waits for a disk
-//! is done by another ([`super::making`]), which has ended when this returns.
+//! From the moment when the node has an id, its lease runs. So the caller's thread keeps the link, and says
+//! that the node lives; what waits for a disk is done by another ([`super::making`]), which has ended when
+//! this returns.
 //!
-//! A link that breaks before the region is whole ends the attempt: the node id that it may have been given has no records, and is fenced when its
-//! lease is over.
+//! A link that breaks before the region is whole ends the attempt: the node id that it may have been given
+//! has no records, and is fenced when its lease is over.
 
 use std::collections::VecDeque;
 use std::fs;

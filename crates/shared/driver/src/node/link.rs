@@ -1,17 +1,20 @@
-//! The thread that has the link to the server: it sends what the machine says, and tells it what comes. When the link breaks it makes
-//! another one.
+//! The thread that has the link to the server: it sends what the machine says, and tells it what comes. When
+//! the link breaks it makes another one.
 //!
-//! **Pauses.** After each sending it sends nothing for [`RELAY_PAUSE`], unless somebody may wait for the server to have what there is
-//! ([`hurries`](netram_shared_machine::Node::hurries)): many records then go in one message, and cost the server one sync.
+//! **Pauses.** After each sending it sends nothing for [`RELAY_PAUSE`], unless somebody may wait for the
+//! server to have what there is ([`hurries`](netram_shared_machine::Node::hurries)): many records then go in
+//! one message, and cost the server one sync.
 //!
-//! **Rests.** Only after such a sending it polls for what comes. Otherwise it sleeps at once: others' records come straight, and a
-//! thread that yields takes turns on the core from those that somebody waits for.
+//! **Rests.** Only after such a sending it polls for what comes. Otherwise it sleeps at once: others' records
+//! come straight, and a thread that yields takes turns on the core from those that somebody waits for.
 //!
-//! **Silence.** A link that carries nothing any more looks whole for minutes. The machine counts how long its server has owed an
-//! answer; then the link is given up like one that broke, unless something has come of a message that is still on its way.
+//! **Silence.** A link that carries nothing any more looks whole for minutes. The machine counts how long its
+//! server has owed an answer; then the link is given up like one that broke, unless something has come of a
+//! message that is still on its way.
 //!
-//! One that broke is not closed before the server has answered over the next: a link that its machine closes tells the server that the
-//! node's process has ended, and its locks go on at once though its lease still runs.
+//! One that broke is not closed before the server has answered over the next: a link that its machine closes
+//! tells the server that the node's process has ended, and its locks go on at once though its lease still
+//! runs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -116,7 +119,8 @@ impl ServerSession {
         Ok(Some(message))
     }
 
-    /// The machine holds this link to be silent, and everything has been taken that came. `Ok`: a part of a message has come since.
+    /// The machine holds this link to be silent, and everything has been taken that came. `Ok`: a part of a
+    /// message has come since.
     pub(super) fn silent(&mut self) -> Result<(), ServerLinkError> {
         let packets = self.channel.packets();
         match std::mem::replace(&mut self.packets, packets) == packets {

@@ -12,11 +12,13 @@ use super::inner::NodeInner;
 
 /// How often time is looked at: a lock that is waited for in vain, or a view, waits for this at most.
 const TICK: Duration = Duration::from_millis(5);
-/// How often the log is looked at though nobody has said that it is full: the local disk tells nobody when it has more.
+/// How often the log is looked at though nobody has said that it is full: the local disk tells nobody when it
+/// has more.
 const LOG_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The same, while nobody wants room.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A log fuller than one so-manieth is trimmed though nobody waits for room: each trimming costs a sync or two.
+/// A log fuller than one so-manieth is trimmed though nobody waits for room: each trimming costs a sync or
+/// two.
 const TRIM_PART: u64 = 4;
 
 /// Until the node ends. Nothing here waits for a disk: the lease hangs on it.
@@ -88,8 +90,9 @@ pub(super) fn tick(shared: &NodeInner) {
     });
 }
 
-/// Gives up the log's records that the server keeps, if somebody waits for room or may soon. An error is a refusal (rule 17):
-/// the log is as before, and it is to be tried again. A disk that has failed ends the node.
+/// Gives up the log's records that the server keeps, if somebody waits for room or may soon. An error is a
+/// refusal (rule 17): the log is as before, and it is to be tried again. A disk that has failed ends the
+/// node.
 fn trim_once(shared: &NodeInner) -> Result<(), IoError> {
     let tails = shared.rvm.log();
     let state = tails.state();

@@ -1,7 +1,8 @@
-//! Whose a journal is, and which of its records are its first: what the next process of the node must know to offer it.
+//! Whose a journal is, and which of its records are its first: what the next process of the node must know to
+//! offer it.
 //!
-//! A text file beside the log, replaced whole. The log's head moves after the mark says where it goes, so the mark names
-//! two places, of which the head is one.
+//! A text file beside the log, replaced whole. The log's head moves after the mark says where it goes, so the
+//! mark names two places, of which the head is one.
 //!
 //! ```text
 //! node 17
@@ -59,8 +60,8 @@ impl JournalMark {
         Ok(mark)
     }
 
-    /// The log begins at one of these places from now on. Durable on return. After an error it says this or what it said
-    /// before; which call failed decides whether it can be tried again.
+    /// The log begins at one of these places from now on. Durable on return. After an error it says this or
+    /// what it said before; which call failed decides whether it can be tried again.
     pub(super) fn write(&self, from: &[(RecordNumber, Lsn)]) -> Result<(), CallError> {
         let (node, journal) = (self.owner.node, self.owner.journal);
         let mut text = format!(

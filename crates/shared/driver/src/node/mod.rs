@@ -22,7 +22,8 @@
 //! # }
 //! ```
 //!
-//! What decides is [`netram_shared_machine::Node`]; this module has the journal, the memory, the link and the threads.
+//! What decides is [`netram_shared_machine::Node`]; this module has the journal, the memory, the link and the
+//! threads.
 //!
 //! | file | does |
 //! |---|---|
@@ -46,9 +47,9 @@
 //! | `watch.rs`, `news.rs` | waiting until another node's write is visible here |
 //! | `alone.rs` | one process has the directory |
 //!
-//! **Threads.** One has the link; one applies what nobody waits for; one keeps time, and never waits for a disk, since the lease hangs on it;
-//! one trims the log; while there are journals of earlier processes, one offers them. Transactions run in the program's: any number at once,
-//! and none is handed to another thread.
+//! **Threads.** One has the link; one applies what nobody waits for; one keeps time, and never waits for a
+//! disk, since the lease hangs on it; one trims the log; while there are journals of earlier processes, one
+//! offers them. Transactions run in the program's: any number at once, and none is handed to another thread.
 
 mod apply;
 mod clock;
@@ -106,10 +107,11 @@ pub use peers::DirectCounts;
 pub use reader::RegionReader;
 pub use txn::{Txn, TxnEdit};
 
-/// A node of a shared region: one joining. When it is [gone](Node::gone) for any reason, drop it and join again.
+/// A node of a shared region: one joining. When it is [gone](Node::gone) for any reason, drop it and join
+/// again.
 ///
-/// Dropping it without [leaving](Node::leave) is as good as a crash: the server reads what it left when the lease is over, and the
-/// next joining with the same directory offers it.
+/// Dropping it without [leaving](Node::leave) is as good as a crash: the server reads what it left when the
+/// lease is over, and the next joining with the same directory offers it.
 pub struct Node {
     shared: Arc<NodeInner>,
     threads: Vec<JoinHandle<()>>,
@@ -159,8 +161,8 @@ pub enum LeaveError {
 impl Node {
     /// Joins a region: gets all of it into this process's memory. Waits for a server that is not there yet.
     ///
-    /// What earlier processes left in the directory is offered to the server meanwhile, and removed when nothing of it can be missing there:
-    /// see [`Node::orphans`].
+    /// What earlier processes left in the directory is offered to the server meanwhile, and removed when
+    /// nothing of it can be missing there: see [`Node::orphans`].
     pub fn join(options: NodeOptions) -> Result<Node, JoinError> {
         if options.name.len() > NODE_NAME_BYTES_MAX {
             return Err(JoinError::LongName(options.name.len()));
@@ -220,13 +222,14 @@ impl Node {
         self.spawn("netram-meet", peers::meet)
     }
 
-    /// Begins a transaction. One of [`Mode::NoRestore`] must acquire its locks in order, and commit: an abort spoils the node's copy.
+    /// Begins a transaction. One of [`Mode::NoRestore`] must acquire its locks in order, and commit: an abort
+    /// spoils the node's copy.
     pub fn begin(&self, mode: RestoreMode) -> Result<Txn<'_>, NodeGone> {
         Txn::begin(NodeRef::Borrowed(&self.shared), mode, self.lock_timeout)
     }
 
-    /// [`begin`](Node::begin) where nothing can be borrowed: the transaction has a share of the node, which can
-    /// neither leave nor end before it.
+    /// [`begin`](Node::begin) where nothing can be borrowed: the transaction has a share of the node, which
+    /// can neither leave nor end before it.
     pub fn begin_owned(self: &Arc<Node>, mode: RestoreMode) -> Result<Txn<'static>, NodeGone> {
         Txn::begin(NodeRef::Owned(Arc::clone(self)), mode, self.lock_timeout)
     }
@@ -241,9 +244,11 @@ impl Node {
         RegionReader::begin(NodeRef::Owned(Arc::clone(self)))
     }
 
-    /// The region's memory. What is read there is current under a lock that covers it, and for as long as that is held.
+    /// The region's memory. What is read there is current under a lock that covers it, and for as long as
+    /// that is held.
     ///
-    /// No guard of it may be held while a lock is acquired, or a transaction commits: what is waited for may have to be applied here.
+    /// No guard of it may be held while a lock is acquired, or a transaction commits: what is waited for may
+    /// have to be applied here.
     pub fn region(&self) -> &Region {
         &self.shared.region
     }
@@ -273,8 +278,8 @@ impl Node {
         self.shared.core().machine.version(lock)
     }
 
-    /// Waits until the region's memory has this version of a lock, whoever wrote it. What is held back for a pinned reader is not
-    /// there yet. `false`: it did not come in time. No guard of the region may be held.
+    /// Waits until the region's memory has this version of a lock, whoever wrote it. What is held back for a
+    /// pinned reader is not there yet. `false`: it did not come in time. No guard of the region may be held.
     pub fn wait_version(
         &self,
         lock: netram_shared_machine::LockId,
@@ -289,7 +294,8 @@ impl Node {
         self.shared.core().ends.progress()
     }
 
-    /// What became of a record, of any node id, that [`TxnCommitError::Unknown`] has named. [`Fate::Open`]: it was not known in time.
+    /// What became of a record, of any node id, that [`TxnCommitError::Unknown`] has named. [`Fate::Open`]:
+    /// it was not known in time.
     /// [`Fate::Forgotten`]: nobody knows any more, for so many nodes have come and gone since.
     pub fn outcome(
         &self,
@@ -300,7 +306,8 @@ impl Node {
         self.shared.outcome(node, number, Instant::now() + timeout)
     }
 
-    /// Why the node's commits wait for the server's disk, and why each lender does not count. `None`: lenders acknowledge them.
+    /// Why the node's commits wait for the server's disk, and why each lender does not count. `None`: lenders
+    /// acknowledge them.
     pub fn uncounted(&self) -> Option<QuorumError> {
         self.shared.rvm.log().journal().status().quorum_error()
     }
@@ -321,13 +328,14 @@ impl Node {
         self.shared.with(|core, _| core.machine.pull());
     }
 
-    /// Journals of earlier processes of this directory that the server has not buried yet. They are offered for as long as this node is one, by
-    /// a thread of its own; what then is left, by the next.
+    /// Journals of earlier processes of this directory that the server has not buried yet. They are offered
+    /// for as long as this node is one, by a thread of its own; what then is left, by the next.
     pub fn orphans(&self) -> Vec<OrphanStatus> {
         self.shared.orphans().clone()
     }
 
-    /// Leaves: all that was committed is durable at the server, and nobody will ask for this node's journal, which is removed.
+    /// Leaves: all that was committed is durable at the server, and nobody will ask for this node's journal,
+    /// which is removed.
     pub fn leave(mut self) -> Result<(), LeaveError> {
         self.shared.with(|core, _| core.machine.leave());
         let until = Instant::now() + self.server_timeout;

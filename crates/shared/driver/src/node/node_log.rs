@@ -1,8 +1,9 @@
-//! The node's journal, as its recoverable memory sees it: every record that goes in is kept until the machine has been told.
+//! The node's journal, as its recoverable memory sees it: every record that goes in is kept until the machine
+//! has been told.
 //!
-//! An append is made under the region's lock, which whoever applies others' records needs. So it never waits for
-//! the server: a window full of what the server lacks is [`AppendError::Full`], and recoverable memory waits for that without
-//! any lock, until the house trims the log ([`NodeLog::wants_room`]).
+//! An append is made under the region's lock, which whoever applies others' records needs. So it never waits
+//! for the server: a window full of what the server lacks is [`AppendError::Full`], and recoverable memory
+//! waits for that without any lock, until the house trims the log ([`NodeLog::wants_room`]).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,7 +54,8 @@ impl NodeLog {
             appended: Mutex::default(),
             payload_pool: PayloadPool::default(),
             durable: AtomicU64::new(state.tail.0),
-            // As the journal itself rounds it, and never more; nor more than the server takes of records that wait.
+            // As the journal itself rounds it, and never more; nor more than the server takes of records that
+            // wait.
             window_bytes: config
                 .window_bytes
                 .min(state.capacity)
@@ -100,7 +102,8 @@ impl NodeLog {
         }
     }
 
-    /// The log may be trimmed up to here: it is on the disk, and the journal itself knows that the server keeps it.
+    /// The log may be trimmed up to here: it is on the disk, and the journal itself knows that the server
+    /// keeps it.
     pub(super) fn trimmable(&self) -> Lsn {
         Lsn(self.durable.load(Ordering::Acquire)).min(self.journal.state().stable)
     }
@@ -119,7 +122,8 @@ impl NodeLog {
         self.appended.lock().expect("nothing panics under this lock")
     }
 
-    /// Whether a record can be appended without waiting for the server. The disk may have to be waited for, which needs nobody.
+    /// Whether a record can be appended without waiting for the server. The disk may have to be waited for,
+    /// which needs nobody.
     fn room(&self, length: usize) -> Result<(), AppendError> {
         let state = self.journal.state();
         let used = state.tail.since(self.trimmable());

@@ -1,4 +1,5 @@
-//! What a transaction or a reader has of its node: a borrow, or a share. Programs in other languages have no borrows.
+//! What a transaction or a reader has of its node: a borrow, or a share. Programs in other languages have no
+//! borrows.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -14,14 +14,16 @@ use crate::limit::{
     LOCK_TIMEOUT_DEFAULT, NODE_LOG_BYTES_DEFAULT, PINNED_BYTES_DEFAULT, SERVER_TIMEOUT_DEFAULT,
 };
 
-/// Choices at [`NodeEntry::join`](crate::NodeEntry::join). Every field but the first three has a working default.
+/// Choices at [`NodeEntry::join`](crate::NodeEntry::join). Every field but the first three has a working
+/// default.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// Where the region's server listens.
     pub server: NetAddress,
     /// How the link to it is protected; those to lenders, too, unless `journal` says otherwise.
     pub security: Security,
-    /// Where the node's files are: this process's alone. What earlier processes left there is offered to the server.
+    /// Where the node's files are: this process's alone. What earlier processes left there is offered to the
+    /// server.
     pub directory: PathBuf,
     /// For people: machine and process.
     pub name: String,
@@ -33,19 +35,24 @@ pub struct NodeOptions {
     pub log_bytes: u64,
     /// Records come only before a grant, or when they are [asked for](crate::NodeEntry::pull).
     pub lazy: bool,
-    /// Records go to other nodes, and come from them, straight, beside their way through the server. A lazy node has them from there alone.
+    /// Records go to other nodes, and come from them, straight, beside their way through the server. A lazy
+    /// node has them from there alone.
     pub direct: bool,
-    /// Where other nodes may come for that: an address under which they reach this machine. `None`: this node goes to those that have one.
+    /// Where other nodes may come for that: an address under which they reach this machine. `None`: this node
+    /// goes to those that have one.
     pub listen: Option<NetAddress>,
-    /// The multicast group for that, instead of the one that the server names: where this machine's interface has another name.
+    /// The multicast group for that, instead of the one that the server names: where this machine's interface
+    /// has another name.
     pub group: Option<MulticastGroup>,
     /// What whoever waits for the server does with its core.
     pub wait: WaitPolicy,
-    /// How this node's stores are found. Where that is by page, one of its transactions at a time holds locks exclusively.
+    /// How this node's stores are found. Where that is by page, one of its transactions at a time holds locks
+    /// exclusively.
     pub capture: CaptureMode,
     /// How long an acquire waits for others.
     pub lock_timeout: Duration,
-    /// How long joining may take, a commit waits for a server that keeps nothing, and what was left is offered.
+    /// How long joining may take, a commit waits for a server that keeps nothing, and what was left is
+    /// offered.
     pub server_timeout: Duration,
     /// Bytes of records that are held back for pinned readers.
     pub pinned_bytes_max: usize,

@@ -1,5 +1,5 @@
-//! What earlier processes of the node left in its directory: offered to the server, and removed when that has written down that
-//! nothing of it is missing.
+//! What earlier processes of the node left in its directory: offered to the server, and removed when that has
+//! written down that nothing of it is missing.
 //!
 //! | of the journal | what is done |
 //! |---|---|
@@ -9,8 +9,9 @@
 //! | it opens | offered; what the server lacks is sent |
 //! | it does not: its members are sealed, say | the server is reading it from them, which is waited for |
 //!
-//! The server *says* that it wants nothing more before that is durable there. So a journal is removed only after the server has told
-//! the outcome of a record that it never had: that takes the durable word that the node id is gone.
+//! The server *says* that it wants nothing more before that is durable there. So a journal is removed only
+//! after the server has told the outcome of a record that it never had: that takes the durable word that the
+//! node id is gone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,11 +31,13 @@ use super::payload::NodePayload;
 const PREFIX: &str = "journal-";
 /// An answer that does not come is asked for again this often: the link may have broken.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long one attempt to offer a journal goes on: its node's lease may have to end, its members may be away.
+/// How long one attempt to offer a journal goes on: its node's lease may have to end, its members may be
+/// away.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts at what could not be offered.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// A record that no node has: whatever became of its node's others, this one is aborted, as soon as that is durable.
+/// A record that no node has: whatever became of its node's others, this one is aborted, as soon as that is
+/// durable.
 const NEVER: RecordNumber = RecordNumber(u64::MAX);
 
 /// Why a journal that was left stays where it is.
@@ -74,7 +77,8 @@ pub(super) fn journals_in(directory: &Path) -> std::io::Result<(Vec<PathBuf>, Pa
     Ok((found.iter().map(|number| path(*number)).collect(), path(next)))
 }
 
-/// The journals of nodes in a directory, oldest first; not those that were cut short before they were a node's.
+/// The journals of nodes in a directory, oldest first; not those that were cut short before they were a
+/// node's.
 pub(crate) fn orphans_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let (mut found, _) = journals_in(directory)?;
     found.retain(|root| !matches!(JournalMark::read(root), Ok(None)));
@@ -159,8 +163,9 @@ fn offer_one(
     }
 }
 
-/// Removes a journal that nobody needs. The server has told its lenders; one that has lost its memory since may have been asked for a window
-/// again by the process, if that stood still meanwhile. Whoever tells them first and is cut off tells them again.
+/// Removes a journal that nobody needs. The server has told its lenders; one that has lost its memory since
+/// may have been asked for a window again by the process, if that stood still meanwhile. Whoever tells them
+/// first and is cut off tells them again.
 fn remove(root: &Path, config: &JournalConfig) -> Result<(), OrphanError> {
     let away = forget::tell_now(root, config, forget::PATIENCE);
     if !away.is_empty() {

@@ -1,10 +1,11 @@
-//! A record's bytes, made once; the machine, the link and whoever applies it share them. Those of the node's own records are used again
-//! when nobody has them any more, so that a commit allocates nothing.
+//! A record's bytes, made once; the machine, the link and whoever applies it share them. Those of the node's
+//! own records are used again when nobody has them any more, so that a commit allocates nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// Records of this many bytes and fewer are remembered: more are rare, and cost more than an allocation anyhow.
+/// Records of this many bytes and fewer are remembered: more are rare, and cost more than an allocation
+/// anyhow.
 const BYTES_MAX: usize = 4096;
 /// Bytes that are remembered in all: of short records those of many syncs of a server's disk.
 const SPARE_BYTES_MAX: usize = 1 << 20;

@@ -7,12 +7,12 @@ use super::error::{NodeGone, ReaderExpired};
 use super::inner::NodeInner;
 use super::node_ref::NodeRef;
 
-/// A pinned reader. While there is one, what other nodes commit waits, in bounded memory; what it sees is between two commits, with all
-/// that those before it had read.
+/// A pinned reader. While there is one, what other nodes commit waits, in bounded memory; what it sees is
+/// between two commits, with all that those before it had read.
 ///
-/// It moves on when it [accepts](Reader::accept), and whenever a transaction of this node acquires a lock: whoever has a lock sees all that
-/// was committed under it. What this node's own transactions write it sees at once; so a program that reads and writes in
-/// several threads takes a shared lock to read.
+/// It moves on when it [accepts](Reader::accept), and whenever a transaction of this node acquires a lock:
+/// whoever has a lock sees all that was committed under it. What this node's own transactions write it sees
+/// at once; so a program that reads and writes in several threads takes a shared lock to read.
 pub struct RegionReader<'n> {
     shared: NodeRef<'n>,
     /// How often readers had expired when this one was pinned.

@@ -1,9 +1,10 @@
-//! Merging what nodes left in their directories into a region that nobody serves: after a power cut of everything, or when
-//! a node's lenders are lost and its disk is not.
+//! Merging what nodes left in their directories into a region that nobody serves: after a power cut of
+//! everything, or when a node's lenders are lost and its disk is not.
 //!
-//! First everything is read and put in order, then it is merged. What cannot all be merged is refused, and nothing has
-//! changed: something is missing, which a further directory may have. Cut off at any point, it is done again: records that were
-//! merged have their numbers in the table. Last the nodes are written down as gone, and only then their logs are emptied.
+//! First everything is read and put in order, then it is merged. What cannot all be merged is refused, and
+//! nothing has changed: something is missing, which a further directory may have. Cut off at any point, it is
+//! done again: records that were merged have their numbers in the table. Last the nodes are written down as
+//! gone, and only then their logs are emptied.
 
 use std::path::{Path, PathBuf};
 
@@ -159,8 +160,9 @@ struct RecordPlace {
     next: Lsn,
 }
 
-/// Merges what is in these directories and not in the region, in an order that their stamps allow; what their lenders have of them
-/// counts too. Afterwards their nodes are gone. A directory is a journal's, or a node's, which has journals.
+/// Merges what is in these directories and not in the region, in an order that their stamps allow; what their
+/// lenders have of them counts too. Afterwards their nodes are gone. A directory is a journal's, or a node's,
+/// which has journals.
 ///
 /// A node's process must have ended. A stamp of every record is in memory meanwhile, and one whole record.
 pub fn merge_orphans(
@@ -188,8 +190,8 @@ pub fn merge_orphans(
     Ok(done)
 }
 
-/// The journals in these directories. None of them is opened before all are known to differ: opening one seals its members, and what it
-/// has there would be refused to its copy.
+/// The journals in these directories. None of them is opened before all are known to differ: opening one
+/// seals its members, and what it has there would be refused to its copy.
 fn journals_of(roots: &[PathBuf]) -> Result<Vec<(PathBuf, JournalId)>, OfflineError> {
     let mut journals: Vec<(PathBuf, JournalId)> = Vec::new();
     for root in roots {
@@ -300,7 +302,8 @@ impl Lane {
         merge: &mut MergeQueue<RecordPlace>,
     ) -> Result<(), OfflineError> {
         let from = node.end.lsn;
-        // The server's disk was faster than the node's, and members did not have it, or are lost: all that is here is there.
+        // The server's disk was faster than the node's, and members did not have it, or are lost: all that is
+        // here is there.
         if self.orphan.end().lsn < from {
             return Ok(());
         }

@@ -1,10 +1,12 @@
 //! A region made again of copies that living nodes saved, when its server is lost for good.
 //!
-//! A node applies records whole and in the order of their versions, and a copy has nothing that was not acknowledged. So the copy with a lock's
-//! highest version has all that the others have under it; and a record that wrote under several locks is, wherever one copy has it, in
-//! each of the spans that are chosen, or written over there. What no copy has is lost: it is said whose records were seen at all.
+//! A node applies records whole and in the order of their versions, and a copy has nothing that was not
+//! acknowledged. So the copy with a lock's highest version has all that the others have under it; and a
+//! record that wrote under several locks is, wherever one copy has it, in each of the spans that are chosen,
+//! or written over there. What no copy has is lost: it is said whose records were seen at all.
 //!
-//! The result is another region, with an id of its own: nodes, journals and servers of the old one are refused by it, and it by them.
+//! The result is another region, with an id of its own: nodes, journals and servers of the old one are
+//! refused by it, and it by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -27,7 +29,8 @@ pub struct RescueReport {
     pub was: RegionId,
     /// Each copy: who saved it, and of how many locks that were written it had the newest version.
     pub copies: Vec<(PathBuf, NodeId, usize)>,
-    /// Nodes that no copy is of, with the last of their records that is in one: what they committed afterwards is lost.
+    /// Nodes that no copy is of, with the last of their records that is in one: what they committed
+    /// afterwards is lost.
     pub absent: Vec<(NodeId, RecordNumber)>,
 }
 

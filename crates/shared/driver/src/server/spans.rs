@@ -3,7 +3,8 @@
 use netram_shared_machine::limit::REGION_LOCKS_MAX;
 use netram_shared_machine::{LockId, LockVersion};
 
-/// Spans begin and end at multiples of this: what a recorder of changes takes for one piece never belongs to two locks.
+/// Spans begin and end at multiples of this: what a recorder of changes takes for one piece never belongs to
+/// two locks.
 pub const SPAN_ALIGN: u64 = 8;
 
 /// The bytes that one lock covers.
@@ -198,7 +199,8 @@ impl Spans {
         &self.all[place]
     }
 
-    /// The bytes under these locks, ascending, touching spans as one. The first lock that there is not, instead.
+    /// The bytes under these locks, ascending, touching spans as one. The first lock that there is not,
+    /// instead.
     pub fn cover(&self, written: &[(LockId, LockVersion)]) -> Result<Vec<(u64, u64)>, LockId> {
         let mut cover = Vec::with_capacity(written.len());
         for (lock, _) in written {
@@ -225,7 +227,8 @@ fn number(text: &str) -> Result<u64, ()> {
     read.map_err(|_| ())
 }
 
-/// The first byte of ascending ranges (start, end) that lies outside ascending, separate stretches (start, end).
+/// The first byte of ascending ranges (start, end) that lies outside ascending, separate stretches (start,
+/// end).
 ///
 /// A record may have tens of thousands of ranges: one comparison or two each.
 pub fn first_outside(cover: &[(u64, u64)], ranges: impl Iterator<Item = (u64, u64)>) -> Option<u64> {

@@ -1,5 +1,5 @@
-//! A node's process that was stopped beyond its lease, and continued: under the tokens that it keeps it reads nothing before its
-//! server has answered, for the locks are others' by then.
+//! A node's process that was stopped beyond its lease, and continued: under the tokens that it keeps it reads
+//! nothing before its server has answered, for the locks are others' by then.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ const NAME: &str = "NETRAM_TEST_NAME";
 const LEASE: Duration = Duration::from_millis(800);
 const SLEEPERS: [&str; 3] = ["one", "two", "three"];
 
-/// Not a test of its own: a node that reads under a kept token, over and over. A read that begins when the file `written` is there,
-/// and does not see what was committed before, is an old one.
+/// Not a test of its own: a node that reads under a kept token, over and over. A read that begins when the
+/// file `written` is there, and does not see what was committed before, is an old one.
 #[test]
 #[ignore = "a process of the other test"]
 fn sleeper() {

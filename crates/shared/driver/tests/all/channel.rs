@@ -126,8 +126,8 @@ fn a_length_that_cannot_be_ends_the_session() {
     pass(&mut node, &mut arrival.channel, b"others go on");
 }
 
-/// A node of a region where more than some 16,000 nodes had been was cut off whenever it came back: what it said of them was longer than
-/// anything that a server took from somebody it did not know yet.
+/// A node of a region where more than some 16,000 nodes had been was cut off whenever it came back: what it
+/// said of them was longer than anything that a server took from somebody it did not know yet.
 #[test]
 fn a_node_may_come_back_where_as_many_nodes_have_been_as_there_may_be() {
     let house = TestAcceptor::open();

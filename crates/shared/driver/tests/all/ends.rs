@@ -126,7 +126,8 @@ fn what_cannot_be_read_keeps_its_locks_and_is_told() {
     assert_eq!(other.granted(0).1, LockVersion(0));
 }
 
-/// Its records were read, and the first needs a version that nobody has made: that is a verdict, and whoever looks after the region decides.
+/// Its records were read, and the first needs a version that nobody has made: that is a verdict, and whoever
+/// looks after the region decides.
 #[test]
 fn a_record_that_can_never_go_is_told_and_given_up_on_an_operators_word() {
     let mut place = ServedRegion::new(LONG);

@@ -1,4 +1,5 @@
-//! A node's process is killed on a machine that lives: its link says so, and its locks go on long before its lease is over.
+//! A node's process is killed on a machine that lives: its link says so, and its locks go on long before its
+//! lease is over.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

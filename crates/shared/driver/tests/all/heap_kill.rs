@@ -1,8 +1,8 @@
-//! Processes that allocate, link and free in the same heaps, and are killed in the midst: what was acknowledged is there, once, and
-//! every block has one owner.
+//! Processes that allocate, link and free in the same heaps, and are killed in the midst: what was
+//! acknowledged is there, once, and every block has one owner.
 //!
-//! A process is this test binary, started again with the name of one test; it tells on its standard output which numbers it has
-//! put into the lists.
+//! A process is this test binary, started again with the name of one test; it tells on its standard output
+//! which numbers it has put into the lists.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};

@@ -1,5 +1,5 @@
-//! The process that merges is killed at random points: region, versions and numbers are of one moment, and nothing that was
-//! kept is missing.
+//! The process that merges is killed at random points: region, versions and numbers are of one moment, and
+//! nothing that was kept is missing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use crate::common::TestRng;
 use crate::common::history::{RegionModel, go_on, open, plan};
 use netram_shared::server::{RegionPlan, RegionStore, RegionTableError, Spans, StoreOpenError};
 
-/// A child that has not become another program yet has copies of this process's files, and with them its locks: no test opens a region
-/// while another one starts a child.
+/// A child that has not become another program yet has copies of this process's files, and with them its
+/// locks: no test opens a region while another one starts a child.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const PLACE: &str = "NETRAM_TEST_REGION";
@@ -61,7 +61,8 @@ fn child(test: &str, root: &Path) -> std::process::Child {
         .unwrap()
 }
 
-/// Lets the merger go on until so many more records are kept, or there is no more time, and kills it. Returns the last that was kept.
+/// Lets the merger go on until so many more records are kept, or there is no more time, and kills it. Returns
+/// the last that was kept.
 fn run_and_kill(root: &Path, records: u64) -> u64 {
     let began = Instant::now();
     let mut merger = child("kill::merger", root);

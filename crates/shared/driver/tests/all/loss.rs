@@ -1,4 +1,5 @@
-//! A node dies, and its only lender is gone for good: its locks stay taken until whoever looks after the region gives up what may be lost.
+//! A node dies, and its only lender is gone for good: its locks stay taken until whoever looks after the
+//! region gives up what may be lost.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

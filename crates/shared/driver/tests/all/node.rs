@@ -343,7 +343,8 @@ fn a_write_elsewhere_is_waited_for_and_a_pinned_reader_does_not_count_it() {
     assert_eq!(other.wait_version(LockId(3), LockVersion(1), soon), Ok(true));
 }
 
-/// What was read under a kept token counts as current only while there is a lease: this was so of exclusive locks, and not of shared ones.
+/// What was read under a kept token counts as current only while there is a lease: this was so of exclusive
+/// locks, and not of shared ones.
 #[test]
 fn what_was_read_beyond_the_lease_is_not_said_to_be_current() {
     for hold in [LockMode::Shared, LockMode::Exclusive] {

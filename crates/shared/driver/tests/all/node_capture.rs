@@ -1,5 +1,5 @@
-//! Nodes whose stores are found, not declared: pages under several locks that several nodes have. Nothing diverges, and
-//! whoever stores without the lock is refused and named.
+//! Nodes whose stores are found, not declared: pages under several locks that several nodes have. Nothing
+//! diverges, and whoever stores without the lock is refused and named.
 
 use std::os::unix::fs::FileExt;
 use std::time::Duration;

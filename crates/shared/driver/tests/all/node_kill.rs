@@ -1,5 +1,5 @@
-//! Nodes and their server in processes of their own, killed and stopped by signals while they commit: others go on, nothing that was
-//! acknowledged is missing, nothing happens twice.
+//! Nodes and their server in processes of their own, killed and stopped by signals while they commit: others
+//! go on, nothing that was acknowledged is missing, nothing happens twice.
 //!
 //! Every commit adds one to a counter, so that the counters say how many there were.
 
@@ -20,7 +20,8 @@ use netram_shared::server::{RegionStore, merge_orphans};
 use netram_shared_machine::message::RecordOutcome;
 use netram_shared_machine::{LockId, LockMode, RecordNumber};
 
-/// A child that has not become another program yet has copies of this process's files, and with them its locks: one test at a time.
+/// A child that has not become another program yet has copies of this process's files, and with them its
+/// locks: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const LOCKS: u32 = 3;
@@ -189,7 +190,8 @@ fn nodes_that_join_while_others_write_lack_nothing() {
     assert_eq!(commits(place), acked);
 }
 
-/// Each writes many times what its log and its windows hold, under locks that go round: what is trimmed is in the region.
+/// Each writes many times what its log and its windows hold, under locks that go round: what is trimmed is in
+/// the region.
 #[test]
 fn logs_of_several_writers_that_wear_round_lose_nothing() {
     let _alone = alone();

@@ -58,8 +58,8 @@ fn commits_go_on_when_a_lender_is_lost_and_when_all_are() {
     one.leave().expect("it leaves");
 }
 
-/// A second commit whose record is in the node's journal and nowhere else when the server declares the node dead: nobody can know what
-/// becomes of it. The node is gone.
+/// A second commit whose record is in the node's journal and nowhere else when the server declares the node
+/// dead: nobody can know what becomes of it. The node is gone.
 fn cut_off(place: &TestPaths, one: Node) -> (NodeId, ServingRegion) {
     let id = one.id();
     let (serving, ended) = std::thread::scope(|scope| {
@@ -114,7 +114,8 @@ fn the_outcome_of_a_commit_that_is_unknown_is_what_the_memory_shows() {
     let (id, _serving) = cut_off(&place, one);
     let _lender = place.lender("a");
     let one = place.join("one");
-    // The server may read the journal's member, which lacks the record, or be offered the journal, which has it.
+    // The server may read the journal's member, which lacks the record, or be offered the journal, which has
+    // it.
     let fate = one.outcome(id, RecordNumber(2), PATIENCE).unwrap();
     let expected = match fate {
         RecordOutcome::Committed => 2,

@@ -17,8 +17,8 @@ use netram_shared::server::{NewNode, OfflineError, RegionStore, merge_orphans};
 use netram_shared_machine::{LockId, NodeId, Stamp};
 use netram_store::{JournalLayout, Store};
 
-/// A child that has not become another program yet has copies of this process's files, and with them its locks: no test opens a region
-/// while another one starts a child.
+/// A child that has not become another program yet has copies of this process's files, and with them its
+/// locks: no test opens a region while another one starts a child.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const PLACE: &str = "NETRAM_TEST_REGION";
@@ -206,7 +206,8 @@ fn directories_that_do_not_belong_are_refused() {
         matches!(refused, Err(OfflineError::Journal { .. })),
         "{refused:?}"
     );
-    // The directory that the node's is in, say: nothing of it would be merged, and that would look like success.
+    // The directory that the node's is in, say: nothing of it would be merged, and that would look like
+    // success.
     let empty = left.directory.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     let refused = merge_orphans(&mut store, &[left.dirs(), vec![empty]].concat(), false);

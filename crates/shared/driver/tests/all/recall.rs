@@ -1,4 +1,5 @@
-//! What a server that starts finds in its log of the records before: they are as their nodes had sent them, without a gap, the newest.
+//! What a server that starts finds in its log of the records before: they are as their nodes had sent them,
+//! without a gap, the newest.
 
 use crate::common::history::{RegionModel, TERM, go_on, plan};
 use netram_shared::server::{RecentRecord, RegionStore};

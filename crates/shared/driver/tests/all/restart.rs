@@ -1,4 +1,5 @@
-//! The server is stopped and started while nodes commit: none of them has to begin anew, whatever it had not been sent.
+//! The server is stopped and started while nodes commit: none of them has to begin anew, whatever it had not
+//! been sent.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -89,7 +90,8 @@ fn start(place: &Path) -> KilledChild {
     KilledChild(child.unwrap())
 }
 
-/// It does not read while others write more than its socket holds: the rest dies with the server, which had made it durable.
+/// It does not read while others write more than its socket holds: the rest dies with the server, which had
+/// made it durable.
 #[test]
 fn a_node_that_slept_through_the_last_server_is_sent_what_it_lacks_by_the_next() {
     const LOCKS: usize = 16;

@@ -1,4 +1,5 @@
-//! Nodes that are gone: lenders have the memory back that they had lent them, in the end, however a node has ended.
+//! Nodes that are gone: lenders have the memory back that they had lent them, in the end, however a node has
+//! ended.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +21,8 @@ fn lent(lender: &Lender) -> u64 {
     lender.report().memory.used
 }
 
-/// Commits until the node's lender has it before its server: then there is a window, and the server knows of it.
+/// Commits until the node's lender has it before its server: then there is a window, and the server knows of
+/// it.
 fn commit_to_lender(node: &Node) {
     until("its lender has a vote", || {
         add_as(node, 1, 1).expect("it commits").1.votes.rule
@@ -101,7 +103,8 @@ fn the_next_server_tells_the_members_of_a_node_that_they_may_forget_it() {
     next.leave().expect("it leaves");
 }
 
-/// Nobody told its lenders: they had been sealed by the process that offered the journal, which was to do it, and did not.
+/// Nobody told its lenders: they had been sealed by the process that offered the journal, which was to do it,
+/// and did not.
 #[test]
 fn what_a_fenced_node_had_is_given_back_where_its_journal_was_offered() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
@@ -118,7 +121,8 @@ fn what_a_fenced_node_had_is_given_back_where_its_journal_was_offered() {
         let mut journals = lender.report().journals.into_iter();
         journals.all(|journal| journal.used_bytes == 0)
     });
-    // Of a machine that was copied, and whose first one goes on: only a process that has the journal ends a node whose lease runs.
+    // Of a machine that was copied, and whose first one goes on: only a process that has the journal ends a
+    // node whose lease runs.
     copy(&place.directory.join("one"), &place.directory.join("two"));
     let other = place.join("two");
     until("the server has taken what was left", || {
@@ -175,7 +179,8 @@ fn a_lender_that_was_away_gives_back_what_it_has_when_it_comes_back() {
     until("the lender has its memory back", || lent(&lender) == 0);
 }
 
-/// Each joining makes a journal. A lender remembered every one that it had ever served, and refused the next when it could remember no more.
+/// Each joining makes a journal. A lender remembered every one that it had ever served, and refused the next
+/// when it could remember no more.
 #[test]
 fn nodes_come_and_go_any_number_of_times_though_lenders_remember_few_journals() {
     const JOURNALS: u32 = 3;

@@ -1,5 +1,5 @@
-//! The server's process is killed in the middle of everything: nodes resume with the next one, and everything that they had sent is
-//! there once, in order, on its disk too.
+//! The server's process is killed in the middle of everything: nodes resume with the next one, and everything
+//! that they had sent is there once, in order, on its disk too.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -148,8 +148,8 @@ impl LockWriter {
         known.map_or(RecordNumber(0), |(_, number)| *number)
     }
 
-    /// As a node does that finds its server gone: it sends again what is not merged, then claims. What it lacks it is sent, whatever the
-    /// server before had on its disk and had not sent.
+    /// As a node does that finds its server gone: it sends again what is not merged, then claims. What it
+    /// lacks it is sent, whatever the server before had on its disk and had not sent.
     fn resume(&mut self, root: &Path, reads_all: bool) {
         if reads_all {
             for (node, number) in self.script.drain() {

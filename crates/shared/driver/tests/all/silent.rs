@@ -1,7 +1,8 @@
-//! A link that carries nothing any more, though neither end is told: TCP would look whole for minutes. The node goes on over another
-//! link before its lease is over, or is told that it is fenced.
+//! A link that carries nothing any more, though neither end is told: TCP would look whole for minutes. The
+//! node goes on over another link before its lease is over, or is told that it is fenced.
 //!
-//! The test runs itself in a network namespace of its own, where packets of one connection are dropped by `nft`.
+//! The test runs itself in a network namespace of its own, where packets of one connection are dropped by
+//! `nft`.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

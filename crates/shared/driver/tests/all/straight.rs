@@ -46,8 +46,8 @@ fn meet(nodes: &[&Node], peers: usize) {
     });
 }
 
-/// Waits until a node's commits are safe at its members, not only at the server, and go straight. It has the lock's token after
-/// that; the lock's version, and the counter under it.
+/// Waits until a node's commits are safe at its members, not only at the server, and go straight. It has the
+/// lock's token after that; the lock's version, and the counter under it.
 fn until_members(node: &Node, lock: u32) -> (u64, u64) {
     let sent = || node.direct_counts().unicast + node.direct_counts().multicast;
     until("its records go straight", || {
@@ -193,7 +193,8 @@ fn an_update_is_visible_at_a_peer_while_the_server_stands_still() {
     }
 }
 
-/// Who waits for a record takes it from the link himself; one who sleeps, or nobody, leaves that to a thread of the node.
+/// Who waits for a record takes it from the link himself; one who sleeps, or nobody, leaves that to a thread
+/// of the node.
 #[test]
 fn records_come_straight_whoever_waits_for_them() {
     let (_directory, place) = place();
@@ -351,7 +352,8 @@ fn a_peer_that_does_not_read_delays_nobody() {
     assert!(other.direct_counts().applied > 0, "{:?}", other.direct_counts());
 }
 
-/// Its record is none of the region: one byte is under another lock. Nothing of it is applied, nor anything behind it.
+/// Its record is none of the region: one byte is under another lock. Nothing of it is applied, nor anything
+/// behind it.
 #[test]
 fn what_a_peer_sends_outside_its_locks_is_not_applied() {
     let (_directory, place) = place();
@@ -370,7 +372,8 @@ fn what_a_peer_sends_outside_its_locks_is_not_applied() {
     assert_eq!(add(&one, 1, 3).unwrap(), 3);
 }
 
-/// A record that looks good, and was never committed. Who has taken it ends when it would matter, and joins again with a good copy.
+/// A record that looks good, and was never committed. Who has taken it ends when it would matter, and joins
+/// again with a good copy.
 #[test]
 fn what_a_peer_never_commits_does_not_stay() {
     let (_directory, place) = place();
@@ -429,7 +432,8 @@ fn a_peer_that_dies_is_forgotten_and_one_that_joins_is_met() {
     });
 }
 
-/// A group of this test alone, over loopback; `None`: nothing can be multicast there, and the test has said so.
+/// A group of this test alone, over loopback; `None`: nothing can be multicast there, and the test has said
+/// so.
 fn group(last: u8) -> Option<MulticastGroup> {
     let open = || -> std::io::Result<MulticastGroup> {
         let address = Ipv4Addr::new(239, 78, std::process::id() as u8, last);

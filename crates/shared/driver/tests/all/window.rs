@@ -49,7 +49,8 @@ fn serve(place: &TestPaths) -> Result<ServingRegion, RegionServeError> {
     ServingRegion::start(&place.region(), config)
 }
 
-/// A commit that members had acknowledged would have been refused there, its node fenced, and the record left out of what its journal has.
+/// A commit that members had acknowledged would have been refused there, its node fenced, and the record left
+/// out of what its journal has.
 #[test]
 fn a_smaller_window_is_refused_while_nodes_may_have_longer_records() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");

@@ -5,39 +5,49 @@
 //! | [`LockService`] | the server's: for each lock its grant number, version, holders and queue |
 //! | [`TokenCache`] | a node's: tokens kept between transactions, local transactions that wait |
 //!
-//! A *token* is a node's right to a lock: shared, with other nodes that read, or exclusive. Transactions of a node *use* its tokens in
-//! the same two ways. Both machines are values; [`ToService`] and [`ToCache`] go over one ordered link, among the records.
+//! A *token* is a node's right to a lock: shared, with other nodes that read, or exclusive. Transactions of a
+//! node *use* its tokens in the same two ways. Both machines are values; [`ToService`] and [`ToCache`] go
+//! over one ordered link, among the records.
 //!
 //! # Why every acquire ends
 //!
 //! A transaction asks in one of three ways ([`LockOrder`]), and what it may wait for depends on that alone:
 //!
 //! - [`Up`](LockOrder::Up): the lock is above all that it has. It may wait for anybody.
-//! - [`Upgrade`](LockOrder::Upgrade): it reads under the lock, wants to write, and has none above it. It goes before all that wait for the
-//!   lock, and waits for the others that read. Only one may do so at a time: a second one dies.
-//! - [`Out`](LockOrder::Out) of order. It never waits for a transaction, neither one that uses the lock nor one that waits for it:
-//!   it dies at once. It waits for messages only: until a token that nobody uses comes from another node, or its nodes have said `Die`.
+//! - [`Upgrade`](LockOrder::Upgrade): it reads under the lock, wants to write, and has none above it. It goes
+//!   before all that wait for the lock, and waits for the others that read. Only one may do so at a time: a
+//!   second one dies.
+//! - [`Out`](LockOrder::Out) of order. It never waits for a transaction, neither one that uses the lock nor
+//!   one that waits for it: it dies at once. It waits for messages only: until a token that nobody uses comes
+//!   from another node, or its nodes have said `Die`.
 //!
-//! Whoever waits for a transaction, then, has asked `Up` or `Upgrade`, for some lock *l*. It waits for (1) those who use *l*, and (2) those
-//! before it in the queues for *l*, at its node and at the server. Those of (2) wait for *l* too, and stand nearer to its front. Those of
-//! (1) have *l*; if they wait, then for a lock above it (`Up`), or, one of them, at the very front, for *l* itself (`Upgrade`);
-//! and that one waits only for others of (1), none of which waits for *l*: it would be a second upgrade. So along any chain of waits
-//! the lock never goes down, and while it stays the same the place in its queue gets better: the chain ends at a transaction that
-//! waits for nobody. There is no cycle, and nobody is ever told to die that had begun to wait for a transaction, but for the second upgrade.
+//! Whoever waits for a transaction, then, has asked `Up` or `Upgrade`, for some lock *l*. It waits for (1)
+//! those who use *l*, and (2) those before it in the queues for *l*, at its node and at the server. Those of
+//! (2) wait for *l* too, and stand nearer to its front. Those of (1) have *l*; if they wait, then for a lock
+//! above it (`Up`), or, one of them, at the very front, for *l* itself (`Upgrade`); and that one waits only
+//! for others of (1), none of which waits for *l*: it would be a second upgrade. So along any chain of waits
+//! the lock never goes down, and while it stays the same the place in its queue gets better: the chain ends
+//! at a transaction that waits for nobody. There is no cycle, and nobody is ever told to die that had begun
+//! to wait for a transaction, but for the second upgrade.
 //!
-//! Ages of transactions (wait-die) would let one ask downwards and wait for younger ones. That is sound only if all waits obey it:
-//! an old one that has 2 and waits for 1, and a young one that has 1 and waits, in order, for 2, would wait for ever.
+//! Ages of transactions (wait-die) would let one ask downwards and wait for younger ones. That is sound only
+//! if all waits obey it: an old one that has 2 and waits for 1, and a young one that has 1 and waits, in
+//! order, for 2, would wait for ever.
 //!
-//! Not all can starve: of those that ask out of order and die, one that has the lowest lock in use dies of nobody. A single one can, on a lock
-//! that is never free when it comes; so it should begin again with the lock that it died of, or with [`TokenCache::acquire_all`].
+//! Not all can starve: of those that ask out of order and die, one that has the lowest lock in use dies of
+//! nobody. A single one can, on a lock that is never free when it comes; so it should begin again with the
+//! lock that it died of, or with [`TokenCache::acquire_all`].
 //!
 //! # What else must hold
 //!
-//! - A token is given back only behind the records made under it, also those that only *read* under it: a later version
-//!   of what they read must not be merged before them. [`TokenCache::on_sent`] says how far the node's tails have gone.
-//! - The service hands on only what it has merged: a token that is claimed or given back at a version not merged yet
-//!   holds its lock back until that version has come, or its node is gone and so are all that were absent.
-//! - Grant numbers rise over all locks and all starts of the server; a message with an older one than the token's is void.
+//! - A token is given back only behind the records made under it, also those that only *read* under it: a
+//!   later version of what they read must not be merged before them. [`TokenCache::on_sent`] says how far the
+//!   node's tails have gone.
+//! - The service hands on only what it has merged: a token that is claimed or given back at a version not
+//!   merged yet holds its lock back until that version has come, or its node is gone and so are all that were
+//!   absent.
+//! - Grant numbers rise over all locks and all starts of the server; a message with an older one than the
+//!   token's is void.
 
 mod cache;
 mod service;
@@ -53,7 +63,8 @@ use super::{GrantNumber, LockId, LockMode, LockVersion, NodeId};
 pub enum LockOrder {
     /// Above them all. It waits for anybody.
     Up,
-    /// It is the highest of them, held shared and wanted exclusive. It waits for the others that read, unless one of them waits for it.
+    /// It is the highest of them, held shared and wanted exclusive. It waits for the others that read, unless
+    /// one of them waits for it.
     Upgrade,
     /// Not above them all: it waits for no transaction, and dies instead.
     Out,

@@ -1,4 +1,5 @@
-//! Something for each lock, found in a few nanoseconds: the locks in order of their coming, and an index of open addressing.
+//! Something for each lock, found in a few nanoseconds: the locks in order of their coming, and an index of
+//! open addressing.
 //!
 //! Nothing is ever removed: a region has a bounded number of locks.
 

@@ -1,11 +1,12 @@
 //! What nodes, and their server, say to each other, as bytes.
 //!
-//! The first byte names the kind; numbers are varints ([`Cursor::varint`]); bytes of unknown length come behind theirs. A payload
-//! stands last and without a length: it ends where the message ends, so that it is never copied to be sent or read. Enums are
-//! generic over it: [`ToServer::decode`] lends it from the message, [`ToServer::map`] makes it what the driver keeps.
+//! The first byte names the kind; numbers are varints ([`Cursor::varint`]); bytes of unknown length come
+//! behind theirs. A payload stands last and without a length: it ends where the message ends, so that it is
+//! never copied to be sent or read. Enums are generic over it: [`ToServer::decode`] lends it from the
+//! message, [`ToServer::map`] makes it what the driver keeps.
 //!
-//! Messages are whole and in order; pieces of them, encryption and what is a peer's at all are the channel's affair. Everything in
-//! one is checked here, once, as far as it can be without knowing the region.
+//! Messages are whole and in order; pieces of them, encryption and what is a peer's at all are the channel's
+//! affair. Everything in one is checked here, once, as far as it can be without knowing the region.
 
 mod lock;
 mod to_node;
@@ -88,7 +89,8 @@ fn text(from: &mut ByteReader<'_>, most: usize, name: &'static str) -> Decoded<S
     text.map(String::from).map_err(|_| MessageError::Field(name))
 }
 
-/// How many of something follow: at most `most`, and no more than there are bytes, so that what it makes room for was sent.
+/// How many of something follow: at most `most`, and no more than there are bytes, so that what it makes room
+/// for was sent.
 fn counted(from: &mut ByteReader<'_>, most: usize, name: &'static str) -> Decoded<usize> {
     let count = usize::try_from(from.varint()?)
         .ok()

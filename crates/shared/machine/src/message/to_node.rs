@@ -22,8 +22,8 @@ pub struct RegionOpening {
     pub address: u64,
     /// What each lock covers: where it begins, how long it is. Ascending by lock.
     pub spans: Vec<(LockId, u64, u64)>,
-    /// Bytes of the longest record that the server surely has room for. A node commits none that is longer: it could be acknowledged, and
-    /// never be merged.
+    /// Bytes of the longest record that the server surely has room for. A node commits none that is longer:
+    /// it could be acknowledged, and never be merged.
     pub record_bytes_max: u64,
     /// Which lenders a node's journal should have, as settings are written.
     pub settings: Vec<u8>,
@@ -55,7 +55,8 @@ pub enum RecordOutcome {
     Aborted,
     /// Not known yet: ask again.
     Open,
-    /// The node is gone, and for so long that its records are not remembered. Nobody knows any more; do not ask again.
+    /// The node is gone, and for so long that its records are not remembered. Nobody knows any more; do not
+    /// ask again.
     Forgotten,
 }
 
@@ -75,7 +76,8 @@ pub enum JoinRefusal {
 pub enum ToNode<P> {
     /// Welcome.
     Joined(JoinReply),
-    /// Bytes of the region. What it has of records that are still to come does no harm: they come all, and in order.
+    /// Bytes of the region. What it has of records that are still to come does no harm: they come all, and in
+    /// order.
     Page {
         /// Where.
         offset: u64,
@@ -140,7 +142,8 @@ pub enum ToNode<P> {
     },
     /// The node is gone in peace.
     Left,
-    /// The node has fallen behind what is kept for it: it is to send what it has, to leave, and to join again.
+    /// The node has fallen behind what is kept for it: it is to send what it has, to leave, and to join
+    /// again.
     Rejoin,
     /// This is not the server of what was asked for.
     Refused(JoinRefusal),
@@ -428,7 +431,8 @@ impl RegionOpening {
         super::put_bytes(to, &self.settings);
     }
 
-    /// The spans lie in the region, and their locks ascend; that none lies over another is for whoever made the region.
+    /// The spans lie in the region, and their locks ascend; that none lies over another is for whoever made
+    /// the region.
     fn decode(from: &mut ByteReader<'_>) -> Decoded<RegionOpening> {
         let mut opening = RegionOpening {
             region: RegionId(from.u128()?),

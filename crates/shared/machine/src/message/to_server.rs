@@ -22,7 +22,8 @@ pub struct JoinRequest {
     pub name: String,
     /// The newest view of its journal.
     pub view: View,
-    /// The key that seals the journal's records, for whoever reads them when the node is gone; empty: they are not sealed.
+    /// The key that seals the journal's records, for whoever reads them when the node is gone; empty: they
+    /// are not sealed.
     pub key: Vec<u8>,
     /// Where its first record will stand.
     pub begins: ChainPoint,
@@ -52,16 +53,16 @@ pub enum ToServer<P> {
         region: RegionId,
         /// Who it is.
         node: NodeId,
-        /// How many links it has had so far, this one counted. What it said first over an earlier one may come after what it says over a later
-        /// one, and is void then.
+        /// How many links it has had so far, this one counted. What it said first over an earlier one may
+        /// come after what it says over a later one, and is void then.
         link: u64,
         /// It has had the whole region; if not, it needs it from the beginning.
         whole: bool,
         /// The last record of each node that it has applied.
         applied: Vec<(NodeId, RecordNumber)>,
     },
-    /// Ends a resuming: the tokens that it has. It stands behind the tails that were sent again, so that what is not claimed was given
-    /// back behind its records.
+    /// Ends a resuming: the tokens that it has. It stands behind the tails that were sent again, so that what
+    /// is not claimed was given back behind its records.
     Claims(Vec<TokenClaim>),
     /// A record of its journal.
     Record {
@@ -112,12 +113,14 @@ pub enum ToServer<P> {
     },
     /// It has sent everything, and gives all tokens back.
     Leave,
-    /// It takes records from its peers, and gives them its own: how they reach it. Said anew over each link, and when it changes.
+    /// It takes records from its peers, and gives them its own: how they reach it. Said anew over each link,
+    /// and when it changes.
     Endpoint(PeerEndpoint),
 }
 
 impl<P> ToServer<P> {
-    /// Whether somebody may wait for what the server makes of it. Nobody does for a record that is safe: whoever needs it waits for a lock.
+    /// Whether somebody may wait for what the server makes of it. Nobody does for a record that is safe:
+    /// whoever needs it waits for a lock.
     pub fn is_awaited(&self) -> bool {
         !matches!(
             self,

@@ -1,29 +1,34 @@
 //! Records straight from node to node.
 //!
-//! A *hint* is a record that its node sends to its peers when it is safe, beside its way through the server. It may come late,
-//! twice, out of order or never: the server's stream brings every record, and one that came before is known by its number.
+//! A *hint* is a record that its node sends to its peers when it is safe, beside its way through the server.
+//! It may come late, twice, out of order or never: the server's stream brings every record, and one that came
+//! before is known by its number.
 //!
 //! What a hint may do is be early, and nothing else. It is taken only if
 //!
 //! - the server has named its node as a peer, and not taken that back;
-//! - it is that node's next record, every lock that it wrote stands here one below, and every lock that it read has reached what was
-//!   read. So versions neither skip nor go back, and nothing lacks what it has read;
-//! - everything is here that its node had of others (`needs`). Otherwise a reader could see a write and lack another record that had
-//!   read what it overwrote: in the server's order that one comes first, as the lock was handed on behind it;
-//! - this node's lease runs, and none of the locks that it wrote has a token here. A fenced node that does not know of it might have a
-//!   transaction open under the same lock;
+//! - it is that node's next record, every lock that it wrote stands here one below, and every lock that it
+//!   read has reached what was read. So versions neither skip nor go back, and nothing lacks what it has
+//!   read;
+//! - everything is here that its node had of others (`needs`). Otherwise a reader could see a write and lack
+//!   another record that had read what it overwrote: in the server's order that one comes first, as the lock
+//!   was handed on behind it;
+//! - this node's lease runs, and none of the locks that it wrote has a token here. A fenced node that does
+//!   not know of it might have a transaction open under the same lock;
 //! - readers do not hold back so much that it would end them.
 //!
-//! **Which needs.** All that came in the stream since the node's record before, and what it took as a hint and has not seen in the
-//! stream. Older ones need not be said: whoever has the record before from the stream has what stands before it there, and whoever
-//! took it as a hint had its needs. A node that resumes is not sent again what it took as a hint and the server has by then: that counts
-//! as come in the stream. A restarted server may have another order: what a node has that is not in it, the server says when the node
+//! **Which needs.** All that came in the stream since the node's record before, and what it took as a hint
+//! and has not seen in the stream. Older ones need not be said: whoever has the record before from the stream
+//! has what stands before it there, and whoever took it as a hint had its needs. A node that resumes is not
+//! sent again what it took as a hint and the server has by then: that counts as come in the stream. A
+//! restarted server may have another order: what a node has that is not in it, the server says when the node
 //! resumes, and until it comes again all hints need it.
 //!
-//! **Whom it trusts.** The driver checks that a record's ranges lie under the locks that it wrote. That its node held those locks only
-//! the server knows. A node that hints what it never commits is broken or hostile, with the cluster's key in its hands; it cannot
-//! change what the server has. Who took such a record finds out, when the server says what that node's last record was, or
-//! grants a lock below what is here ([`NodeEnd::Diverged`](super::NodeEnd::Diverged)), and gets the region anew.
+//! **Whom it trusts.** The driver checks that a record's ranges lie under the locks that it wrote. That its
+//! node held those locks only the server knows. A node that hints what it never commits is broken or hostile,
+//! with the cluster's key in its hands; it cannot change what the server has. Who took such a record finds
+//! out, when the server says what that node's last record was, or grants a lock below what is here
+//! ([`NodeEnd::Diverged`](super::NodeEnd::Diverged)), and gets the region anew.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::BTreeSet;
@@ -70,8 +75,8 @@ impl DirectPeers {
         self.peers.clear();
     }
 
-    /// There is a new link: the server knows all but these, and names the peers anew. The other hints that were taken are in its order by
-    /// now, and it sends none of them again.
+    /// There is a new link: the server knows all but these, and names the peers anew. The other hints that
+    /// were taken are in its order by now, and it sends none of them again.
     pub(super) fn resume(&mut self, ahead: Vec<(NodeId, RecordNumber)>) {
         for (node, number) in core::mem::take(&mut self.ahead) {
             let streamed = self.streamed.entry(node).or_default();
@@ -163,8 +168,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.on_peer(node, None);
     }
 
-    /// A record that its node sent itself. Its ranges lie under the locks that it wrote. Whether it is applied: if not, it is forgotten,
-    /// for the server sends it.
+    /// A record that its node sent itself. Its ranges lie under the locks that it wrote. Whether it is
+    /// applied: if not, it is forgotten, for the server sends it.
     pub fn on_hint(&mut self, now: Time, hint: PeerHint<P>) -> bool {
         let known = self.received.get(&hint.node).copied().unwrap_or_default();
         if hint.number <= known {

@@ -227,7 +227,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
             .push_back(NodeAction::Send(ToServer::Ping { nonce, applied }));
     }
 
-    /// The lease runs from when the question was asked: the server heard it later. An eighth is for clocks that differ in speed.
+    /// The lease runs from when the question was asked: the server heard it later. An eighth is for clocks
+    /// that differ in speed.
     fn on_pong(&mut self, now: Time, nonce: u64, newest: Position) {
         self.newest = newest.max(self.position);
         let asked = self.pings.iter().find(|(other, _)| *other == nonce);
@@ -238,8 +239,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.tokens.on_renewed(now, asked + Nanos(lease.0 - lease.0 / 8));
     }
 
-    /// The node is to leave: nothing new begins, open transactions fail, but for those whose records are on their way to the members:
-    /// they end as they would have.
+    /// The node is to leave: nothing new begins, open transactions fail, but for those whose records are on
+    /// their way to the members: they end as they would have.
     pub fn leave(&mut self) {
         if !matches!(self.state, NodePhase::Whole | NodePhase::Joining) {
             return;

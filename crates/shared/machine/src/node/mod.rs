@@ -1,8 +1,9 @@
-//! A node of a shared region, as a value: it has the region in its memory, keeps tokens, and says what its journal has.
+//! A node of a shared region, as a value: it has the region in its memory, keeps tokens, and says what its
+//! journal has.
 //!
-//! `on_*`, [`RegionNode::handle`] and the calls of transactions and readers tell it what happened; [`RegionNode::poll`] says what is to be done,
-//! in order, until it says nothing more. Deeds are carried out before anything else is told: who is told that a transaction has
-//! its lock may look at the memory at once.
+//! `on_*`, [`RegionNode::handle`] and the calls of transactions and readers tell it what happened;
+//! [`RegionNode::poll`] says what is to be done, in order, until it says nothing more. Deeds are carried out
+//! before anything else is told: who is told that a transaction has its lock may look at the memory at once.
 //!
 //! | file | decides |
 //! |---|---|
@@ -12,8 +13,8 @@
 //! | `straight.rs` | records straight from node to node |
 //! | `silence.rs` | when a link is given up that nobody has closed |
 //!
-//! The node's journal is the driver's: it appends, and says what the members have acknowledged. So are the sockets: it says when
-//! there is a link, and when it is gone.
+//! The node's journal is the driver's: it appends, and says what the members have acknowledged. So are the
+//! sockets: it says when there is a link, and when it is gone.
 
 mod direct;
 mod linking;
@@ -101,7 +102,8 @@ impl fmt::Display for NodeEnd {
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeAction<P> {
-    /// Send this over the present link, behind all before. What is not sent when the link is gone is to be forgotten.
+    /// Send this over the present link, behind all before. What is not sent when the link is gone is to be
+    /// forgotten.
     Send(ToServer<P>),
     /// Begin with this region, all zeros. It may come again before the region is whole.
     Open(JoinReply),
@@ -134,7 +136,8 @@ pub enum NodeAction<P> {
     },
     /// Tell a transaction how its waiting ended.
     WaitEnded(WaitOutcome),
-    /// Pinned readers have held back too much, and see what is new from now on: tell them that what they had is past.
+    /// Pinned readers have held back too much, and see what is new from now on: tell them that what they had
+    /// is past.
     Expired,
     /// What became of a record.
     Outcome {
@@ -331,12 +334,14 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.settle();
     }
 
-    /// Asks what became of a record. Answered by [`NodeAction::RecordOutcome`], unless the link breaks; to be asked again while that says `Open`.
+    /// Asks what became of a record. Answered by [`NodeAction::RecordOutcome`], unless the link breaks; to be
+    /// asked again while that says `Open`.
     pub fn ask_outcome(&mut self, node: NodeId, number: RecordNumber) {
         self.send(ToServer::Outcome { node, number });
     }
 
-    /// Offers the journal of an earlier node id, which has been read to its end. Answered by [`NodeAction::OrphanWanted`], unless the link breaks.
+    /// Offers the journal of an earlier node id, which has been read to its end. Answered by
+    /// [`NodeAction::OrphanWanted`], unless the link breaks.
     pub fn offer_orphan(&mut self, old: OrphanJournalId, last: RecordNumber) {
         self.send(ToServer::OfferOrphan { old, last });
     }

@@ -4,8 +4,9 @@
 //!  appended ---> acked (the members' rule, or kept) ---> sent ---> kept
 //! ```
 //!
-//! A tail goes when its record is safe, in the order of the numbers. While the journal has too few members a record becomes safe by being
-//! kept: then it goes at once, marked so, and the server shows it to nobody before it has it on its disk.
+//! A tail goes when its record is safe, in the order of the numbers. While the journal has too few members a
+//! record becomes safe by being kept: then it goes at once, marked so, and the server shows it to nobody
+//! before it has it on its disk.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -67,7 +68,8 @@ impl<P> OwnRecords<P> {
         RecordNumber(self.durable.0 + self.records.len() as u64)
     }
 
-    /// Where those are that come after one, up to another, and are not kept. By their numbers: hundreds may wait for the server's disk.
+    /// Where those are that come after one, up to another, and are not kept. By their numbers: hundreds may
+    /// wait for the server's disk.
     fn indexes(&self, after: RecordNumber, until: RecordNumber) -> Range<usize> {
         let place = |number: RecordNumber| number.0.saturating_sub(self.durable.0) as usize;
         let end = place(until).min(self.records.len());
@@ -76,12 +78,14 @@ impl<P> OwnRecords<P> {
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
-    /// A transaction has written under a lock, or will have when its record is appended: see [`crate::lock::TokenCache::on_written`].
+    /// A transaction has written under a lock, or will have when its record is appended: see
+    /// [`crate::lock::TokenCache::on_written`].
     pub fn on_written(&mut self, txn: TxnId, lock: LockId) -> Option<LockVersion> {
         self.tokens.on_written(txn, lock)
     }
 
-    /// The stamp of a transaction's record, as it has its locks now. What it has written under, and what it has only read.
+    /// The stamp of a transaction's record, as it has its locks now. What it has written under, and what it
+    /// has only read.
     pub fn stamp(&self, txn: TxnId) -> Stamp {
         let mut stamp = Stamp::default();
         self.stamp_into(txn, &mut stamp);
@@ -101,7 +105,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         stamp.read.sort_unstable();
     }
 
-    /// The journal has a record more, which begins with a stamp and ends there. In the journal's order. The record's number.
+    /// The journal has a record more, which begins with a stamp and ends there. In the journal's order. The
+    /// record's number.
     pub fn on_appended(&mut self, now: Time, end: ChainPoint, payload: P) -> RecordNumber {
         let number = self.own.last().next();
         let needs = self.direct_peers.needs();
@@ -118,7 +123,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         number
     }
 
-    /// The journal's records up to this one are safe. Success may be returned for them when what [`RegionNode::poll`] says is done.
+    /// The journal's records up to this one are safe. Success may be returned for them when what
+    /// [`RegionNode::poll`] says is done.
     pub fn on_acked(&mut self, now: Time, number: RecordNumber) {
         assert!(
             number <= self.own.last(),
@@ -146,7 +152,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.received.insert(id, taken.max(self.own.acked));
     }
 
-    /// Gives peers what is safe and they have not been given. What the server's word has made safe is on its way to them already.
+    /// Gives peers what is safe and they have not been given. What the server's word has made safe is on its
+    /// way to them already.
     fn send_direct(&mut self) {
         let (before, acked) = (self.own.offered_until, self.own.acked);
         self.own.offered_until = acked;
@@ -173,7 +180,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// A transaction is over: with a record, which is acknowledged, or without. Its locks are free here at once.
+    /// A transaction is over: with a record, which is acknowledged, or without. Its locks are free here at
+    /// once.
     pub fn end(&mut self, now: Time, txn: TxnId, number: Option<RecordNumber>) {
         assert!(
             number.is_none_or(|number| number <= self.own.acked),
@@ -208,8 +216,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// Whether somebody may wait for the server to have this. Nobody does for a record that is safe, and that peers were given, if there
-    /// are any: it may go along with what comes next, within a moment.
+    /// Whether somebody may wait for the server to have this. Nobody does for a record that is safe, and that
+    /// peers were given, if there are any: it may go along with what comes next, within a moment.
     pub fn is_urgent(&self, message: &ToServer<P>) -> bool {
         let ToServer::Record {
             number, acked: true, ..

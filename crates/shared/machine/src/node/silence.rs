@@ -1,8 +1,9 @@
-//! Silence of the server. A link may carry nothing any more and look whole for a quarter of an hour: TCP gives up no earlier.
-//! So the node counts for how long the server has owed an answer and nothing has come, and then goes on over another link.
+//! Silence of the server. A link may carry nothing any more and look whole for a quarter of an hour: TCP
+//! gives up no earlier. So the node counts for how long the server has owed an answer and nothing has come,
+//! and then goes on over another link.
 //!
-//! Half a lease is enough: questions go every quarter, so that the node is back before its server gives it up. A node that stood
-//! still counts little of that time: the answers may be waiting in its sockets.
+//! Half a lease is enough: questions go every quarter, so that the node is back before its server gives it
+//! up. A node that stood still counts little of that time: the answers may be waiting in its sockets.
 
 use super::{RegionNode, Wire};
 use netram_proto::planted::{FaultSwitch, PlantedFault};
@@ -49,13 +50,14 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.silence.planted = planted;
     }
 
-    /// Something has come over the present link, but no whole message yet; or the driver takes nothing of it for now.
+    /// Something has come over the present link, but no whole message yet; or the driver takes nothing of it
+    /// for now.
     pub fn on_partial_message(&mut self) {
         self.silence.end();
     }
 
-    /// The present link is of no use any more, though nobody has said so: the driver gives it up, and makes another one. To be
-    /// asked when everything has been taken that came.
+    /// The present link is of no use any more, though nobody has said so: the driver gives it up, and makes
+    /// another one. To be asked when everything has been taken that came.
     pub fn is_link_silent(&self) -> bool {
         let lease = self.identity.map(|identity| identity.lease);
         self.wire != Wire::Down && lease.is_some_and(|lease| self.silence.is_too_long(lease))

@@ -206,8 +206,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// A message of the lock service. A grant stands behind the records that it needs; what of them waits for readers is applied
-    /// before anybody has the lock.
+    /// A message of the lock service. A grant stands behind the records that it needs; what of them waits for
+    /// readers is applied before anybody has the lock.
     pub(super) fn on_lock(&mut self, now: Time, message: ToCache) -> Result<(), ServerViolation> {
         if self.state != NodePhase::Whole {
             return Ok(());
@@ -216,7 +216,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
             if self.version(lock) < version {
                 return Err(ServerViolation::Grant(lock));
             }
-            // A hint is taken while the lease runs, so that no other node had the lock meanwhile: somebody made that version without it.
+            // A hint is taken while the lease runs, so that no other node had the lock meanwhile: somebody
+            // made that version without it.
             if self.version(lock) > version {
                 self.over(NodeEnd::Diverged);
                 return Ok(());
@@ -227,7 +228,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
             .map_err(|unasked| ServerViolation::Grant(unasked.0))
     }
 
-    /// A reader begins: the memory stays as it is until [`RegionNode::accept`], or until its transactions acquire a lock.
+    /// A reader begins: the memory stays as it is until [`RegionNode::accept`], or until its transactions
+    /// acquire a lock.
     pub fn begin_read(&mut self) {
         self.foreign.readers += 1;
     }
@@ -259,7 +261,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.foreign.applied = self.position;
     }
 
-    /// Whether the region's memory has this version of a lock, or is about to: nothing of it waits for a reader.
+    /// Whether the region's memory has this version of a lock, or is about to: nothing of it waits for a
+    /// reader.
     pub fn shows(&self, lock: LockId, version: LockVersion) -> bool {
         let makes = |held: &WaitingRecord<P>| {
             let stamp = Stamp::of(held.payload.as_ref());

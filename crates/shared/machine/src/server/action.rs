@@ -67,7 +67,8 @@ pub enum DurableFact {
         /// Whose.
         node: NodeId,
     },
-    /// Everything of a node is here; its journal is not needed, and is remembered only until its lenders are [told](Fact::Forgotten).
+    /// Everything of a node is here; its journal is not needed, and is remembered only until its lenders are
+    /// [told](Fact::Forgotten).
     Gone {
         /// Whose.
         node: NodeId,
@@ -102,7 +103,8 @@ pub enum FenceReason {
     Locks(LockMisuse),
     /// It said something out of place.
     OutOfPlace(&'static str),
-    /// A record that needs what nobody can bring any more, and was given up by whoever looks after the region.
+    /// A record that needs what nobody can bring any more, and was given up by whoever looks after the
+    /// region.
     GivenUp(MissingVersion),
     /// The driver says so: see [`RegionServer::report_violation`](super::RegionServer::report_violation).
     Reported(&'static str),
@@ -134,16 +136,17 @@ impl fmt::Display for FenceReason {
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAction<P> {
-    /// Make this durable, in the order of the tickets, and not before the records that were to be applied before it; then
-    /// [`RegionServer::on_stored`](super::RegionServer::on_stored).
+    /// Make this durable, in the order of the tickets, and not before the records that were to be applied
+    /// before it; then [`RegionServer::on_stored`](super::RegionServer::on_stored).
     Store {
         /// Which.
         ticket: u64,
         /// What.
         fact: DurableFact,
     },
-    /// Bring a record into the region, and log it together with its position, its node's number and the versions that it makes. When
-    /// that is durable, [`RegionServer::on_durable`](super::RegionServer::on_durable); many at once will do.
+    /// Bring a record into the region, and log it together with its position, its node's number and the
+    /// versions that it makes. When that is durable,
+    /// [`RegionServer::on_durable`](super::RegionServer::on_durable); many at once will do.
     Apply {
         /// Its place in the order.
         position: Position,
@@ -156,14 +159,17 @@ pub enum ServerAction<P> {
         /// Stamp and ranges.
         payload: P,
     },
-    /// Seal the node's journal and read it to its proven end; then [`RegionServer::on_recovered`](super::RegionServer::on_recovered), or [`RegionServer::on_stuck`](super::RegionServer::on_stuck).
+    /// Seal the node's journal and read it to its proven end; then
+    /// [`RegionServer::on_recovered`](super::RegionServer::on_recovered), or
+    /// [`RegionServer::on_stuck`](super::RegionServer::on_stuck).
     Recover {
         /// Whose.
         node: NodeId,
         /// The journal, with where to read on.
         journal: NodeJournal,
     },
-    /// The node's lenders are to give its windows back: tell them, then [`RegionServer::on_told`](super::RegionServer::on_told). It is said again until all know.
+    /// The node's lenders are to give its windows back: tell them, then
+    /// [`RegionServer::on_told`](super::RegionServer::on_told). It is said again until all know.
     Forget {
         /// Whose.
         node: NodeId,
@@ -177,7 +183,8 @@ pub enum ServerAction<P> {
         /// Why.
         why: FenceReason,
     },
-    /// A dead node's journal has a record that cannot be. It and what is behind it is left out: tell whoever looks after this.
+    /// A dead node's journal has a record that cannot be. It and what is behind it is left out: tell whoever
+    /// looks after this.
     Refused {
         /// Whose.
         node: NodeId,

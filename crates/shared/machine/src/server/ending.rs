@@ -9,9 +9,10 @@
 //!                            +--fence--> Fencing
 //! ```
 //!
-//! A dead node's locks go on when its journal has been read to its proven end, and both what was read and that it was the end are durable
-//! here. Not before: a record that only some of the members had was not acknowledged. It could be read once, and be lost when it is
-//! read again by the next start of the server; or be found only then, when others have written what it wrote.
+//! A dead node's locks go on when its journal has been read to its proven end, and both what was read and
+//! that it was the end are durable here. Not before: a record that only some of the members had was not
+//! acknowledged. It could be read once, and be lost when it is read again by the next start of the server; or
+//! be found only then, when others have written what it wrote.
 
 use alloc::vec::Vec;
 
@@ -37,8 +38,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
             self.ring.newest()
         };
         let pong = ToNode::Pong { nonce, newest };
-        // Of answers that wait one behind the other only the last says something. So a node that takes nothing for a while, as it has
-        // no room, goes on being heard.
+        // Of answers that wait one behind the other only the last says something. So a node that takes
+        // nothing for a while, as it has no room, goes on being heard.
         match self
             .wires
             .get_mut(&session)
@@ -50,8 +51,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
     }
 
     pub(super) fn check_leases(&mut self, now: Time) {
-        // A server that slept has not heard anybody: that is not the nodes' fault. A longer lease is safe here; it is the node that
-        // must not count it longer than it is.
+        // A server that slept has not heard anybody: that is not the nodes' fault. A longer lease is safe
+        // here; it is the node that must not count it longer than it is.
         let slept = now.since(self.ticked);
         self.ticked = now;
         let (lease, grace) = (self.config.lease, self.grace());
@@ -141,8 +142,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// That it is fenced is durable: only now may its journal be sealed, so that no later start of the server takes it for a living
-    /// node whose commits are refused for no reason.
+    /// That it is fenced is durable: only now may its journal be sealed, so that no later start of the server
+    /// takes it for a living node whose commits are refused for no reason.
     pub(super) fn on_fenced(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.state = NodeState::Reading;
@@ -162,7 +163,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// A fenced node's journal was read to its proven end, and these are its records after `journal.kept`, in order.
+    /// A fenced node's journal was read to its proven end, and these are its records after `journal.kept`, in
+    /// order.
     pub fn on_recovered(&mut self, node: NodeId, records: Vec<(RecordNumber, P)>) {
         let waits = |standing| matches!(standing, NodeState::Reading | NodeState::Stuck);
         if !self.peers.get(&node).is_some_and(|peer| waits(peer.state)) {
@@ -205,8 +207,9 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         .map_err(FenceReason::Alien)
     }
 
-    /// Records of dead nodes that were read and can never go: what they need can no node bring any more. Something was lost, or somebody
-    /// made a version that was not his; which of them is right nobody can say here. They hold their locks until [`RegionServer::give_up`].
+    /// Records of dead nodes that were read and can never go: what they need can no node bring any more.
+    /// Something was lost, or somebody made a version that was not his; which of them is right nobody can say
+    /// here. They hold their locks until [`RegionServer::give_up`].
     ///
     /// While any node may still bring something there is no such verdict.
     pub fn unmergeable(&self) -> Vec<MissingVersion> {
@@ -239,8 +242,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         true
     }
 
-    /// A fenced node's journal cannot be read to a proven end now. It stays as it is until [`RegionServer::on_recovered`], or its process
-    /// offers it.
+    /// A fenced node's journal cannot be read to a proven end now. It stays as it is until
+    /// [`RegionServer::on_recovered`], or its process offers it.
     pub fn on_stuck(&mut self, node: NodeId) {
         if let Some(peer) = self
             .peers
@@ -288,7 +291,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         let (journal, session) = (peer.journal.take(), peer.session.take());
         let offer = peer.offer.take();
         if let Some(session) = session {
-            // Behind this nothing is said any more, and who does not know that all of its records are kept does not let its lenders go.
+            // Behind this nothing is said any more, and who does not know that all of its records are kept
+            // does not let its lenders go.
             kept.into_iter()
                 .for_each(|kept| self.queue_message(session, kept));
             self.close_with(session, ToNode::Left);
@@ -358,7 +362,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Somebody has the journal of an earlier node id, and has read all of it: so that node's process is no more.
+    /// Somebody has the journal of an earlier node id, and has read all of it: so that node's process is no
+    /// more.
     pub(super) fn on_offer(&mut self, session: SessionId, old: OrphanJournalId, last: RecordNumber) {
         let OrphanJournalId { node, journal } = old;
         let known = self.peers.get_mut(&node).filter(|peer| {

@@ -15,7 +15,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.group = group.into();
     }
 
-    /// A node is reached so. Over each link it is told first of the group, then of all others that are reached.
+    /// A node is reached so. Over each link it is told first of the group, then of all others that are
+    /// reached.
     pub(super) fn on_reach(&mut self, node: NodeId, reach: PeerEndpoint) {
         let others = self.peers.iter();
         let reached = others.filter(|(other, peer)| **other != node && peer.reach.is_some());

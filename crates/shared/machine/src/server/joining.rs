@@ -43,8 +43,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Whether a node introduces itself over a link that it has given up since: its machine went on sending what was in it. To believe that
-    /// would take from the node what it was given over the later link.
+    /// Whether a node introduces itself over a link that it has given up since: its machine went on sending
+    /// what was in it. To believe that would take from the node what it was given over the later link.
     fn is_late(&mut self, node: NodeId, link: u64) -> bool {
         let Some(peer) = self.peers.get_mut(&node) else {
             return false;
@@ -98,7 +98,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        // Nothing has been written into it since it was told here: it is the same node, or one that may take its place.
+        // Nothing has been written into it since it was told here: it is the same node, or one that may take
+        // its place.
         let fresh = self.merge.last(node) == RecordNumber(0);
         let begins = peer.journal.as_ref().map(|journal| journal.end);
         let same = fresh && begins == Some(join.begins);
@@ -216,7 +217,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Whether somebody has records that nobody will ever bring: their node is gone, and an operator accepted a loss.
+    /// Whether somebody has records that nobody will ever bring: their node is gone, and an operator accepted
+    /// a loss.
     pub(super) fn has_lost(&self, applied: &BTreeMap<NodeId, RecordNumber>) -> bool {
         applied.iter().any(|(node, number)| {
             let peer = self.peers.get(node);

@@ -1,8 +1,10 @@
-//! The server of a shared region, as a value: it orders the nodes' records, hands locks on, and decides who is still a node.
+//! The server of a shared region, as a value: it orders the nodes' records, hands locks on, and decides who
+//! is still a node.
 //!
-//! `on_*` and [`RegionServer::handle`] tell it what happened; [`RegionServer::poll`] says what is to be done, until it says nothing more; then
-//! [`RegionServer::poll_send`] says what each link is to be sent, as far as that takes it. Deeds are carried out in their order; what is
-//! to be durable may be so later, and is answered then.
+//! `on_*` and [`RegionServer::handle`] tell it what happened; [`RegionServer::poll`] says what is to be done,
+//! until it says nothing more; then [`RegionServer::poll_send`] says what each link is to be sent, as far as
+//! that takes it. Deeds are carried out in their order; what is to be durable may be so later, and is
+//! answered then.
 //!
 //! | file | decides |
 //! |---|---|
@@ -14,13 +16,15 @@
 //! | `burial.rs` | that the lenders of those who are gone give their windows back |
 //! | `stream.rs` | what goes over a link next |
 //!
-//! **What the driver checks.** That a record's ranges lie in the spans of the locks that its stamp has written under: before it
-//! hands a `ReceivedRecord` or a recovered record in. Where they do not, it calls [`RegionServer::report_violation`].
+//! **What the driver checks.** That a record's ranges lie in the spans of the locks that its stamp has
+//! written under: before it hands a `ReceivedRecord` or a recovered record in. Where they do not, it calls
+//! [`RegionServer::report_violation`].
 //!
-//! **What bounds memory.** Records are kept in a ring. Answers to questions wait for their link: a driver reads nothing more from a
-//! link while [`RegionServer::poll_send`] has not said all that there is for it but records and pages. What waits of one node is bounded in bytes: records
-//! that wait for others', and those of a journal that is offered ([`WAITING_BYTES_MAX`]: whoever sends more is fenced), and what it is to be told of locks and
-//! nodes ([`OUTBOX_BYTES_MAX`]: whoever does not take it begins anew).
+//! **What bounds memory.** Records are kept in a ring. Answers to questions wait for their link: a driver
+//! reads nothing more from a link while [`RegionServer::poll_send`] has not said all that there is for it but
+//! records and pages. What waits of one node is bounded in bytes: records that wait for others', and those of
+//! a journal that is offered ([`WAITING_BYTES_MAX`]: whoever sends more is fenced), and what it is to be told
+//! of locks and nodes ([`OUTBOX_BYTES_MAX`]: whoever does not take it begins anew).
 //!
 //! [`WAITING_BYTES_MAX`]: crate::limit::WAITING_BYTES_MAX
 //! [`OUTBOX_BYTES_MAX`]: crate::limit::OUTBOX_BYTES_MAX
@@ -61,8 +65,9 @@ pub struct SessionId(pub u64);
 pub enum LinkEnd {
     /// It broke, or was closed here: its node may live, and goes on over another.
     Broken,
-    /// The node's machine has closed it, as it does for a process that has ended. A node that lives keeps a link that is of no use to it
-    /// until it goes on over another, so that this says nothing wrong of it; what lies between may.
+    /// The node's machine has closed it, as it does for a process that has ended. A node that lives keeps a
+    /// link that is of no use to it until it goes on over another, so that this says nothing wrong of it;
+    /// what lies between may.
     HungUp,
 }
 
@@ -75,7 +80,8 @@ pub struct ServerConfig {
     pub recent_bytes_max: usize,
     /// Bytes of the region that one message carries to a joining node.
     pub page_bytes: u64,
-    /// After so long the lenders of a node that is gone are told again, if some of them could not be. It doubles, a few times.
+    /// After so long the lenders of a node that is gone are told again, if some of them could not be. It
+    /// doubles, a few times.
     pub forget_retry: Nanos,
     /// What a joining node is told of the region.
     pub opening: RegionOpening,
@@ -123,8 +129,9 @@ pub struct RegionServer<P> {
     locks: LockService,
     ring: RecordRing<P>,
     durable: Position,
-    /// Records that are not durable, and might be lost, from the first to the last: of the dead, for not all members may have had
-    /// them, and of a journal with too few members. Until they are durable nobody sees them, or anything behind them.
+    /// Records that are not durable, and might be lost, from the first to the last: of the dead, for not all
+    /// members may have had them, and of a journal with too few members. Until they are durable nobody sees
+    /// them, or anything behind them.
     unproven: Option<(Position, Position)>,
     actions: VecDeque<ServerAction<P>>,
     stores: VecDeque<(u64, StoreTicket)>,
@@ -194,8 +201,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         server
     }
 
-    /// Remembers the newest records up to the table's position, in their order: of those that are here no node need begin anew. To be called
-    /// before anything has happened.
+    /// Remembers the newest records up to the table's position, in their order: of those that are here no
+    /// node need begin anew. To be called before anything has happened.
     pub fn remember(&mut self, recent: Vec<(NodeId, RecordNumber, P)>) {
         let newest = self.ring.newest();
         let before = newest.0.checked_sub(recent.len() as u64).map(Position);
@@ -318,7 +325,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.settle();
     }
 
-    /// A node, says the driver, has done what no node does: its records lie outside of its locks' spans, its bytes are no messages.
+    /// A node, says the driver, has done what no node does: its records lie outside of its locks' spans, its
+    /// bytes are no messages.
     pub fn report_violation(&mut self, node: NodeId, what: &'static str) {
         self.fence(node, FenceReason::Reported(what));
         self.settle();
@@ -349,7 +357,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.peers.get(&node).map(|peer| peer.state)
     }
 
-    /// How many messages wait for a link that answer questions, or end it: what [`RegionServer::poll_send`] says first.
+    /// How many messages wait for a link that answer questions, or end it: what [`RegionServer::poll_send`]
+    /// says first.
     pub fn urgent(&self, session: SessionId) -> usize {
         self.wires.get(&session).map_or(0, |wire| wire.urgent.len())
     }
@@ -386,7 +395,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
             self.ceiling_requested = true;
             self.store(DurableFact::Ceiling(grant), StoreTicket::Ceiling(grant));
         }
-        // A grant goes behind all records that there are: whoever gets it has all that was committed under it.
+        // A grant goes behind all records that there are: whoever gets it has all that was committed under
+        // it.
         while let Some((node, message)) = self.locks.poll() {
             self.put(node, ToNode::Lock(message));
         }

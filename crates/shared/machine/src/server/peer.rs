@@ -120,7 +120,8 @@ impl<P> Default for OfferedRecords<P> {
 pub(super) struct ServerPeer<P> {
     pub(super) state: NodeState,
     pub(super) session: Option<SessionId>,
-    /// The newest of its links over which it has introduced itself, as it counts them; none since the server has started: 0.
+    /// The newest of its links over which it has introduced itself, as it counts them; none since the server
+    /// has started: 0.
     pub(super) link: u64,
     /// When it was last heard.
     pub(super) heard_at: Time,

@@ -62,8 +62,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// A lock under which a node may not have made a record. Its tokens come back behind its records, so that it still has them here;
-    /// unless the server has started since, and does not know them yet.
+    /// A lock under which a node may not have made a record. Its tokens come back behind its records, so that
+    /// it still has them here; unless the server has started since, and does not know them yet.
     fn unlocked(&self, node: NodeId, stamp: &Stamp) -> Option<LockId> {
         let known = !self.locks.may_hold_anything(node);
         let written = stamp.written.iter().map(|(lock, _)| (*lock, LockMode::Exclusive));
@@ -177,9 +177,9 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.store(DurableFact::Viewed { node, view }, StoreTicket::Viewed(node));
     }
 
-    /// Committed is what is durable here: what was only merged may still be lost with the members that had it. Aborted is what was not in
-    /// the journal of a node that is gone, and that is durable too. Only those who are gone are forgotten. An id that nobody has had yet
-    /// may still be somebody's.
+    /// Committed is what is durable here: what was only merged may still be lost with the members that had
+    /// it. Aborted is what was not in the journal of a node that is gone, and that is durable too. Only those
+    /// who are gone are forgotten. An id that nobody has had yet may still be somebody's.
     pub(super) fn on_outcome(&mut self, session: SessionId, node: NodeId, number: RecordNumber) {
         let merged = self.merge.merged(node);
         let fate = match self.peers.get(&node) {

@@ -1,9 +1,10 @@
 //! Nodes that are gone, and the lenders that still have windows of their journals.
 //!
-//! Everything of a node that is gone is durable here, so its windows are memory that lenders waste. They are told that they may give them back
-//! ([`NodeAction::Forget`]) until all of them know, however long one is away and however often the server starts meanwhile: that they are to be told is
-//! durable with the word that the node is gone, until [`Fact::Forgotten`]. It does not matter how the journal was read, or by whom: nobody can have begun
-//! it anew, for no journal is a node's twice.
+//! Everything of a node that is gone is durable here, so its windows are memory that lenders waste. They are
+//! told that they may give them back ([`NodeAction::Forget`]) until all of them know, however long one is
+//! away and however often the server starts meanwhile: that they are to be told is durable with the word that
+//! the node is gone, until [`Fact::Forgotten`]. It does not matter how the journal was read, or by whom:
+//! nobody can have begun it anew, for no journal is a node's twice.
 //!
 //! | the node | its lenders are told |
 //! |---|---|
@@ -11,7 +12,8 @@
 //! | has left | after a moment: it tells them itself, unless its process ends first |
 //! | was gone when the server started, or somebody could not be reached | later, one such node at a time |
 //!
-//! What is owed to nodes that are gone takes places of those that may come: whoever has no more of them gives one up ([`RegionServer::forgo`]).
+//! What is owed to nodes that are gone takes places of those that may come: whoever has no more of them gives
+//! one up ([`RegionServer::forgo`]).
 
 use alloc::vec::Vec;
 
@@ -87,7 +89,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// The lenders of a node that is gone were told: `all` of them know, or those that could not be reached are to be told again.
+    /// The lenders of a node that is gone were told: `all` of them know, or those that could not be reached
+    /// are to be told again.
     pub fn on_forget_tried(&mut self, now: Time, node: NodeId, all: bool) {
         let peer = self.peers.get_mut(&node);
         let Some(untold) = peer.and_then(|peer| peer.pending_forget.as_mut()) else {
@@ -104,8 +107,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.start_due_forgets(now);
     }
 
-    /// Gives up telling the lenders of the node that came first of those whose lenders do not know: there is no place for it any more. What they
-    /// have of it is theirs again when they are restarted.
+    /// Gives up telling the lenders of the node that came first of those whose lenders do not know: there is
+    /// no place for it any more. What they have of it is theirs again when they are restarted.
     pub fn abandon_forget(&mut self) -> Option<NodeId> {
         let mut untold = self
             .peers

@@ -70,8 +70,8 @@ impl<P: AsRef<[u8]>> RecordRing<P> {
         self.records.get(usize::try_from(index).ok()?)
     }
 
-    /// Where a node goes on that was to be given the record at `next`. Its own it has: those are passed over though they are not here any more,
-    /// or a node whose own records fill the ring would be behind by them.
+    /// Where a node goes on that was to be given the record at `next`. Its own it has: those are passed over
+    /// though they are not here any more, or a node whose own records fill the ring would be behind by them.
     pub(super) fn next_for(&self, node: NodeId, next: Position) -> Position {
         match self.run {
             Some((whose, begins)) if whose == node && next >= begins => next.max(self.first()),
@@ -84,7 +84,8 @@ impl<P: AsRef<[u8]>> RecordRing<P> {
         self.before.next()
     }
 
-    /// The first place that somebody lacks who has these records of each node; `None`: that is not here any more.
+    /// The first place that somebody lacks who has these records of each node; `None`: that is not here any
+    /// more.
     ///
     /// Positions would not do: a restarted server may have given others to what was not durable.
     pub(super) fn first_lacking(&self, applied: &BTreeMap<NodeId, RecordNumber>) -> Option<Position> {

@@ -1,4 +1,5 @@
-//! What goes over a link next. Nothing is made before the link has room for it, so that a slow node costs no memory but the ring.
+//! What goes over a link next. Nothing is made before the link has room for it, so that a slow node costs no
+//! memory but the ring.
 
 use super::peer::{PageProgress, ServerPeer};
 use super::{NodeState, RegionServer, SessionId};
@@ -11,7 +12,8 @@ use crate::{NodeId, Position};
 pub enum LinkOutput<P> {
     /// A message.
     Message(ToNode<P>),
-    /// A `Page` of these bytes of the region as it is when all deeds have been done; nothing, if they are all zeros.
+    /// A `Page` of these bytes of the region as it is when all deeds have been done; nothing, if they are all
+    /// zeros.
     Page {
         /// Where.
         offset: u64,
@@ -30,7 +32,8 @@ enum Next<P> {
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
-    /// What goes over a link next. To be asked when it has room, and everything that [`RegionServer::poll`] had to say is done.
+    /// What goes over a link next. To be asked when it has room, and everything that [`RegionServer::poll`]
+    /// had to say is done.
     pub fn poll_send(&mut self, session: SessionId) -> Option<LinkOutput<P>> {
         loop {
             let wire = self.wires.get_mut(&session)?;
@@ -50,7 +53,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Puts a message behind all records that there are now, for a node that takes any. One that takes so little that too many wait begins anew.
+    /// Puts a message behind all records that there are now, for a node that takes any. One that takes so
+    /// little that too many wait begins anew.
     pub(super) fn put(&mut self, node: NodeId, message: ToNode<P>) {
         let newest = self.ring.newest();
         let takes = |peer: &&mut ServerPeer<P>| peer.session.is_some() && peer.state == NodeState::Live;
@@ -136,8 +140,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
     }
 }
 
-/// A joining node gets pages and records in turn. A page is as new as the region; the node is whole when the stream has come to where
-/// the last page was made.
+/// A joining node gets pages and records in turn. A page is as new as the region; the node is whole when the
+/// stream has come to where the last page was made.
 fn next_page<P>(
     peer: &mut ServerPeer<P>,
     newest: Position,

@@ -1,4 +1,5 @@
-//! What one node may cost the server's memory: it has the cluster's key, and uses it to do harm. It is told so, and nobody else notices.
+//! What one node may cost the server's memory: it has the cluster's key, and uses it to do harm. It is told
+//! so, and nobody else notices.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use super::world::bytes::PayloadBytes;
 /// A few of these are as much as may wait.
 const LONG_BYTES: usize = MERGE_BYTES_MAX / 4 - 1024;
 
-/// A record that writes under lock 0, and has read what nobody has written under lock 1. What is behind its stamp is nothing.
+/// A record that writes under lock 0, and has read what nobody has written under lock 1. What is behind its
+/// stamp is nothing.
 fn long(version: u64) -> PayloadBytes {
     let mut bytes = record(&[(0, version)], &[(1, 99)]).to_vec();
     bytes.resize(LONG_BYTES, 0);
@@ -118,7 +120,8 @@ fn whoever_offers_more_than_a_journal_may_have_is_fenced_and_the_journal_is_anot
     assert_eq!(stage.node_state(1), Some(NodeState::Gone));
 }
 
-/// Each hand-over puts a grant behind what the node has not taken yet. One that is only slow gets into this, too: it begins anew.
+/// Each hand-over puts a grant behind what the node has not taken yet. One that is only slow gets into this,
+/// too: it begins anew.
 #[test]
 fn whoever_takes_nothing_of_what_it_asks_for_begins_anew() {
     let mut stage = ServerHarness::with_nodes(2);

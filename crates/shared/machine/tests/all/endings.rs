@@ -1,4 +1,5 @@
-//! How nodes end, message by message: what of them counts, who has their locks, and who is believed about them.
+//! How nodes end, message by message: what of them counts, who has their locks, and who is believed about
+//! them.
 
 use netram_proto::id::JournalId;
 use netram_proto::time::Nanos;
@@ -42,8 +43,9 @@ fn is_lock(message: &ToNode<PayloadBytes>) -> bool {
     matches!(message, ToNode::Lock(_))
 }
 
-/// What it had sent and still waited is in its journal as well, and comes from there with all that is behind it. Were it kept, the journal
-/// would seem to begin with a number that has been, and everything in it would be left out.
+/// What it had sent and still waited is in its journal as well, and comes from there with all that is behind
+/// it. Were it kept, the journal would seem to begin with a number that has been, and everything in it would
+/// be left out.
 #[test]
 fn of_a_fenced_node_counts_what_is_in_its_journal_and_nothing_that_waited() {
     let mut stage = ServerHarness::restarted(&[(1, NodeState::Live), (2, NodeState::Live)]);
@@ -93,8 +95,8 @@ fn a_node_that_leaves_never_gets_what_it_had_asked_for() {
     assert!(stage.holds(3, 0));
 }
 
-/// It had seen a record that was lost, and used it. Nobody will ever bring what its own record needs: that is found out as it is of a dead node,
-/// and it does not hear that all that it had is safe.
+/// It had seen a record that was lost, and used it. Nobody will ever bring what its own record needs: that is
+/// found out as it is of a dead node, and it does not hear that all that it had is safe.
 #[test]
 fn a_node_that_leaves_a_record_that_can_never_go_does_not_leave_for_ever() {
     let mut stage = ServerHarness::restarted(&[(1, NodeState::Live), (2, NodeState::Gone)]);
@@ -119,7 +121,8 @@ fn a_node_that_leaves_a_record_that_can_never_go_does_not_leave_for_ever() {
     assert_eq!(stage.node_state(1), Some(NodeState::Gone));
 }
 
-/// Another node's record makes the version that its own makes, for one of the two erred: it does not hear that its record is safe.
+/// Another node's record makes the version that its own makes, for one of the two erred: it does not hear
+/// that its record is safe.
 #[test]
 fn a_node_that_leaves_a_record_whose_version_another_makes_does_not_leave_in_peace() {
     let mut stage = ServerHarness::restarted(&[(1, NodeState::Live), (2, NodeState::Live)]);
@@ -139,7 +142,8 @@ fn a_node_that_leaves_a_record_whose_version_another_makes_does_not_leave_in_pea
     assert_eq!(stage.take_sent(1).last(), Some(&ToNode::Fenced));
 }
 
-/// Whoever has a node's own journal has proof that its process is no more. Another one, or an old one of the same directory, proves nothing.
+/// Whoever has a node's own journal has proof that its process is no more. Another one, or an old one of the
+/// same directory, proves nothing.
 #[test]
 fn only_its_own_journal_ends_a_living_node() {
     let mut stage = ServerHarness::with_nodes(1);
@@ -151,8 +155,8 @@ fn only_its_own_journal_ends_a_living_node() {
     assert_eq!(stage.ended(), [(NodeId(1), FenceReason::Dead)]);
 }
 
-/// It offers again what it is being asked for: what it was still sending for the first answer comes behind the second offer. Taken for the
-/// second's it would be a journal that begins in the middle, and be left out.
+/// It offers again what it is being asked for: what it was still sending for the first answer comes behind
+/// the second offer. Taken for the second's it would be a journal that begins in the middle, and be left out.
 #[test]
 fn a_journal_that_is_offered_twice_is_taken_once_and_whole() {
     let mut stage = ServerHarness::with_nodes(2);
@@ -172,8 +176,8 @@ fn a_journal_that_is_offered_twice_is_taken_once_and_whole() {
     assert_eq!(stage.node_state(1), Some(NodeState::Gone));
 }
 
-/// In which order a disk's thread is asked for records and for facts says nothing to anybody: a grant goes behind the records, and these
-/// when they are durable.
+/// In which order a disk's thread is asked for records and for facts says nothing to anybody: a grant goes
+/// behind the records, and these when they are durable.
 #[test]
 fn that_a_node_is_gone_shows_nobody_its_records_before_these_are_known_to_be_durable() {
     let mut stage = ServerHarness::with_nodes(2);

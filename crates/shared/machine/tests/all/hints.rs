@@ -206,7 +206,8 @@ fn a_hint_does_not_end_pinned_readers() {
     assert_eq!(applied(&mut node).len() as u64, number);
 }
 
-/// What does not count, because its node never committed it or lost what had acknowledged it, is nowhere else. Who has it must not go on.
+/// What does not count, because its node never committed it or lost what had acknowledged it, is nowhere
+/// else. Who has it must not go on.
 #[test]
 fn who_took_what_does_not_count_finds_out() {
     let mut astray = node();
@@ -302,8 +303,8 @@ fn a_record_says_what_has_come_since_the_one_before_and_what_is_still_to_come() 
     assert_eq!(needs(commits(&mut node, 6)), [(OTHER, RecordNumber(2))]);
 }
 
-/// The server has such a record by then and sends it no more: the stream never brings it. Without it among the needs a peer could show what
-/// overwrote a value, and lack a record that had read that value.
+/// The server has such a record by then and sends it no more: the stream never brings it. Without it among
+/// the needs a peer could show what overwrote a value, and lack a record that had read that value.
 #[test]
 fn a_hint_that_the_server_has_when_its_taker_resumes_is_needed_by_the_next_record() {
     let mut node = node();

@@ -141,8 +141,8 @@ fn a_record_under_a_lock_that_its_node_does_not_hold_is_refused_and_the_node_fen
     assert_eq!(server.newest(), Position(0));
 }
 
-/// While a node resumes its claims are not known; but what it may have is, unless the server has started since. It could
-/// take another's version otherwise, and that one would be fenced for it.
+/// While a node resumes its claims are not known; but what it may have is, unless the server has started
+/// since. It could take another's version otherwise, and that one would be fenced for it.
 #[test]
 fn a_record_under_anothers_lock_is_refused_of_one_that_resumes_too() {
     let (mut server, now) = two_nodes();
@@ -186,7 +186,8 @@ fn a_record_out_of_its_number_is_refused_and_a_version_that_jumps_is_named() {
     );
 }
 
-/// What no node can bring any more is waited for by nobody for ever: that is said, and whoever looks after the region may give it up.
+/// What no node can bring any more is waited for by nobody for ever: that is said, and whoever looks after
+/// the region may give it up.
 #[test]
 fn a_dead_nodes_record_that_needs_what_nobody_has_is_hopeless_and_can_be_given_up() {
     let (mut server, now) = two_nodes();
@@ -476,8 +477,9 @@ fn whatever_a_server_says_a_node_ends_by_itself_and_applies_nothing_that_does_no
     assert!(misled > 500, "{misled}");
 }
 
-/// A node gave its first link up before it had an answer, and came over another. What it had said first arrives late: the machine of
-/// whoever closes a link goes on sending what is in it. It was believed, and the locks that the node had been given since were free for all.
+/// A node gave its first link up before it had an answer, and came over another. What it had said first
+/// arrives late: the machine of whoever closes a link goes on sending what is in it. It was believed, and the
+/// locks that the node had been given since were free for all.
 #[test]
 fn what_a_node_said_first_over_a_link_that_it_gave_up_takes_nothing_from_it() {
     let (mut server, now) = (server(), Time(0));
@@ -509,7 +511,8 @@ fn what_a_node_said_first_over_a_link_that_it_gave_up_takes_nothing_from_it() {
     assert_eq!(server.locks().holds(NodeId(1), LockId(0)), None);
 }
 
-/// Whom the server asks when a node is gone follows from its newest view: no older one takes its place, nor another journal's.
+/// Whom the server asks when a node is gone follows from its newest view: no older one takes its place, nor
+/// another journal's.
 #[test]
 fn a_view_that_is_older_or_another_journals_fences_its_node() {
     let view = |journal: u128, version| View {

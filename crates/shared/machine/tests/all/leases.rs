@@ -79,7 +79,8 @@ fn who_comes_back_over_another_link_is_not() {
     assert_eq!(server.newest(), Position(1));
 }
 
-/// It has no room for what it is sent, and says that it lives: when so many answers waited for it nothing more was read from it, and it was fenced.
+/// It has no room for what it is sent, and says that it lives: when so many answers waited for it nothing
+/// more was read from it, and it was fenced.
 #[test]
 fn who_takes_nothing_and_says_that_he_lives_is_heard_and_costs_one_answer() {
     let (mut server, mut now) = two_nodes();

@@ -1,4 +1,5 @@
-//! Merging journals: any order in which they come leads to the same region, and what cannot be is never merged.
+//! Merging journals: any order in which they come leads to the same region, and what cannot be is never
+//! merged.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +19,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec((1..=NODES, locks), 1..40)
 }
 
-/// What a record writes: under each lock a value that depends on all that was read for it, so that two regions are equal only where
-/// the whole histories agree.
+/// What a record writes: under each lock a value that depends on all that was read for it, so that two
+/// regions are equal only where the whole histories agree.
 type Values = Vec<(LockId, u64)>;
 type Region = BTreeMap<LockId, u64>;
 
@@ -121,7 +122,8 @@ proptest! {
         prop_assert_eq!(region, expected);
     }
 
-    /// With all journals there, each transaction finds what it had found: the order is one in which they could have run alone.
+    /// With all journals there, each transaction finds what it had found: the order is one in which they
+    /// could have run alone.
     #[test]
     fn whole_journals_are_merged_in_an_order_in_which_all_that_was_read_is_read_again(steps in steps()) {
         let (journals, expected) = journals(&steps);
@@ -138,8 +140,9 @@ proptest! {
         prop_assert_eq!(region, expected);
     }
 
-    /// What is merged of journals of which one lacks a record, or has one twice or in the wrong place, is what a part of the
-    /// history would have made, closed under what each record had read; and the fault is seen.
+    /// What is merged of journals of which one lacks a record, or has one twice or in the wrong place, is
+    /// what a part of the history would have made, closed under what each record had read; and the fault is
+    /// seen.
     #[test]
     fn a_record_lost_doubled_or_misplaced_is_seen_and_nothing_is_built_on_it(
         steps in steps(),
@@ -172,7 +175,8 @@ proptest! {
             region.extend(record.ticket);
             done.push((node, record.number));
         }
-        // A journal that lacks its last record looks like a shorter one: seen only where somebody builds on it.
+        // A journal that lacks its last record looks like a shorter one: seen only where somebody builds on
+        // it.
         prop_assert!(seen || last);
         // The same records in the order of the history make the same region, and none lacks what it had read.
         let (mut given, mut expected) = (BTreeMap::<NodeId, usize>::new(), Region::default());
@@ -193,8 +197,8 @@ proptest! {
     }
 }
 
-/// Hazard 10 of the paper, and test (6) of the research: the ends of the first and the third log have no lock in common, and the third
-/// depends on the first all the same, through the second.
+/// Hazard 10 of the paper, and test (6) of the research: the ends of the first and the third log have no lock
+/// in common, and the third depends on the first all the same, through the second.
 #[test]
 fn three_logs_whose_ends_have_nothing_in_common_go_in_the_order_of_what_they_read() {
     let mut merge = merge();

@@ -92,7 +92,8 @@ fn records_applied_in_another_order_than_they_came_are_found() {
     );
 }
 
-/// A token that comes before the records made under it opens nothing: its lock waits for them, and their node is fenced.
+/// A token that comes before the records made under it opens nothing: its lock waits for them, and their node
+/// is fenced.
 #[test]
 fn a_node_that_gives_a_token_back_before_its_records_is_fenced() {
     let worlds = (0..60).map(|seed| story(seed, WorldBug::ReleaseBeforeTail));

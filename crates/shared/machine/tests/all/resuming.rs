@@ -1,4 +1,5 @@
-//! Nodes that come back, message by message: what they have is compared with what there is, and what they claim with what they sent.
+//! Nodes that come back, message by message: what they have is compared with what there is, and what they
+//! claim with what they sent.
 
 use netram_shared_machine::lock::TokenClaim;
 use netram_shared_machine::server::{FenceReason, NodeState};
@@ -24,7 +25,8 @@ fn began_anew(stage: &mut ServerHarness, session: u64) -> bool {
     stage.take_sent(session).contains(&ToNode::Rejoin)
 }
 
-/// Records go over one link in order, and over the next from where the server says: none comes twice by itself.
+/// Records go over one link in order, and over the next from where the server says: none comes twice by
+/// itself.
 #[test]
 fn a_record_that_comes_twice_is_refused_and_its_node_fenced() {
     let mut stage = ServerHarness::with_nodes(1);
@@ -49,8 +51,8 @@ fn a_record_that_comes_twice_is_refused_and_its_node_fenced() {
     assert_eq!(stage.server.newest(), Position(1));
 }
 
-/// It had seen a record that its writer's members then lost, and the server with them: it begins anew as soon as that is certain, whether it
-/// came back before that or after.
+/// It had seen a record that its writer's members then lost, and the server with them: it begins anew as soon
+/// as that is certain, whether it came back before that or after.
 #[test]
 fn who_has_a_record_that_was_lost_begins_anew() {
     let nodes = [1, 2, 3, 4].map(|node| (node, NodeState::Live));
@@ -93,8 +95,9 @@ fn claims_that_nobody_waits_for_fence_their_node() {
     assert!(out_of_place(stage.ended()), "once is enough");
 }
 
-/// It wrote under a lock, gave it back, and that was lost with the server. What it does not claim is free only behind its record: here
-/// that waits for one that was lost, until whoever looks after the region gives it up.
+/// It wrote under a lock, gave it back, and that was lost with the server. What it does not claim is free
+/// only behind its record: here that waits for one that was lost, until whoever looks after the region gives
+/// it up.
 #[test]
 fn what_is_not_claimed_is_taken_until_the_records_before_are_merged() {
     let mut stage = ServerHarness::restarted(&[(1, NodeState::Live), (2, NodeState::Gone)]);

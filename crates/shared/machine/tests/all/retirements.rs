@@ -1,4 +1,5 @@
-//! Nodes that are gone: their lenders give back what they have of them, in the end, whoever had brought the records and however long a lender is away.
+//! Nodes that are gone: their lenders give back what they have of them, in the end, whoever had brought the
+//! records and however long a lender is away.
 
 use netram_proto::id::JournalId;
 use netram_proto::time::Nanos;
@@ -28,8 +29,8 @@ fn the_lenders_of_a_fenced_node_are_told_once_its_end_is_durable() {
     );
 }
 
-/// Its windows were never given back: whoever offers a journal might begin it anew, it was thought, and its lenders be sealed against it. But a
-/// node that joins has a journal of its own.
+/// Its windows were never given back: whoever offers a journal might begin it anew, it was thought, and its
+/// lenders be sealed against it. But a node that joins has a journal of its own.
 #[test]
 fn the_lenders_are_told_where_the_journal_was_offered() {
     let mut stage = ServerHarness::with_nodes(2);
@@ -45,7 +46,8 @@ fn the_lenders_are_told_where_the_journal_was_offered() {
     assert_eq!(stage.forgotten(), [1]);
 }
 
-/// What it was told of its records being kept came behind the word that it may go, or not at all. It took its lenders to have what the server lacks.
+/// What it was told of its records being kept came behind the word that it may go, or not at all. It took its
+/// lenders to have what the server lacks.
 #[test]
 fn a_node_that_leaves_hears_first_that_everything_is_kept() {
     let mut stage = ServerHarness::with_nodes(1);

@@ -1,4 +1,5 @@
-//! The hazards of the paper's protocol, one story each. (The third log that depends on the first is in `merge.rs`.)
+//! The hazards of the paper's protocol, one story each. (The third log that depends on the first is in
+//! `merge.rs`.)
 
 use netram_proto::time::Nanos;
 use netram_shared_machine::message::RecordOutcome;
@@ -78,7 +79,8 @@ fn a_reader_between_two_writers_leaves_no_gap() {
     }
 }
 
-/// Tests (2) and (8): a writer dies, or is fenced, when some of its members have its record. It counts for all or for nobody, whoever asks.
+/// Tests (2) and (8): a writer dies, or is fenced, when some of its members have its record. It counts for
+/// all or for nobody, whoever asks.
 #[test]
 fn a_record_that_some_members_had_when_its_writer_died_counts_for_all_or_for_nobody() {
     let (mut committed, mut aborted) = (0, 0);
@@ -136,7 +138,8 @@ fn a_record_that_one_peer_has_heard_of_reaches_all() {
     }
 }
 
-/// Hazard 16, test (4): who has slept longer than its lease finds its journal sealed: the commit is refused, and can be asked for.
+/// Hazard 16, test (4): who has slept longer than its lease finds its journal sealed: the commit is refused,
+/// and can be asked for.
 #[test]
 fn a_commit_after_a_sleep_longer_than_the_lease_is_refused() {
     for seed in 0..20 {
@@ -172,7 +175,8 @@ fn two_writers_on_neighbouring_bytes_keep_both() {
     }
 }
 
-/// Hazard 14, test (7): a reader is pinned, and far more comes than is held back for it. Until it is told, nothing changes under it.
+/// Hazard 14, test (7): a reader is pinned, and far more comes than is held back for it. Until it is told,
+/// nothing changes under it.
 #[test]
 fn a_pinned_reader_sees_what_was_until_it_is_told_otherwise() {
     for seed in 0..20 {
@@ -228,7 +232,8 @@ fn a_token_of_a_dead_holder_is_given_on_after_its_lease() {
     }
 }
 
-/// Hazard 15: a node that does not read what it is sent falls behind what is kept for it, joins again, and holds nobody up.
+/// Hazard 15: a node that does not read what it is sent falls behind what is kept for it, joins again, and
+/// holds nobody up.
 #[test]
 fn a_node_that_falls_behind_begins_anew() {
     let mut anew = 0;
@@ -268,8 +273,8 @@ fn a_node_is_not_behind_by_its_own_records() {
     }
 }
 
-/// A record that was read of a dead node, and not acknowledged, could be lost before it is read again: nobody sees it before it is on the
-/// server's disk. A server that does not wait for that is found.
+/// A record that was read of a dead node, and not acknowledged, could be lost before it is read again: nobody
+/// sees it before it is on the server's disk. A server that does not wait for that is found.
 #[test]
 fn what_was_read_of_a_dead_node_is_shown_to_nobody_before_it_is_durable() {
     let mut early = 0;

@@ -1,4 +1,5 @@
-//! A server whose links, disk and dead journals are the test's: every message is written by hand, and what is said over each link is kept.
+//! A server whose links, disk and dead journals are the test's: every message is written by hand, and what is
+//! said over each link is kept.
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::View;

@@ -1,4 +1,5 @@
-//! The database in bytes that stand still: nothing is allocated but what an index of dates lacks, nothing is committed here.
+//! The database in bytes that stand still: nothing is allocated but what an index of dates lacks, nothing is
+//! committed here.
 
 use std::cell::{Cell, RefCell, RefMut};
 

@@ -1,4 +1,5 @@
-//! The example, in a few seconds: editors, lenders, the server and the viewer are killed, and no acknowledged stroke is missing.
+//! The example, in a few seconds: editors, lenders, the server and the viewer are killed, and no acknowledged
+//! stroke is missing.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,7 +1,8 @@
 //! Indexes: AVL trees in the ground's blocks.
 //!
-//! An operation copies the nodes that it meets, works on the copies, and in the end writes each node that became
-//! another, once, and of it only from the first to the last byte that changed: one declared range a node.
+//! An operation copies the nodes that it meets, works on the copies, and in the end writes each node that
+//! became another, once, and of it only from the first to the last byte that changed: one declared range a
+//! node.
 
 use std::cmp::Ordering;
 use std::mem::offset_of;
@@ -214,7 +215,8 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         }
     }
 
-    /// The subtree at the path's end is higher by one: says so upward, until a node's other side makes up for it.
+    /// The subtree at the path's end is higher by one: says so upward, until a node's other side makes up for
+    /// it.
     fn rebalance_after_insert(&mut self) -> Result<(), Oo7Error> {
         for depth in (0..self.met.path.len()).rev() {
             let (place, side) = self.met.path[depth];
@@ -256,8 +258,8 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         balance.get()
     }
 
-    /// Lifts what is below a node's heavy side over it; returns what stands in its place, and whether that is lower
-    /// than the node was.
+    /// Lifts what is below a node's heavy side over it; returns what stands in its place, and whether that is
+    /// lower than the node was.
     fn rotate(&mut self, place: usize, heavy: ChildSide) -> Result<(u64, bool), Oo7Error> {
         let sign = heavy.sign();
         let child = self.copy(self.met.nodes[place].node.child(heavy))?;
@@ -295,8 +297,8 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
 
     /// A block for a node: one that waits in the index, or a new one.
     ///
-    /// Blocks that the heap was given back stay taken until the transaction has ended, and a traversal that moves
-    /// every part in the index would need one for each.
+    /// Blocks that the heap was given back stay taken until the transaction has ended, and a traversal that
+    /// moves every part in the index would need one for each.
     fn allocate_node(&mut self) -> Result<u64, Oo7Error> {
         let bytes = self.ground.bytes();
         let index: &IndexRow = view(bytes, self.index, "an index")?;

@@ -1,5 +1,5 @@
-//! What a thread's transactions do in the persistent heap: they make blocks, change them, resize them and free them. Where
-//! a block is, the heap decides; what is in it follows from the seed like everything else.
+//! What a thread's transactions do in the persistent heap: they make blocks, change them, resize them and
+//! free them. Where a block is, the heap decides; what is in it follows from the seed like everything else.
 
 use super::model::{SplitMix64, StressPlan};
 
@@ -33,7 +33,8 @@ pub(super) enum BlockOp {
 }
 
 impl StressPlan {
-    /// What transaction `number` of `thread` does to its blocks, which are `slots` before; an empty one is none.
+    /// What transaction `number` of `thread` does to its blocks, which are `slots` before; an empty one is
+    /// none.
     pub(super) fn block_change(&self, thread: usize, number: u64, slots: &[Vec<u8>]) -> Option<BlockChange> {
         let mut random =
             SplitMix64(self.seed ^ SALT ^ (thread as u64).rotate_left(48) ^ number.rotate_left(8));

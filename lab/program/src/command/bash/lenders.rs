@@ -21,8 +21,8 @@ pub(super) struct StressLenders {
     directory: PathBuf,
     key_file: PathBuf,
     all: Vec<Lender>,
-    /// One has lost its memory since the last proof that nothing is missing. Until the next none other may: what both
-    /// had held could be gone, and that would be no fault.
+    /// One has lost its memory since the last proof that nothing is missing. Until the next none other may:
+    /// what both had held could be gone, and that would be no fault.
     lost: bool,
     pub(super) kills: u64,
     pub(super) losses: u64,

@@ -1,5 +1,6 @@
 //! What a thread's transactions do to its memory: all of it follows from a seed, the thread's number and the
-//! transaction's, so that whoever finds a count in recovered memory knows every byte that must stand beside it.
+//! transaction's, so that whoever finds a count in recovered memory knows every byte that must stand beside
+//! it.
 
 use serde::{Deserialize, Serialize};
 

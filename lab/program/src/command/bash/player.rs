@@ -1,5 +1,5 @@
-//! The process that is there to be killed: it opens the memory, runs transactions on it by all ways there are, and says
-//! what returned. As a judge it only opens the memory and writes down what is in it.
+//! The process that is there to be killed: it opens the memory, runs transactions on it by all ways there
+//! are, and says what returned. As a judge it only opens the memory and writes down what is in it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

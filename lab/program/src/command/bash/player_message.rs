@@ -1,7 +1,7 @@
 //! What a player says of its transactions, a line each, and what its parent makes of it.
 //!
-//! The lines go through a pipe that the kernel keeps when the player is killed: what was said was said. A line is written
-//! at once and whole, after the fact it tells.
+//! The lines go through a pipe that the kernel keeps when the player is killed: what was said was said. A
+//! line is written at once and whole, after the fact it tells.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
@@ -13,8 +13,8 @@ pub(super) enum PlayerMessage {
     Opened(Vec<u64>),
     /// A thread's transaction returned without having been waited for.
     Lazy { thread: usize, count: u64 },
-    /// A thread's transaction was acknowledged; before it began, the threads' transactions up to `floors` had returned,
-    /// so they come before it.
+    /// A thread's transaction was acknowledged; before it began, the threads' transactions up to `floors` had
+    /// returned, so they come before it.
     Acknowledged {
         thread: usize,
         count: u64,
@@ -157,8 +157,8 @@ impl ThreadProgress {
         }
     }
 
-    /// These counts were found in recovered memory: judges them, and takes them for durable from here on, because
-    /// recovery has written them to the disk.
+    /// These counts were found in recovered memory: judges them, and takes them for durable from here on,
+    /// because recovery has written them to the disk.
     pub(super) fn found(&mut self, counts: &[u64]) {
         if counts.len() != self.floors.len() {
             let sentence = format!("{} threads were found, of {}", counts.len(), self.floors.len());

@@ -1,4 +1,5 @@
-//! A child process: started from this program, killed when dropped, its messages kept for as long as it lives.
+//! A child process: started from this program, killed when dropped, its messages kept for as long as it
+//! lives.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,8 @@ pub(super) struct StressProcess {
 }
 
 impl StressProcess {
-    /// Starts `program` with `arguments`; what it says on standard error goes to a file of `name` in `directory`.
+    /// Starts `program` with `arguments`; what it says on standard error goes to a file of `name` in
+    /// `directory`.
     pub(super) fn start(
         program: &Path,
         arguments: &[String],

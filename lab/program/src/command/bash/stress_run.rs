@@ -1,5 +1,5 @@
-//! One test: a home, players that are killed over it one after the other, and the comparison of what is recovered with
-//! what must be there.
+//! One test: a home, players that are killed over it one after the other, and the comparison of what is
+//! recovered with what must be there.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -86,8 +86,8 @@ impl StressRun {
         Ok(place.keep())
     }
 
-    /// A player that ends somehow, now and then another over what it left, and then a comparison. An error is a
-    /// violation, unless there was a signal: that goes to children too.
+    /// A player that ends somehow, now and then another over what it left, and then a comparison. An error is
+    /// a violation, unless there was a signal: that goes to children too.
     pub(super) fn round(&mut self, left: Option<Duration>) -> Result<()> {
         self.play(left)?;
         while self.random.once_in(4) {

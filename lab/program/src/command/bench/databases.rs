@@ -55,7 +55,8 @@ pub(crate) struct BenchDatabases {
     /// How often each is run, in turns [default: 3; quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
-    /// How long each kind of work is done in a round; pgbench counts whole seconds [default: 2s; quick: 400ms]
+    /// How long each kind of work is done in a round; pgbench counts whole seconds [default: 2s; quick:
+    /// 400ms]
     #[arg(long, value_name = "TIME")]
     time: Option<DurationArg>,
     /// How the lender waits

@@ -75,7 +75,8 @@ pub(crate) struct BenchOo7 {
     #[arg(long, value_name = "N", requires = "shared", conflicts_with_all = ["operations", "repetitions"],
         value_parser = clap::value_parser!(u32).range(1..=mix::NODES_MAX as i64))]
     nodes: Option<u32>,
-    /// With --nodes: users acquire a lock when they come to it, and try again if they die of one, instead of all at once
+    /// With --nodes: users acquire a lock when they come to it, and try again if they die of one, instead of
+    /// all at once
     #[arg(long, requires = "nodes")]
     as_met: bool,
     /// Measure ZODB with ZEO instead

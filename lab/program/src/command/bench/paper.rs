@@ -43,11 +43,11 @@ use netram_cli::output;
 /// XFS (4 to 6); MariaDB (2, for table 2) and PostgreSQL (7). Needs root, FUSE, loop
 /// devices and fio. About twelve minutes.
 ///
-/// osdi94: log-based coherency: what a page costs to copy, compare, send and catch
-/// when it is stored to (2, for table 2), recorded updates beside pages that are
-/// compared or sent whole, by modified bytes (4) and by updates (7), and one update
-/// by their number (5, 6); traversals of OO7 at one node, until another has what they
-/// changed (1 to 3, with table 3); coherency and logging together and alone (8). A minute or two; 600 MB of memory.
+/// osdi94: log-based coherency: what a page costs to copy, compare, send and catch when it is stored to (2,
+/// for table 2), recorded updates beside pages that are compared or sent whole, by modified bytes (4) and by
+/// updates (7), and one update by their number (5, 6); traversals of OO7 at one node, until another has what
+/// they changed (1 to 3, with table 3); coherency and logging together and alone (8). A minute or two; 600 MB
+/// of memory.
 ///
 /// mascots96: paging policies before the paper's programs (1), over other networks (2),
 /// with other counters (3), in software (4); the first once more on machines of today,
@@ -72,7 +72,8 @@ pub(crate) struct BenchPaper {
     /// One short round at fewer places
     #[arg(long)]
     quick: bool,
-    /// A cell ends after this time, or (tr190) after 10,000 transactions [default: 5s, lnd 300ms; quick: 120ms, lnd 200ms]
+    /// A cell ends after this time, or (tr190) after 10,000 transactions [default: 5s, lnd 300ms; quick:
+    /// 120ms, lnd 200ms]
     #[arg(long, value_name = "TIME")]
     cap: Option<DurationArg>,
     /// Small data files and banks (tr190): every curve is measured and drawn, and none says anything
@@ -87,7 +88,8 @@ pub(crate) struct BenchPaper {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Where logs and data files are kept while measuring; choose the disk that is of interest [default: /var/tmp]
+    /// Where logs and data files are kept while measuring; choose the disk that is of interest [default:
+    /// /var/tmp]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -1,7 +1,8 @@
 //! `netram-lab pagesim cc`.
 //!
-//! A compiler that is told `-fsanitize=thread` puts a call before every access to memory; told so while it links, it would add a library of its own that
-//! has these calls. So sources are compiled one by one, and what links them is not told.
+//! A compiler that is told `-fsanitize=thread` puts a call before every access to memory; told so while it
+//! links, it would add a library of its own that has these calls. So sources are compiled one by one, and
+//! what links them is not told.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

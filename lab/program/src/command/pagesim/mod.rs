@@ -1,5 +1,5 @@
-//! `netram-lab pagesim`: the study of paging policies, on the paper's programs and on anybody's. A file a subcommand; what they share is in
-//! [`study_args`] (the options) and [`table`] (the result).
+//! `netram-lab pagesim`: the study of paging policies, on the paper's programs and on anybody's. A file a
+//! subcommand; what they share is in [`study_args`] (the options) and [`table`] (the result).
 
 mod cc;
 mod exec;

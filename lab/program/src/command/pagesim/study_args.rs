@@ -136,7 +136,8 @@ pub(super) struct StudyArgs {
 }
 
 impl StudyArgs {
-    /// What is studied. Policies that differ in costs alone are studied once each all the same: that keeps rows and tallies together.
+    /// What is studied. Policies that differ in costs alone are studied once each all the same: that keeps
+    /// rows and tallies together.
     pub(super) fn settings(&self) -> Result<StudySettings> {
         let settings = StudySettings {
             page_bytes: self.page_bytes(),

@@ -42,7 +42,8 @@ fn threads_of_a_program_as_it_is_are_all_heard() {
     assert!(studied(&ran)["references"].as_u64().unwrap() > 4400);
 }
 
-/// Of a program without threads: in the emulator a fork of one with threads may wait for ever for a lock of the emulator's own.
+/// Of a program without threads: in the emulator a fork of one with threads may wait for ever for a lock of
+/// the emulator's own.
 #[test]
 fn children_in_the_emulator_are_left_out_and_that_is_said() {
     if !has_emulator() {

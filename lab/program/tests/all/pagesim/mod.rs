@@ -1,5 +1,5 @@
-//! `netram-lab pagesim` on real programs: compiled by it with gcc and with clang, in the emulator as they are, or as a trace. What they reference is known, so
-//! what each way sees is compared with it.
+//! `netram-lab pagesim` on real programs: compiled by it with gcc and with clang, in the emulator as they
+//! are, or as a trace. What they reference is known, so what each way sees is compared with it.
 
 mod emulated;
 mod input;
@@ -25,7 +25,8 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// The library to which programs tell their references. Cargo makes it for its own package's tests only, so it is asked for it.
+/// The library to which programs tell their references. Cargo makes it for its own package's tests only, so
+/// it is asked for it.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| crate::common::library("netram-tracer"))

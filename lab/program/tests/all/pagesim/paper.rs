@@ -1,4 +1,5 @@
-//! `netram-lab bench paper --only mascots96`: every file is there, and what is counted comes out the same everywhere.
+//! `netram-lab bench paper --only mascots96`: every file is there, and what is counted comes out the same
+//! everywhere.
 
 use crate::common::finish;
 

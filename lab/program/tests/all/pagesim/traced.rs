@@ -9,7 +9,8 @@ use super::*;
 const WALKED: &[&str] = &["-DPAGES=300", "-DSTEPS=20000"];
 const SMALL: &[&str] = &["--json", "--local", "400KiB,1600KiB", "--remote", "1MiB"];
 
-/// What `walk.c` references, in the form of `netram-lab pagesim trace`; a word that is added to is read and written, or only written.
+/// What `walk.c` references, in the form of `netram-lab pagesim trace`; a word that is added to is read and
+/// written, or only written.
 fn walk(reads: bool) -> String {
     let (mut trace, mut state) = (String::new(), 1_u64);
     for _ in 0..20_000 {
@@ -100,7 +101,8 @@ fn the_c_librarys_references_are_the_programs() {
         }
         let ran = Program::traced("calls", compiler, &[]).exec(&["--json"], &[]);
         assert!(ran.out.starts_with("length 79999, sorted 1\n"), "{}", ran.out);
-        // Set, copied and moved 10,000 words, and looked for the end of as many: six times through, before anything is sorted.
+        // Set, copied and moved 10,000 words, and looked for the end of as many: six times through, before
+        // anything is sorted.
         let references = studied(&ran)["references"].as_u64().unwrap();
         assert!((60_000..90_000).contains(&references), "{compiler}: {references}");
     }

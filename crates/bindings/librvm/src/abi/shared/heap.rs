@@ -1,4 +1,5 @@
-//! Persistent heaps of shared regions. A block is an address in the region; which lock it is under follows from that.
+//! Persistent heaps of shared regions. A block is an address in the region; which lock it is under follows
+//! from that.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;

@@ -48,8 +48,9 @@ extern "C" fn rvm_reader_read(
         let (source, target): (*const u8, *mut u8) = (base.cast(), target.cast());
         NODES.read(reader, base.addr(), length, || {
             if length > 0 {
-                // SAFETY: `length` bytes at `base` are in the region, which the reader keeps mapped, and the library
-                // stores to none of them meanwhile. The header asks for room for as many at the target.
+                // SAFETY: `length` bytes at `base` are in the region, which the reader keeps mapped, and the
+                // library stores to none of them meanwhile. The header asks for room for as many at the
+                // target.
                 unsafe { source.copy_to(target, length) };
             }
         })

@@ -91,9 +91,9 @@ extern "C" fn rvm_txn_modify_bytes(
         let (target, source): (*mut u8, *const u8) = (base.cast(), source.cast());
         NODES.declare(txn, base.addr(), length, || {
             if length > 0 {
-                // SAFETY: `length` bytes at `base` were admitted: they are in the region, which the transaction keeps
-                // mapped, under a lock that it holds, so nobody else stores there. The header asks for as many at the
-                // source, which do not overlap them.
+                // SAFETY: `length` bytes at `base` were admitted: they are in the region, which the
+                // transaction keeps mapped, under a lock that it holds, so nobody else stores there. The
+                // header asks for as many at the source, which do not overlap them.
                 unsafe { target.copy_from(source, length) };
             }
         })

@@ -187,8 +187,8 @@ pub(crate) fn succeed(command: &mut Command, what: &str) -> String {
     String::from_utf8(output.stdout).expect("the program speaks ASCII")
 }
 
-/// Where the library is, built as this test was: cargo builds for a test only what the test can link to, which a C
-/// library is not. `cargo xtask test` has built it.
+/// Where the library is, built as this test was: cargo builds for a test only what the test can link to,
+/// which a C library is not. `cargo xtask test` has built it.
 pub(crate) fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -208,7 +208,8 @@ pub(crate) fn built() -> &'static Path {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--locked", "--package", "librvm", "--profile", name]);
         cargo.arg("--target-dir").arg(target).current_dir(root());
-        // What cargo says to this test, `ring` would take for news: it and all above it would be built again, each time.
+        // What cargo says to this test, `ring` would take for news: it and all above it would be built again,
+        // each time.
         for (name, _) in std::env::vars().filter(|(name, _)| {
             ["CARGO_MANIFEST_", "CARGO_PKG_"]
                 .iter()

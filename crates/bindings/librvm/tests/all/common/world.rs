@@ -38,7 +38,8 @@ impl Default for FixtureOptions {
             address: 0,
             span: 4096,
             spans: 16,
-            // Longer than a loaded machine, or valgrind, lets a node be silent. The dead are known by their closed links.
+            // Longer than a loaded machine, or valgrind, lets a node be silent. The dead are known by their
+            // closed links.
             lease: Duration::from_secs(10),
         }
     }

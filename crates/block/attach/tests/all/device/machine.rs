@@ -193,7 +193,8 @@ impl Machine {
         assert!(sent.expect("it is signalled"), "the server is gone");
     }
 
-    /// Returns once no thread of the server runs. A signal is on its way for a moment, in which the server would answer.
+    /// Returns once no thread of the server runs. A signal is on its way for a moment, in which the server
+    /// would answer.
     pub(crate) fn stop_server(&self) {
         self.signal_server(Signal::STOP);
         let threads = PathBuf::from(format!("/proc/{}/task", self.record().server.id));

@@ -1,9 +1,9 @@
 //! Real devices: a volume is attached, a file system made on it, used, cut off, and checked.
 //!
-//! The server is this test binary again ([`server`]); its device is a file behind a write cache that dies with the
-//! process ([`cache`]), so whatever survives a killed server was flushed. Needs root, FUSE and loop devices; without
-//! them each test says `SKIPPED` and why. Whatever a test has started or mounted is taken away when it ends, and
-//! nothing waits for ever.
+//! The server is this test binary again ([`server`]); its device is a file behind a write cache that dies
+//! with the process ([`cache`]), so whatever survives a killed server was flushed. Needs root, FUSE and loop
+//! devices; without them each test says `SKIPPED` and why. Whatever a test has started or mounted is taken
+//! away when it ends, and nothing waits for ever.
 
 mod cache;
 mod machine;
@@ -187,7 +187,8 @@ fn a_killed_server_loses_no_file_whose_fsync_returned() {
     machine.detach();
 }
 
-/// Writes and syncs files and their directory until something fails: the number of the first that may be missing.
+/// Writes and syncs files and their directory until something fails: the number of the first that may be
+/// missing.
 fn write_until(stop: &AtomicBool, directory: &Path, from: u64) -> u64 {
     let mut number = from;
     while !stop.load(Ordering::Relaxed) {
@@ -285,7 +286,8 @@ fn a_device_that_cannot_have_its_link_is_taken_back_with_its_server() {
 #[test]
 fn letting_a_device_go_waits_for_no_server() {
     const NAME: &str = "letting_a_device_go_waits_for_no_server";
-    // It did, in the only thread of a supervisor, which then neither heard signals nor noticed a server's end.
+    // It did, in the only thread of a supervisor, which then neither heard signals nor noticed a server's
+    // end.
     let mut machine = match Machine::new(MIB) {
         Ok(machine) => machine,
         Err(missing) => return skipped(NAME, &missing),
@@ -316,7 +318,8 @@ fn letting_a_device_go_waits_for_no_server() {
 #[test]
 fn a_server_that_is_told_to_end_serves_until_its_device_is_let_go() {
     const NAME: &str = "a_server_that_is_told_to_end_serves_until_its_device_is_let_go";
-    // When a machine stops, everybody is told to end before file systems are unmounted: what they had not written was lost.
+    // When a machine stops, everybody is told to end before file systems are unmounted: what they had not
+    // written was lost.
     let mut machine = match Machine::new(64 * MIB) {
         Ok(machine) => machine,
         Err(missing) => return skipped(NAME, &missing),

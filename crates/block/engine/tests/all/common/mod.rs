@@ -1,8 +1,8 @@
 //! A log and files in memory that lose what was not synced when they crash.
 //!
-//! What must be survived: at a crash each unsynced write (a punched hole is one too) is on the disk whole, torn at a
-//! sector, or not at all, in any combination; acknowledged records stay, of the later ones any prefix. A crash can be
-//! planned for the Nth operation: that one and all later ones fail until the reboot.
+//! What must be survived: at a crash each unsynced write (a punched hole is one too) is on the disk whole,
+//! torn at a sector, or not at all, in any combination; acknowledged records stay, of the later ones any
+//! prefix. A crash can be planned for the Nth operation: that one and all later ones fail until the reboot.
 
 pub(crate) mod pair;
 
@@ -285,8 +285,8 @@ impl Machine {
         log.acked = log.tail;
     }
 
-    /// Sends the stable records that `to` does not have, `most` at most; they are on its disk when this returns. `false`: they are
-    /// not here any more.
+    /// Sends the stable records that `to` does not have, `most` at most; they are on its disk when this
+    /// returns. `false`: they are not here any more.
     pub(crate) fn ship(&self, to: &Machine, most: usize) -> bool {
         let from = to.inside().log.tail;
         let records: Vec<_> = {

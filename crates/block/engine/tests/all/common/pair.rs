@@ -143,7 +143,8 @@ impl Pair {
         Arc::clone(self.client_disk.as_ref().unwrap())
     }
 
-    /// Sends what the copy lacks of the journal. Where that now ends; the client is told if the copy is whole.
+    /// Sends what the copy lacks of the journal. Where that now ends; the client is told if the copy is
+    /// whole.
     pub(crate) fn follow(&mut self) -> Lsn {
         self.client.log_syncs();
         assert!(
@@ -189,7 +190,8 @@ impl Pair {
         let begun = disk.begin_resync(self.whole_at).map_err(broken)?;
         copy.bring_up().map_err(broken)?;
         self.consistent = false;
-        // Older records come again: what they change is right only as of where they begin, until all of them have come.
+        // Older records come again: what they change is right only as of where they begin, until all of them
+        // have come.
         self.whole_at = self.whole_at.filter(|_| !begun.all).map(|at| at.min(begun.from));
         self.replica.restart_log(begun.from);
         copy.restart().map_err(broken)?;

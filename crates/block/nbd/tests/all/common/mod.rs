@@ -189,8 +189,8 @@ pub(crate) fn has(program: &str) -> bool {
     found
 }
 
-/// A Python that has libnbd's module. The one on the path need not be the system's, which the package is for; `nbdsh`
-/// itself takes the path's. Says aloud when a test is skipped for want of it.
+/// A Python that has libnbd's module. The one on the path need not be the system's, which the package is for;
+/// `nbdsh` itself takes the path's. Says aloud when a test is skipped for want of it.
 pub(crate) fn nbd_python() -> Option<&'static str> {
     let found = ["python3", "/usr/bin/python3"].into_iter().find(|python| {
         let output = Command::new(python).args(["-c", "import nbd"]).output();

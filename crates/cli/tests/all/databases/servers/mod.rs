@@ -37,7 +37,8 @@ pub(crate) trait ServerKind {
     /// How many other clients there are.
     fn sessions(&self) -> &str;
 
-    /// Has the database check its table, which is `t(n, filler)`. Something follows that asks for one line more.
+    /// Has the database check its table, which is `t(n, filler)`. Something follows that asks for one line
+    /// more.
     fn own_check(&self) -> &str;
 
     /// Whether all is well, by what was said to that. It may be nothing.

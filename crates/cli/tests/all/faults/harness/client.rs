@@ -291,7 +291,8 @@ impl ClientProcess {
         }
     }
 
-    /// Stops the process; on return none of its threads is inside a system call that could still change something.
+    /// Stops the process; on return none of its threads is inside a system call that could still change
+    /// something.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
         let pid = self.pid().expect("it has started");
@@ -301,7 +302,8 @@ impl ClientProcess {
             };
             tasks.flatten().all(|task| {
                 let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                // The state stands behind the name, which may hold anything but ends with the last parenthesis.
+                // The state stands behind the name, which may hold anything but ends with the last
+                // parenthesis.
                 stat.rsplit_once(") ")
                     .is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
             })

@@ -70,8 +70,8 @@ impl SmallDisk {
     fn unmount(&mut self) {
         let root = self.root.display().to_string();
         until("nobody uses the small disk", || tool("umount", &[&root]).is_ok());
-        // A process of another test may have it in a mount namespace of its own, for a moment: mounted again meanwhile, it would
-        // still be the one that was cut.
+        // A process of another test may have it in a mount namespace of its own, for a moment: mounted again
+        // meanwhile, it would still be the one that was cut.
         let device = self.device.trim_start_matches("/dev/");
         let used = Path::new("/proc/fs/ext4").join(device);
         until("nobody else has the small disk mounted", || !used.exists());

@@ -14,7 +14,8 @@ use crate::faults::worker::{WorkerSettings, WorkerTask, bank, volume};
 /// Lines of each process's log that a failed test shows.
 const LOG_LINES_SHOWN: usize = 25;
 
-/// One test's files: journals and segments on the disk, lenders' memory and sockets in memory. Removed at the end.
+/// One test's files: journals and segments on the disk, lenders' memory and sockets in memory. Removed at the
+/// end.
 pub(crate) struct FaultsFixture {
     disk: TempDir,
     memory: TempDir,
@@ -78,7 +79,8 @@ impl FaultsFixture {
         )
     }
 
-    /// A client with a new journal of `log_bytes` in the directory `at`, which numbers records and gives up old ones.
+    /// A client with a new journal of `log_bytes` in the directory `at`, which numbers records and gives up
+    /// old ones.
     pub(crate) fn journal_in(
         &self,
         at: &Path,

@@ -62,8 +62,8 @@ impl Network {
         Ok(name.to_owned())
     }
 
-    /// The command that runs the one behind it on a machine. Not `ip netns exec`: that gives it mounts of its own, and a disk that another
-    /// test unmounts would stay mounted there.
+    /// The command that runs the one behind it on a machine. Not `ip netns exec`: that gives it mounts of its
+    /// own, and a disk that another test unmounts would stay mounted there.
     pub(crate) fn on(&self, machine: usize) -> Vec<String> {
         let network = format!("--net=/run/netns/{}", self.machines[machine + 1]);
         vec!["nsenter".to_owned(), network]

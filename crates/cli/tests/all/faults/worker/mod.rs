@@ -1,8 +1,8 @@
 //! The client process that the tests kill: it recovers a journal, checks what it finds against what was
 //! acknowledged, and goes on committing. Every acknowledgement is told before the next commit begins.
 //!
-//! What it says, one line each on standard output, is a [`WorkerMessage`]; acknowledgements, which are many, are written
-//! short: `+ thread number members rule disk`.
+//! What it says, one line each on standard output, is a [`WorkerMessage`]; acknowledgements, which are many,
+//! are written short: `+ thread number members rule disk`.
 
 pub(crate) mod bank;
 mod journal;

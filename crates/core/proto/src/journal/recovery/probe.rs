@@ -1,8 +1,10 @@
-//! The question before the fence (rule 18): would recovery succeed, and who is missing? The members of the view are asked what they hold and
-//! who sealed them. Nothing changes at any of them, so a refusal leaves everything as it was.
+//! The question before the fence (rule 18): would recovery succeed, and who is missing? The members of the
+//! view are asked what they hold and who sealed them. Nothing changes at any of them, so a refusal leaves
+//! everything as it was.
 //!
-//! The answers are judged exactly as those of the fence that follows, by the same lines of code. The fence asks again: a member may have
-//! lost its memory in between. Then it refuses after some members have been sealed, as it must.
+//! The answers are judged exactly as those of the fence that follows, by the same lines of code. The fence
+//! asks again: a member may have lost its memory in between. Then it refuses after some members have been
+//! sealed, as it must.
 
 use alloc::string::String;
 
@@ -26,7 +28,8 @@ pub struct MemberReport {
     pub writer: WriterId,
     /// The window; `None`: there is none, or the lender cannot say ([`MemberReport::in_part`]).
     pub window: Option<WindowReport>,
-    /// The lender is of a release before the question: it says its life and who sealed it, and not what it holds.
+    /// The lender is of a release before the question: it says its life and who sealed it, and not what it
+    /// holds.
     pub partial: bool,
 }
 
@@ -100,7 +103,8 @@ pub(super) fn probe_frame() -> OutgoingFrame {
 }
 
 impl WindowReport {
-    /// The window that a `Fenced` or `ProbeReply` frame tells of, whose epoch begins `body`; `None`: there is none.
+    /// The window that a `Fenced` or `ProbeReply` frame tells of, whose epoch begins `body`; `None`: there is
+    /// none.
     pub(super) fn of(header: &FrameHeader, body: &[u8]) -> Option<WindowReport> {
         let epoch = Epoch(ByteReader::new(body).u32().ok()?);
         (header.flags & Flag::KNOWN != 0).then_some(WindowReport {
@@ -129,7 +133,8 @@ impl MemberReport {
         })
     }
 
-    /// Reads how a lender of an earlier release refuses the question: as it would any ping of a writer that is fenced.
+    /// Reads how a lender of an earlier release refuses the question: as it would any ping of a writer that
+    /// is fenced.
     pub fn of_refusal(header: &FrameHeader) -> Option<MemberReport> {
         (RefusalReason::from_byte(header.flags) == Some(RefusalReason::Fenced)).then_some(MemberReport {
             incarnation: Incarnation(header.sender),
@@ -142,7 +147,8 @@ impl MemberReport {
 }
 
 impl Recovery {
-    /// Only asks: nothing is sealed and nothing read. What [`Recovery::verdict`] then says is what the fence would come to, now.
+    /// Only asks: nothing is sealed and nothing read. What [`Recovery::verdict`] then says is what the fence
+    /// would come to, now.
     pub fn probing(mut self) -> Recovery {
         self.probing = true;
         self
@@ -199,8 +205,9 @@ impl Recovery {
         windows.map(|window| window.trim).max().unwrap_or_default()
     }
 
-    /// Whether what the lenders told bears out an operator's word: nobody else has written since this log's last reign. The answer is the
-    /// epoch above which he may claim. Whether enough members told anything is [`Recovery::verdict`]'s affair, in the later reign.
+    /// Whether what the lenders told bears out an operator's word: nobody else has written since this log's
+    /// last reign. The answer is the epoch above which he may claim. Whether enough members told anything is
+    /// [`Recovery::verdict`]'s affair, in the later reign.
     pub fn newest(&self) -> Result<Epoch, NotNewestError> {
         for peer in &self.peers {
             let address = || peer.address.clone();
@@ -278,7 +285,8 @@ impl Recovery {
         }
     }
 
-    /// While it only asks, a fence is told when all have answered: whoever is told it wants to know how all stand.
+    /// While it only asks, a fence is told when all have answered: whoever is told it wants to know how all
+    /// stand.
     pub(super) fn may_tell_fence(&self, now: Time) -> bool {
         !self.probing || now >= self.grace || self.is_settled(now)
     }

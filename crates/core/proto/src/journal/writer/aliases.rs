@@ -1,8 +1,9 @@
 //! Which lenders are one memory (rule 16).
 //!
-//! A lender is its memory's incarnation, not its address. One that is reached by two addresses holds one window: a join by the
-//! one would empty what was joined by the other, and two "members" would be one copy. So whoever leads to a memory that is in
-//! use already, or that a lender named before it leads to, is an *alias*: neither member nor spare.
+//! A lender is its memory's incarnation, not its address. One that is reached by two addresses holds one
+//! window: a join by the one would empty what was joined by the other, and two "members" would be one copy.
+//! So whoever leads to a memory that is in use already, or that a lender named before it leads to, is an
+//! *alias*: neither member nor spare.
 
 use crate::id::Incarnation;
 use crate::planted::PlantedFault;
@@ -41,7 +42,8 @@ impl JournalWriter {
         self.lenders.iter().any(stalls)
     }
 
-    /// Whether the window of lender `index` counts, or is about to: of this journal, nobody else may have one in its memory.
+    /// Whether the window of lender `index` counts, or is about to: of this journal, nobody else may have one
+    /// in its memory.
     fn uses_memory(&self, index: usize) -> bool {
         self.lenders[index].role != LenderRole::Spare || self.in_use(index)
     }
@@ -57,7 +59,8 @@ mod tests {
     use crate::time::Nanos;
     use crate::wire::{Flag, FrameHeader, FrameKind};
 
-    /// Both became members: the second join emptied the first's window, and every commit went at the disk's pace for good.
+    /// Both became members: the second join emptied the first's window, and every commit went at the disk's
+    /// pace for good.
     #[test]
     fn one_memory_under_two_addresses_joins_once() {
         let mut bench = Bench::empty(2, 2, CommitRule::All);
@@ -91,8 +94,9 @@ mod tests {
         assert_eq!(aliases, [false, false, true]);
     }
 
-    /// Where links lose and double frames, the answer of a lender's life before this one came late, and was taken for this life's: the lender
-    /// joined, and its acknowledgements were awaited from the dead for ever (simulator seed 50400971).
+    /// Where links lose and double frames, the answer of a lender's life before this one came late, and was
+    /// taken for this life's: the lender joined, and its acknowledgements were awaited from the dead for ever
+    /// (simulator seed 50400971).
     #[test]
     fn a_late_word_of_a_lenders_life_before_is_passed_over() {
         let mut bench = Bench::empty(1, 1, CommitRule::All);
@@ -111,7 +115,8 @@ mod tests {
         assert_eq!(bench.writer.lenders[0].incarnation, Incarnation(6));
     }
 
-    /// A spare's link that was made anew saw a window that "nobody will ever ask for", and gave the member's window back.
+    /// A spare's link that was made anew saw a window that "nobody will ever ask for", and gave the member's
+    /// window back.
     #[test]
     fn a_spares_link_never_empties_a_members_window() {
         let mut bench = Bench::empty(2, 1, CommitRule::All);
@@ -132,8 +137,8 @@ mod tests {
         assert_ne!(bench.next(1).map(|frame| frame.kind), Some(FrameKind::Leave));
     }
 
-    /// Another lender came to a member's address. It joined with the domain of the one before, and a view of this machine's
-    /// own domain alone counted (simulator seed 1279).
+    /// Another lender came to a member's address. It joined with the domain of the one before, and a view of
+    /// this machine's own domain alone counted (simulator seed 1279).
     #[test]
     fn whoever_takes_over_an_address_has_its_own_domain() {
         let mut bench = Bench::empty(1, 1, CommitRule::All);
@@ -153,7 +158,8 @@ mod tests {
         assert_eq!(bench.writer.blocked(), Some(DiskWaitReason::OneDomain));
     }
 
-    /// A lender that moved is asked to join at its new address once the view without its old one is durable, and not before.
+    /// A lender that moved is asked to join at its new address once the view without its old one is durable,
+    /// and not before.
     #[test]
     fn a_member_that_moved_joins_anew_when_its_old_address_has_left_the_view() {
         let mut bench = Bench::empty(2, 1, CommitRule::All);

@@ -1,8 +1,9 @@
 //! What feeds the members.
 //!
-//! Whoever loses this machine's feed loses its ring. So the members that may acknowledge by themselves must not all be on that
-//! feed: with `all` one elsewhere suffices, for it is always asked; with k of n fewer than k may be here, or k of them would
-//! acknowledge what one failure takes. Members elsewhere are not compared with each other: the status says how many feeds there are.
+//! Whoever loses this machine's feed loses its ring. So the members that may acknowledge by themselves must
+//! not all be on that feed: with `all` one elsewhere suffices, for it is always asked; with k of n fewer than
+//! k may be here, or k of them would acknowledge what one failure takes. Members elsewhere are not compared
+//! with each other: the status says how many feeds there are.
 
 use super::{CommitRule, JournalWriter, LenderIndexSet};
 
@@ -74,7 +75,8 @@ mod tests {
         bench
     }
 
-    /// With `any`, or k of n, those that acknowledge could all be on this machine's feed: ring and copies were one.
+    /// With `any`, or k of n, those that acknowledge could all be on this machine's feed: ring and copies
+    /// were one.
     #[test]
     fn fewer_members_than_acknowledge_are_fed_as_this_machine_is() {
         let members = |domains: &[&str], rule| {

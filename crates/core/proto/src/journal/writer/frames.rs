@@ -14,11 +14,12 @@ use super::lender::{ControlFrame, LenderRole, LinkPhase};
 use super::status::LenderRefusal;
 use super::{JournalWriter, LenderIndexSet};
 
-/// From this many unsent bytes on, frames are sent without waiting for earlier ones to be received: a bulk transfer
-/// gains nothing from grouping.
+/// From this many unsent bytes on, frames are sent without waiting for earlier ones to be received: a bulk
+/// transfer gains nothing from grouping.
 pub(super) const BULK_BYTES: u64 = 16 * 1024;
 
-/// The pause before the second attempt to connect; each further one is twice as long, up to `WriterTimings::retry`.
+/// The pause before the second attempt to connect; each further one is twice as long, up to
+/// `WriterTimings::retry`.
 const RETRY_FIRST: Nanos = Nanos::from_ms(20);
 const RETRY_DOUBLINGS_MAX: u32 = 16;
 
@@ -43,8 +44,9 @@ impl JournalWriter {
         self.lenders.len()
     }
 
-    /// Whether it will be known in a moment if lender `index` can be spoken to. Whoever closes waits for that: the lender may have a
-    /// window of an earlier reign, and nobody tells it later that the journal is closed.
+    /// Whether it will be known in a moment if lender `index` can be spoken to. Whoever closes waits for
+    /// that: the lender may have a window of an earlier reign, and nobody tells it later that the journal is
+    /// closed.
     pub fn is_meeting(&self, index: usize, now: Time) -> bool {
         match self.lenders[index].link {
             LinkPhase::Down(due) => due <= now && self.fenced.is_none(),
@@ -68,7 +70,8 @@ impl JournalWriter {
     pub fn on_lost(&mut self, index: usize, now: Time) {
         let retry = self.config.timing.retry;
         let lender = &mut self.lenders[index];
-        // At first often, because a lender that was only restarted has kept its memory and can resume; then rarely.
+        // At first often, because a lender that was only restarted has kept its memory and can resume; then
+        // rarely.
         let doubled = RETRY_FIRST.0 << lender.failures.min(RETRY_DOUBLINGS_MAX);
         let at = if lender.is_ready() {
             now
@@ -92,8 +95,8 @@ impl JournalWriter {
         core::mem::take(&mut self.disconnects)
     }
 
-    /// The next frame for lender `index`, if there is one. The driver calls this when the link has room for a frame,
-    /// after every event, until it returns `None`.
+    /// The next frame for lender `index`, if there is one. The driver calls this when the link has room for a
+    /// frame, after every event, until it returns `None`.
     pub fn next_frame(&mut self, index: usize, now: Time) -> Option<OutgoingFrame> {
         if self.fenced.is_some() && !self.planted.is(PlantedFault::WriterFenceIgnored) {
             return None;
@@ -167,8 +170,9 @@ impl JournalWriter {
         if resend.is_some_and(|span| lender.received < lender.sent && now.since(lender.progress) >= span) {
             lender.resume(lender.received.max(lender.held), now);
         }
-        // A member that the disk has overtaken by a whole ring is sent on from the floor: what it lacks may have
-        // been overwritten, and is needed no more. Short of that it is sent everything, for `Durability::Both`.
+        // A member that the disk has overtaken by a whole ring is sent on from the floor: what it lacks may
+        // have been overwritten, and is needed no more. Short of that it is sent everything, for
+        // `Durability::Both`.
         let overtaken = lender.sent < floor.lsn && tail.since(lender.sent) > self.config.window_bytes;
         if overtaken {
             lender.sent = floor.lsn;
@@ -179,8 +183,8 @@ impl JournalWriter {
         let (flags, mark) = if fresh { (Flag::FRESH, floor.chain) } else { (0, 0) };
         let pending = goal.since(lender.sent);
         let crowded = lender.flight[0] > lender.received;
-        // One that was overtaken is told so at once, even where there is nothing to send: until it begins anew it owes us
-        // what it has not received.
+        // One that was overtaken is told so at once, even where there is nothing to send: until it begins
+        // anew it owes us what it has not received.
         if !overtaken && (pending == 0 || crowded && pending < BULK_BYTES) {
             return None;
         }
@@ -387,7 +391,8 @@ impl JournalWriter {
         if lender.link != LinkPhase::Fencing || frame.header.epoch != self.epoch {
             return;
         }
-        // A late word of a life before this one. Taken for this one's, it would have us wait for acknowledgements of the dead.
+        // A late word of a life before this one. Taken for this one's, it would have us wait for
+        // acknowledgements of the dead.
         if Incarnation(frame.header.sender) != lender.bound_incarnation {
             return;
         }
@@ -415,9 +420,9 @@ impl JournalWriter {
         } else {
             lender.incarnation = incarnation;
             if frame.header.flags & Flag::KNOWN != 0 && !used {
-                // A window of an earlier reign, or of a membership that ended while the lender was away. The durable
-                // view does not name it, so nobody will ever ask for it: its memory is given back. Not if another address leads
-                // to the same memory: then the window is that one's.
+                // A window of an earlier reign, or of a membership that ended while the lender was away. The
+                // durable view does not name it, so nobody will ever ask for it: its memory is given back.
+                // Not if another address leads to the same memory: then the window is that one's.
                 lender.generation = frame.header.mark;
                 lender.window_epoch = window_epoch.unwrap_or_default();
                 lender.control = Some(ControlFrame::Leave);
@@ -456,7 +461,8 @@ impl JournalWriter {
                 self.lenders[index].withdrawn = true;
                 self.settle(now);
             }
-            // It goes on over its own link; whether the group is served may be another matter after its next start.
+            // It goes on over its own link; whether the group is served may be another matter after its next
+            // start.
             RefusalReason::NoGroup => (),
             // A data session's, or a deposit's.
             RefusalReason::NoReplica

@@ -1,10 +1,10 @@
-//! A journal at rest is clean (rule 19): its durable view says that all it ever acknowledged is on the local disk, and recovery
-//! needs nobody.
+//! A journal at rest is clean (rule 19): its durable view says that all it ever acknowledged is on the local
+//! disk, and recovery needs nobody.
 //!
-//! The view of a clean journal names its members, who go on holding what they hold; their word does not count. The first append
-//! proposes the same view as a counting one, and until that is durable the disk acknowledges. Why a crash at any point loses
-//! nothing is what it is with every change of the view: while one view replaces the other both are demanded, and a clean view is
-//! satisfied by the disk alone.
+//! The view of a clean journal names its members, who go on holding what they hold; their word does not
+//! count. The first append proposes the same view as a counting one, and until that is durable the disk
+//! acknowledges. Why a crash at any point loses nothing is what it is with every change of the view: while
+//! one view replaces the other both are demanded, and a clean view is satisfied by the disk alone.
 
 use crate::id::Lsn;
 use crate::planted::PlantedFault;
@@ -22,7 +22,8 @@ pub(super) struct IdleState {
 }
 
 impl JournalWriter {
-    /// Whether members' acknowledgements count: there are enough of them, and the durable view does not call the journal clean.
+    /// Whether members' acknowledgements count: there are enough of them, and the durable view does not call
+    /// the journal clean.
     pub fn counting(&self) -> bool {
         self.counts(self.view) && self.clean.is_none()
     }
@@ -35,8 +36,8 @@ impl JournalWriter {
         self.rule_lsn(set)
     }
 
-    /// Whether a view of `set` is to call the journal clean. A shared one never is: no view of it counts before its server has
-    /// it, and a server that is away must not keep members from acknowledging.
+    /// Whether a view of `set` is to call the journal clean. A shared one never is: no view of it counts
+    /// before its server has it, and a server that is away must not keep members from acknowledging.
     pub(super) fn wants_clean(&self, set: LenderIndexSet) -> bool {
         self.server_ack.is_none()
             && self.idle_state.idle
@@ -65,7 +66,8 @@ impl JournalWriter {
         }
     }
 
-    /// Whether nothing is acknowledged, or may be, that is not on the disk, and at the data lender in service.
+    /// Whether nothing is acknowledged, or may be, that is not on the disk, and at the data lender in
+    /// service.
     fn is_everywhere(&self) -> bool {
         if self.planted.is(PlantedFault::CleanTooEarly) {
             return self.acked >= self.tail;
@@ -230,7 +232,8 @@ mod tests {
         assert_eq!((view.members.len(), view.clean), (1, Some(Lsn(0))));
     }
 
-    /// It would wake only with its server's leave, and a server that is away must not keep members from acknowledging.
+    /// It would wake only with its server's leave, and a server that is away must not keep members from
+    /// acknowledging.
     #[test]
     fn a_shared_journal_is_never_clean() {
         let mut bench = Bench::shared(1, 1, CommitRule::All);

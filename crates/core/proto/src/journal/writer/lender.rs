@@ -64,7 +64,8 @@ pub(super) struct WriterLender {
     pub(super) incarnation: Incarnation,
     /// The life of the memory behind this link, which the next join will be with.
     pub(super) link_incarnation: Incarnation,
-    /// The life of the memory that bound this link. Frames of an earlier one may still arrive where links lose frames.
+    /// The life of the memory that bound this link. Frames of an earlier one may still arrive where links
+    /// lose frames.
     pub(super) bound_incarnation: Incarnation,
     /// The number of the join whose acknowledgements count.
     pub(super) generation: u32,
@@ -91,7 +92,8 @@ pub(super) struct WriterLender {
     /// When bytes were last sent or received progress was made, for links that lose frames.
     pub(super) progress: Time,
     pub(super) lost_at: Option<Time>,
-    /// What it had received and held when it was looked at last, and when that, or its owing nothing, was last news.
+    /// What it had received and held when it was looked at last, and when that, or its owing nothing, was
+    /// last news.
     pub(super) progress_seen: (Lsn, Lsn),
     pub(super) progress_at: Time,
     /// It made no progress, and is not asked to join before.
@@ -111,7 +113,8 @@ pub(super) struct WriterLender {
     pub(super) lagging: bool,
     /// What it said it missed.
     pub(super) missing: MissingRanges,
-    /// From `received` to here everything was handed to its own link, in order, and will come unless the link breaks.
+    /// From `received` to here everything was handed to its own link, in order, and will come unless the link
+    /// breaks.
     pub(super) link_end: Lsn,
     /// How long it takes to answer.
     pub(super) rtt: RttEstimator,

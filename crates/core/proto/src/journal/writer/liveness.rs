@@ -1,7 +1,8 @@
 //! Who is given up: a lender that is silent, and one that answers and makes no progress.
 //!
-//! Both leave the view: a commit of `Durability::Both` would wait for ever, and every other for the disk. Time in which this
-//! process itself did not run counts for neither: what lenders said meanwhile waits in its sockets.
+//! Both leave the view: a commit of `Durability::Both` would wait for ever, and every other for the disk.
+//! Time in which this process itself did not run counts for neither: what lenders said meanwhile waits in its
+//! sockets.
 
 use crate::planted::PlantedFault;
 use crate::time::{Nanos, Time};
@@ -9,8 +10,8 @@ use crate::time::{Nanos, Time};
 use super::JournalWriter;
 use super::lender::{LenderRole, WriterLender};
 
-/// Times `detect` that a lender may hold less than it was sent and not move: a machine that swaps, or a network that drops most,
-/// is slow for longer than one that is silent.
+/// Times `detect` that a lender may hold less than it was sent and not move: a machine that swaps, or a
+/// network that drops most, is slow for longer than one that is silent.
 const STALL_DETECTS: u64 = 4;
 /// Times `retry` that a lender which made no progress is not asked to join again.
 const STALL_RETRIES: u64 = 4;

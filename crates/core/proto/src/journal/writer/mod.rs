@@ -1,8 +1,8 @@
 //! The journal's one writer: which lenders are members, what each is to be sent, and what is acknowledged.
 //!
-//! A [`JournalWriter`] holds no bytes, only positions; the ring is the driver's. Its methods come in four kinds: getters;
-//! `on_*` tell it what happened; commands (`append`); and `next_frame`, `view_to_store`, `take_disconnects` say what to
-//! do next.
+//! A [`JournalWriter`] holds no bytes, only positions; the ring is the driver's. Its methods come in four
+//! kinds: getters; `on_*` tell it what happened; commands (`append`); and `next_frame`, `view_to_store`,
+//! `take_disconnects` say what to do next.
 //!
 //! | file | idea |
 //! |---|---|
@@ -19,11 +19,12 @@
 //! | `rest.rs` | when the journal is clean, and which acknowledgements count then |
 //! | `status.rs` | what an operator is told |
 //!
-//! What keeps acknowledged bytes safe when the view changes (rules 1 and 3): from the moment a new view is proposed, an
-//! LSN is acknowledged only if the *old and the new* view's rule hold it (or the local disk does); the new view is
-//! stored only when everything acknowledged so far satisfies it; and it replaces the old one only when it is durable.
-//! Whichever of the two a crash leaves in the file, its members have everything that was acknowledged. In a shared
-//! journal the same holds with the server's word in the place of the local disk's.
+//! What keeps acknowledged bytes safe when the view changes (rules 1 and 3): from the moment a new view is
+//! proposed, an LSN is acknowledged only if the *old and the new* view's rule hold it (or the local disk
+//! does); the new view is stored only when everything acknowledged so far satisfies it; and it replaces the
+//! old one only when it is durable. Whichever of the two a crash leaves in the file, its members have
+//! everything that was acknowledged. In a shared journal the same holds with the server's word in the place
+//! of the local disk's.
 
 mod aliases;
 mod domains;
@@ -67,15 +68,16 @@ use views::ViewProposal;
 /// How long things may take. Safety does not depend on any of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterTimings {
-    /// An idle member that has not heard of the newest stable LSN is told within this; others are asked whether they are
-    /// there every `detect`.
+    /// An idle member that has not heard of the newest stable LSN is told within this; others are asked
+    /// whether they are there every `detect`.
     pub ping: Nanos,
     /// A member that owes an answer for this long is taken for dead. Below about 250 ms a loaded machine is
     /// mistaken for a dead one.
     pub detect: Nanos,
     /// A lender that cannot be reached is tried again after this.
     pub retry: Nanos,
-    /// When nothing was appended and everything has been everywhere for so long, the view calls the journal clean.
+    /// When nothing was appended and everything has been everywhere for so long, the view calls the journal
+    /// clean.
     pub idle: Nanos,
     /// On links that may lose frames: send again what has not been received after this. Streams need none.
     pub resend: Option<Nanos>,
@@ -164,8 +166,8 @@ pub struct JournalWriter {
 }
 
 impl JournalWriter {
-    /// A writer for the reign `epoch`, which is durable with an empty view of number `version`; the log ends at `end`,
-    /// all of it on the disk, and, if it is a shared journal's, nothing of it is of use to anybody.
+    /// A writer for the reign `epoch`, which is durable with an empty view of number `version`; the log ends
+    /// at `end`, all of it on the disk, and, if it is a shared journal's, nothing of it is of use to anybody.
     pub fn new(
         journal: JournalId,
         epoch: Epoch,
@@ -250,7 +252,8 @@ impl JournalWriter {
         self.stable
     }
 
-    /// Everything below is held as the commit rule demands, or is on the local disk (of a shared journal: at its server).
+    /// Everything below is held as the commit rule demands, or is on the local disk (of a shared journal: at
+    /// its server).
     pub fn acked(&self) -> Lsn {
         self.acked
     }
@@ -279,7 +282,8 @@ impl JournalWriter {
         }
     }
 
-    /// A sync of the local log ended well: everything below `end` is on the disk, and `end` is where a record ends.
+    /// A sync of the local log ended well: everything below `end` is on the disk, and `end` is where a record
+    /// ends.
     pub fn on_stable(&mut self, end: ChainPoint, now: Time) {
         assert!(end.lsn <= self.tail);
         if self.disk_failed || end.lsn <= self.stable.lsn {
@@ -294,8 +298,9 @@ impl JournalWriter {
         self.disk_failed = true;
     }
 
-    /// Whether `end` can still be acknowledged: not by a fenced writer, and, once the disk has failed and no view can
-    /// replace this one, only while enough of its members hold it or may yet. A shared journal's server may always.
+    /// Whether `end` can still be acknowledged: not by a fenced writer, and, once the disk has failed and no
+    /// view can replace this one, only while enough of its members hold it or may yet. A shared journal's
+    /// server may always.
     pub fn may_still_be_acked(&self, end: Lsn) -> bool {
         if self.acked >= end {
             return true;
@@ -329,7 +334,8 @@ impl JournalWriter {
         self.rule_lsn(self.view).is_some_and(|lsn| lsn >= end)
     }
 
-    /// Everything below is held by the durable view's members as the rule demands; zero while there are too few of them.
+    /// Everything below is held by the durable view's members as the rule demands; zero while there are too
+    /// few of them.
     pub fn rule_acked(&self) -> Lsn {
         self.rule_lsn(self.view).unwrap_or_default()
     }
@@ -382,8 +388,8 @@ impl JournalWriter {
         rule.satisfied(&mut held[..count])
     }
 
-    /// Whether acknowledgements of a view of `set` count: it has the configured minimum, and whatever acknowledges is not all fed
-    /// as this machine is.
+    /// Whether acknowledgements of a view of `set` count: it has the configured minimum, and whatever
+    /// acknowledges is not all fed as this machine is.
     fn counts(&self, set: LenderIndexSet) -> bool {
         let enough = set.len() >= self.config.min.max(self.config.rule.copies(set.len())).max(1);
         enough && self.domains_differ(set)

@@ -1,12 +1,12 @@
-//! What is sent once for all, by multicast: who listens, how far it has got, and what a member still needs over its own
-//! link.
+//! What is sent once for all, by multicast: who listens, how far it has got, and what a member still needs
+//! over its own link.
 //!
-//! A *listener* is a member (or a lender that is being filled) that has the channel's key. It *rides* while what it is to
-//! be sent next is what is multicast next. Whoever is behind (new, returned, or overwhelmed) is sent the rest over its own
-//! link up to where the multicast is, and rides on from there; nobody waits for it. What a rider misses it says, and is
-//! sent that alone over its own link, or by multicast if another misses it too; where it cannot know (the last datagram
-//! was lost), a timer does, which learns how long each takes. What its link was given is never given again: that link loses
-//! nothing while it stands.
+//! A *listener* is a member (or a lender that is being filled) that has the channel's key. It *rides* while
+//! what it is to be sent next is what is multicast next. Whoever is behind (new, returned, or overwhelmed) is
+//! sent the rest over its own link up to where the multicast is, and rides on from there; nobody waits for
+//! it. What a rider misses it says, and is sent that alone over its own link, or by multicast if another
+//! misses it too; where it cannot know (the last datagram was lost), a timer does, which learns how long each
+//! takes. What its link was given is never given again: that link loses nothing while it stands.
 //!
 //! Nothing here acknowledges: that is `on_ack`'s, and the same for every way in which bytes travel.
 
@@ -27,8 +27,8 @@ use super::lender::{ControlFrame, LenderRole, WriterLender};
 /// How appends are multicast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MulticastTiming {
-    /// A listener that has not received what it was sent for this much longer than it usually takes is sent it again over
-    /// its own link, once: that loses nothing.
+    /// A listener that has not received what it was sent for this much longer than it usually takes is sent
+    /// it again over its own link, once: that loses nothing.
     pub resend: Nanos,
 }
 
@@ -40,12 +40,13 @@ impl Default for MulticastTiming {
     }
 }
 
-/// A lender that once listened and does not now, and goes on in nothing: how long until it is sent again what it lacks. The
-/// link's own detection is near.
+/// A lender that once listened and does not now, and goes on in nothing: how long until it is sent again what
+/// it lacks. The link's own detection is near.
 const STALL_SPAN: Nanos = Nanos::from_ms(256);
 
-/// Times in a row that a listener had its bytes by the timer and its link, and says that it heard nothing: then multicast does
-/// not get through to it (a switch that forwards no groups, a firewall), and each commit would wait for the timer.
+/// Times in a row that a listener had its bytes by the timer and its link, and says that it heard nothing:
+/// then multicast does not get through to it (a switch that forwards no groups, a firewall), and each commit
+/// would wait for the timer.
 const DEAF_AFTER: u32 = 8;
 /// How long such a lender is left to its own link.
 const DEAF_SPAN: Nanos = Nanos::from_ms(10_000);
@@ -71,8 +72,8 @@ pub(super) struct MulticastState {
 pub struct MulticastStats {
     /// Bytes of the log that were multicast, each time that they were.
     pub bytes: u64,
-    /// Bytes of the log that went to listeners over their own links: holes, what the timer took for lost, and what those
-    /// needed who had fallen behind or come anew.
+    /// Bytes of the log that went to listeners over their own links: holes, what the timer took for lost, and
+    /// what those needed who had fallen behind or come anew.
     pub linked_bytes: u64,
     /// Times that a listener was left to its own link, because multicast did not get through to it.
     pub deaf_listeners: u64,
@@ -103,8 +104,8 @@ impl WriterLender {
         self.resends_unheard = 0;
     }
 
-    /// It has answered. `advanced`: it has received more. Slowness is no deafness: what counts is that it went on by its link's
-    /// bytes alone, and says so. `true`: multicast does not get through to it.
+    /// It has answered. `advanced`: it has received more. Slowness is no deafness: what counts is that it
+    /// went on by its link's bytes alone, and says so. `true`: multicast does not get through to it.
     fn note_answer(&mut self, heard: bool, advanced: bool, now: Time) -> bool {
         if let Some((end, at)) = self.rtt_sample
             && self.received >= end
@@ -126,8 +127,9 @@ impl WriterLender {
 }
 
 impl JournalWriter {
-    /// The next frame to be multicast, if there is one: an append, to be cut into datagrams. The driver calls this before
-    /// [`JournalWriter::next_frame`], after every event, until it returns `None`. What cannot be sent at once counts as lost.
+    /// The next frame to be multicast, if there is one: an append, to be cut into datagrams. The driver calls
+    /// this before [`JournalWriter::next_frame`], after every event, until it returns `None`. What cannot be
+    /// sent at once counts as lost.
     pub fn next_multicast(&mut self, now: Time) -> Option<OutgoingFrame> {
         self.update_listeners();
         if !self.cast.on || self.fenced.is_some() {
@@ -195,7 +197,8 @@ impl JournalWriter {
             .count()
     }
 
-    /// Whether a listener has not received all that it was sent: if nothing more is heard, a timer of milliseconds must find it.
+    /// Whether a listener has not received all that it was sent: if nothing more is heard, a timer of
+    /// milliseconds must find it.
     pub fn awaits_listeners(&self) -> bool {
         let channel = self.cast.channel;
         self.lenders
@@ -203,8 +206,8 @@ impl JournalWriter {
             .any(|lender| lender.listens(channel) && lender.received < lender.sent)
     }
 
-    /// Another channel, with another key, from here on: whoever has left knows the old one. Until the members listen to it
-    /// each goes on over its own link.
+    /// Another channel, with another key, from here on: whoever has left knows the old one. Until the members
+    /// listen to it each goes on over its own link.
     pub(super) fn renew_channel(&mut self) {
         self.cast.channel += 1;
     }
@@ -252,8 +255,8 @@ impl JournalWriter {
         }
     }
 
-    /// A frame for lender `index` could not be sent: the disk has overtaken it, and the ring was reused. It is sent on from the
-    /// stable end.
+    /// A frame for lender `index` could not be sent: the disk has overtaken it, and the ring was reused. It
+    /// is sent on from the stable end.
     pub fn on_overtaken(&mut self, index: usize, now: Time) {
         let lender = &mut self.lenders[index];
         if lender.takes_appends() {
@@ -261,7 +264,8 @@ impl JournalWriter {
         }
     }
 
-    /// A listener missed something. What it says is believed as far as it costs nothing: it is sent some bytes again.
+    /// A listener missed something. What it says is believed as far as it costs nothing: it is sent some
+    /// bytes again.
     pub(super) fn on_missing(&mut self, index: usize, header: &FrameHeader, now: Time) {
         let sent_max = self.sent_max(index);
         let (epoch, channel) = (self.epoch, self.cast.channel);
@@ -303,8 +307,8 @@ impl JournalWriter {
             return None;
         }
         if lender.channel == 0 {
-            // One that once listened may say `Missing` for a gap on its own link, and that may have been lost with the
-            // connection that brought it.
+            // One that once listened may say `Missing` for a gap on its own link, and that may have been lost
+            // with the connection that brought it.
             if lender.ever_listened
                 && lender.received < lender.sent
                 && now.since(lender.progress) >= STALL_SPAN
@@ -331,7 +335,8 @@ impl JournalWriter {
                 continue;
             }
             if from < floor && tail.since(from) > window_bytes {
-                // What it lacks may have been overwritten, and is needed no more: it is sent on from the floor.
+                // What it lacks may have been overwritten, and is needed no more: it is sent on from the
+                // floor.
                 lender.resume(lender.received, now);
                 return None;
             }
@@ -364,8 +369,8 @@ impl JournalWriter {
         self.lenders[index].listens(self.cast.channel)
     }
 
-    /// The highest byte that lender `index` may hold: what was sent over its link, and whatever was multicast since it was
-    /// first given a key. A connection that we hold to be dead may have listened on.
+    /// The highest byte that lender `index` may hold: what was sent over its link, and whatever was multicast
+    /// since it was first given a key. A connection that we hold to be dead may have listened on.
     pub(super) fn sent_max(&self, index: usize) -> Lsn {
         let lender = &self.lenders[index];
         if lender.ever_listened {
@@ -406,7 +411,8 @@ impl JournalWriter {
             self.cast.on = true;
         }
         if self.cast.sent < self.floor().lsn && self.tail.since(self.cast.sent) > self.config.window_bytes {
-            // The ring may have been reused. Riders that lack what is skipped are behind, and told so over their links.
+            // The ring may have been reused. Riders that lack what is skipped are behind, and told so over
+            // their links.
             self.cast.sent = self.floor().lsn;
             self.cast.flight = [self.cast.sent; 2];
         }
@@ -480,8 +486,8 @@ mod tests {
     use super::*;
     use crate::journal::CommitRule;
 
-    /// A writer of one member that was asked to listen once and is left to its own link; it was sent 100 bytes, and has
-    /// received 40.
+    /// A writer of one member that was asked to listen once and is left to its own link; it was sent 100
+    /// bytes, and has received 40.
     fn bench() -> Bench {
         let mut bench = Bench::with_members(1, 1, CommitRule::All);
         bench.writer.config.cast = Some(MulticastTiming::default());
@@ -494,7 +500,8 @@ mod tests {
         bench
     }
 
-    /// Its gap was dropped, because a hole is filled only for those who listen: it waited until it was given up.
+    /// Its gap was dropped, because a hole is filled only for those who listen: it waited until it was given
+    /// up.
     #[test]
     fn what_a_deaf_member_misses_on_its_link_is_sent_again() {
         let mut bench = bench();

@@ -1,8 +1,8 @@
 //! A data lender in service: members keep what it lacks, and a view counts only when it has it.
 //!
-//! A record leaves the members' memories when it is on *both* disks, so that one disk may be lost. The data lender is never
-//! waited for beyond that: a member that would have no room for the next bytes is told to drop what is stable, and a data
-//! lender of which nothing is heard is out of service.
+//! A record leaves the members' memories when it is on *both* disks, so that one disk may be lost. The data
+//! lender is never waited for beyond that: a member that would have no room for the next bytes is told to
+//! drop what is stable, and a data lender of which nothing is heard is out of service.
 
 use crate::id::{Epoch, Lsn};
 use crate::planted::PlantedFault;
@@ -20,8 +20,8 @@ pub struct ReplicaAck {
 }
 
 impl JournalWriter {
-    /// What the data lender in service has; `None`: there is none in service. To be said again within `detect` (as
-    /// [`crate::replica::Source::kept`] has it), or it counts as out of service.
+    /// What the data lender in service has; `None`: there is none in service. To be said again within
+    /// `detect` (as [`crate::replica::Source::kept`] has it), or it counts as out of service.
     pub fn on_replica_ack(&mut self, kept: Option<ReplicaAck>, now: Time) {
         let before = self.replica_ack.map(|(kept, _)| kept);
         if kept.is_some() {
@@ -52,8 +52,8 @@ impl JournalWriter {
         }
     }
 
-    /// What a member may drop that is being sent bytes up to `end`: what is on both disks; or what is stable, where it had
-    /// no room for them otherwise.
+    /// What a member may drop that is being sent bytes up to `end`: what is on both disks; or what is stable,
+    /// where it had no room for them otherwise.
     pub(super) fn droppable(&self, end: Lsn) -> Lsn {
         let stable = self.stable.lsn;
         if self.server_ack.is_some() {
@@ -68,7 +68,8 @@ impl JournalWriter {
         }
     }
 
-    /// Whether a view of `set` could be recovered from with the data lender alone: it has what the members' windows lack.
+    /// Whether a view of `set` could be recovered from with the data lender alone: it has what the members'
+    /// windows lack.
     pub(super) fn is_backed(&self, set: LenderIndexSet) -> bool {
         let kept = match (self.server_ack, self.replica_ack) {
             (Some(server), _) => server.end.lsn,
@@ -167,8 +168,8 @@ mod tests {
         assert_eq!(bench.writer.replica_ack(), None);
     }
 
-    /// The second member joins where the disk is; the view that names it waits for the data lender to be there, and then
-    /// for the data lender to have the view.
+    /// The second member joins where the disk is; the view that names it waits for the data lender to be
+    /// there, and then for the data lender to have the view.
     #[test]
     fn a_view_counts_when_both_have_it() {
         let mut bench = bench();

@@ -1,24 +1,27 @@
 //! The journal of a node of a shared region: its disk has no vote, and the server of the region has.
 //!
-//! A node that was declared dead might still have a disk that says yes. So what is acknowledged needs the members' rule, or
-//! the server's word *kept*, and both can be denied to it: the server writes down that the node is being fenced, says nothing
-//! more to it, and seals its members.
+//! A node that was declared dead might still have a disk that says yes. So what is acknowledged needs the
+//! members' rule, or the server's word *kept*, and both can be denied to it: the server writes down that the
+//! node is being fenced, says nothing more to it, and seals its members.
 //!
-//! **Why nothing that a fenced node acknowledges is missing from what the server reads** ([`Recovery::of_node`]). Let V be the
-//! newest view that is durable at the server, of n members, of which k must hold a record.
+//! **Why nothing that a fenced node acknowledges is missing from what the server reads**
+//! ([`Recovery::of_node`]). Let V be the newest view that is durable at the server, of n members, of which k
+//! must hold a record.
 //!
-//! 1. *What counts at the node is V, or an older view together with V.* A view replaces its predecessor only when the
-//!    server has it ([`JournalWriter::adopt`]), so none is newer than V. While V is on its way both are demanded
-//!    ([`JournalWriter::advance`]), and it went on its way only when V's rule held everything acknowledged, or the server kept
-//!    it ([`JournalWriter::may_store`]).
-//! 2. *So whatever was acknowledged and is not kept is at k of V's members.* Nor has a member dropped it: members are told
-//!    to drop what the server keeps and nothing else ([`JournalWriter::floor`]), and a member of V is never asked to join anew
-//!    while it is one. There is no time after which this ends: silence of the server means waiting.
-//! 3. *After n - k + 1 of V's members are sealed, k cannot hold anything new*: the node's members acknowledge nothing more.
-//!    What they acknowledged before, one of the sealed ones holds, and it is read after it was sealed.
+//! 1. *What counts at the node is V, or an older view together with V.* A view replaces its predecessor only
+//!    when the server has it ([`JournalWriter::adopt`]), so none is newer than V. While V is on its way both
+//!    are demanded ([`JournalWriter::advance`]), and it went on its way only when V's rule held everything
+//!    acknowledged, or the server kept it ([`JournalWriter::may_store`]).
+//! 2. *So whatever was acknowledged and is not kept is at k of V's members.* Nor has a member dropped it:
+//!    members are told to drop what the server keeps and nothing else ([`JournalWriter::floor`]), and a
+//!    member of V is never asked to join anew while it is one. There is no time after which this ends:
+//!    silence of the server means waiting.
+//! 3. *After n - k + 1 of V's members are sealed, k cannot hold anything new*: the node's members acknowledge
+//!    nothing more. What they acknowledged before, one of the sealed ones holds, and it is read after it was
+//!    sealed.
 //!
-//! The local disk follows as ever, for a restart of the whole; members keep what either disk lacks, so that what a node's
-//! own recovery may assume of members and disk is what it is in any journal.
+//! The local disk follows as ever, for a restart of the whole; members keep what either disk lacks, so that
+//! what a node's own recovery may assume of members and disk is what it is in any journal.
 //!
 //! [`Recovery::of_node`]: crate::journal::Recovery::of_node
 
@@ -79,8 +82,8 @@ impl JournalWriter {
         (self.server_ack.is_some() && durable && !self.next_view_is_acked()).then_some(self.version + 1)
     }
 
-    /// Everything below is on the local disk for good. Of a shared journal the disk may have more, which the node may never get
-    /// acknowledged: it must not be applied to anything.
+    /// Everything below is on the local disk for good. Of a shared journal the disk may have more, which the
+    /// node may never get acknowledged: it must not be applied to anything.
     pub fn stable_for_good(&self) -> Lsn {
         match self.server_ack {
             None => self.stable.lsn,
@@ -88,8 +91,8 @@ impl JournalWriter {
         }
     }
 
-    /// Whether `bytes` more can be appended: members hold whatever the server lacks, and have room for one window. Where the disk
-    /// votes, the ring says it.
+    /// Whether `bytes` more can be appended: members hold whatever the server lacks, and have room for one
+    /// window. Where the disk votes, the ring says it.
     pub fn has_room(&self, bytes: u64) -> bool {
         let needed = self.tail.plus(bytes).since(self.floor().lsn);
         self.server_ack.is_none() || needed <= self.config.window_bytes
@@ -104,8 +107,8 @@ impl JournalWriter {
         }
     }
 
-    /// Below this members need hold nothing: it is stable, and, of a shared journal, the server keeps it. A window that is
-    /// opened anew begins here.
+    /// Below this members need hold nothing: it is stable, and, of a shared journal, the server keeps it. A
+    /// window that is opened anew begins here.
     pub(super) fn floor(&self) -> ChainPoint {
         match self.server_ack {
             Some(server)

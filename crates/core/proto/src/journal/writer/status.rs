@@ -20,7 +20,8 @@ pub enum DiskWaitReason {
         /// Members there must be.
         min: usize,
     },
-    /// As many members as acknowledge, or all that could join, are in this machine's power domain, and nobody allowed that.
+    /// As many members as acknowledge, or all that could join, are in this machine's power domain, and nobody
+    /// allowed that.
     OneDomain,
 }
 

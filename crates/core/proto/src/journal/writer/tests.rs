@@ -263,7 +263,8 @@ fn a_proposed_view_counts_only_when_durable_and_only_with_the_old_one_before() {
         "who is still catching up holds nobody up"
     );
     bench.ack(2, 200, 200);
-    // It has caught up to where the log ended when it joined: proposed, and from now on both views' rules hold.
+    // It has caught up to where the log ended when it joined: proposed, and from now on both views' rules
+    // hold.
     bench.append(400);
     bench.ack(0, 400, 400);
     assert_eq!(bench.writer.acked(), Lsn(300));
@@ -315,8 +316,8 @@ fn a_lender_whose_memory_was_lost_leaves_the_view_before_it_joins_anew() {
     bench.wait(Nanos::from_ms(10));
     let join = bench.next(0).unwrap();
     assert_eq!((join.kind, join.lsn), (FrameKind::Join, Lsn(100)));
-    // Once the writer waited for the lost memory's acknowledgements of this join, and so for ever: commits went at the
-    // disk's speed until the link broke.
+    // Once the writer waited for the lost memory's acknowledgements of this join, and so for ever: commits
+    // went at the disk's speed until the link broke.
     let joined = FrameHeader {
         sender: 42,
         ..bench.ack_header(0, 100, 100)
@@ -437,7 +438,8 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_sent_on_from_the_stable_end() {
     );
 }
 
-/// It owed bytes that were never sent again, and was given up as silent on an idle journal (simulator seed 575).
+/// It owed bytes that were never sent again, and was given up as silent on an idle journal (simulator seed
+/// 575).
 #[test]
 fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_left_to_send() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
@@ -474,8 +476,8 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_lef
     assert!(bench.writer.take_disconnects().is_empty());
 }
 
-/// With two appends on the way it was passed over, and never told again: a commit that waited for the members hung
-/// (simulator seed 3024056).
+/// With two appends on the way it was passed over, and never told again: a commit that waited for the members
+/// hung (simulator seed 3024056).
 #[test]
 fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_while_appends_are_on_the_way() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
@@ -493,8 +495,8 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_while_appends_are_on_the
     assert_eq!((append.lsn, append.flags), (tail.lsn, Flag::FRESH));
 }
 
-/// Members in one power domain filled the view when the one that was fed elsewhere went; when it came back there was no
-/// place for it, and commits went at the disk's pace for ever (simulator seed 3000310).
+/// Members in one power domain filled the view when the one that was fed elsewhere went; when it came back
+/// there was no place for it, and commits went at the disk's pace for ever (simulator seed 3000310).
 #[test]
 fn a_view_that_does_not_count_for_want_of_another_domain_makes_place_for_one() {
     let mut bench = Bench::empty(3, 2, CommitRule::All);

@@ -55,8 +55,8 @@ impl JournalWriter {
             if target.len() < self.config.wanted && self.fits(target, index) {
                 target = target.with(index);
             } else if !self.domains_differ(target) && !self.is_here(index) {
-                // Full, and yet it does not count: the least preferred member that is fed as this machine is makes way for one
-                // that is fed elsewhere.
+                // Full, and yet it does not count: the least preferred member that is fed as this machine is
+                // makes way for one that is fed elsewhere.
                 let last = target.iter().filter(|&member| self.is_here(member)).last();
                 let last = last.unwrap_or(index);
                 target = target.without(last).with(index);
@@ -87,7 +87,8 @@ impl JournalWriter {
             .is_some_and(|proposal| !proposal.stored && self.may_store(&proposal))
     }
 
-    /// Everything acknowledged so far satisfies the proposed view, or is on the local disk (of a shared journal: at its server).
+    /// Everything acknowledged so far satisfies the proposed view, or is on the local disk (of a shared
+    /// journal: at its server).
     fn may_store(&self, proposal: &ViewProposal) -> bool {
         let satisfied = self
             .counted(proposal.set, proposal.clean)
@@ -98,9 +99,10 @@ impl JournalWriter {
         safe && self.is_backed(proposal.set)
     }
 
-    /// The reign ends: everything is on the local disk, and a view without members is durable. All lenders are told that they may forget the
-    /// journal: spares remember its seal, too. Members of a node keep the seal until the region's server says that the node is gone; and those of a
-    /// journal that was claimed from a copy, for it tells the directory before that it is old.
+    /// The reign ends: everything is on the local disk, and a view without members is durable. All lenders
+    /// are told that they may forget the journal: spares remember its seal, too. Members of a node keep the
+    /// seal until the region's server says that the node is gone; and those of a journal that was claimed
+    /// from a copy, for it tells the directory before that it is old.
     pub fn on_close(&mut self) {
         assert_eq!(self.stable.lsn, self.tail);
         let whole = self.config.voter == Voter::Disk && !epoch_history::was_claimed_from_copy(self.epoch);
@@ -123,16 +125,17 @@ impl JournalWriter {
         self.proposal = None;
     }
 
-    /// After [`JournalWriter::on_close`]: whether a lender that is connected has not answered yet. Whoever ends the link before may take the farewell
-    /// back: a lender that is about to answer something else finds the link broken, and reads no further.
+    /// After [`JournalWriter::on_close`]: whether a lender that is connected has not answered yet. Whoever
+    /// ends the link before may take the farewell back: a lender that is about to answer something else finds
+    /// the link broken, and reads no further.
     pub fn is_leaving(&self) -> bool {
         self.lenders
             .iter()
             .any(|lender| lender.leaving && lender.is_ready())
     }
 
-    /// The view that the driver must make durable now, if there is one. Returned once; the driver answers with
-    /// [`JournalWriter::on_view_stored`] or [`JournalWriter::on_disk_failed`].
+    /// The view that the driver must make durable now, if there is one. Returned once; the driver answers
+    /// with [`JournalWriter::on_view_stored`] or [`JournalWriter::on_disk_failed`].
     pub fn view_to_store(&mut self) -> Option<View> {
         let proposal = self.proposal.filter(|proposal| !proposal.stored)?;
         if !self.may_store(&proposal) {
@@ -172,8 +175,8 @@ impl JournalWriter {
         })
     }
 
-    /// The view handed out by [`JournalWriter::view_to_store`] is durable here. It counts from now on, or from when the data
-    /// lender in service has it too, or is out of service.
+    /// The view handed out by [`JournalWriter::view_to_store`] is durable here. It counts from now on, or
+    /// from when the data lender in service has it too, or is out of service.
     pub fn on_view_stored(&mut self, now: Time) {
         match &mut self.proposal {
             Some(proposal) if proposal.stored => proposal.durable = true,
@@ -220,12 +223,14 @@ impl JournalWriter {
         self.version += 1;
     }
 
-    /// Asks spares to join while members are missing, or while all there are share this machine's power domain.
+    /// Asks spares to join while members are missing, or while all there are share this machine's power
+    /// domain.
     fn recruit(&mut self, now: Time) {
         if self.disk_failed {
             return;
         }
-        // A view on its way into the view file, or to the server, is as good as there: its members are no spares any more.
+        // A view on its way into the view file, or to the server, is as good as there: its members are no
+        // spares any more.
         let stored = self.proposal.filter(|proposal| proposal.stored);
         let mut team = stored
             .map_or(self.view, |proposal| proposal.set)
@@ -258,7 +263,8 @@ impl JournalWriter {
         }
     }
 
-    /// The first spare in the configured order, those in a power domain that the view lacks before the others.
+    /// The first spare in the configured order, those in a power domain that the view lacks before the
+    /// others.
     fn best_spare(&self, team: LenderIndexSet, now: Time) -> Option<usize> {
         let fresh = |index: &usize| {
             let domain = &self.lenders[*index].domain;

@@ -382,8 +382,8 @@ impl MulticastBench {
         }
     }
 
-    /// Rule 1: nothing is acknowledged that as many members as the rule demands did not hold at some time. (A member that
-    /// held it may have lost its memory since.)
+    /// Rule 1: nothing is acknowledged that as many members as the rule demands did not hold at some time. (A
+    /// member that held it may have lost its memory since.)
     pub(super) fn check(&self) {
         let (acked, stable) = (self.writer.acked(), self.writer.stable());
         if acked <= stable {

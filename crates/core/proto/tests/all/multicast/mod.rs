@@ -1,5 +1,5 @@
-//! A writer and real members over a channel that loses, doubles and swaps datagrams, while each member's own link keeps
-//! order and now and then breaks. A seed replays a run.
+//! A writer and real members over a channel that loses, doubles and swaps datagrams, while each member's own
+//! link keeps order and now and then breaks. A seed replays a run.
 
 mod bench;
 
@@ -34,8 +34,8 @@ fn without_loss_bytes_go_once_and_by_multicast_alone() {
 
 #[test]
 fn whoever_joins_is_sent_what_it_lacks_once() {
-    // What was lost: time. While its link still carried the catch-up, a joiner was taken for one that had missed it, and
-    // all of it was sent again.
+    // What was lost: time. While its link still carried the catch-up, a joiner was taken for one that had
+    // missed it, and all of it was sent again.
     for seed in 1..4 {
         let mut bench = MulticastBench::new(seed, 3, 1 << 20, CommitRule::Any);
         bench.all_listen();
@@ -149,8 +149,8 @@ fn a_member_that_hears_nothing_is_served_over_its_own_link() {
 
 #[test]
 fn a_member_whose_closed_connection_heard_on_is_believed() {
-    // What would be lost: the old connection hears on, the member holds more than its links were sent, and the writer
-    // takes that for a lost memory and drops the member from the view.
+    // What would be lost: the old connection hears on, the member holds more than its links were sent, and
+    // the writer takes that for a lost memory and drops the member from the view.
     let mut bench = MulticastBench::new(3, 3, 1 << 20, CommitRule::All);
     bench.all_listen();
     bench.append(100);

@@ -18,7 +18,8 @@ fn counted(count: u32) -> impl Fn(ArenaConfig) -> ArenaConfig {
     }
 }
 
-/// A vector that was written from its beginning to its end: the last quarter at most of its pages is here, and nothing is on its way.
+/// A vector that was written from its beginning to its end: the last quarter at most of its pages is here,
+/// and nothing is on its way.
 fn written(arena: &Arena, round: u64) -> FarVec<u64> {
     written_with(arena, |index| word(index, round))
 }

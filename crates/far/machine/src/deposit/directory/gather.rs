@@ -1,7 +1,8 @@
-//! Blocks of pages that stay where they are: asked of one of a page's places, in one frame with those of other pages.
+//! Blocks of pages that stay where they are: asked of one of a page's places, in one frame with those of
+//! other pages.
 //!
-//! A *pick* is what a request wants of one page, in one version. Its answer is of that version, or there is none; when the page is put or forgotten
-//! meanwhile, whoever waits is told to look again.
+//! A *pick* is what a request wants of one page, in one version. Its answer is of that version, or there is
+//! none; when the page is put or forgotten meanwhile, whoever waits is told to look again.
 
 use alloc::vec::Vec;
 
@@ -27,8 +28,8 @@ pub struct GatheredBlocks<'a> {
 }
 
 impl PageDirectory {
-    /// Blocks of pages are wanted, and the pages stay where they are. `here` tells which have come and were not taken yet. What comes of it is given out by
-    /// [`take_gathered`](Self::take_gathered).
+    /// Blocks of pages are wanted, and the pages stay where they are. `here` tells which have come and were
+    /// not taken yet. What comes of it is given out by [`take_gathered`](Self::take_gathered).
     pub fn gather(&mut self, wanted: BlockRequest, here: impl Fn(Page) -> bool) -> GatherTicket {
         let ticket = self.requests.next();
         let mut picks = Vec::with_capacity(wanted.len());
@@ -78,7 +79,8 @@ impl PageDirectory {
         }
     }
 
-    /// A `Gathered` frame. `given` is told what comes by it of what is still wanted. Returns for how many requests nothing is missing any more.
+    /// A `Gathered` frame. `given` is told what comes by it of what is still wanted. Returns for how many
+    /// requests nothing is missing any more.
     pub fn on_gathered(
         &mut self,
         lender: usize,

@@ -198,7 +198,8 @@ impl LenderState {
         }
     }
 
-    /// Gives slots back, once nothing is in them any more: all, if it is about to stop, and those that it wants back.
+    /// Gives slots back, once nothing is in them any more: all, if it is about to stop, and those that it
+    /// wants back.
     pub(super) fn want_fewer(&mut self) {
         let fewer = match self.leaving {
             true => (self.slots.count() > 0 && self.slots.used() == 0).then_some(0),
@@ -268,8 +269,8 @@ impl LenderState {
         self.want_fewer();
     }
 
-    /// An answer has come. Lenders answer in order, so it is to the frame that was sent first; if it does not fit that, it fits none, and
-    /// what is on its way stays so until the link is closed.
+    /// An answer has come. Lenders answer in order, so it is to the frame that was sent first; if it does not
+    /// fit that, it fits none, and what is on its way stays so until the link is closed.
     pub(super) fn land(
         &mut self,
         fits: impl FnOnce(&InFlightFrame) -> bool,
@@ -365,7 +366,8 @@ impl LenderState {
         self.gets.push_back(item);
     }
 
-    /// The next frame to send: what is waited for first, in turns with puts that have piled up. `put_matters` and `get_matters` say which still matter.
+    /// The next frame to send: what is waited for first, in turns with puts that have piled up. `put_matters`
+    /// and `get_matters` say which still matter.
     pub(super) fn poll(
         &mut self,
         now: Time,
@@ -416,7 +418,8 @@ impl LenderState {
     }
 }
 
-/// A frame's worth of what still matters, each page once: one that was asked for, came from another place and is asked for again waits here twice.
+/// A frame's worth of what still matters, each page once: one that was asked for, came from another place and
+/// is asked for again waits here twice.
 fn batch(queue: &mut VecDeque<SlotPage>, mut matters: impl FnMut(&SlotPage) -> bool) -> Vec<SlotPage> {
     let mut items = Vec::new();
     while items.len() < FRAME_PAGES_MAX

@@ -1,18 +1,21 @@
 //! An owner's side: where each page is, and what is asked of which lender.
 //!
-//! A [`Depot`] is a value. Commands: [`put`](Depot::put), [`get`](Depot::get), [`forget`](Depot::forget). What happened: `on_*`,
-//! [`take`](Depot::take), [`damaged`](Depot::damaged), [`tick`](Depot::tick). What to do: [`poll`](Depot::poll) gives a lender's next
-//! frame, [`news`](Depot::news) what became of pages. The pages' bytes are the caller's: from `put` on it keeps them *aside* until
-//! [`News::Stashed`], and gives the newest whenever `poll` asks.
+//! A [`Depot`] is a value. Commands: [`put`](Depot::put), [`get`](Depot::get), [`forget`](Depot::forget).
+//! What happened: `on_*`, [`take`](Depot::take), [`damaged`](Depot::damaged), [`tick`](Depot::tick). What to
+//! do: [`poll`](Depot::poll) gives a lender's next frame, [`news`](Depot::news) what became of pages. The
+//! pages' bytes are the caller's: from `put` on it keeps them *aside* until [`News::Stashed`], and gives the
+//! newest whenever `poll` asks.
 //!
-//! Nothing waits for a lender that is away: what was on its way there goes elsewhere, and its slot is free again. That is safe because a
-//! session that has begun fences all before it, and because a page is only ever asked for by its version.
+//! Nothing waits for a lender that is away: what was on its way there goes elsewhere, and its slot is free
+//! again. That is safe because a session that has begun fences all before it, and because a page is only ever
+//! asked for by its version.
 //!
-//! The *spill file* is one more lender to it, numbered behind the last one, of a second class: it gets what no lender may take, is asked for nothing
-//! that a lender can give, and what is in it moves to lenders when they have room. So does what is in slots that a lender wants back.
+//! The *spill file* is one more lender to it, numbered behind the last one, of a second class: it gets what
+//! no lender may take, is asked for nothing that a lender can give, and what is in it moves to lenders when
+//! they have room. So does what is in slots that a lender wants back.
 //!
-//! What it never does: let bytes go before all their places have them, ask for a page by a version that it is not, count a place in a
-//! life that has ended, or use one slot for two pages.
+//! What it never does: let bytes go before all their places have them, ask for a page by a version that it is
+//! not, count a place in a life that has ended, or use one slot for two pages.
 
 mod gather;
 mod lender;
@@ -99,7 +102,8 @@ pub enum DirectoryEvent {
     Gathered(GatherTicket),
 }
 
-/// A page of a `Got` frame, to be opened by whoever has the key, and then told to [`Depot::take`] or [`Depot::damaged`].
+/// A page of a `Got` frame, to be opened by whoever has the key, and then told to [`Depot::take`] or
+/// [`Depot::damaged`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrivedPage {
     /// Its place in the frame.
@@ -254,8 +258,8 @@ impl PageDirectory {
         self.planted = planted;
     }
 
-    /// The page's bytes leave. Returns their version, under which they are to be sealed and kept aside; whatever was put before is void.
-    /// Always succeeds: without room they stay aside.
+    /// The page's bytes leave. Returns their version, under which they are to be sealed and kept aside;
+    /// whatever was put before is void. Always succeeds: without room they stay aside.
     pub fn put(&mut self, page: Page) -> u64 {
         let version = self.reserve();
         self.put_as(page, version);
@@ -349,8 +353,9 @@ impl PageDirectory {
         lender.epoch
     }
 
-    /// The session that was begun last stands: the lender answered `Deposited`. It keeps the deposit for `lease` when the session is over.
-    /// Refused if another of the lenders has this very life: both are one, and two copies at one lender are one copy.
+    /// The session that was begun last stands: the lender answered `Deposited`. It keeps the deposit for
+    /// `lease` when the session is over. Refused if another of the lenders has this very life: both are one,
+    /// and two copies at one lender are one copy.
     pub fn on_linked(
         &mut self,
         lender: usize,

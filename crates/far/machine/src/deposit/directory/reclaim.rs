@@ -1,8 +1,9 @@
 //! Slots that a lender wants back, and pages that move for that.
 //!
-//! It is a wish: the pages in those slots move, as those in the spill file do, to another lender, to a lower slot of this one, or into the spill file; when nothing
-//! is in them any more the slots are given up, all at once. A page for which there is no other place stays, and its slot with it. Meanwhile nothing new
-//! goes there and no more slots are asked for. A wish is over when the lender says so, or with its session.
+//! It is a wish: the pages in those slots move, as those in the spill file do, to another lender, to a lower
+//! slot of this one, or into the spill file; when nothing is in them any more the slots are given up, all at
+//! once. A page for which there is no other place stays, and its slot with it. Meanwhile nothing new goes
+//! there and no more slots are asked for. A wish is over when the lender says so, or with its session.
 
 use alloc::vec::Vec;
 

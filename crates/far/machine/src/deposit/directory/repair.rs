@@ -1,10 +1,12 @@
 //! Where pages go, and pages that have fewer places than they should.
 //!
-//! A place counts if its lender is there, or has been away for only a moment, and does not stop. A page that has too few is *short*. If its
-//! bytes are aside it is put in another place as soon as one is to be had; else it is fetched for that, a few at a time.
+//! A place counts if its lender is there, or has been away for only a moment, and does not stop. A page that
+//! has too few is *short*. If its bytes are aside it is put in another place as soon as one is to be had;
+//! else it is fetched for that, a few at a time.
 //!
-//! The spill file is a place if no lender may take the page, and counts like any; but when a lender has room the page moves there. A slot that its lender
-//! wants back counts as well, and its page moves when there is any other place.
+//! The spill file is a place if no lender may take the page, and counts like any; but when a lender has room
+//! the page moves there. A slot that its lender wants back counts as well, and its page moves when there is
+//! any other place.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -53,7 +55,8 @@ impl PageDirectory {
         self.note(page);
     }
 
-    /// Where a page is to go next: to a lender, as long as it is at too few of them; into the spill file only if no lender may take it.
+    /// Where a page is to go next: to a lender, as long as it is at too few of them; into the spill file only
+    /// if no lender may take it.
     pub(super) fn next_place(&self, page: Page) -> Option<usize> {
         let entry = &self.pages[page.0 as usize];
         let counted = self.counted(entry);
@@ -70,8 +73,9 @@ impl PageDirectory {
         { self.spill }.filter(|spill| may && !self.has_at(entry, *spill) && !self.may_find_lender(entry))
     }
 
-    /// Which of its places a page gives up for another one: where it is already, if it goes to a lower slot there; else none, if it has too few; one that does not
-    /// count; one that is wanted back; that in the spill file. Its bytes are here.
+    /// Which of its places a page gives up for another one: where it is already, if it goes to a lower slot
+    /// there; else none, if it has too few; one that does not count; one that is wanted back; that in the
+    /// spill file. Its bytes are here.
     fn vacancy(&self, entry: &PageEntry, lender: usize) -> Option<usize> {
         let of = |spot: &Option<PageCopy>| spot.map(|spot| usize::from(spot.lender));
         let same = |spot: &Option<PageCopy>| of(spot) == Some(lender);
@@ -90,8 +94,9 @@ impl PageDirectory {
         spots.any(|spot| usize::from(spot.lender) == lender)
     }
 
-    /// Whether the bytes of a page need not be kept aside any more: everybody who is to have them has, nobody else may be found soon, and one who has them
-    /// is there. Whoever is away may be gone, and what he has with him.
+    /// Whether the bytes of a page need not be kept aside any more: everybody who is to have them has, nobody
+    /// else may be found soon, and one who has them is there. Whoever is away may be gone, and what he has
+    /// with him.
     pub(super) fn settle(&mut self, page: Page) {
         let entry = &self.pages[page.0 as usize];
         let mut spots = entry.copies.iter().flatten();
@@ -113,7 +118,8 @@ impl PageDirectory {
             .push_back(DirectoryEvent::Stashed(page, version, held));
     }
 
-    /// A lender that could take the page now: one where it is in a slot that is wanted back, for that needs nobody else's room, or one where it is not.
+    /// A lender that could take the page now: one where it is in a slot that is wanted back, for that needs
+    /// nobody else's room, or one where it is not.
     fn candidate(&self, page: Page) -> Option<usize> {
         let entry = &self.pages[page.0 as usize];
         let count = self.lender_count();
@@ -155,7 +161,8 @@ impl PageDirectory {
         }
     }
 
-    /// Fetches short pages that can have another place, and then those that move; a few at a time, from where it stopped the last time.
+    /// Fetches short pages that can have another place, and then those that move; a few at a time, from where
+    /// it stopped the last time.
     pub(super) fn repair(&mut self) {
         let mut found = Vec::new();
         let (mut whole, mut looks) = (Vec::new(), REPAIR_SCAN_MAX);
@@ -215,7 +222,8 @@ impl PageDirectory {
         get.is_some_and(|get| get.repair && !get.requested.is_empty())
     }
 
-    /// Whether the page can be had, and has somewhere to go. `narrow`: where that would be if there were room.
+    /// Whether the page can be had, and has somewhere to go. `narrow`: where that would be if there were
+    /// room.
     fn can_move(&self, page: Page, narrow: &mut Option<usize>) -> bool {
         let entry = &self.pages[page.0 as usize];
         if entry.pending || self.reachable(entry).is_none() {

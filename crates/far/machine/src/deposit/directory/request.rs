@@ -1,7 +1,8 @@
 //! Requests for blocks, as long as somebody waits for them.
 //!
-//! A request is of many pages, and in one piece: what is wanted, what became of each page, and room for all answers, to which they are copied as they
-//! come. Whoever names a *pick*, one page of a request, names its place in that, so nothing is searched for.
+//! A request is of many pages, and in one piece: what is wanted, what became of each page, and room for all
+//! answers, to which they are copied as they come. Whoever names a *pick*, one page of a request, names its
+//! place in that, so nothing is searched for.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -6,8 +6,8 @@ use netram_proto::id::Epoch;
 use netram_proto::time::Time;
 
 impl PageDirectory {
-    /// Whether a lender has owed an answer for [`DEPOSIT_SILENCE`](crate::limit::DEPOSIT_SILENCE): its link is to be closed, whatever else
-    /// comes over it.
+    /// Whether a lender has owed an answer for [`DEPOSIT_SILENCE`](crate::limit::DEPOSIT_SILENCE): its link
+    /// is to be closed, whatever else comes over it.
     pub fn is_silent(&self, lender: usize, now: Time) -> bool {
         self.lenders[lender].is_silent(now)
     }

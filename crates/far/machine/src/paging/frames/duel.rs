@@ -1,12 +1,14 @@
 //! First in, first out, or most of what comes leaves first: whichever brings less pages, found out by a duel.
 //!
-//! A program that goes over more memory than is local, again and again, finds nothing of it under first in, first out, nor under LRU: what it comes to next left
-//! last. A memory that keeps a part of it, and lets the rest pass through, finds that part every time. Any other program wants what it
-//! referenced last. Which one this is changes, and cannot be seen from its faults by themselves; so both ways are tried, on a few pages each, and the rest
-//! follows the one that has brought less of late.
+//! A program that goes over more memory than is local, again and again, finds nothing of it under first in,
+//! first out, nor under LRU: what it comes to next left last. A memory that keeps a part of it, and lets the
+//! rest pass through, finds that part every time. Any other program wants what it referenced last. Which one
+//! this is changes, and cannot be seen from its faults by themselves; so both ways are tried, on a few pages
+//! each, and the rest follows the one that has brought less of late.
 //!
-//! After Qureshi, Jaleel, Patt, Steely and Emer, *Adaptive Insertion Policies for High Performance Caching* (ISCA 2007): set dueling, and bimodal insertion. A
-//! memory has no sets; pages are dealt to *teams* by their number, and a team's frames are its share of all.
+//! After Qureshi, Jaleel, Patt, Steely and Emer, *Adaptive Insertion Policies for High Performance Caching*
+//! (ISCA 2007): set dueling, and bimodal insertion. A memory has no sets; pages are dealt to *teams* by their
+//! number, and a team's frames are its share of all.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -48,7 +50,8 @@ impl Team {
         self.retained.len() + self.passing.len()
     }
 
-    /// Of those that pass more than `passing` may; else of the kept. Under [`InsertionPolicy::Fifo`] who came first, wherever.
+    /// Of those that pass more than `passing` may; else of the kept. Under [`InsertionPolicy::Fifo`] who came
+    /// first, wherever.
     fn take(&mut self, way: InsertionPolicy, passing: usize) -> Option<Page> {
         let from_passing = match (way, self.passing.front(), self.retained.front()) {
             (_, None, _) => false,
@@ -166,8 +169,8 @@ impl Duel {
     }
 }
 
-/// Which team a page is of. Each deal of blocks has the same number for each team, and so have blocks that stand a deal, or a deal of deals, apart: a program's strides
-/// do not miss those that duel.
+/// Which team a page is of. Each deal of blocks has the same number for each team, and so have blocks that
+/// stand a deal, or a deal of deals, apart: a program's strides do not miss those that duel.
 fn team(page: Page) -> usize {
     let block = page.0 / BLOCK;
     let turn = (block + block / DEAL + block / (DEAL * DEAL) + block / (DEAL * DEAL * DEAL)) % DEAL;

@@ -1,12 +1,13 @@
 //! Which page is to leave local memory.
 //!
-//! What a policy knows of references is a time a page, which each reference in local memory sets to the present: a single
-//! store. All the rest is done when a page has to leave.
+//! What a policy knows of references is a time a page, which each reference in local memory sets to the
+//! present: a single store. All the rest is done when a page has to leave.
 //!
-//! **LRU** is exact: a heap has every page with a time at which it was referenced; the least comes out, and goes in again if its
-//! page has been referenced since. A page goes in again at most once between two references to it, so that this is cheap where references
-//! are far more frequent than faults. **Clock** is a queue: a page that was referenced since it was last in front goes to the back. **Dueling** (`duel.rs`) knows of no
-//! references, only of pages that come.
+//! **LRU** is exact: a heap has every page with a time at which it was referenced; the least comes out, and
+//! goes in again if its page has been referenced since. A page goes in again at most once between two
+//! references to it, so that this is cheap where references are far more frequent than faults. **Clock** is a
+//! queue: a page that was referenced since it was last in front goes to the back. **Dueling** (`duel.rs`)
+//! knows of no references, only of pages that come.
 
 mod duel;
 
@@ -80,7 +81,8 @@ impl ReplacementQueue {
         self.put(page, now, false);
     }
 
-    /// A page that was to leave, and was referenced before it had, is in local memory from now on; or one that may not leave.
+    /// A page that was to leave, and was referenced before it had, is in local memory from now on; or one
+    /// that may not leave.
     pub(crate) fn add_again(&mut self, page: Page, now: u64) {
         self.put(page, now, true);
     }
@@ -110,8 +112,9 @@ impl ReplacementQueue {
         }
     }
 
-    /// Forgets what has left by another way, once that is more than what is here: who comes and goes without ever being chosen would be here once
-    /// for each time. Of a page that is here more than once the last coming counts.
+    /// Forgets what has left by another way, once that is more than what is here: who comes and goes without
+    /// ever being chosen would be here once for each time. Of a page that is here more than once the last
+    /// coming counts.
     pub(crate) fn tidy(&mut self, local: usize, known: &impl ReferenceTimes) {
         if self.length() <= 2 * local + TIDY_SLACK {
             return;

@@ -95,7 +95,8 @@ fn what_was_packed_is_what_was_written_last() {
     assert!(all.unpacked > 5000 && all.sent > 5000, "{all:?}");
 }
 
-/// The same with words that are read and written where their pages are, and patches that take more than their part now and then.
+/// The same with words that are read and written where their pages are, and patches that take more than their
+/// part now and then.
 #[test]
 fn what_was_written_to_a_page_that_was_away_is_in_it_when_it_comes() {
     let mut all = ArenaTally::default();

@@ -217,7 +217,8 @@ fn a_counter_goes_on_when_a_packed_page_is_passed_on() {
 
 #[test]
 fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahead() {
-    // It came as the marker of a run, stayed out of sight, and the thread that had found no frame free slept on.
+    // It came as the marker of a run, stayed out of sight, and the thread that had found no frame free slept
+    // on.
     let (mut arena, mut work) = filled(0);
     loop {
         evict(&mut arena, work);
@@ -311,7 +312,8 @@ fn pages_that_are_asked_for_together_come_in_their_order_as_far_as_frames_can_be
 
 #[test]
 fn a_packed_page_for_which_there_was_no_frame_comes_when_it_was_passed_on() {
-    // Its turn came while it was on its way from the pack to the depot, it was passed over, and its thread slept on.
+    // Its turn came while it was on its way from the pack to the depot, it was passed over, and its thread
+    // slept on.
     let (mut arena, work) = filled(0);
     let passing = pack(&mut arena, work);
     let mut newer = (1000..).map(Page);

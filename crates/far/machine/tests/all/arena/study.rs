@@ -159,7 +159,8 @@ fn access(at: usize, every: usize) -> PageAccess {
     }
 }
 
-/// Pages that came home because their counters were spent, in the second half, and what patches took of the cap at most.
+/// Pages that came home because their counters were spent, in the second half, and what patches took of the
+/// cap at most.
 fn paged_by_counters(references: &[u32], initial: u32, every: usize) -> (u64, u32) {
     let mut arena = ArenaMachine::new(ArenaSettings {
         patched: FRAMES / 4,
@@ -201,8 +202,9 @@ fn predicted_by_counters(references: &[u32], initial: u32, every: usize, less: u
     policy.tally().fetched - before
 }
 
-/// In the second half of the look-ups: what is where in the first depends on where pages are at their first reference, which the paper's policy answers
-/// otherwise. Of patches the study knows nothing: it has as many frames less.
+/// In the second half of the look-ups: what is where in the first depends on where pages are at their first
+/// reference, which the paper's policy answers otherwise. Of patches the study knows nothing: it has as many
+/// frames less.
 #[test]
 fn counters_bring_the_pages_that_the_study_brings_whether_words_are_read_or_written() {
     let references: Vec<u32> = (0..4000).chain(lookups()).chain(lookups()).collect();

@@ -1,7 +1,8 @@
 //! A program's threads, its memory, and movers who do one step at a time in any order.
 //!
-//! Content is the number of the write that made it, 0 before all. Memory wakes a thread only by what the kernel wakes by: a page that is put
-//! into sight, or a wake by name. So a wake that is forgotten leaves a thread waiting for ever.
+//! Content is the number of the write that made it, 0 before all. Memory wakes a thread only by what the
+//! kernel wakes by: a page that is put into sight, or a wake by name. So a wake that is forgotten leaves a
+//! thread waiting for ever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

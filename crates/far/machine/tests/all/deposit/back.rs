@@ -1,4 +1,5 @@
-//! A lender wants some of its slots back: pages move first, and what cannot move stays. `DepositWorld::settle` looks at each slot that is given up.
+//! A lender wants some of its slots back: pages move first, and what cannot move stays.
+//! `DepositWorld::settle` looks at each slot that is given up.
 
 use netram_far_machine::deposit::{
     BlockRequest, DepositCommand, DirectoryEvent, DirectoryLookup, GatherOutcome, LenderSet, Page,
@@ -347,7 +348,8 @@ fn who_wants_a_page_or_words_of_it_while_it_moves_gets_them() {
     assert_eq!(of(&world, 1).len(), PAGES as usize);
 }
 
-/// Whoever had lost a page in an earlier life, got it again and gave it back was named, with what it had never lost.
+/// Whoever had lost a page in an earlier life, got it again and gave it back was named, with what it had
+/// never lost.
 #[test]
 fn who_has_a_page_again_and_gives_it_back_has_not_lost_it() {
     let mut world = DepositWorld::new(2, &[64, 64, 64]);

@@ -217,7 +217,8 @@ fn who_waits_learns_of_a_loss_and_of_a_page_that_is_put_or_forgotten() {
     assert_eq!(world.client.get(Page(0)), PageLookup::Lost(only()));
 }
 
-/// The news of a loss had been on its way when the page was put anew: whoever waited was told that it is lost.
+/// The news of a loss had been on its way when the page was put anew: whoever waited was told that it is
+/// lost.
 #[test]
 fn a_page_that_was_put_anew_since_is_not_lost() {
     let mut world = ClientWorld::new();

@@ -109,7 +109,8 @@ fn the_one_that_is_left_is_waited_for_when_the_other_one_goes_or_has_lost_it() {
     }
 }
 
-/// It waited for its turn twice at the first lender, and the second of two answers in one frame was no page that anybody had asked for.
+/// It waited for its turn twice at the first lender, and the second of two answers in one frame was no page
+/// that anybody had asked for.
 #[test]
 fn a_page_that_came_from_the_other_one_and_is_asked_for_again_is_asked_once() {
     let mut world = at_both(2);

@@ -41,7 +41,8 @@ fn kind() -> impl Strategy<Value = FrameKind> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// A lender answers each frame, gives only what was put in that slot in that version, and never has more slots than room.
+    /// A lender answers each frame, gives only what was put in that slot in that version, and never has more
+    /// slots than room.
     #[test]
     fn a_lender_bears_any_frames(
         frames in prop::collection::vec((kind(), 0..3u32, prop_oneof![0..12u64, any::<u64>()], claimed(), any::<bool>()), 1..60),

@@ -1,4 +1,5 @@
-//! Both sides of deposits: what an owner and a lender say to each other, and what neither takes from the other.
+//! Both sides of deposits: what an owner and a lender say to each other, and what neither takes from the
+//! other.
 
 mod back;
 mod client;

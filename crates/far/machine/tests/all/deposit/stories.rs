@@ -49,7 +49,8 @@ fn a_page_is_in_two_places_before_its_bytes_go_and_comes_back_from_either() {
 
 #[test]
 fn what_has_piled_up_takes_turns_with_what_is_wanted() {
-    // Pages that were wanted again and again had all frames of the link: what was to leave took more and more of an arena's cap, and at last no page could leave any more.
+    // Pages that were wanted again and again had all frames of the link: what was to leave took more and more
+    // of an arena's cap, and at last no page could leave any more.
     let first = DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX;
     let rest = PUT_BACKLOG_PAGES + FRAME_PAGES_MAX;
     let slots = (first + rest) as u32;
@@ -222,8 +223,8 @@ fn what_a_dead_lender_had_gets_another_place_from_the_other() {
     }
 }
 
-/// Two lenders were away, and the pages that only these had took all the room for pages on their way: no other page was mended until they
-/// came back.
+/// Two lenders were away, and the pages that only these had took all the room for pages on their way: no
+/// other page was mended until they came back.
 #[test]
 fn pages_that_nobody_can_give_do_not_keep_others_from_being_mended() {
     let mut world = DepositWorld::new(2, &[64; 4]);
@@ -384,7 +385,8 @@ fn everything_leaves_a_lender_that_is_about_to_stop_and_then_it_has_nothing() {
     );
 }
 
-/// The one copy that was left was at a lender that had died, and the bytes had gone when the links to all others broke for a moment.
+/// The one copy that was left was at a lender that had died, and the bytes had gone when the links to all
+/// others broke for a moment.
 #[test]
 fn bytes_stay_as_long_as_nobody_who_has_them_is_there() {
     let mut world = DepositWorld::new(2, &[64, 64]);

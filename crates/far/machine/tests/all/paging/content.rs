@@ -1,4 +1,5 @@
-//! The moves carried out on pages with content: whatever is read is what was written last, and no memory holds more than it has.
+//! The moves carried out on pages with content: whatever is read is what was written last, and no memory
+//! holds more than it has.
 
 use std::collections::BTreeMap;
 

@@ -41,7 +41,8 @@ impl MemoryLog {
         }
     }
 
-    /// The journal as it is found after a crash: what was waited for, and of the rest the first so many records.
+    /// The journal as it is found after a crash: what was waited for, and of the rest the first so many
+    /// records.
     pub(crate) fn crash(&self, more: usize) -> MemoryLog {
         let mut inside = self.inside.lock().unwrap().clone();
         let held = { inside.records.iter() }

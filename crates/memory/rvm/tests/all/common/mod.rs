@@ -161,7 +161,8 @@ impl Machine {
         self.state().syncs_fail = count;
     }
 
-    /// A sync of the segment table fails, the next or one of those after it, although the disk took what was written.
+    /// A sync of the segment table fails, the next or one of those after it, although the disk took what was
+    /// written.
     pub(crate) fn fail_table_sync(&self, number: u32) {
         self.state().table_sync_fails = number;
     }
@@ -197,7 +198,8 @@ impl Machine {
         copy
     }
 
-    /// Gives this log the segments of `other`, which share their paths: where logs lie does not say where segments do.
+    /// Gives this log the segments of `other`, which share their paths: where logs lie does not say where
+    /// segments do.
     pub(crate) fn share_segments_of(&self, other: &Machine) {
         let segments = other.state().files.clone();
         let here = &mut *self.state();
@@ -512,7 +514,8 @@ impl TestDirectory {
     }
 }
 
-/// Says aloud that a test, or a part of it, cannot be run here: what is merely printed is kept back while a test passes.
+/// Says aloud that a test, or a part of it, cannot be run here: what is merely printed is kept back while a
+/// test passes.
 pub(crate) fn skipped(missing: impl std::fmt::Display) {
     use std::io::Write;
     let test = std::thread::current().name().unwrap_or("a test").to_owned();

@@ -1,8 +1,9 @@
-//! Records straight from node to node, at step 5 of a commit: by multicast, once for all, or over a link to each peer.
+//! Records straight from node to node, at step 5 of a commit: by multicast, once for all, or over a link to
+//! each peer.
 //!
-//! Nothing depends on it. What does not fit, is lost, or comes to a peer that is slow or dead is forgotten, and the server's stream
-//! brings it. What may be taken of a peer `netram_shared_machine::node` decides; that its ranges lie under the locks that it wrote is
-//! checked here.
+//! Nothing depends on it. What does not fit, is lost, or comes to a peer that is slow or dead is forgotten,
+//! and the server's stream brings it. What may be taken of a peer `netram_shared_machine::node` decides; that
+//! its ranges lie under the locks that it wrote is checked here.
 //!
 //! | file | does |
 //! |---|---|
@@ -12,10 +13,11 @@
 //! | `pieces.rs` | a record that came in several datagrams |
 //! | `meet.rs` | the thread that goes to peers |
 //!
-//! **Threads.** Whoever commits sends its record itself, without waiting: a system call for the group, or one a link. If somebody else
-//! is at the links just now, the thread `netram-peers` sends it, which also receives, unless a thread of the program waits for what
-//! comes: then that one [listens](Peers::listen) itself, and need not be woken. `netram-meet` connects. The node's lock is never
-//! taken under that of the links.
+//! **Threads.** Whoever commits sends its record itself, without waiting: a system call for the group, or one
+//! a link. If somebody else is at the links just now, the thread `netram-peers` sends it, which also
+//! receives, unless a thread of the program waits for what comes: then that one [listens](Peers::listen)
+//! itself, and need not be woken. `netram-meet` connects. The node's lock is never taken under that of the
+//! links.
 
 mod dial;
 mod multicast;
@@ -50,8 +52,8 @@ const WAKER_TOKEN: u64 = 0;
 const EVENTS: usize = 64;
 /// The longest rest: whoever stops the node is not waited for longer, should his ring be missed.
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// The thread that receives looks this often whether others still do it. When they have what they waited for, what comes next may
-/// be taken so much later: waking a thread each time would cost the program more.
+/// The thread that receives looks this often whether others still do it. When they have what they waited for,
+/// what comes next may be taken so much later: waking a thread each time would cost the program more.
 const LISTENER_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The region's number in records: the first segment at every node.
 const SEGMENT: u32 = 0;
@@ -141,7 +143,8 @@ pub(super) struct PeerListener<'s> {
 }
 
 impl Peers {
-    /// Opens the door for peers, if they are to come here. They are named by the server when it hears how this node is reached.
+    /// Opens the door for peers, if they are to come here. They are named by the server when it hears how
+    /// this node is reached.
     pub(super) fn open(
         shared: &NodeInner,
         options: &NodeOptions,
@@ -209,7 +212,8 @@ impl Peers {
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// Sends what was added, if nobody else is at the links; if somebody is, the thread that receives sends it. Waits for nobody.
+    /// Sends what was added, if nobody else is at the links; if somebody is, the thread that receives sends
+    /// it. Waits for nobody.
     pub(super) fn send(&self) {
         if let Ok(mut lines) = self.links.try_lock() {
             self.send_hints(&mut lines);
@@ -286,7 +290,8 @@ impl Peers {
 }
 
 impl<'s> PeerListener<'s> {
-    /// The calling thread waits for what may come. It is to [`look`](PeerListener::wake) all the time, and to drop this before it sleeps.
+    /// The calling thread waits for what may come. It is to [`look`](PeerListener::wake) all the time, and to
+    /// drop this before it sleeps.
     pub(super) fn begin(shared: &'s NodeInner) -> PeerListener<'s> {
         let peers = shared.peers.get();
         if let Some(peers) = peers {

@@ -1,4 +1,5 @@
-//! A message that came in several datagrams. They come in order or not at all: with one missing the message is forgotten.
+//! A message that came in several datagrams. They come in order or not at all: with one missing the message
+//! is forgotten.
 
 use netram_proto::id::Lsn;
 use netram_proto::wire::{FrameHeader, FrameKind};

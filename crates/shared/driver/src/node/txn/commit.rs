@@ -18,10 +18,11 @@ use crate::node::error::{NodeGone, TxnCommit, TxnCommitError};
 use crate::node::node_log::{AppendedRecord, NodeLog};
 
 impl Txn<'_> {
-    /// Commits: waits until the members (or the server's disk) hold what was declared, as it is now, and then frees the locks.
+    /// Commits: waits until the members (or the server's disk) hold what was declared, as it is now, and then
+    /// frees the locks.
     ///
-    /// [`Durability::Lazy`] counts as [`Durability::Remote`]: nobody else may be shown what is not safe. A transaction that wrote nothing
-    /// sends nothing, and waits for nobody.
+    /// [`Durability::Lazy`] counts as [`Durability::Remote`]: nobody else may be shown what is not safe. A
+    /// transaction that wrote nothing sends nothing, and waits for nobody.
     pub fn commit(mut self, durability: Durability) -> Result<TxnCommit, TxnCommitError> {
         self.gather()?;
         if !self.scratch.locked_spans.any_written() {
@@ -45,7 +46,8 @@ impl Txn<'_> {
         }
     }
 
-    /// What the record is to say of locks. From here on the machine does not leave before it was told of the record.
+    /// What the record is to say of locks. From here on the machine does not leave before it was told of the
+    /// record.
     fn stamp(&mut self) -> Result<(), TxnCommitError> {
         let mut core = self.shared.core();
         core.alive()?;

@@ -10,8 +10,8 @@ use super::Txn;
 use crate::server::Span;
 
 impl Txn<'_> {
-    /// Makes the span of a lock a heap without blocks, whatever it was, as a part of this transaction, which holds the lock
-    /// exclusively. Open it in a later one.
+    /// Makes the span of a lock a heap without blocks, whatever it was, as a part of this transaction, which
+    /// holds the lock exclusively. Open it in a later one.
     pub fn format_heap(&mut self, lock: LockId) -> Result<(), HeapError> {
         let span = self.span_of(lock, LockMode::Exclusive)?;
         if self.has_written(lock) {
@@ -23,12 +23,12 @@ impl Txn<'_> {
         Ok(Heap::format_in(self, &region, start, length)?)
     }
 
-    /// The heap in the span of a lock, which this transaction holds, if only to read. The value is the same one for all of
-    /// this node, and may be kept and used in later transactions.
+    /// The heap in the span of a lock, which this transaction holds, if only to read. The value is the same
+    /// one for all of this node, and may be kept and used in later transactions.
     ///
-    /// Whoever allocates, frees or resizes holds the lock exclusively; whoever reads blocks holds it at least shared, or
-    /// reads by a [`RegionReader`](crate::RegionReader). Its pointers count from the region's beginning: one stored in a block may
-    /// lead into another heap of the region.
+    /// Whoever allocates, frees or resizes holds the lock exclusively; whoever reads blocks holds it at least
+    /// shared, or reads by a [`RegionReader`](crate::RegionReader). Its pointers count from the region's
+    /// beginning: one stored in a block may lead into another heap of the region.
     pub fn heap(&self, lock: LockId) -> Result<Arc<Heap>, HeapError> {
         let span = self.span_of(lock, LockMode::Shared)?;
         self.shared.applier.heaps.find(&span, || {

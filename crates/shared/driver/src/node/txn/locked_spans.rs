@@ -39,7 +39,8 @@ impl LockedSpans {
         }
     }
 
-    /// The spans that the bytes from `offset` to `end` lie in, if all of them are held so. If not: the first byte that is not.
+    /// The spans that the bytes from `offset` to `end` lie in, if all of them are held so. If not: the first
+    /// byte that is not.
     pub(super) fn cover(&self, offset: usize, end: usize, hold: LockMode) -> Result<Range<usize>, usize> {
         let first = self.0.partition_point(|held| held.end <= offset);
         let (mut at, mut next) = (offset, first);

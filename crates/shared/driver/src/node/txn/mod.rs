@@ -1,6 +1,7 @@
 //! Transactions on shared memory: locks, then ranges ([`held`]), then a commit ([`commit`]).
 //!
-//! A lock whose token is here costs the node's lock and a look at the clock, 80 ns: `cargo run --release -p netram-shared --example transaction`.
+//! A lock whose token is here costs the node's lock and a look at the clock, 80 ns: `cargo run --release -p
+//! netram-shared --example transaction`.
 
 mod commit;
 mod heap;
@@ -39,8 +40,8 @@ pub use transact::TxnEdit;
 /// | `Trans.TxnCommit` | [`commit`](Txn::commit) |
 /// | `Trans.Abort` | [`abort`](Txn::abort), or dropping it |
 ///
-/// Locks are held until it ends. While one is waited for, and while it commits, the thread may hold no guard of the region: what it
-/// waits for may have to be applied there.
+/// Locks are held until it ends. While one is waited for, and while it commits, the thread may hold no guard
+/// of the region: what it waits for may have to be applied there.
 pub struct Txn<'n> {
     shared: NodeRef<'n>,
     /// `None`: it has ended.
@@ -104,15 +105,17 @@ impl<'n> Txn<'n> {
         })
     }
 
-    /// How long an acquire waits for others; at first [`NodeOptions::lock_timeout`](crate::NodeOptions::lock_timeout).
+    /// How long an acquire waits for others; at first
+    /// [`NodeOptions::lock_timeout`](crate::NodeOptions::lock_timeout).
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Acquires a lock, to hold until the transaction ends: shared to read what it covers, exclusive to write there.
+    /// Acquires a lock, to hold until the transaction ends: shared to read what it covers, exclusive to write
+    /// there.
     ///
-    /// Locks are best acquired in ascending order, or all at once: then it waits for whoever uses them. Out of order it waits for no
-    /// transaction, and dies at once instead.
+    /// Locks are best acquired in ascending order, or all at once: then it waits for whoever uses them. Out
+    /// of order it waits for no transaction, and dies at once instead.
     #[inline]
     pub fn acquire(&mut self, lock: LockId, hold: LockMode) -> Result<(), AcquireError> {
         let place = self.shared.spans.find(lock).ok_or(AcquireError::NoLock(lock))?;
@@ -169,7 +172,8 @@ impl<'n> Txn<'n> {
         Ok(self.shared.catch_up()?)
     }
 
-    /// A copy of the value at `offset`, which need not be aligned, as of now: all of it must be under locks that are held.
+    /// A copy of the value at `offset`, which need not be aligned, as of now: all of it must be under locks
+    /// that are held.
     pub fn get<T: FromBytes>(&self, offset: usize) -> Result<T, ReadError> {
         self.readable(offset, size_of::<T>())?;
         Ok(self.shared.region.get(offset)?)
@@ -215,8 +219,8 @@ impl<'n> Txn<'n> {
         })
     }
 
-    /// The same under a guard of the region that is held already, for many small changes. It must be given back before the transaction
-    /// acquires another lock, or commits.
+    /// The same under a guard of the region that is held already, for many small changes. It must be given
+    /// back before the transaction acquires another lock, or commits.
     pub fn write_in(
         &mut self,
         held: &mut ExclusiveGuard<'_>,
@@ -284,7 +288,8 @@ impl<'n> Txn<'n> {
         (address, self.shared.lock_at(offset as u64))
     }
 
-    /// Ends the transaction without a trace. What one of [`Mode::NoRestore`] has declared spoils the node's copy: it is none any more.
+    /// Ends the transaction without a trace. What one of [`Mode::NoRestore`] has declared spoils the node's
+    /// copy: it is none any more.
     pub fn abort(self) {
         // The drop does it.
     }

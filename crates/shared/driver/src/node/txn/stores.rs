@@ -1,9 +1,11 @@
 //! Transactions on a region whose stores are found, or verified: what they changed is known when they commit.
 //!
-//! What is found must lie under locks that are held exclusively; it says which locks were written under. Anything else is a mistake of
-//! the program, and is named by address and put back. Pages may hold bytes under several locks, also such as other nodes hold.
+//! What is found must lie under locks that are held exclusively; it says which locks were written under.
+//! Anything else is a mistake of the program, and is named by address and put back. Pages may hold bytes
+//! under several locks, also such as other nodes hold.
 //!
-//! One transaction of a node at a time may store where stores are found by page: a page does not say whose a store is.
+//! One transaction of a node at a time may store where stores are found by page: a page does not say whose a
+//! store is.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -48,8 +50,8 @@ impl StoreTracking {
         self.capture == CaptureMode::Declared
     }
 
-    /// The memory's mode for a transaction of this mode. Where there are twins anyway, every abort can be undone; and
-    /// there must be some where a page has bytes under several locks.
+    /// The memory's mode for a transaction of this mode. Where there are twins anyway, every abort can be
+    /// undone; and there must be some where a page has bytes under several locks.
     pub(super) fn mode(self, mode: RestoreMode) -> RestoreMode {
         match self.capture {
             CaptureMode::Twins(_) => RestoreMode::Restore,
@@ -58,7 +60,8 @@ impl StoreTracking {
         }
     }
 
-    /// A transaction begins. Where stores are verified, each looks for those that it has not declared, also if it declares none.
+    /// A transaction begins. Where stores are verified, each looks for those that it has not declared, also
+    /// if it declares none.
     pub(super) fn begin(self, inner: &mut Transaction<NodeLog, RealStorage>, region: &Region) {
         if matches!(self.capture, CaptureMode::Verified(_)) {
             let entered = inner.capture(region);
@@ -68,7 +71,8 @@ impl StoreTracking {
 }
 
 impl Txn<'_> {
-    /// A lock is going to be acquired like this. Where stores are found, those from now on are this transaction's.
+    /// A lock is going to be acquired like this. Where stores are found, those from now on are this
+    /// transaction's.
     pub(super) fn enter(&mut self, hold: LockMode) -> Result<(), AcquireError> {
         if hold != LockMode::Exclusive {
             return Ok(());

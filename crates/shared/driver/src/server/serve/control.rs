@@ -1,5 +1,5 @@
-//! The status of a region that is served, and the word of whoever looks after it: for other processes of this machine, through a Unix socket
-//! in the region's directory.
+//! The status of a region that is served, and the word of whoever looks after it: for other processes of this
+//! machine, through a Unix socket in the region's directory.
 //!
 //! ```text
 //! asked:     {"ask":"status"}                    one line
@@ -9,8 +9,8 @@
 //!            {"refused":"why"}
 //! ```
 //!
-//! The socket belongs to whoever has the region's lock: one that is there when the region has just been opened is a killed
-//! process's, and is replaced. The directory is its owner's only, and so is the socket.
+//! The socket belongs to whoever has the region's lock: one that is there when the region has just been
+//! opened is a killed process's, and is replaced. The directory is its owner's only, and so is the socket.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
@@ -193,7 +193,8 @@ pub fn ask(root: &Path) -> Result<Option<ServerReport>, AskError> {
     }
 }
 
-/// Has whoever serves the region in `root` give up what cannot be proven of a dead node. Returns what was in doubt; `None`: nobody serves it.
+/// Has whoever serves the region in `root` give up what cannot be proven of a dead node. Returns what was in
+/// doubt; `None`: nobody serves it.
 pub fn accept_loss(root: &Path, node: NodeId) -> Result<Option<StuckReport>, AskError> {
     match exchange(root, ControlRequest::AcceptLoss { node: node.0 })? {
         None => Ok(None),

@@ -1,8 +1,8 @@
 //! The thread that serves: it has the machine, the store's memory and all links, and waits for no disk.
 //!
-//! A turn takes the post, what the links have brought, what the disk has; after each event everything that the machine says is
-//! done. At its end all links are given what there is for them, so that a record is on its way to all other nodes in
-//! the turn in which it came.
+//! A turn takes the post, what the links have brought, what the disk has; after each event everything that
+//! the machine says is done. At its end all links are given what there is for them, so that a record is on
+//! its way to all other nodes in the turn in which it came.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -96,8 +96,9 @@ impl ServeDriver {
         self.finish()
     }
 
-    /// Waits for more. For records and for the disk it sleeps at once: nobody waits for what comes of them, and a thread that yields takes
-    /// turns on the core from those of nodes and lenders that somebody waits for.
+    /// Waits for more. For records and for the disk it sleeps at once: nobody waits for what comes of them,
+    /// and a thread that yields takes turns on the core from those of nodes and lenders that somebody waits
+    /// for.
     fn wait(&mut self, events: &mut ReadyEvents) -> Result<(), RegionServeError> {
         let step = match self.unfilled || !self.due.is_empty() {
             true => WaitStep::Poll,
@@ -150,7 +151,8 @@ impl ServeDriver {
         Ok(true)
     }
 
-    /// Tells the machine what the disk has. What a fact follows from is durable with it, whichever of the two the machine hears of first.
+    /// Tells the machine what the disk has. What a fact follows from is durable with it, whichever of the two
+    /// the machine hears of first.
     fn take_durable(&mut self) -> Result<(), RegionServeError> {
         let durable = self.store.durable();
         let mut position = None;
@@ -180,7 +182,8 @@ impl ServeDriver {
             line.close(self.now);
         }
         if let Err(error) = self.poller.add(&line.channel, session.0, Interest::Read) {
-            // The kernel's memory or watches are at an end. Whoever came finds its link closed and comes again; those who are here go on.
+            // The kernel's memory or watches are at an end. Whoever came finds its link closed and comes
+            // again; those who are here go on.
             tracing::error!(peer = line.channel.peer(), %error, "a session could not be waited for, and is closed");
             return;
         }
@@ -218,8 +221,8 @@ impl ServeDriver {
         }
     }
 
-    /// The disk refused a deed for now: it is the next one, after a pause. Links are served meanwhile, nothing is kept for
-    /// nodes, and their members hold what is not kept.
+    /// The disk refused a deed for now: it is the next one, after a pause. Links are served meanwhile,
+    /// nothing is kept for nodes, and their members hold what is not kept.
     fn stall(&mut self, deed: ServerAction<ServerPayload>, why: &dyn std::fmt::Display) {
         self.stalled = Some(deed);
         let pause = self.refusals.failed(IoError::ENOSPC);
@@ -317,7 +320,8 @@ impl ServeDriver {
         members || !self.lenders.is_empty()
     }
 
-    /// The lenders of a node that is gone were told that they may give its windows back, but for some. Whoever looks after this hears of that once.
+    /// The lenders of a node that is gone were told that they may give its windows back, but for some.
+    /// Whoever looks after this hears of that once.
     fn on_forget_tried(&mut self, node: NodeId, untold: &[String]) -> Result<(), RegionServeError> {
         let all = untold.is_empty();
         if all {

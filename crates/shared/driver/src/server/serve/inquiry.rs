@@ -1,8 +1,11 @@
-//! The status over a link: what the directory's socket tells ([`control`](super::control)), for whoever has the cluster's key.
+//! The status over a link: what the directory's socket tells ([`control`](super::control)), for whoever has
+//! the cluster's key.
 //!
-//! Whoever asks says `Status` where a node says `Share` (`docs/protocol.md`), and has a session of the door like any other, until it has heard
-//! the answer: one message, the JSON of the socket. Nothing that it says counts. It is told what was told last if that is not old, so that
-//! many who ask cost the thread that serves no more than one. The word that a loss is accepted is not taken here: that is for whoever has the directory.
+//! Whoever asks says `Status` where a node says `Share` (`docs/protocol.md`), and has a session of the door
+//! like any other, until it has heard the answer: one message, the JSON of the socket. Nothing that it says
+//! counts. It is told what was told last if that is not old, so that many who ask cost the thread that serves
+//! no more than one. The word that a loss is accepted is not taken here: that is for whoever has the
+//! directory.
 
 use std::time::{Duration, Instant};
 

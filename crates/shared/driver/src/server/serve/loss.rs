@@ -1,8 +1,10 @@
-//! Giving up what cannot be proven of a dead node: on the word of whoever looks after the region, and never otherwise.
+//! Giving up what cannot be proven of a dead node: on the word of whoever looks after the region, and never
+//! otherwise.
 //!
-//! A dead node's locks stay taken while its journal cannot be read to a proven end, or has a record that needs what nobody can bring.
-//! Time does not help where its lenders are lost for good, or where a version was never made. That loss is accepted is durable
-//! before anything follows from it, and stands in the table with the node's id for as long as that is remembered.
+//! A dead node's locks stay taken while its journal cannot be read to a proven end, or has a record that
+//! needs what nobody can bring. Time does not help where its lenders are lost for good, or where a version
+//! was never made. That loss is accepted is durable before anything follows from it, and stands in the table
+//! with the node's id for as long as that is remembered.
 
 use netram_shared_machine::NodeId;
 use netram_shared_machine::server::NodeState;

@@ -19,7 +19,8 @@ pub(super) enum DriverEvent {
     Arrived(Box<AcceptedSession>),
     /// A reading of a dead node's journal has ended.
     JournalRead(NodeId, Result<FencedRecords, FencedJournalError>),
-    /// The lenders of a node that is gone know that they may forget it, but for these, which could not be reached.
+    /// The lenders of a node that is gone know that they may forget it, but for these, which could not be
+    /// reached.
     ForgetTried(NodeId, Vec<String>),
     /// Whoever looks after the region gives up what cannot be proven of a node.
     AcceptLoss(NodeId, SyncSender<Result<StuckReport, NotStuck>>),

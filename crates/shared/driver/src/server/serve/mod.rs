@@ -13,9 +13,10 @@
 //! | `control.rs` | telling that to other processes of this machine |
 //! | `inquiry.rs` | telling it to whoever has the cluster's key, over a link |
 //!
-//! Threads: `netram-served`, which serves; the store's `netram-kept`, which waits for the disk, and the home's own; `netram-door`, which lets
-//! nodes in; `netram-asked`, which answers for the status; a short-lived `netram-remains` for each attempt to read a dead node's
-//! journal, and a `netram-forget` when one is gone.
+//! Threads: `netram-served`, which serves; the store's `netram-kept`, which waits for the disk, and the
+//! home's own; `netram-door`, which lets nodes in; `netram-asked`, which answers for the status; a
+//! short-lived `netram-remains` for each attempt to read a dead node's journal, and a `netram-forget` when
+//! one is gone.
 
 pub mod control;
 mod driver;
@@ -72,12 +73,13 @@ pub struct ServeConfig {
     pub lease: Duration,
     /// What the thread that serves does while nothing arrives.
     pub wait: WaitPolicy,
-    /// Bytes of records that are kept for nodes that are behind. Who is behind all of them gets the region anew. The server keeps at least what
-    /// its log's window holds.
+    /// Bytes of records that are kept for nodes that are behind. Who is behind all of them gets the region
+    /// anew. The server keeps at least what its log's window holds.
     pub recent_bytes: usize,
     /// Sessions and strangers in all.
     pub sessions_max: usize,
-    /// After so long lenders are told again to give back what a node that is gone had, if they could not be reached. It doubles, a few times.
+    /// After so long lenders are told again to give back what a node that is gone had, if they could not be
+    /// reached. It doubles, a few times.
     pub forget_retry: Duration,
     /// Where nodes multicast their records to each other; `None`: they go over links.
     pub multicast: Option<MulticastGroup>,
@@ -134,7 +136,8 @@ pub enum RegionServeError {
     Panicked,
 }
 
-/// A region that is being served, until it is [stopped](Serving::stop) or its disk fails. Dropping it stops it.
+/// A region that is being served, until it is [stopped](Serving::stop) or its disk fails. Dropping it stops
+/// it.
 pub struct ServingRegion {
     // Dropped in this order: nobody is let in, or answered, by a thread that has ended.
     control: Option<RegionControl>,
@@ -145,7 +148,8 @@ pub struct ServingRegion {
 }
 
 impl ServingRegion {
-    /// Recovers the region in `root`, and serves it. Nodes of an earlier start have a lease from now on to come back.
+    /// Recovers the region in `root`, and serves it. Nodes of an earlier start have a lease from now on to
+    /// come back.
     pub fn start(root: &Path, config: ServeConfig) -> Result<ServingRegion, RegionServeError> {
         if config.lease < LEASE_MIN || config.lease > LEASE_MAX {
             return Err(RegionServeError::Lease(config.lease));
@@ -284,8 +288,9 @@ fn driver(
     })
 }
 
-/// Bytes of records that are kept for nodes that are behind: at least what the server's window holds. What is in there may have to be on the disk
-/// before anybody is shown it, and with less all nodes would be behind whenever somebody commits so much at once.
+/// Bytes of records that are kept for nodes that are behind: at least what the server's window holds. What is
+/// in there may have to be on the disk before anybody is shown it, and with less all nodes would be behind
+/// whenever somebody commits so much at once.
 fn recent_bytes(store: &RegionStore, config: &ServeConfig) -> usize {
     let least = usize::try_from(store.window_bytes()).unwrap_or(usize::MAX);
     if config.recent_bytes < least {
@@ -328,7 +333,8 @@ fn lenders(opening: &RegionOpening) -> Vec<String> {
     }
 }
 
-/// Has the thread that serves give up what cannot be proven of a node. `None`: it has ended, or does not answer in time.
+/// Has the thread that serves give up what cannot be proven of a node. `None`: it has ended, or does not
+/// answer in time.
 fn accept_loss(post: &DriverMailbox, node: NodeId) -> Option<Result<StuckReport, NotStuck>> {
     let (answer, answered) = sync_channel(1);
     post.send(DriverEvent::AcceptLoss(node, answer));

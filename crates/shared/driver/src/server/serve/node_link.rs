@@ -21,8 +21,9 @@ pub(super) struct DeferredMessage {
 /// One session.
 pub(super) struct NodeLink {
     pub(super) channel: Channel,
-    /// The last word is on its way: what comes is thrown away, and it is over when the peer closes it, at the latest now. Closed here
-    /// at once, with something unread, the link would be reset, and the last word with it.
+    /// The last word is on its way: what comes is thrown away, and it is over when the peer closes it, at the
+    /// latest now. Closed here at once, with something unread, the link would be reset, and the last word
+    /// with it.
     pub(super) closing: Option<Instant>,
     /// What waits for the end of a reading.
     pub(super) deferred: Option<DeferredMessage>,
@@ -51,8 +52,8 @@ impl NodeLink {
         self.heard_at = now;
     }
 
-    /// Whether messages are taken from it. One that waits with an offer may go on, for it must keep its lease; one with a part
-    /// of what it offered may not: the next part would overtake.
+    /// Whether messages are taken from it. One that waits with an offer may go on, for it must keep its
+    /// lease; one with a part of what it offered may not: the next part would overtake.
     pub(super) fn is_open(&self) -> bool {
         let held = self.deferred.as_ref().map(|held| &held.message);
         !matches!(held, Some(ToServer::OrphanRecord { .. }))

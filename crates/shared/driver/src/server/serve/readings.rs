@@ -1,8 +1,9 @@
 //! Reading dead nodes' journals from their members: one attempt a thread, again and again until it is proven.
 //!
-//! An attempt seals the members. So none may run while the journal's own library offers it: that may have the journal
-//! begun anew as soon as the server has everything, and would be sealed out of it. An offer that comes during an
-//! attempt waits for its end ([`Readings::is_running`]); while one is under way no attempt begins.
+//! An attempt seals the members. So none may run while the journal's own library offers it: that may have the
+//! journal begun anew as soon as the server has everything, and would be sealed out of it. An offer that
+//! comes during an attempt waits for its end ([`Readings::is_running`]); while one is under way no attempt
+//! begins.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -180,7 +181,8 @@ impl Readings {
         }
     }
 
-    /// A node is gone: the members of its journal are told that they may give its windows back, and `lenders`, who may have some.
+    /// A node is gone: the members of its journal are told that they may give its windows back, and
+    /// `lenders`, who may have some.
     pub(super) fn forget(&mut self, node: NodeId, journal: &NodeJournal, lenders: &[String]) {
         self.offers.remove(&node);
         self.all.remove(&node);

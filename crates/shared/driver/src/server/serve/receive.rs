@@ -127,7 +127,8 @@ impl ServeDriver {
         self.run_actions()
     }
 
-    /// Whether a record is one of the region, stays in the spans of the locks that it wrote under, and finds room in the log.
+    /// Whether a record is one of the region, stays in the spans of the locks that it wrote under, and finds
+    /// room in the log.
     pub(super) fn check(&self, payload: &[u8]) -> Result<(), RecordRefusal> {
         if payload.len() > self.payload_bytes_max {
             return Err(RecordRefusal::Long {

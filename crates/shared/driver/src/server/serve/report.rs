@@ -37,7 +37,8 @@ pub struct ServerReport {
 }
 
 impl ServerReport {
-    /// The same without what peers can make long. What is left has a bound far below `ANSWER_BYTES_MAX`, whoever the peers are.
+    /// The same without what peers can make long. What is left has a bound far below `ANSWER_BYTES_MAX`,
+    /// whoever the peers are.
     pub(super) fn shortened(mut self) -> ServerReport {
         for node in &mut self.nodes {
             node.name.clear();

@@ -80,10 +80,11 @@ pub enum RegionCreateError {
 }
 
 impl super::RegionStore {
-    /// Makes a new region of zeros in a new directory, which only its owner can read: it will have the keys of nodes' journals.
+    /// Makes a new region of zeros in a new directory, which only its owner can read: it will have the keys
+    /// of nodes' journals.
     ///
-    /// It is made under another name, `root.unfinished`, and gets its own last: cut short before, there is none, and the
-    /// next attempt begins anew.
+    /// It is made under another name, `root.unfinished`, and gets its own last: cut short before, there is
+    /// none, and the next attempt begins anew.
     pub fn create(root: &Path, plan: &RegionPlan) -> Result<RegionId, RegionCreateError> {
         Self::create_filled(root, plan, &mut |_| Ok(()))
     }
@@ -128,8 +129,8 @@ fn unfinished(root: &Path) -> PathBuf {
     name.into()
 }
 
-/// An empty directory, in place of what a creation left there that was killed. Nobody else makes a region there while the
-/// answer lives.
+/// An empty directory, in place of what a creation left there that was killed. Nobody else makes a region
+/// there while the answer lives.
 fn begin(unfinished: &Path) -> Result<fs::File, RegionCreateError> {
     let system = |cause| RegionCreateError::System {
         path: unfinished.to_owned(),

@@ -1,15 +1,17 @@
-//! The newest records as the log has them, for nodes that lacked some when the server ended: without them such a node would have to
-//! begin anew.
+//! The newest records as the log has them, for nodes that lacked some when the server ended: without them
+//! such a node would have to begin anew.
 //!
-//! A merged record's ranges are in the log as they came, among those of the table. Before them stands what makes a record of them again:
+//! A merged record's ranges are in the log as they came, among those of the table. Before them stands what
+//! makes a record of them again:
 //!
 //! ```text
 //! node, number, position    varints
 //! stamp                     as it came
 //! ```
 //!
-//! A log that was trimmed a moment before has few records, and one of an earlier release says nothing before its ranges. So what is found
-//! may be too little for somebody. It is never anything else than what was: positions follow on without a gap, up to the table's.
+//! A log that was trimmed a moment before has few records, and one of an earlier release says nothing before
+//! its ranges. So what is found may be too little for somebody. It is never anything else than what was:
+//! positions follow on without a gap, up to the table's.
 
 use std::collections::VecDeque;
 
@@ -72,7 +74,8 @@ impl LogHistory {
         }
     }
 
-    /// Reads a log that was recovered. What is damaged in it is not found here: the memory over it is opened next.
+    /// Reads a log that was recovered. What is damaged in it is not found here: the memory over it is opened
+    /// next.
     pub(super) fn read(&mut self, log: &impl RecordLog) {
         if self.bytes_max == 0 {
             return;

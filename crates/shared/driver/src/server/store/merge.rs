@@ -12,8 +12,8 @@ use super::{DurableRecord, MergeReceipt, RegionStore, history, leaves_all_as_it_
 use crate::server::spans::{Spans, first_outside};
 use crate::server::table::{COUNTERS_AT, MERGED_AT, NodeEntryState, merged_words};
 
-/// A node's record, checked as far as it can be without knowing what came before: what it says holds together, and all its
-/// bytes are under the locks that it wrote.
+/// A node's record, checked as far as it can be without knowing what came before: what it says holds
+/// together, and all its bytes are under the locks that it wrote.
 #[derive(Clone, Debug)]
 pub struct VerifiedRecord<'a> {
     /// Which versions it makes, which it had read.
@@ -161,8 +161,9 @@ impl RegionStore {
         self.memory.log().state().payload_max.saturating_sub(TABLE_BYTES)
     }
 
-    /// Makes a node's record part of the region: its bytes, the versions that it makes, its number, where it `ends` in its journal
-    /// (`None`: it was read there, or offered) and its position are one record of the log. On an error nothing has changed.
+    /// Makes a node's record part of the region: its bytes, the versions that it makes, its number, where it
+    /// `ends` in its journal (`None`: it was read there, or offered) and its position are one record of the
+    /// log. On an error nothing has changed.
     pub fn merge(
         &mut self,
         node: NodeId,
@@ -237,7 +238,8 @@ impl RegionStore {
         })
     }
 
-    /// The node's place among the table's nodes, if the record is its next and comes after everything that it depends on.
+    /// The node's place among the table's nodes, if the record is its next and comes after everything that it
+    /// depends on.
     fn follows(&self, node: NodeId, number: RecordNumber, stamp: &Stamp) -> Result<usize, MergeError> {
         let index = self.table.nodes.iter().position(|known| known.id == node);
         let index = index.ok_or(MergeError::NoNode { node, number })?;

@@ -1,11 +1,13 @@
-//! The server's disk: a directory with the region's segment, the [table](crate::server::table), and one log for both.
+//! The server's disk: a directory with the region's segment, the [table](crate::server::table), and one log
+//! for both.
 //!
-//! Everything changes through transactions of recoverable memory: a merged record, the versions that it made, its number and
-//! its position are *one* record of the log, so that a crash finds them of the same moment. Nothing waits for the disk: a
-//! change returns where its record ends, and is durable when [`Store::durable`] has reached that; many share a sync. Whoever must
-//! know at once gives a callback at the opening.
+//! Everything changes through transactions of recoverable memory: a merged record, the versions that it made,
+//! its number and its position are *one* record of the log, so that a crash finds them of the same moment.
+//! Nothing waits for the disk: a change returns where its record ends, and is durable when [`Store::durable`]
+//! has reached that; many share a sync. Whoever must know at once gives a callback at the opening.
 //!
-//! One thread has the store. What it is told in which order is `netram_shared_machine`'s affair: the store refuses what does not fit.
+//! One thread has the store. What it is told in which order is `netram_shared_machine`'s affair: the store
+//! refuses what does not fit.
 //!
 //! | in the directory | what |
 //! |---|---|
@@ -46,8 +48,8 @@ use log_syncer::LogSyncer;
 const REGION: &str = "region";
 const TABLE: &str = "table";
 const NODES: &str = "nodes.toml";
-/// The server's ring, unless its settings say otherwise: twice the usual, so that any record of a node with the usual one fits its half
-/// together with the table's words.
+/// The server's ring, unless its settings say otherwise: twice the usual, so that any record of a node with
+/// the usual one fits its half together with the table's words.
 const WINDOW_BYTES: u64 = 16 << 20;
 
 /// The region of a server, open.
@@ -141,8 +143,8 @@ pub enum StoreOpenError {
 }
 
 impl RegionStoreError {
-    /// Whether the same change can succeed later: the log is full, and what brings it into the segments was refused by the
-    /// system (rule 17). It is tried again without anybody's doing.
+    /// Whether the same change can succeed later: the log is full, and what brings it into the segments was
+    /// refused by the system (rule 17). It is tried again without anybody's doing.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, RegionStoreError::Log(RvmCommitError::Full { .. }))
     }
@@ -172,7 +174,8 @@ pub enum RegionStoreError {
 }
 
 impl RegionStore {
-    /// Recovers the region in `root`. Afterwards region, versions and numbers are of one moment: that of the last durable change.
+    /// Recovers the region in `root`. Afterwards region, versions and numbers are of one moment: that of the
+    /// last durable change.
     ///
     /// `told` is called by another thread, whenever more has become durable or the log has failed.
     pub fn open(
@@ -182,7 +185,8 @@ impl RegionStore {
         RegionStore::open_recalling(root, 0, told)
     }
 
-    /// The same, and remembers up to so many bytes of the newest records that the log has: see [`Store::take_recent`].
+    /// The same, and remembers up to so many bytes of the newest records that the log has: see
+    /// [`Store::take_recent`].
     pub fn open_recalling(
         root: &Path,
         recent_bytes: usize,
@@ -271,7 +275,8 @@ impl RegionStore {
         std::mem::take(&mut self.recent)
     }
 
-    /// Bytes of the log that may be on their way to the disk: so much of what was merged nobody may have seen yet.
+    /// Bytes of the log that may be on their way to the disk: so much of what was merged nobody may have seen
+    /// yet.
     pub fn window_bytes(&self) -> u64 {
         self.window_bytes
     }
@@ -299,8 +304,8 @@ impl RegionStore {
         self.memory.log().wait(ticket, Durability::Disk).map(drop)
     }
 
-    /// Makes everything durable, and closes. The log keeps its newest records, for nodes that lack them when the server
-    /// starts again; the region's files lie beside it, and move with it.
+    /// Makes everything durable, and closes. The log keeps its newest records, for nodes that lack them when
+    /// the server starts again; the region's files lie beside it, and move with it.
     pub fn close(self) -> Result<(), RegionStoreError> {
         let RegionStore {
             log_syncer: keeper,

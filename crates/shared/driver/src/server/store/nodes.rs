@@ -117,7 +117,8 @@ impl RegionStore {
         Ok(end)
     }
 
-    /// Writes down that acknowledged records of a node that is being fenced may be given up. That stays with its id when it is gone.
+    /// Writes down that acknowledged records of a node that is being fenced may be given up. That stays with
+    /// its id when it is gone.
     pub fn accept_loss(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
         let (index, place) = self.place_of(id)?;
         let mut node = self.table.nodes[index].clone();
@@ -191,7 +192,8 @@ impl RegionStore {
         Ok(end)
     }
 
-    /// Lets grants up to this one be given, of every lock, when that is durable. After a crash those of every lock go on above it.
+    /// Lets grants up to this one be given, of every lock, when that is durable. After a crash those of every
+    /// lock go on above it.
     pub fn raise_ceiling(&mut self, ceiling: GrantNumber) -> Result<Lsn, RegionStoreError> {
         let mut after = self.table.counters;
         after.ceiling = ceiling.max(self.table.counters.ceiling);
@@ -202,8 +204,8 @@ impl RegionStore {
 
     /// Writes down how long a node's record may be, before any node is told. Waits for the disk.
     ///
-    /// Refused where nodes that are not gone were told more than the log takes now: they may have such a record, acknowledged by their members, and
-    /// nobody could ever merge it.
+    /// Refused where nodes that are not gone were told more than the log takes now: they may have such a
+    /// record, acknowledged by their members, and nobody could ever merge it.
     pub fn store_record_limit(&mut self) -> Result<(), RecordLimitError> {
         let (told, takes) = (
             self.table.counters.record_bytes_max,

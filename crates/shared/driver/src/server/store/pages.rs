@@ -29,9 +29,11 @@ impl RegionStore {
         with(&memory[start..end])
     }
 
-    /// The region's next pages from `from` on, a multiple of [`PAGE_BYTES`], that are not zeros: at most `bytes_max` bytes of them.
+    /// The region's next pages from `from` on, a multiple of [`PAGE_BYTES`], that are not zeros: at most
+    /// `bytes_max` bytes of them.
     ///
-    /// They have every record that was merged before the call, whole, and nothing of any that is merged later.
+    /// They have every record that was merged before the call, whole, and nothing of any that is merged
+    /// later.
     pub fn page_run(&self, from: u64, bytes_max: usize) -> PageRun {
         assert!(from.is_multiple_of(PAGE_BYTES) && bytes_max >= PAGE_BYTES as usize);
         let memory = self.region.read();

@@ -1,5 +1,5 @@
-//! What the server must know after a crash, beside the region's bytes: a segment of its own, changed by the same
-//! transactions.
+//! What the server must know after a crash, beside the region's bytes: a segment of its own, changed by the
+//! same transactions.
 //!
 //! ```text
 //! page 0    superblock: magic, format, region id, bytes, address, locks, CRC32C; never changed
@@ -11,9 +11,9 @@
 //! then      node ids gone: id u64, last record's number u64 (the highest bit: a loss was accepted), journal u128; the oldest is replaced
 //! ```
 //!
-//! Offsets in a node's place: 0 id (0: vacant), 8 standing, 16 number, 24 number of the record that
-//! ends at 32 LSN and 40 chain, 48 bytes of the key, 52 bytes of the name, 56 bytes of the view, 64 key, 128 name, 1024 view. Little
-//! endian.
+//! Offsets in a node's place: 0 id (0: vacant), 8 standing, 16 number, 24 number of the record that ends at
+//! 32 LSN and 40 chain, 48 bytes of the key, 52 bytes of the name, 56 bytes of the view, 64 key, 128 name,
+//! 1024 view. Little endian.
 
 mod check;
 mod codec;
@@ -116,7 +116,8 @@ pub struct NodeEntry {
     pub view: View,
     /// Its last record that was merged.
     pub merged: RecordNumber,
-    /// The last record whose end in its journal is known: of a record that was read there, or offered, it is not.
+    /// The last record whose end in its journal is known: of a record that was read there, or offered, it is
+    /// not.
     pub marked: RecordNumber,
     /// Where that ends. Its journal is to be read from here.
     pub end: ChainPoint,

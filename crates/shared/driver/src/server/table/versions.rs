@@ -2,8 +2,8 @@
 
 use netram_shared_machine::LockVersion;
 
-/// Each lock's version, in the spans' order, and how many were ever written under: a region has millions of locks, and whoever asks for its
-/// status is not to have them counted.
+/// Each lock's version, in the spans' order, and how many were ever written under: a region has millions of
+/// locks, and whoever asks for its status is not to have them counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VersionList {
     all: Vec<LockVersion>,

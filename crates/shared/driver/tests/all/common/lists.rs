@@ -1,7 +1,7 @@
 //! Lists in persistent heaps of a shared region: a heap a lock, in it a list of numbers, newest first.
 //!
-//! Every number's text stands in a block of its own, of a length that the number says, so that slots of many sizes and
-//! whole pages come and go.
+//! Every number's text stands in a block of its own, of a length that the number says, so that slots of many
+//! sizes and whole pages come and go.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -99,7 +99,8 @@ pub(crate) fn carry(node: &Node, from: u32, to: u32) -> Result<Option<u64>, TxnC
     Ok(number)
 }
 
-/// The heap of a lock, and the numbers in its list. Fails unless the heap is whole and has the list's blocks and no others.
+/// The heap of a lock, and the numbers in its list. Fails unless the heap is whole and has the list's blocks
+/// and no others.
 pub(crate) fn numbers(node: &Node, lock: u32) -> (Arc<Heap>, Vec<u64>) {
     let mut txn = node.begin(RestoreMode::Restore).expect("there is a node");
     txn.acquire(LockId(lock), LockMode::Shared)

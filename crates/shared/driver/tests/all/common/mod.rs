@@ -51,8 +51,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns when no thread of a process that was told to stop runs any more. The signal is on its way for a moment, in which the process
-/// would still answer, and hear what the test does next.
+/// Returns when no thread of a process that was told to stop runs any more. The signal is on its way for a
+/// moment, in which the process would still answer, and hear what the test does next.
 pub(crate) fn until_stopped(process: u32) {
     until("the process stands still", || {
         let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it is there");
@@ -186,7 +186,8 @@ pub(crate) fn next(channel: &mut Channel) -> Result<Vec<u8>, ChannelError> {
     }
 }
 
-/// Says aloud that a test, or a part of it, cannot be run here: what is merely printed is kept back while a test passes.
+/// Says aloud that a test, or a part of it, cannot be run here: what is merely printed is kept back while a
+/// test passes.
 pub(crate) fn skipped(missing: impl std::fmt::Display) {
     use std::io::Write;
     let test = std::thread::current().name().unwrap_or("a test").to_owned();

@@ -1,5 +1,5 @@
-//! Nodes, servers and lenders in processes of their own. A process is the test's own binary, started again with the name of one test; it
-//! tells on its standard output what was acknowledged.
+//! Nodes, servers and lenders in processes of their own. A process is the test's own binary, started again
+//! with the name of one test; it tells on its standard output what was acknowledged.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

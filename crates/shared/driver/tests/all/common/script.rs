@@ -147,7 +147,8 @@ impl ScriptedPeer {
         }
     }
 
-    /// Hears until something of interest comes. What comes before it is not heard again: so order is checked too.
+    /// Hears until something of interest comes. What comes before it is not heard again: so order is checked
+    /// too.
     pub(crate) fn expect<T>(&mut self, what: &str, interest: impl Fn(&ToNode<Bytes>) -> Option<T>) -> T {
         loop {
             let message = self
@@ -264,7 +265,8 @@ impl ScriptedPeer {
         });
     }
 
-    /// Goes on over a new link: what it has of others' records is said. Returns its last record that is merged.
+    /// Goes on over a new link: what it has of others' records is said. Returns its last record that is
+    /// merged.
     pub(crate) fn resume(
         &mut self,
         address: &NetAddress,

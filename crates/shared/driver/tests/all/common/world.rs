@@ -21,7 +21,8 @@ use super::PATIENCE;
 pub(crate) const SPAN: usize = 4096;
 /// Where nobody is to die: longer than any test.
 pub(crate) const LEASE_LONG: Duration = Duration::from_secs(300);
-/// Where somebody dies, and is to be buried soon. On a loaded machine it may end for others, too: such a test bears that.
+/// Where somebody dies, and is to be buried soon. On a loaded machine it may end for others, too: such a test
+/// bears that.
 pub(crate) const LEASE_SHORT: Duration = Duration::from_secs(1);
 
 /// Where everything of a test is.
@@ -146,8 +147,8 @@ impl TestPaths {
     }
 }
 
-/// Tries again while a directory's lock is held: a process that another test starts holds all descriptors of this one until it runs its own
-/// program, those of locks that were given up meanwhile, too.
+/// Tries again while a directory's lock is held: a process that another test starts holds all descriptors of
+/// this one until it runs its own program, those of locks that were given up meanwhile, too.
 fn unhurried<T, E: std::fmt::Debug>(mut start: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let end = std::time::Instant::now() + PATIENCE;
     loop {

@@ -19,7 +19,8 @@ pub enum Acquired {
 /// Why a transaction does not get a lock. It keeps those that it has until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenError {
-    /// The lock is out of order, and another transaction uses it: end this one, and begin again with this lock.
+    /// The lock is out of order, and another transaction uses it: end this one, and begin again with this
+    /// lock.
     Died(LockId),
     /// The lock is out of order, and the transaction cannot be undone: acquire it first, or with all others.
     OutOfOrder(LockId),

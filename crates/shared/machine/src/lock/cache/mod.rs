@@ -1,11 +1,13 @@
 //! A node's side: the tokens that are here, the transactions that use them, and those that wait.
 //!
-//! A token stays when its transaction has ended, so that the next one that needs it asks nobody ([`TokenCache::acquire`]: no message, no
-//! allocation). When the service recalls it, transactions that use it go on, later ones queue, and it is given back
-//! when the last has ended and the node's tails have gone that far ([`TokenCache::on_sent`]).
+//! A token stays when its transaction has ended, so that the next one that needs it asks nobody
+//! ([`TokenCache::acquire`]: no message, no allocation). When the service recalls it, transactions that use
+//! it go on, later ones queue, and it is given back when the last has ended and the node's tails have gone
+//! that far ([`TokenCache::on_sent`]).
 //!
-//! Every method leaves the state clean; what came of it is taken with [`TokenCache::poll`] before the next. Messages of the service are
-//! handed in in the order of its stream, among the records: a grant when its version has been applied.
+//! Every method leaves the state clean; what came of it is taken with [`TokenCache::poll`] before the next.
+//! Messages of the service are handed in in the order of its stream, among the records: a grant when its
+//! version has been applied.
 //!
 //! | state of the node | tokens | transactions |
 //! |---|---|---|
@@ -40,7 +42,8 @@ pub struct TokenCache {
     /// No kept token is used from here on.
     lease: Time,
     linked: bool,
-    /// Which of the node's records have been sent to the server, over the present link or an earlier one that it has merged.
+    /// Which of the node's records have been sent to the server, over the present link or an earlier one that
+    /// it has merged.
     sent: RecordNumber,
     ask: LockRequestId,
     /// Tokens that wait for `sent` only.
@@ -79,7 +82,8 @@ impl TokenCache {
         self.txns.waiting().map(|(_, wait)| wait.deadline).min()
     }
 
-    /// Whether kept tokens may be used. What was read under them counts as current if this still holds when the transaction ends.
+    /// Whether kept tokens may be used. What was read under them counts as current if this still holds when
+    /// the transaction ends.
     pub fn leased(&self, now: Time) -> bool {
         now < self.lease
     }
@@ -95,12 +99,14 @@ impl TokenCache {
         self.txns.live() == 0
     }
 
-    /// A transaction begins. One that is not `undoable` never dies of a lock; it may not acquire out of order instead.
+    /// A transaction begins. One that is not `undoable` never dies of a lock; it may not acquire out of order
+    /// instead.
     pub fn begin(&mut self, undoable: bool) -> TxnId {
         self.txns.begin(undoable)
     }
 
-    /// `txn` wants to use `lock`, which the region must have. It keeps it until it ends. If it has to wait, then until `deadline`.
+    /// `txn` wants to use `lock`, which the region must have. It keeps it until it ends. If it has to wait,
+    /// then until `deadline`.
     ///
     /// The way through for a token that is here and free is this function alone.
     #[inline]
@@ -127,8 +133,8 @@ impl TokenCache {
         self.acquire_or_wait(now, txn, lock, hold, deadline)
     }
 
-    /// `txn` wants all of these; they are sorted, and of two of one lock the stronger counts. In order, so long as the lowest is above all
-    /// that it has. Tokens that are not here are asked for all at once.
+    /// `txn` wants all of these; they are sorted, and of two of one lock the stronger counts. In order, so
+    /// long as the lowest is above all that it has. Tokens that are not here are asked for all at once.
     pub fn acquire_all(
         &mut self,
         now: Time,
@@ -167,8 +173,8 @@ impl TokenCache {
         })
     }
 
-    /// `txn` has written under `lock`: its record makes the version that is returned, once it has ended with that record's number. `None`: it
-    /// does not have the lock alone.
+    /// `txn` has written under `lock`: its record makes the version that is returned, once it has ended with
+    /// that record's number. `None`: it does not have the lock alone.
     pub fn on_written(&mut self, txn: TxnId, lock: LockId) -> Option<LockVersion> {
         let state = self.txns.get_mut(txn)?;
         let at = self.tokens.find(lock)?;
@@ -178,8 +184,9 @@ impl TokenCache {
         Some(self.tokens.at(at).version.next())
     }
 
-    /// `txn` is over: committed by its node's record `number`, which is safe; or, with `None`, without a record. Its locks are free for
-    /// others here; for other nodes when the tail of `number` has been [sent](TokenCache::on_sent).
+    /// `txn` is over: committed by its node's record `number`, which is safe; or, with `None`, without a
+    /// record. Its locks are free for others here; for other nodes when the tail of `number` has been
+    /// [sent](TokenCache::on_sent).
     pub fn end(&mut self, now: Time, txn: TxnId, number: Option<RecordNumber>) {
         self.cancel(now, txn);
         let Some(mut uses) = self.txns.end(txn) else {
@@ -235,7 +242,8 @@ impl TokenCache {
         }
     }
 
-    /// Every record up to `number` has been sent to the server, over the present link or one whose records it has merged.
+    /// Every record up to `number` has been sent to the server, over the present link or one whose records it
+    /// has merged.
     pub fn on_sent(&mut self, now: Time, number: RecordNumber) {
         self.sent = self.sent.max(number);
         // What still has to wait goes to the end of the list again.
@@ -266,15 +274,17 @@ impl TokenCache {
         self.tokens.iter().filter_map(claim)
     }
 
-    /// There is a new link, the claims have been sent, and the server has merged the node's records up to `merged`: later ones must be
-    /// sent again, and until then nothing is given back that they were made under.
+    /// There is a new link, the claims have been sent, and the server has merged the node's records up to
+    /// `merged`: later ones must be sent again, and until then nothing is given back that they were made
+    /// under.
     pub fn on_linked(&mut self, now: Time, merged: RecordNumber) {
         self.linked = true;
         self.sent = merged;
         self.pump_all(now);
     }
 
-    /// The node is fenced, or is to begin anew: everything is lost. Each open transaction has still to [end](TokenCache::end).
+    /// The node is fenced, or is to begin anew: everything is lost. Each open transaction has still to
+    /// [end](TokenCache::end).
     pub fn lose(&mut self) {
         self.on_unlinked();
         self.lease = Time(0);
@@ -320,7 +330,8 @@ impl TokenCache {
                         .push_back(CacheEvent::Send(ToService::Die { lock, asker }));
                     return Ok(());
                 }
-                // Whoever an earlier one was for may be gone: the newest is what the first in the service's queue needs.
+                // Whoever an earlier one was for may be gone: the newest is what the first in the service's
+                // queue needs.
                 token.recall = Some(TokenRecall { keep });
                 self.pump(now, at);
             }

@@ -9,7 +9,8 @@ use crate::{LockId, LockMode};
 use netram_proto::time::Time;
 
 impl TokenCache {
-    /// The general way: a lock that the transaction has already, an upgrade, one out of order, a token that is not here or not free.
+    /// The general way: a lock that the transaction has already, an upgrade, one out of order, a token that
+    /// is not here or not free.
     pub(super) fn acquire_or_wait(
         &mut self,
         now: Time,
@@ -84,8 +85,8 @@ impl TokenCache {
         }
     }
 
-    /// Asks for a token that will be wanted, in order, when others have come. Nobody waits by it: if it is recalled before it is
-    /// wanted it goes, and is asked for again.
+    /// Asks for a token that will be wanted, in order, when others have come. Nobody waits by it: if it is
+    /// recalled before it is wanted it goes, and is asked for again.
     pub(super) fn ask_ahead(&mut self, now: Time, lock: LockId, hold: LockMode) {
         let may = self.linked && self.leased(now);
         let at = self.tokens.find_or(lock, Token::default);
@@ -95,7 +96,8 @@ impl TokenCache {
         }
     }
 
-    /// Makes one token's state clean: gives it back if it can be, serves who can be served, asks for what the first of the rest needs.
+    /// Makes one token's state clean: gives it back if it can be, serves who can be served, asks for what the
+    /// first of the rest needs.
     pub(super) fn pump(&mut self, now: Time, at: usize) {
         loop {
             self.give_back(at);
@@ -111,7 +113,8 @@ impl TokenCache {
                 match self.go_on(now, front.txn) {
                     Ok(Acquired::Granted) => self.out.push_back(CacheEvent::Acquired(front.txn)),
                     Ok(Acquired::Waits) => {}
-                    // A later one of `acquire_all`: what it asked of the order and the number was checked before it began.
+                    // A later one of `acquire_all`: what it asked of the order and the number was checked
+                    // before it began.
                     Err(TokenError::Died(lock)) => self.out.push_back(CacheEvent::Died(front.txn, lock)),
                     Err(_) => self.out.push_back(CacheEvent::Lost(front.txn)),
                 }
@@ -124,7 +127,8 @@ impl TokenCache {
                 self.on_died(front.txn, lock);
                 continue;
             }
-            // Without a lease the token could not be used: it would be recalled and asked for again, over and over.
+            // Without a lease the token could not be used: it would be recalled and asked for again, over and
+            // over.
             if leased && self.linked && token.must_ask(&front) {
                 self.ask(at, front.hold, front.order, Some(front.txn));
             }
@@ -141,7 +145,8 @@ impl TokenCache {
         }
     }
 
-    /// Gives a token back that was recalled, or what is not to be kept of it, if nobody uses that and the tails are far enough.
+    /// Gives a token back that was recalled, or what is not to be kept of it, if nobody uses that and the
+    /// tails are far enough.
     pub(super) fn give_back(&mut self, at: usize) {
         let lock = self.tokens.lock(at);
         let token = self.tokens.at_mut(at);

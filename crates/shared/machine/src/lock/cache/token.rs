@@ -63,8 +63,9 @@ impl Token {
         self.node_hold >= Some(hold) && self.recall.is_none() && !self.writer && alone
     }
 
-    /// Whether the first of the queue may use the lock now. One that already reads is not kept from writing by a recall of the whole token:
-    /// that waits for its end anyhow. A recall that leaves it what it has may be about to be met, for one that must not wait.
+    /// Whether the first of the queue may use the lock now. One that already reads is not kept from writing
+    /// by a recall of the whole token: that waits for its end anyhow. A recall that leaves it what it has may
+    /// be about to be met, for one that must not wait.
     pub(super) fn serves(&self, waiter: &TokenWaiter) -> bool {
         let gives_way = self.recall.is_some_and(|recall| recall.keep.is_some());
         match waiter.has {
@@ -94,8 +95,8 @@ impl Token {
         self.writer || (keep.is_none() && self.readers > 0)
     }
 
-    /// Puts a transaction into the queue, by the rules of [`LockOrder`]. `Ok` names one that was out of order and must not wait for it;
-    /// `Err`: this one must not wait.
+    /// Puts a transaction into the queue, by the rules of [`LockOrder`]. `Ok` names one that was out of order
+    /// and must not wait for it; `Err`: this one must not wait.
     pub(super) fn line_up(&mut self, waiter: TokenWaiter) -> Result<Option<TokenWaiter>, ()> {
         let front = self.queue.front().copied();
         match waiter.order {
@@ -127,7 +128,8 @@ impl Token {
         }
     }
 
-    /// Whether a transaction would have to wait for others that use the lock: because of what they do, or of a recall that waits for them.
+    /// Whether a transaction would have to wait for others that use the lock: because of what they do, or of
+    /// a recall that waits for them.
     pub(super) fn is_used_against(&self, waiter: &TokenWaiter) -> bool {
         let others = self.writer || self.readers > u32::from(waiter.has);
         match waiter.hold {

@@ -1,4 +1,5 @@
-//! A node's open transactions: what each uses and waits for. Their memory is used again, so that a short one allocates nothing.
+//! A node's open transactions: what each uses and waits for. Their memory is used again, so that a short one
+//! allocates nothing.
 
 use alloc::vec::Vec;
 

@@ -4,7 +4,8 @@ use core::fmt;
 
 use crate::{GrantNumber, LockId, LockVersion, NodeId};
 
-/// Why a message is refused. It comes of a bug or an attack: nothing has changed, and whoever sent it is fenced.
+/// Why a message is refused. It comes of a bug or an attack: nothing has changed, and whoever sent it is
+/// fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMisuse {
     /// The region has no such lock.

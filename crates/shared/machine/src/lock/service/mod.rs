@@ -1,13 +1,15 @@
 //! The server's side: who holds which lock, who waits for it, and what each is told.
 //!
-//! Every method leaves the state clean; what is to be said is taken with [`LockService::poll`] before the next. Messages of one node are
-//! handed in in the order in which it sent them, among its records ([`LockService::on_written`]).
+//! Every method leaves the state clean; what is to be said is taken with [`LockService::poll`] before the
+//! next. Messages of one node are handed in in the order in which it sent them, among its records
+//! ([`LockService::on_written`]).
 //!
-//! **Nodes.** One that is not mentioned is known and alive. After a start of the server, all that may hold something are
-//! [expected](LockService::expect). A node that comes, after a start or over a new link, [resumes](LockService::resume), makes its
-//! [claims](LockService::claim), and sends its records that are not merged; when all of that has been taken it is
-//! [known](LockService::on_claims_done), and what it has not claimed is free. One that is being fenced is [left](LockService::fence) its tokens
-//! until its journal has been read to the end, then they are [reclaimed](LockService::reclaim).
+//! **Nodes.** One that is not mentioned is known and alive. After a start of the server, all that may hold
+//! something are [expected](LockService::expect). A node that comes, after a start or over a new link,
+//! [resumes](LockService::resume), makes its [claims](LockService::claim), and sends its records that are not
+//! merged; when all of that has been taken it is [known](LockService::on_claims_done), and what it has not
+//! claimed is free. One that is being fenced is [left](LockService::fence) its tokens until its journal has
+//! been read to the end, then they are [reclaimed](LockService::reclaim).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -57,8 +59,9 @@ pub struct LockService {
 }
 
 impl LockService {
-    /// The service of a region with these locks at these versions. `ceiling` is what an earlier start has stored last (at the very
-    /// first: `Grant(0)`); nothing is granted before a higher one has been [stored](LockService::ceiling_stored).
+    /// The service of a region with these locks at these versions. `ceiling` is what an earlier start has
+    /// stored last (at the very first: `Grant(0)`); nothing is granted before a higher one has been
+    /// [stored](LockService::ceiling_stored).
     pub fn new(ceiling: GrantNumber, locks: impl IntoIterator<Item = (LockId, LockVersion)>) -> LockService {
         let mut service = LockService {
             locks: LockTable::new(),
@@ -85,8 +88,8 @@ impl LockService {
         });
     }
 
-    /// The number that is to be stored durably, and then handed to [`LockService::ceiling_stored`]: no grant is above what is
-    /// stored, so that none is told twice however often the server starts. `None`: not yet.
+    /// The number that is to be stored durably, and then handed to [`LockService::ceiling_stored`]: no grant
+    /// is above what is stored, so that none is told twice however often the server starts. `None`: not yet.
     pub fn ceiling_wanted(&self) -> Option<GrantNumber> {
         let left = self.ceiling.0 + 1 - self.next.0;
         (left <= GRANTS_RESERVED / 2).then(|| GrantNumber(self.next.0 + GRANTS_RESERVED))
@@ -171,12 +174,14 @@ impl LockService {
         Ok(())
     }
 
-    /// The server has started, and `node` may hold anything. To be said of all such nodes before anything else.
+    /// The server has started, and `node` may hold anything. To be said of all such nodes before anything
+    /// else.
     pub fn expect(&mut self, node: NodeId) {
         self.set_liveness(node, Some(NodeLiveness::Absent));
     }
 
-    /// `node` is back, over a new link: what it had asked is forgotten, it will ask again. What it holds is still taken.
+    /// `node` is back, over a new link: what it had asked is forgotten, it will ask again. What it holds is
+    /// still taken.
     pub fn resume(&mut self, node: NodeId) {
         let absent = self.may_hold_anything(node);
         self.set_liveness(node, Some(NodeLiveness::Resuming { absent }));
@@ -191,8 +196,8 @@ impl LockService {
         self.pump_all();
     }
 
-    /// A node that resumes says that it has a token. Returned are those whose claims are void by that, for this grant is newer than theirs and
-    /// excludes them: they are at fault, whoever came first.
+    /// A node that resumes says that it has a token. Returned are those whose claims are void by that, for
+    /// this grant is newer than theirs and excludes them: they are at fault, whoever came first.
     pub fn claim(&mut self, node: NodeId, claim: TokenClaim) -> Result<Vec<NodeId>, LockMisuse> {
         let TokenClaim {
             lock,
@@ -208,7 +213,8 @@ impl LockService {
         let state = self.locks.at_mut(at);
         let mut void = Vec::new();
         if let Some(holder) = state.holder_mut(node) {
-            // A hand-over that never arrived is void, and so is a release: what the node says is less than what is known here.
+            // A hand-over that never arrived is void, and so is a release: what the node says is less than
+            // what is known here.
             if grant > holder.grant || hold > holder.hold {
                 return Err(LockMisuse::NotHeld(lock));
             }
@@ -232,7 +238,8 @@ impl LockService {
         Ok(void)
     }
 
-    /// `node` has made its claims, and all its records that it sent before saying so are merged: what it did not claim is free.
+    /// `node` has made its claims, and all its records that it sent before saying so are merged: what it did
+    /// not claim is free.
     pub fn on_claims_done(&mut self, node: NodeId) {
         self.set_liveness(node, None);
         for at in 0..self.locks.len() {
@@ -352,7 +359,8 @@ impl LockService {
         Ok(())
     }
 
-    /// Grants what can be granted of one lock, in the queue's order, and recalls what stands in the way of the first that cannot.
+    /// Grants what can be granted of one lock, in the queue's order, and recalls what stands in the way of
+    /// the first that cannot.
     fn pump(&mut self, at: usize) {
         let lock = self.locks.lock(at);
         let state = self.locks.at_mut(at);

@@ -10,8 +10,9 @@ use crate::{GrantNumber, LockMode, LockVersion, NodeId};
 pub(super) struct LockState {
     /// What has been merged.
     pub(super) version: LockVersion,
-    /// Versions above `version` that nodes say to have seen, one a node, by their ids: nothing is granted while there is one. It
-    /// counts until that version is merged, or all of its node is: then there was none, or whoever made it is still awaited.
+    /// Versions above `version` that nodes say to have seen, one a node, by their ids: nothing is granted
+    /// while there is one. It counts until that version is merged, or all of its node is: then there was
+    /// none, or whoever made it is still awaited.
     pub(super) expected: Vec<(NodeId, LockVersion)>,
     /// No absent node can hold it: one that is here claimed it alone.
     pub(super) settled: bool,
@@ -78,8 +79,8 @@ impl LockState {
         waited && self.expected.is_empty()
     }
 
-    /// All of a node is merged. What it had seen and is not there was made by another that is absent, or by nobody: that nobody absent
-    /// holds the lock is not to be believed of it either.
+    /// All of a node is merged. What it had seen and is not there was made by another that is absent, or by
+    /// nobody: that nobody absent holds the lock is not to be believed of it either.
     pub(super) fn drop_expected(&mut self, node: NodeId) {
         let before = self.expected.len();
         self.expected.retain(|(whose, _)| *whose != node);
@@ -106,8 +107,9 @@ impl LockRequest {
 }
 
 impl SentRecall {
-    /// Whether a holder that was told this need not be told `other`. One for a request that must not wait is told in any case: its answer
-    /// may be `Die`. And one that was for such a request may have been answered so, and forgotten.
+    /// Whether a holder that was told this need not be told `other`. One for a request that must not wait is
+    /// told in any case: its answer may be `Die`. And one that was for such a request may have been answered
+    /// so, and forgotten.
     pub(super) fn covers(self, other: SentRecall) -> bool {
         self == other || (self.waits && other.waits && self.keep <= other.keep)
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::lock::script::{Script, ScriptAction, script};
 use crate::lock::world::LockWorld;
 
-/// More worlds than this are not looked at in an ordinary run: the bound says that a script is too large, or does not end.
+/// More worlds than this are not looked at in an ordinary run: the bound says that a script is too large, or
+/// does not end.
 const WORLDS_MAX: usize = 3_000_000;
 
 /// What was seen of a script.

@@ -1,4 +1,5 @@
-//! The lock service and the nodes' caches: every interleaving of small worlds, random ways through larger ones, and stories.
+//! The lock service and the nodes' caches: every interleaving of small worlds, random ways through larger
+//! ones, and stories.
 
 mod check;
 mod explore;

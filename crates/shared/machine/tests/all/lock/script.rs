@@ -4,7 +4,8 @@ use std::hash::Hasher;
 
 use netram_shared_machine::LockMode::{self, Exclusive, Shared};
 
-/// One step of a transaction's script. After the last it commits: a record, if it may write anything; without, if not.
+/// One step of a transaction's script. After the last it commits: a record, if it may write anything;
+/// without, if not.
 #[derive(Clone, Debug)]
 pub(crate) enum ScriptStep {
     Lock(u32, LockMode),

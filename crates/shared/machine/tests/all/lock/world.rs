@@ -1,7 +1,9 @@
-//! One service, some caches, ordered links between them, transactions from a script, and what must hold at every step.
+//! One service, some caches, ordered links between them, transactions from a script, and what must hold at
+//! every step.
 //!
-//! What belongs to other machines is modelled as simply as can be: a commit's record is safe when it is made, its tail goes to the
-//! server later, the server merges it when its versions follow on, and has some of what it merged on its disk.
+//! What belongs to other machines is modelled as simply as can be: a commit's record is safe when it is made,
+//! its tail goes to the server later, the server merges it when its versions follow on, and has some of what
+//! it merged on its disk.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -232,7 +234,8 @@ impl LockWorld {
     }
 
     fn merge(&mut self, record: &StampRecord) -> CheckResult {
-        // Links are as fast as they like after a start of the server, and a reader's record may come after a later writer's.
+        // Links are as fast as they like after a start of the server, and a reader's record may come after a
+        // later writer's.
         let late = |(lock, version): &(LockId, LockVersion)| *version < self.version(*lock);
         if self.remaining.restarts == self.script.restarts && record.read.iter().any(late) {
             return Err("a token was handed on before the record of one that had read under it".into());
@@ -415,7 +418,8 @@ impl LockWorld {
         state.cache.on_unlinked();
     }
 
-    /// A new link: the server drops what it was asked over the old one; the records that it has not, claims, and their end.
+    /// A new link: the server drops what it was asked over the old one; the records that it has not, claims,
+    /// and their end.
     fn link(&mut self, node: usize) {
         self.service.resume(id(node));
         let state = &mut self.nodes[node];

@@ -133,14 +133,16 @@ impl World {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
-        // What it has had for longer than its lease may be old: it must not be read any more, and its commit will be refused.
+        // What it has had for longer than its lease may be old: it must not be read any more, and its commit
+        // will be refused.
         if !process.node.tokens().leased(self.now) {
             return;
         }
         for held in process.node.tokens().held_locks(txn) {
             let lock = held.lock;
             let stands = LockVersion(process.region[bytes::span(lock).start]);
-            // A transaction of its own that shares nothing with it may have written meanwhile: not under this lock.
+            // A transaction of its own that shares nothing with it may have written meanwhile: not under this
+            // lock.
             let newest = self.newest_acked(lock);
             if stands != held.version || stands < newest {
                 let what = format!(
@@ -184,7 +186,8 @@ impl World {
         self.history.commits += 1;
     }
 
-    /// A view counts when whoever reads the journal after a crash of everything else finds it on the server's disk.
+    /// A view counts when whoever reads the journal after a crash of everything else finds it on the server's
+    /// disk.
     pub(super) fn check_view(&mut self, slot: usize, view: u64) {
         let Some(process) = &self.slots[slot].process else {
             return;

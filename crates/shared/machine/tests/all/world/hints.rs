@@ -79,8 +79,8 @@ impl World {
         }
     }
 
-    /// A hint was taken: whatever had read what it overwrote is there as well. Otherwise a reader sees what no order of the
-    /// records ever shows.
+    /// A hint was taken: whatever had read what it overwrote is there as well. Otherwise a reader sees what
+    /// no order of the records ever shows.
     fn check_overwritten(&self, slot: usize, payload: &PayloadBytes) {
         let Some(process) = &self.slots[slot].process else {
             return;

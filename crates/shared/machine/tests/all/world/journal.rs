@@ -38,8 +38,8 @@ impl NodeRecords {
         NodeRecords::end(self.records.len())
     }
 
-    /// What whoever seals it finds: all that was acknowledged, and so many of the others. That is not the same each time: they are at
-    /// members of which some may be lost.
+    /// What whoever seals it finds: all that was acknowledged, and so many of the others. That is not the
+    /// same each time: they are at members of which some may be lost.
     pub(crate) fn read(&mut self, kept: RecordNumber, found: usize) -> Vec<(RecordNumber, PayloadBytes)> {
         self.sealed = true;
         let end = self.acked.max(found.min(self.records.len()));

@@ -1,8 +1,9 @@
 //! A region, its server and some nodes, with everything that can happen to them, from one number.
 //!
-//! One server with a disk, of which a crash leaves what was flushed; processes with a journal each, whose members acknowledge, are
-//! sealed, and are read afterwards; links that are first in, first out, slow, and break; processes that die, sleep longer than their
-//! lease, and wake; hints from node to node in any order, or never. `check.rs` has the rules of `docs/shared.md`.
+//! One server with a disk, of which a crash leaves what was flushed; processes with a journal each, whose
+//! members acknowledge, are sealed, and are read afterwards; links that are first in, first out, slow, and
+//! break; processes that die, sleep longer than their lease, and wake; hints from node to node in any order,
+//! or never. `check.rs` has the rules of `docs/shared.md`.
 //!
 //! | file | what |
 //! |---|---|

@@ -396,7 +396,8 @@ impl World {
         }
     }
 
-    /// A link is no more; what is in it is lost. `how` the server learns of it: hung up is the link of a process that is no more.
+    /// A link is no more; what is in it is lost. `how` the server learns of it: hung up is the link of a
+    /// process that is no more.
     pub(super) fn break_link(&mut self, session: SessionId, how: LinkEnd) {
         let Some(pipe) = self.links.remove(&session) else {
             return;

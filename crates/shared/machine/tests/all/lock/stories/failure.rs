@@ -80,7 +80,8 @@ fn a_server_that_starts_again_learns_who_holds_what_before_it_grants_anything() 
     net.service.reclaim(id(2));
     net.run();
     assert!(!net.has_event(1, CacheEvent::Acquired(waits[2])));
-    // Node 0 says what it has; but what it wrote under lock 0 must have been merged again before that is handed on.
+    // Node 0 says what it has; but what it wrote under lock 0 must have been merged again before that is
+    // handed on.
     net.service.resume(id(0));
     let claims: Vec<TokenClaim> = net.nodes[0].cache.claims().collect();
     assert_eq!(claims.len(), 2);
@@ -246,7 +247,8 @@ fn of_two_claims_that_exclude_each_other_the_older_grant_is_void() {
     }
 }
 
-/// The claim was compared with the first of those who read: it stood, and a reader that had been let in after it lost its token unnoticed.
+/// The claim was compared with the first of those who read: it stood, and a reader that had been let in after
+/// it lost its token unnoticed.
 #[test]
 fn a_claim_that_excludes_several_must_be_newer_than_all_of_them() {
     for readers in [[10, 12], [12, 10]] {
@@ -291,7 +293,8 @@ fn a_node_that_nothing_is_expected_of_can_claim_nothing() {
     assert_eq!(service.claim(id(0), claim), Err(LockMisuse::NotHeld(LockId(0))));
 }
 
-/// One that gives a token back at a version that nobody ever made holds the lock back for as long as it is a node. It was for good.
+/// One that gives a token back at a version that nobody ever made holds the lock back for as long as it is a
+/// node. It was for good.
 #[test]
 fn a_version_that_nobody_made_is_forgotten_with_whoever_claimed_it() {
     let mut service = service(GrantNumber(0), [0; 3]);
@@ -320,8 +323,8 @@ fn a_version_that_nobody_made_is_forgotten_with_whoever_claimed_it() {
     assert!(matches!(service.poll(), Some((node, ToCache::Grant { .. })) if node == id(1)));
 }
 
-/// Whoever claims a lock alone, at a version that is not here, says that another has made that version; when it is gone, that other is
-/// still to be awaited.
+/// Whoever claims a lock alone, at a version that is not here, says that another has made that version; when
+/// it is gone, that other is still to be awaited.
 #[test]
 fn a_version_that_is_not_here_yet_is_awaited_though_its_witness_is_gone() {
     let mut service = LockService::new(GrantNumber(9), [(LockId(0), LockVersion(4))]);

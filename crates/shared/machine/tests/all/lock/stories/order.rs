@@ -9,8 +9,8 @@ use super::{LATE, LockNet, SOON};
 
 #[test]
 fn of_two_that_cross_the_one_out_of_order_dies() {
-    // Whoever began first: with wait-die, which the design had, an old one that has 1 would wait for 0, and a young one that has 0
-    // would wait, in order, for 1.
+    // Whoever began first: with wait-die, which the design had, an old one that has 1 would wait for 0, and a
+    // young one that has 0 would wait, in order, for 1.
     for first in [0, 1] {
         let mut net = LockNet::new(2);
         let txns = [net.begin(0), net.begin(1)];
@@ -179,7 +179,8 @@ fn an_answer_to_an_older_request_kills_nobody() {
     assert!(net.has_event(0, CacheEvent::Acquired(reader)));
 }
 
-/// It waited for a transaction, and so for ever: the token had been recalled for one that was gone, and was not recalled again.
+/// It waited for a transaction, and so for ever: the token had been recalled for one that was gone, and was
+/// not recalled again.
 #[test]
 fn out_of_order_one_dies_though_the_token_was_recalled_before() {
     let mut net = LockNet::new(3);

@@ -160,7 +160,8 @@ fn a_grant_and_an_old_release_may_cross() {
     assert_eq!(net.ask(1, other, 0, Exclusive), Ok(Acquired::Waits));
     net.up(1);
     net.down(0);
-    // The other waits for the reader; the reader wants to write, is granted that, and gives up before it hears of it.
+    // The other waits for the reader; the reader wants to write, is granted that, and gives up before it
+    // hears of it.
     assert_eq!(net.ask(0, reader, 0, Exclusive), Ok(Acquired::Waits));
     net.up(0);
     net.nodes[0].cache.end(Time(0), reader, None);
