@@ -64,6 +64,7 @@ pub struct Netram {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "one value a process")]
 enum Top {
     #[command(flatten)]
     Command(NetramCommand),

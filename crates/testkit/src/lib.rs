@@ -2,6 +2,7 @@
 //! memory.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "helpers of tests, named for what they do")]
+#![allow(clippy::new_without_default, reason = "each new one is a new directory")]
 
 pub mod disk;
 pub mod mounted;

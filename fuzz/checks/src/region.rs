@@ -287,7 +287,6 @@ fn run_actions(server: &mut RegionServer<PayloadBytes>, now: Time) {
                 ServerAction::Recover { node, .. } => server.on_recovered(node, Vec::new()),
                 ServerAction::Close(session) => server.on_closed(now, session, LinkEnd::Broken),
                 ServerAction::Fenced { .. } | ServerAction::Refused { .. } | ServerAction::Forget { .. } => {
-                    ()
                 }
             }
         }

@@ -35,6 +35,7 @@ pub(crate) enum Command {
 /// What a child of this program may be asked to be, beside what `netram` asks of its children.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "one value a process")]
 enum Part {
     #[cfg(feature = "experiments")]
     Bash(Box<bash::player::StressPlayer>),
