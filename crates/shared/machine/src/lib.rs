@@ -1,13 +1,13 @@
-//! One region in the memory of several machines, kept coherent by the redo log. `docs/shared.md` says how.
+//! One region in the memory of several machines, kept coherent by the redo log. See `docs/design/shared.md`.
 //!
 //! | part | decides |
 //! |---|---|
-//! | [`message`] | what nodes and the server say to each other, as bytes |
-//! | [`Stamp`] | what a record says of locks: which versions it made, which it had read |
-//! | [`MergeQueue`] | in which order records of several journals may go |
+//! | [`message`] | the messages between nodes and the server, as bytes |
+//! | [`Stamp`] | the locks of a record: which versions it made and which it had read |
+//! | [`MergeQueue`] | the order in which records of several journals are merged |
 //! | [`lock`] | who may use which lock: the server's service, the nodes' tokens |
-//! | [`RegionNode`] | a node's side: tokens, its own records, others' |
-//! | [`RegionServer`] | the server's side: order, standing of nodes, streams |
+//! | [`RegionNode`] | a node's side: tokens, its own records, other nodes' records |
+//! | [`RegionServer`] | the server's side: order, node states, streams |
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -29,31 +29,31 @@ pub use stamp::{Stamp, StampError};
 
 use core::fmt;
 
-/// Names one joining of a node to a region. Never zero, and never used twice.
+/// Identifies one joining of a node to a region. Never zero and never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
-/// Names a lock of a region, and so the span of bytes that it covers.
+/// Identifies a lock of a region, and so the span of bytes that the lock covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockId(pub u32);
 
-/// A lock's count of committed writes. Zero: nothing was ever written under it.
+/// Number of committed writes under a lock. Zero: nothing was ever written under it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockVersion(pub u64);
 
-/// The number of a lock's hand-over. A higher one makes the lower void.
+/// Number of a lock's hand-over. A higher number makes lower ones void.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantNumber(pub u64);
 
-/// The number of a record in its node's journal: 1, 2, 3 ...
+/// Number of a record in its node's journal: 1, 2, 3 ...
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordNumber(pub u64);
 
-/// The place of a record in the server's order: 1, 2, 3 ... over the region's whole life.
+/// Place of a record in the server's order: 1, 2, 3 ... over the region's whole life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
 
-/// Names a region for ever; random, chosen when it is made.
+/// Identifies a region for ever: a random number chosen at creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u128);
 
@@ -66,9 +66,9 @@ impl fmt::Display for RegionId {
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockMode {
-    /// With others that only read.
+    /// Held together with other readers.
     Shared,
-    /// Alone.
+    /// Held alone.
     Exclusive,
 }
 
@@ -81,7 +81,8 @@ macro_rules! number {
         }
 
         impl $name {
-            /// The one after this. None counts so far; but a peer may say that it did.
+            /// The number after this one. It saturates: no real count gets that far, but a peer may claim
+            /// that it did.
             pub const fn next(self) -> $name {
                 $name(self.0.saturating_add(1))
             }

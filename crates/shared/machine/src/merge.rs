@@ -1,19 +1,19 @@
-//! Several journals, one order.
+//! Merges several journals into one order.
 //!
-//! Each node's records come in the order of their numbers. The next record of a node may go when every lock
-//! that it wrote stands one below, and every lock that it read has reached what was read. That is exact: it
-//! needs no guess about what other journals hold, for the versions say what must have been before. Records
-//! that may both go wrote under different locks, so that any choice between them leads to the same region.
-//! Where a record that waits had read what another one overwrites, the reader goes first: then the order is
-//! one in which the transactions could have run alone. The lowest node id goes first, so that a run can be
-//! repeated.
+//! Each node's records come in the order of their numbers. A node's next record can be merged when every lock
+//! that it wrote stands one version below, and every lock that it read has reached the version read. The
+//! versions alone decide this; no knowledge of other journals is needed. Two records that can both be merged
+//! wrote under different locks, so either order leads to the same region. If a waiting record had read what
+//! another one overwrites, the reader goes first. The order is then one in which the transactions could have
+//! run alone. Otherwise the lowest node id goes first, so that a run can be repeated.
 //!
-//! A lock may stand higher than what was read, where the reader comes over a slower link: what it wrote does
-//! not depend on what was overwritten later, and to insist would leave records that never go.
+//! A lock may stand higher than the version that was read, if the reader's record comes over a slower link.
+//! The reader's writes do not depend on the later version; insisting on the exact one would leave records
+//! that can never be merged.
 //!
-//! The same value serves the server of living nodes, for whom a record that may not go yet waits for another
-//! link, and whoever merges journals that are all there: for him it is missing, and [`MergeQueue::missing`]
-//! says what.
+//! The same type serves the server and offline merging. At the server a blocked record waits for records of
+//! other links. When all journals are complete, a blocked record lacks something, and [`MergeQueue::missing`]
+//! names it.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -22,60 +22,60 @@ use core::fmt;
 use super::{LockId, LockVersion, NodeId, RecordNumber, Stamp};
 use crate::limit::MERGE_RECORDS_MAX;
 
-/// A record that waits for its turn. `T` is what the caller finds its payload by.
+/// A record that waits to be merged. `T` is the caller's handle to the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedRecord<T> {
-    /// Its number.
+    /// Its number in the node's journal.
     pub number: RecordNumber,
-    /// Its stamp.
+    /// The locks that it wrote and read under.
     pub stamp: Stamp,
-    /// What the caller knows it by.
+    /// The caller's handle.
     pub ticket: T,
 }
 
-/// A record whose turn it is.
+/// A record that has been merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeEntry<T> {
-    /// Whose.
+    /// The node that wrote it.
     pub node: NodeId,
     /// The record.
     pub record: QueuedRecord<T>,
 }
 
-/// A record that cannot be: whoever sent it is not to be believed any more.
+/// An invalid record. Its sender violates the protocol and is not to be trusted any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidRecord {
-    /// Its number is not the one after the node's last.
+    /// The record's number does not follow the node's last one.
     Number {
-        /// Whose.
+        /// Sender of the record.
         node: NodeId,
-        /// What had to come.
+        /// Number that had to come next.
         expected: RecordNumber,
-        /// What came.
+        /// Number that came.
         found: RecordNumber,
     },
-    /// It makes a version that another record has made: two wrote under the lock at once.
+    /// The record makes a version that another record has made: two nodes wrote under one lock at once.
     Version {
-        /// Whose.
+        /// Sender of the record.
         node: NodeId,
-        /// Its number.
+        /// The record's number.
         number: RecordNumber,
-        /// Which lock.
+        /// Lock with the conflict.
         lock: LockId,
-        /// Where the lock stands.
+        /// Version that the lock has already.
         stands: LockVersion,
-        /// What the record makes.
+        /// Version that the record makes.
         makes: LockVersion,
     },
-    /// More records wait than a node may have.
+    /// More records of one node wait than a node may have ([`MERGE_RECORDS_MAX`]).
     TooMany {
-        /// Whose.
+        /// Sender of the records.
         node: NodeId,
     },
 }
 
 impl InvalidRecord {
-    /// Whose record it is.
+    /// The node that sent the record.
     pub fn node(&self) -> NodeId {
         match self {
             InvalidRecord::Number { node, .. }
@@ -95,7 +95,7 @@ impl fmt::Display for InvalidRecord {
             } => {
                 write!(
                     out,
-                    "node {node} gave record {found} where {expected} had to come"
+                    "node {node} sent record {found}, but record {expected} was due"
                 )
             }
             InvalidRecord::Version {
@@ -106,11 +106,11 @@ impl fmt::Display for InvalidRecord {
                 makes,
             } => write!(
                 out,
-                "record {number} of node {node} makes version {makes} of lock {lock}, which stands at {stands}: two wrote under it at once"
+                "record {number} of node {node} makes version {makes} of lock {lock}, which is already at {stands}: two nodes wrote under it at once"
             ),
             InvalidRecord::TooMany { node } => write!(
                 out,
-                "node {node} gave more than {MERGE_RECORDS_MAX} records that depend on others"
+                "node {node} sent more than {MERGE_RECORDS_MAX} records that wait for other nodes' records"
             ),
         }
     }
@@ -118,18 +118,18 @@ impl fmt::Display for InvalidRecord {
 
 impl core::error::Error for InvalidRecord {}
 
-/// What a record waits for.
+/// The version that blocks a waiting record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingVersion {
-    /// Whose record.
+    /// Node of the waiting record.
     pub node: NodeId,
-    /// Its number.
+    /// Number of the waiting record.
     pub number: RecordNumber,
-    /// The lock that does not stand where it must.
+    /// Lock that is not at the needed version.
     pub lock: LockId,
-    /// Where it must stand.
+    /// Version that the record needs.
     pub needs: LockVersion,
-    /// Where it stands.
+    /// Version that the lock has.
     pub stands: LockVersion,
 }
 
@@ -144,12 +144,12 @@ impl fmt::Display for MissingVersion {
         } = self;
         write!(
             out,
-            "record {number} of node {node} needs lock {lock} at version {needs}, and no journal here brings it beyond {stands}"
+            "record {number} of node {node} needs lock {lock} at version {needs}, but no journal here has a version beyond {stands}"
         )
     }
 }
 
-/// One node's records.
+/// Records of one node: the last merged one, and those that wait.
 #[derive(Clone, Debug)]
 struct NodeLane<T> {
     merged: RecordNumber,
@@ -162,18 +162,18 @@ impl<T> NodeLane<T> {
     }
 }
 
-/// What has been merged, and what waits for its turn.
+/// Merges the records of all nodes, and keeps those that have to wait.
 #[derive(Clone, Debug)]
 pub struct MergeQueue<T> {
     versions: BTreeMap<LockId, LockVersion>,
     lanes: BTreeMap<NodeId, NodeLane<T>>,
-    /// What waiting records had read, with how many of them.
+    /// Versions that waiting records had read, with the number of those records.
     reads: BTreeMap<(LockId, LockVersion), usize>,
 }
 
 impl<T> MergeQueue<T> {
-    /// Goes on where each lock stands at its version (0 if it is not named) and each node's records up to the
-    /// number are merged.
+    /// Starts with each lock at its version (0 if it is not listed) and each node's records merged up to its
+    /// number.
     pub fn new(
         versions: impl IntoIterator<Item = (LockId, LockVersion)>,
         merged: impl IntoIterator<Item = (NodeId, RecordNumber)>,
@@ -189,7 +189,7 @@ impl<T> MergeQueue<T> {
         }
     }
 
-    /// A node whose records count from 1.
+    /// Adds a node whose records count from 1.
     pub fn add(&mut self, node: NodeId) {
         self.lanes.entry(node).or_insert_with(|| NodeLane {
             merged: RecordNumber(0),
@@ -197,43 +197,43 @@ impl<T> MergeQueue<T> {
         });
     }
 
-    /// Nothing more is to be known of a node.
+    /// Removes a node and its waiting records.
     pub fn remove(&mut self, node: NodeId) {
         self.forget_waiting(node);
         self.lanes.remove(&node);
     }
 
-    /// Where a lock stands.
+    /// Current version of a lock.
     pub fn version(&self, lock: LockId) -> LockVersion {
         self.versions.get(&lock).copied().unwrap_or_default()
     }
 
-    /// Where all locks stand that were ever written under.
+    /// Current versions of all locks that were ever written under.
     pub fn versions(&self) -> impl Iterator<Item = (LockId, LockVersion)> {
         self.versions.iter().map(|(lock, version)| (*lock, *version))
     }
 
-    /// The last merged record of each node.
+    /// Last merged record of each node.
     pub fn numbers(&self) -> impl Iterator<Item = (NodeId, RecordNumber)> {
         self.lanes.iter().map(|(node, lane)| (*node, lane.merged))
     }
 
-    /// The node's last record that is merged.
+    /// Last merged record of a node.
     pub fn merged(&self, node: NodeId) -> RecordNumber {
         self.lanes.get(&node).map_or(RecordNumber(0), |lane| lane.merged)
     }
 
-    /// The node's last record that has come, merged or not.
+    /// Last record of a node that has come, merged or not.
     pub fn last(&self, node: NodeId) -> RecordNumber {
         self.lanes.get(&node).map_or(RecordNumber(0), NodeLane::last)
     }
 
-    /// Nothing waits.
+    /// Whether no record waits.
     pub fn is_clear(&self) -> bool {
         self.lanes.values().all(|lane| lane.waiting.is_empty())
     }
 
-    /// Forgets what waits of a node: it will come again, from elsewhere.
+    /// Drops the waiting records of a node: they will come again from elsewhere.
     pub fn forget_waiting(&mut self, node: NodeId) {
         if let Some(lane) = self.lanes.get_mut(&node) {
             for record in lane.waiting.drain(..) {
@@ -242,9 +242,12 @@ impl<T> MergeQueue<T> {
         }
     }
 
-    /// Takes the node's next record. It may go at once, or wait for others.
+    /// Adds the node's next record; [`MergeQueue::pop`] returns it once it can be merged.
     ///
-    /// A node that was not added has no records.
+    /// # Errors
+    ///
+    /// [`InvalidRecord`] if the record's number does not follow the node's last one, the node was not added,
+    /// too many of its records wait, or the record makes a version that is already merged.
     pub fn push(&mut self, node: NodeId, record: QueuedRecord<T>) -> Result<(), InvalidRecord> {
         let Some(lane) = self.lanes.get(&node) else {
             let (expected, found) = (RecordNumber(0), record.number);
@@ -275,7 +278,8 @@ impl<T> MergeQueue<T> {
         Ok(())
     }
 
-    /// What is past never comes again: versions only grow. What is to come may be on another link.
+    /// Refuses a record whose versions are already merged: versions only grow. Versions still to come may be
+    /// on another link.
     fn check_past(&self, node: NodeId, record: &QueuedRecord<T>) -> Result<(), InvalidRecord> {
         let number = record.number;
         for (lock, makes) in record.stamp.written.iter().copied() {
@@ -293,10 +297,12 @@ impl<T> MergeQueue<T> {
         Ok(())
     }
 
-    /// The next record that may go; it counts as merged.
+    /// Merges and returns the next record that can be merged, if any.
     ///
-    /// An error: a record that waited can never go any more, for another one has made the version that it
-    /// makes. It stays, until [`MergeQueue::forget_waiting`].
+    /// # Errors
+    ///
+    /// [`InvalidRecord`] if a waiting record can never be merged, because another one made the version that
+    /// it makes. The record stays until [`MergeQueue::forget_waiting`].
     pub fn pop(&mut self) -> Result<Option<MergeEntry<T>>, InvalidRecord> {
         let heads = self.lanes.iter();
         let heads = heads.filter_map(|(node, lane)| Some((*node, lane.waiting.front()?)));
@@ -319,7 +325,7 @@ impl<T> MergeQueue<T> {
         Ok(Some(MergeEntry { node, record }))
     }
 
-    /// A record that waits had read what this one overwrites.
+    /// Whether a waiting record had read a version that this record overwrites.
     fn overwrites_a_read(&self, record: &QueuedRecord<T>) -> bool {
         let mut written = record.stamp.written.iter();
         written.any(|(lock, makes)| {
@@ -337,7 +343,7 @@ impl<T> MergeQueue<T> {
         Ok(None)
     }
 
-    /// The first lock that keeps a record from going: where it must stand.
+    /// First lock that blocks a record, and the version that it needs.
     fn blocked_by(&self, record: &QueuedRecord<T>) -> Option<(LockId, LockVersion)> {
         let written = record.stamp.written.iter();
         let mut written = written.map(|(lock, makes)| (*lock, LockVersion(makes.0.saturating_sub(1))));
@@ -346,7 +352,8 @@ impl<T> MergeQueue<T> {
         written.or_else(|| read.find(|(lock, needs)| self.version(*lock) < *needs))
     }
 
-    /// What the first record of each node waits for, once nothing more comes. Empty: everything was merged.
+    /// Versions that block the first record of each node, once no more records come. Empty: everything is
+    /// merged.
     pub fn missing(&self) -> Vec<MissingVersion> {
         let heads = self.lanes.iter().filter_map(|(node, lane)| {
             let head = lane.waiting.front()?;

@@ -1,11 +1,12 @@
-//! What a record says of locks. It stands before the record's ranges, and orders records of several journals.
+//! Stamp of a record: the locks of its transaction. It precedes the record's ranges, and orders records of
+//! several journals.
 //!
 //! ```text
 //! written locks   count, then for each: lock, less the one before; the version that this record makes
 //! read locks      the same, with the version that was read
 //! ```
 //!
-//! All numbers are varints ([`Cursor::varint`]). Locks ascend, and none stands twice.
+//! All numbers are varints ([`ByteReader::varint`]). Locks ascend, each at most once.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -14,38 +15,38 @@ use super::{LockId, LockVersion};
 use crate::limit::STAMP_LOCKS_MAX;
 use netram_proto::wire::{ByteReader, ShortInputError, put_varint};
 
-/// The locks of one record's transaction.
+/// Locks of one record's transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// What was written under, ascending, with the version that this record makes: at least 1.
+    /// Locks written under, ascending, each with the version that this record makes (at least 1).
     pub written: Vec<(LockId, LockVersion)>,
-    /// What was only read under, ascending, with the version that was read.
+    /// Locks only read under, ascending, each with the version that was read.
     pub read: Vec<(LockId, LockVersion)>,
 }
 
-/// Why bytes are no stamp.
+/// An invalid stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StampError {
-    /// They end before it does.
+    /// The bytes end before the stamp does.
     Short,
-    /// There is something behind it in the record's preamble.
+    /// The record's preamble has bytes after the stamp.
     Long,
-    /// More locks than a transaction may hold ([`STAMP_LOCKS_MAX`]).
+    /// The stamp has more locks than a transaction may hold ([`STAMP_LOCKS_MAX`]).
     TooMany,
-    /// Locks do not ascend, or one is there twice.
+    /// The locks do not ascend, or one occurs twice.
     Order,
-    /// A written lock at version zero, or a number beyond what it counts.
+    /// A written lock has version zero, or a number is out of range.
     Number,
 }
 
 impl fmt::Display for StampError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            StampError::Short => "the stamp is cut short",
-            StampError::Long => "the record's preamble is more than a stamp",
-            StampError::TooMany => "the stamp has more locks than a transaction may hold",
-            StampError::Order => "the stamp's locks do not ascend",
-            StampError::Number => "the stamp has a lock or a version that cannot be",
+            StampError::Short => "the record's stamp is too short",
+            StampError::Long => "the record's preamble has bytes after its stamp",
+            StampError::TooMany => "the record's stamp has more locks than a transaction may hold",
+            StampError::Order => "the locks of the record's stamp do not ascend",
+            StampError::Number => "the record's stamp has an invalid lock or version",
         })
     }
 }
@@ -72,8 +73,12 @@ impl Stamp {
         }
     }
 
-    /// The stamp of a record, from its payload: the preamble, behind its length, is the stamp and nothing
-    /// else.
+    /// Reads the stamp of a record from its payload. The preamble, which follows its length, must be the
+    /// stamp and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// [`StampError`] if the preamble is no valid stamp.
     pub fn of(payload: &[u8]) -> Result<Stamp, StampError> {
         let mut preamble = preamble(payload)?;
         let stamp = Stamp::decode(&mut preamble)?;
@@ -83,14 +88,18 @@ impl Stamp {
         }
     }
 
-    /// What a record's stamp says of written locks, without memory for it. For records that have been
-    /// checked: it ends where they are none.
+    /// Iterates over the written locks of a record's stamp without allocating. It is for records that were
+    /// checked; it stops at the first invalid lock.
     pub fn written_of(payload: &[u8]) -> impl Iterator<Item = (LockId, LockVersion)> {
         let begun = preamble(payload).and_then(|from| Locks::begin(from, 1, STAMP_LOCKS_MAX));
         begun.into_iter().flatten().map_while(Result::ok)
     }
 
-    /// Reads a stamp; the cursor stands behind it afterwards.
+    /// Reads a stamp, and leaves the reader after it.
+    ///
+    /// # Errors
+    ///
+    /// [`StampError`] if the bytes are no valid stamp.
     pub fn decode(from: &mut ByteReader<'_>) -> Result<Stamp, StampError> {
         let written = decode_locks(from, 1, STAMP_LOCKS_MAX)?;
         let read = decode_locks(from, 0, STAMP_LOCKS_MAX - written.len())?;
@@ -101,7 +110,7 @@ impl Stamp {
         }
     }
 
-    /// Forgets all locks, and keeps the memory.
+    /// Removes all locks and keeps the memory.
     pub fn clear(&mut self) {
         self.written.clear();
         self.read.clear();
@@ -114,12 +123,12 @@ fn preamble(payload: &[u8]) -> Result<ByteReader<'_>, StampError> {
     Ok(ByteReader::new(payload.bytes(length)?))
 }
 
-/// Reads one of a stamp's two lists.
+/// Reader of one of a stamp's two lists.
 struct Locks<'a> {
     from: ByteReader<'a>,
     left: usize,
     before: Option<u32>,
-    /// The lowest version that can be.
+    /// Lowest valid version.
     least: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Something for each lock, found in a few nanoseconds: the locks in order of their coming, and an index of
-//! open addressing.
+//! Table with an entry per lock, found in a few nanoseconds: the locks in the order of their insertion, and
+//! an open-addressing index.
 //!
-//! Nothing is ever removed: a region has a bounded number of locks.
+//! No entry is ever removed: a region has a bounded number of locks.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,14 +9,14 @@ use alloc::vec::Vec;
 use crate::LockId;
 
 const EMPTY: u32 = u32::MAX;
-/// A prime near 2^32 divided by the golden ratio: neighbouring ids fall far apart.
+/// Prime near 2^32 divided by the golden ratio: neighbouring ids fall far apart.
 const HASH_MULTIPLIER: u32 = 2_654_435_769;
 const BUCKETS_MIN: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LockTable<T> {
     entries: Vec<(LockId, T)>,
-    /// Where each lock is in `entries`; a power of two of them, half at most in use.
+    /// Indexes into `entries`; their number is a power of two, at most half of them in use.
     buckets: Vec<u32>,
 }
 
@@ -28,7 +28,7 @@ impl<T> LockTable<T> {
         }
     }
 
-    /// Where `lock` is.
+    /// Index of `lock`.
     #[inline]
     pub(super) fn find(&self, lock: LockId) -> Option<usize> {
         let mask = self.buckets.len() - 1;
@@ -45,7 +45,7 @@ impl<T> LockTable<T> {
         }
     }
 
-    /// Where `lock` is, made if it was not there.
+    /// Index of `lock`, which is added if it is missing.
     pub(super) fn find_or(&mut self, lock: LockId, make: impl FnOnce() -> T) -> usize {
         if let Some(index) = self.find(lock) {
             return index;
@@ -86,7 +86,8 @@ impl<T> LockTable<T> {
         self.entries.iter().map(|(lock, entry)| (*lock, entry))
     }
 
-    /// The multiplication's upper bits: the lower ones would follow those of the id.
+    /// First bucket to try. It uses the multiplication's upper bits: the lower ones would follow those of the
+    /// id.
     #[inline]
     fn first(&self, lock: LockId) -> usize {
         let bits = self.buckets.len().trailing_zeros();

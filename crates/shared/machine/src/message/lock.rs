@@ -1,4 +1,4 @@
-//! The messages of locks, as bytes.
+//! Encoding of the lock messages.
 
 use alloc::vec::Vec;
 

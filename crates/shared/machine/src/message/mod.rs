@@ -1,12 +1,12 @@
-//! What nodes, and their server, say to each other, as bytes.
+//! Messages between nodes and their server, as bytes.
 //!
-//! The first byte names the kind; numbers are varints ([`Cursor::varint`]); bytes of unknown length come
-//! behind theirs. A payload stands last and without a length: it ends where the message ends, so that it is
-//! never copied to be sent or read. Enums are generic over it: [`ToServer::decode`] lends it from the
-//! message, [`ToServer::map`] makes it what the driver keeps.
+//! The first byte is the kind. Numbers are varints ([`ByteReader::varint`]); bytes of unknown length follow
+//! their length. A payload comes last and without a length: it ends where the message ends, so that it is
+//! never copied to be sent or read. The enums are generic over it: [`ToServer::decode`] borrows it from the
+//! message, and [`ToServer::map`] converts it to the driver's type.
 //!
-//! Messages are whole and in order; pieces of them, encryption and what is a peer's at all are the channel's
-//! affair. Everything in one is checked here, once, as far as it can be without knowing the region.
+//! Messages arrive whole and in order; splitting and encryption belong to the channel. Everything in a
+//! message that can be checked without knowing the region is checked here, once.
 
 mod lock;
 mod to_node;
@@ -26,26 +26,29 @@ use crate::limit::SHARED_MESSAGE_BYTES_MAX;
 use netram_proto::id::Lsn;
 use netram_proto::wire::{ByteReader, ChainPoint, ShortInputError, put_varint};
 
-/// Why bytes are no message. Whoever sent them is no node or server of this version: the link is closed.
+/// An invalid message. Its sender does not speak this version of the protocol; the link is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageError {
-    /// No message of this version begins with that byte.
+    /// No message of this version begins with this byte.
     Kind(u8),
-    /// It ends before it should.
+    /// The message is too short.
     Short,
-    /// There is something behind its end.
+    /// Bytes follow the end of the message, or it is longer than [`SHARED_MESSAGE_BYTES_MAX`].
     Long,
-    /// A field that cannot be: its name.
+    /// The named field has an invalid value.
     Field(&'static str),
 }
 
 impl fmt::Display for MessageError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MessageError::Kind(kind) => write!(out, "no message of this version begins with {kind}"),
-            MessageError::Short => out.write_str("the message is cut short"),
-            MessageError::Long => out.write_str("the message goes on behind its end"),
-            MessageError::Field(name) => write!(out, "the message's {name} cannot be"),
+            MessageError::Kind(kind) => write!(
+                out,
+                "unknown message kind {kind}: the peer may run another version of netram"
+            ),
+            MessageError::Short => out.write_str("the message is too short"),
+            MessageError::Long => out.write_str("the message is too long"),
+            MessageError::Field(name) => write!(out, "the message has an invalid {name}"),
         }
     }
 }
@@ -89,8 +92,8 @@ fn text(from: &mut ByteReader<'_>, most: usize, name: &'static str) -> Decoded<S
     text.map(String::from).map_err(|_| MessageError::Field(name))
 }
 
-/// How many of something follow: at most `most`, and no more than there are bytes, so that what it makes room
-/// for was sent.
+/// Reads a count of at most `most`, and at most the remaining bytes, so that no memory is reserved for more
+/// than was sent.
 fn counted(from: &mut ByteReader<'_>, most: usize, name: &'static str) -> Decoded<usize> {
     let count = usize::try_from(from.varint()?)
         .ok()
@@ -107,7 +110,7 @@ fn lock(from: &mut ByteReader<'_>) -> Decoded<LockId> {
     lock.map(LockId).map_err(|_| MessageError::Field("lock"))
 }
 
-/// A node id: never zero.
+/// Reads a node id, which is never zero.
 fn node(from: &mut ByteReader<'_>) -> Decoded<NodeId> {
     match from.varint()? {
         0 => Err(MessageError::Field("node id")),
@@ -115,7 +118,7 @@ fn node(from: &mut ByteReader<'_>) -> Decoded<NodeId> {
     }
 }
 
-/// A record's number: counts from 1.
+/// Reads a record's number, which counts from 1.
 fn number(from: &mut ByteReader<'_>) -> Decoded<RecordNumber> {
     match from.varint()? {
         0 => Err(MessageError::Field("number")),
@@ -164,7 +167,7 @@ fn link(from: &mut ByteReader<'_>) -> Decoded<ChainPoint> {
     })
 }
 
-/// Pairs that ascend by the first, none twice: sent as the difference to the one before.
+/// Writes pairs that ascend by their first number, each as the difference to the one before.
 fn put_pairs(to: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = (u64, u64)>) {
     put_varint(to, pairs.len() as u64);
     let mut before = 0;
@@ -175,7 +178,7 @@ fn put_pairs(to: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = (u64, u64)>)
     }
 }
 
-/// Numbers of nodes: ascending by node.
+/// Reads numbers of nodes, ascending by node.
 fn numbers(from: &mut ByteReader<'_>, most: usize) -> Decoded<Vec<(NodeId, RecordNumber)>> {
     let pairs = pairs(from, most, "numbers")?.into_iter();
     Ok(pairs

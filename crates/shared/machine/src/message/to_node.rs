@@ -1,4 +1,4 @@
-//! What the server says.
+//! Messages of the server to a node.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,159 +11,159 @@ use netram_proto::wire::{ByteReader, ChainPoint, put_varint};
 
 use super::{Decoded, MessageError, PeerEndpoint, lock};
 
-/// What a region is, for whoever joins it. The same for all, and made by the driver.
+/// Description of a region for a joining node. The driver makes it; it is the same for all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionOpening {
-    /// Which region.
+    /// Identity of the region.
     pub region: RegionId,
-    /// Its bytes.
+    /// Size of the region in bytes.
     pub bytes: u64,
-    /// The address that all nodes map it at; 0: each where it likes.
+    /// Address at which all nodes map the region; 0: each node chooses.
     pub address: u64,
-    /// What each lock covers: where it begins, how long it is. Ascending by lock.
+    /// Start and length of the bytes that each lock covers, ascending by lock.
     pub spans: Vec<(LockId, u64, u64)>,
-    /// Bytes of the longest record that the server surely has room for. A node commits none that is longer:
-    /// it could be acknowledged, and never be merged.
+    /// Size of the longest record that the server surely has room for, in bytes. A node commits no longer
+    /// one: it could be acknowledged and never be merged.
     pub record_bytes_max: u64,
-    /// Which lenders a node's journal should have, as settings are written.
+    /// Settings of the lenders that a node's journal should have, in the settings' format.
     pub settings: Vec<u8>,
 }
 
-/// The answer to a `JoinRequest`.
+/// Answer to a `JoinRequest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinReply {
-    /// Who the node is from now on.
+    /// Id of the node from now on.
     pub node: NodeId,
-    /// How long it may be silent, and still be a node.
+    /// Time for which the node may be silent and still be a node.
     pub lease: Nanos,
-    /// Where the stream begins: everything up to here is in the pages.
+    /// Position after which the stream begins; the pages contain every record up to it.
     pub position: Position,
-    /// The region.
+    /// Description of the region.
     pub opening: RegionOpening,
-    /// The last record of each node up to `position`.
+    /// Last record of each node up to `position`.
     pub applied: Vec<(NodeId, RecordNumber)>,
-    /// The version of each lock at `position`, but for those that were never written under.
+    /// Version of each lock at `position`, without locks that were never written under.
     pub versions: Vec<(LockId, LockVersion)>,
 }
 
-/// What became of a record.
+/// Outcome of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordOutcome {
-    /// It counts, everywhere and for good.
+    /// The record is in the region for good.
     Committed,
-    /// It never will.
+    /// The record will never be in the region.
     Aborted,
-    /// Not known yet: ask again.
+    /// The outcome is not known yet; ask again.
     Open,
-    /// The node is gone, and for so long that its records are not remembered. Nobody knows any more; do not
-    /// ask again.
+    /// The node is gone for so long that its records are not remembered. The outcome cannot be learned any
+    /// more; do not ask again.
     Forgotten,
 }
 
-/// Why nobody joins.
+/// Reason why a node may not join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinRefusal {
-    /// The region that was asked for is another one.
+    /// The server has another region than the one asked for.
     Region,
-    /// The journal was another node id's: offer that, and join with a new one.
+    /// The journal belonged to another node id. Offer it, and join with a new journal.
     Journal,
-    /// No more node ids are remembered than there are.
+    /// The server remembers as many node ids as it can.
     Full,
 }
 
-/// A message of the server. `P` is a record's payload, or bytes of the region.
+/// Message of the server to a node. `P` is a record's payload, or bytes of the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToNode<P> {
-    /// Welcome.
+    /// Answer to a `Join`: the node is admitted.
     Joined(JoinReply),
-    /// Bytes of the region. What it has of records that are still to come does no harm: they come all, and in
-    /// order.
+    /// Bytes of the region. They may contain effects of records that are still to come; that does no harm,
+    /// since all records are sent, in order.
     Page {
-        /// Where.
+        /// Offset in the region, in bytes.
         offset: u64,
-        /// What.
+        /// The bytes.
         bytes: P,
     },
-    /// The region is whole.
+    /// All pages have been sent: the region is complete.
     Current,
-    /// The answer to a `Resume`. What was not merged is to be sent again, and then the claims.
+    /// Answer to a `Resume`. The node sends its unmerged records again, and then its claims.
     Resumed {
-        /// The node's last record that is merged.
+        /// The node's last merged record.
         merged: RecordNumber,
-        /// Everything up to this place is in the node's memory, or comes now.
+        /// The node has every record up to this position, or is sent it now.
         position: Position,
-        /// What the node has of others that is not in the server's order: it is still to come.
+        /// Other nodes' records that the node has and the server's order does not contain yet.
         ahead: Vec<(NodeId, RecordNumber)>,
     },
-    /// The next record in the server's order.
+    /// Next record in the server's order.
     Record {
-        /// Its place there.
+        /// Its position.
         position: Position,
-        /// Whose it is.
+        /// Node that wrote it.
         node: NodeId,
         /// Its number.
         number: RecordNumber,
         /// Stamp and ranges.
         payload: P,
     },
-    /// Of locks: tokens, recalls, and that one must not wait.
+    /// Message of the lock service: a grant, a recall, or that a request must not wait.
     Lock(ToCache),
-    /// What is durable here of the node's journal.
+    /// Part of the node's journal that is durable at the server.
     Durable {
-        /// Its records up to this one.
+        /// Last durable record.
         number: RecordNumber,
-        /// Where that ends.
+        /// Where that record ends in the node's journal.
         end: ChainPoint,
-        /// Its view up to this one.
+        /// Version of the newest durable view.
         view: u64,
     },
-    /// I am.
+    /// Answer to a `Ping`.
     Pong {
-        /// The question's.
+        /// Nonce of the ping.
         nonce: u64,
-        /// The newest record's place.
+        /// Position of the newest record.
         newest: Position,
     },
-    /// The answer to an `Outcome`.
+    /// Answer to an `Outcome`.
     Outcome {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// Which.
+        /// The record's number.
         number: RecordNumber,
-        /// What became of it.
+        /// The record's outcome.
         fate: RecordOutcome,
     },
-    /// The answer to an `Offer`.
+    /// Answer to an `OfferOrphan`.
     OrphanWanted {
-        /// Whose journal.
+        /// Node whose journal was offered.
         node: NodeId,
-        /// From which record on; `None`: nothing of it is needed any more.
+        /// First record that is wanted; `None`: nothing of it is needed any more.
         from: Option<RecordNumber>,
     },
-    /// The node is gone in peace.
+    /// The node has left in order.
     Left,
-    /// The node has fallen behind what is kept for it: it is to send what it has, to leave, and to join
+    /// The node has fallen behind the records that are kept for it. It sends what it has, leaves and joins
     /// again.
     Rejoin,
-    /// This is not the server of what was asked for.
+    /// The server refuses the node.
     Refused(JoinRefusal),
-    /// The node id is void. Whatever was not acknowledged may have happened or not.
+    /// The node id is void. Transactions that were not acknowledged may have committed or not.
     Fenced,
-    /// The answer to a `PeerEndpoint`: its peers come.
+    /// Answer to an `Endpoint`. Messages about the node's peers follow.
     PeerGroup {
-        /// The multicast group to send to; empty: none.
+        /// Multicast group to send to; empty: none.
         group: String,
     },
-    /// A peer, and how it is reached, from now on.
+    /// How a peer is reached from now on.
     Peer {
-        /// Who.
+        /// The peer.
         node: NodeId,
-        /// How; `None`: it is not, and nothing that it sends is to be taken.
+        /// Its endpoint; `None`: it cannot be reached, and nothing that it sends is to be applied.
         reach: Option<PeerEndpoint>,
     },
-    /// A node is gone. All that counts of it has been sent before.
+    /// A node is gone. All of its records that count have been sent before.
     Gone {
-        /// Who.
+        /// The node.
         node: NodeId,
         /// Its last record.
         last: RecordNumber,
@@ -171,7 +171,7 @@ pub enum ToNode<P> {
 }
 
 impl<P> ToNode<P> {
-    /// The same with another payload.
+    /// Converts the payload.
     pub fn map<Q>(self, map: impl FnOnce(P) -> Q) -> ToNode<Q> {
         match self {
             ToNode::Joined(joined) => ToNode::Joined(joined),
@@ -218,7 +218,7 @@ impl<P> ToNode<P> {
         }
     }
 
-    /// What stands behind [`ToNode::head`].
+    /// Payload, which follows the bytes of [`ToNode::head`].
     pub fn payload(&self) -> Option<&P> {
         match self {
             ToNode::Page { bytes, .. } => Some(bytes),
@@ -227,7 +227,7 @@ impl<P> ToNode<P> {
         }
     }
 
-    /// Appends the message up to its payload.
+    /// Appends the message's bytes up to its payload.
     pub fn head(&self, to: &mut Vec<u8>) {
         match self {
             ToNode::Joined(joined) => joined.encode(to),
@@ -289,14 +289,7 @@ impl<P> ToNode<P> {
                 to.push(17);
                 super::put_bytes(to, group.as_bytes());
             }
-            ToNode::Peer { node, reach } => {
-                to.push(18);
-                put_varint(to, node.0);
-                to.push(u8::from(reach.is_some()));
-                if let Some(reach) = reach {
-                    reach.encode(to);
-                }
-            }
+            ToNode::Peer { node, reach } => encode_peer(to, *node, reach.as_ref()),
             ToNode::Gone { node, last } => {
                 to.push(19);
                 put_varint(to, node.0);
@@ -307,7 +300,11 @@ impl<P> ToNode<P> {
 }
 
 impl<'a> ToNode<&'a [u8]> {
-    /// Reads a message.
+    /// Decodes a message and borrows its payload.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError`] if the bytes are no message of this version.
     pub fn decode(bytes: &'a [u8]) -> Result<ToNode<&'a [u8]>, MessageError> {
         let mut from = super::open(bytes)?;
         let message = decode(&mut from)?;
@@ -375,18 +372,31 @@ fn decode<'a>(from: &mut ByteReader<'a>) -> Decoded<ToNode<&'a [u8]>> {
         17 => ToNode::PeerGroup {
             group: super::text(from, GROUP_BYTES_MAX, "group")?,
         },
-        18 => ToNode::Peer {
-            node: super::node(from)?,
-            reach: match super::flag(from)? {
-                true => Some(PeerEndpoint::decode(from)?),
-                false => None,
-            },
-        },
+        18 => decode_peer(from)?,
         19 => ToNode::Gone {
             node: super::node(from)?,
             last: RecordNumber(from.varint()?),
         },
         _ => return Err(MessageError::Kind(kind)),
+    })
+}
+
+fn encode_peer(to: &mut Vec<u8>, node: NodeId, reach: Option<&PeerEndpoint>) {
+    to.push(18);
+    put_varint(to, node.0);
+    to.push(u8::from(reach.is_some()));
+    if let Some(reach) = reach {
+        reach.encode(to);
+    }
+}
+
+fn decode_peer<'a>(from: &mut ByteReader<'a>) -> Decoded<ToNode<&'a [u8]>> {
+    Ok(ToNode::Peer {
+        node: super::node(from)?,
+        reach: match super::flag(from)? {
+            true => Some(PeerEndpoint::decode(from)?),
+            false => None,
+        },
     })
 }
 
@@ -431,8 +441,8 @@ impl RegionOpening {
         super::put_bytes(to, &self.settings);
     }
 
-    /// The spans lie in the region, and their locks ascend; that none lies over another is for whoever made
-    /// the region.
+    /// Checks that the spans lie in the region and that their locks ascend. The creator of the region ensures
+    /// that spans do not overlap.
     fn decode(from: &mut ByteReader<'_>) -> Decoded<RegionOpening> {
         let mut opening = RegionOpening {
             region: RegionId(from.u128()?),

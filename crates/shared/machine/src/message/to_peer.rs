@@ -1,4 +1,4 @@
-//! What nodes say to each other, and what the server tells them of each other.
+//! Messages between nodes, and how nodes reach each other.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,38 +11,38 @@ use netram_proto::wire::{ByteReader, put_varint};
 
 use super::{Decoded, MessageError};
 
-/// How a node's peers reach it, and hear it.
+/// How a node's peers connect to it and receive its multicast.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerEndpoint {
-    /// Where it lets peers in; empty: nowhere, it goes to them.
+    /// Address at which the node accepts peers; empty: it accepts none and connects to them.
     pub address: String,
-    /// The channel that it multicasts to. Who has one hears the group, too.
+    /// Channel to which the node multicasts. A node with a channel also receives from the group.
     pub tune: Option<ChannelInvite>,
 }
 
-/// A record that its node sends itself: nothing depends on that it comes.
+/// A record that its node sends to peers directly. Losing it costs time only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerHint<P> {
-    /// Whose.
+    /// Node that wrote the record.
     pub node: NodeId,
     /// Its number.
     pub number: RecordNumber,
-    /// What the node had of others that has to come first, but for its own: ascending by node.
+    /// Other nodes' records that must be applied before this one, ascending by node.
     pub needs: Vec<(NodeId, RecordNumber)>,
     /// Stamp and ranges.
     pub payload: P,
 }
 
-/// A message from node to node.
+/// Message from a node to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToPeer<P> {
-    /// The first in each direction.
+    /// First message in each direction.
     Hello {
-        /// Which region.
+        /// Region of both nodes.
         region: RegionId,
-        /// Who speaks.
+        /// Sender.
         from: NodeId,
-        /// Whom it means.
+        /// Intended receiver.
         to: NodeId,
     },
     /// A record.
@@ -50,7 +50,7 @@ pub enum ToPeer<P> {
 }
 
 impl<P> ToPeer<P> {
-    /// The same with another payload.
+    /// Converts the payload.
     pub fn map<Q>(self, map: impl FnOnce(P) -> Q) -> ToPeer<Q> {
         match self {
             ToPeer::Hello { region, from, to } => ToPeer::Hello { region, from, to },
@@ -63,7 +63,7 @@ impl<P> ToPeer<P> {
         }
     }
 
-    /// What stands behind [`ToPeer::head`].
+    /// Payload, which follows the bytes of [`ToPeer::head`].
     pub fn payload(&self) -> Option<&P> {
         match self {
             ToPeer::Hello { .. } => None,
@@ -71,7 +71,7 @@ impl<P> ToPeer<P> {
         }
     }
 
-    /// Appends the message up to its payload.
+    /// Appends the message's bytes up to its payload.
     pub fn head(&self, to: &mut Vec<u8>) {
         match self {
             ToPeer::Hello {
@@ -90,7 +90,7 @@ impl<P> ToPeer<P> {
 }
 
 impl<P> PeerHint<P> {
-    /// Appends the message up to its payload.
+    /// Appends the message's bytes up to its payload.
     pub fn head(&self, to: &mut Vec<u8>) {
         assert!(self.needs.len() <= HINT_NEEDS_MAX);
         to.push(2);
@@ -101,7 +101,11 @@ impl<P> PeerHint<P> {
 }
 
 impl<'a> ToPeer<&'a [u8]> {
-    /// Reads a message.
+    /// Decodes a message and borrows its payload.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError`] if the bytes are no message of this version.
     pub fn decode(bytes: &'a [u8]) -> Result<ToPeer<&'a [u8]>, MessageError> {
         let mut from = super::open(bytes)?;
         match from.u8()? {

@@ -1,4 +1,4 @@
-//! What a node says.
+//! Messages of a node to the server.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,114 +13,114 @@ use netram_proto::wire::{ByteReader, ChainPoint, put_varint};
 
 use super::{Decoded, MessageError, PeerEndpoint, lock};
 
-/// A node that wants to have the region. It has applied nothing of it.
+/// Request of a new node to join a region. The node has applied nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinRequest {
-    /// Which region it means; `None`: whichever this is.
+    /// Region to join; `None`: whichever the server has.
     pub region: Option<RegionId>,
-    /// For people: machine and process.
+    /// Machine and process, for people.
     pub name: String,
-    /// The newest view of its journal.
+    /// Newest view of the node's journal.
     pub view: View,
-    /// The key that seals the journal's records, for whoever reads them when the node is gone; empty: they
-    /// are not sealed.
+    /// Key that seals the journal's records, with which the server reads them when the node is dead; empty:
+    /// they are not sealed.
     pub key: Vec<u8>,
-    /// Where its first record will stand.
+    /// Where the node's first record will begin in its journal.
     pub begins: ChainPoint,
-    /// It wants records only before a grant, or when it asks.
+    /// Whether the node wants records only before a grant, or when it asks.
     pub lazy: bool,
-    /// How many links it has had so far: see [`ToServer::Resume`].
+    /// Number of links that the node has opened so far: see [`ToServer::Resume`].
     pub link: u64,
 }
 
-/// Journals that an earlier node id left, told from each other.
+/// Identifies a journal that an earlier node id left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrphanJournalId {
-    /// Whose it was.
+    /// Node that wrote the journal.
     pub node: NodeId,
-    /// Which it is.
+    /// Identity of the journal.
     pub journal: JournalId,
 }
 
-/// A message of a node. `P` is a record's payload.
+/// Message of a node to the server. `P` is a record's payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToServer<P> {
-    /// The first message of a node without an id.
+    /// First message of a node without an id.
     Join(JoinRequest),
-    /// The first message of a node over a new link.
+    /// First message of a node with an id over a new link.
     Resume {
-        /// Which region.
+        /// The node's region.
         region: RegionId,
-        /// Who it is.
+        /// The node's id.
         node: NodeId,
-        /// How many links it has had so far, this one counted. What it said first over an earlier one may
-        /// come after what it says over a later one, and is void then.
+        /// Number of links that the node has opened so far, including this one. The first message over an
+        /// earlier link may arrive after that of a later one; the server ignores it then.
         link: u64,
-        /// It has had the whole region; if not, it needs it from the beginning.
+        /// Whether the node has had the whole region; if not, it is sent from the beginning.
         whole: bool,
-        /// The last record of each node that it has applied.
+        /// Last record of each node that this node has applied.
         applied: Vec<(NodeId, RecordNumber)>,
     },
-    /// Ends a resuming: the tokens that it has. It stands behind the tails that were sent again, so that what
-    /// is not claimed was given back behind its records.
+    /// The node's tokens; ends a resumption. It follows the records that were sent again, so the node gave
+    /// back every token that is not claimed after its records.
     Claims(Vec<TokenClaim>),
-    /// A record of its journal.
+    /// A record of the node's journal.
     Record {
         /// Its number.
         number: RecordNumber,
-        /// Where it ends in the node's journal, and what the next one chains to.
+        /// Where it ends in the node's journal; the next record chains to this.
         end: ChainPoint,
-        /// It is safe already. If not, it is to be shown to nobody before it is durable at the server.
+        /// Whether the record is safe already. If not, nobody may see it before it is durable at the server.
         acked: bool,
         /// Stamp and ranges.
         payload: P,
     },
-    /// Of locks: tokens wanted, given back, or not to be waited for.
+    /// Message to the lock service: a token wanted or given back, or a request that must not wait.
     Lock(ToService),
-    /// A view of its journal, which counts when it is durable here.
+    /// A view of the node's journal. It takes effect when it is durable at the server.
     View(View),
-    /// Are you there? The node is.
+    /// Asks whether the server is there, and renews the node's lease.
     Ping {
-        /// Names the question.
+        /// Identifies the ping.
         nonce: u64,
-        /// What it has applied of the server's order.
+        /// Position up to which the node has applied the server's order.
         applied: Position,
     },
-    /// A lazy node wants what there is.
+    /// Asks for all records, for a lazy node.
     Pull,
-    /// What became of a record?
+    /// Asks for the outcome of a record.
     Outcome {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// Which.
+        /// The record's number.
         number: RecordNumber,
     },
-    /// It has the journal of an earlier node id, and read it to its end.
+    /// Offers the journal of an earlier node id, read to its end.
     OfferOrphan {
-        /// Which.
+        /// The journal.
         old: OrphanJournalId,
         /// The journal's last record; 0: it has none.
         last: RecordNumber,
     },
-    /// A record of an offered journal, from where it was wanted.
+    /// A record of an offered journal, from the first one that was wanted.
     OrphanRecord {
-        /// Whose.
+        /// Node that wrote it.
         node: NodeId,
         /// Its number.
         number: RecordNumber,
         /// Stamp and ranges.
         payload: P,
     },
-    /// It has sent everything, and gives all tokens back.
+    /// The node has sent everything, and gives all tokens back.
     Leave,
-    /// It takes records from its peers, and gives them its own: how they reach it. Said anew over each link,
-    /// and when it changes.
+    /// The node exchanges records with its peers directly; they reach it here. Sent over each new link, and
+    /// on changes.
     Endpoint(PeerEndpoint),
 }
 
 impl<P> ToServer<P> {
-    /// Whether somebody may wait for what the server makes of it. Nobody does for a record that is safe:
-    /// whoever needs it waits for a lock.
+    /// Whether a transaction may be waiting for the server to handle this. None waits for a safe record: a
+    /// node that needs it waits for a lock.
     pub fn is_awaited(&self) -> bool {
         !matches!(
             self,
@@ -131,7 +131,7 @@ impl<P> ToServer<P> {
         )
     }
 
-    /// The same with another payload.
+    /// Converts the payload.
     pub fn map<Q>(self, map: impl FnOnce(P) -> Q) -> ToServer<Q> {
         match self {
             ToServer::Join(join) => ToServer::Join(join),
@@ -186,7 +186,7 @@ impl<P> ToServer<P> {
         }
     }
 
-    /// What stands behind [`ToServer::head`].
+    /// Payload, which follows the bytes of [`ToServer::head`].
     pub fn payload(&self) -> Option<&P> {
         match self {
             ToServer::Record { payload, .. } | ToServer::OrphanRecord { payload, .. } => Some(payload),
@@ -194,7 +194,7 @@ impl<P> ToServer<P> {
         }
     }
 
-    /// Appends the message up to its payload.
+    /// Appends the message's bytes up to its payload.
     pub fn head(&self, to: &mut Vec<u8>) {
         match self {
             ToServer::Join(join) => join.encode(to),
@@ -258,7 +258,11 @@ impl<P> ToServer<P> {
 }
 
 impl<'a> ToServer<&'a [u8]> {
-    /// Reads a message.
+    /// Decodes a message and borrows its payload.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError`] if the bytes are no message of this version.
     pub fn decode(bytes: &'a [u8]) -> Result<ToServer<&'a [u8]>, MessageError> {
         let mut from = super::open(bytes)?;
         let message = decode(&mut from)?;
@@ -363,7 +367,7 @@ fn encode_claims(to: &mut Vec<u8>, claims: &[TokenClaim]) {
     }
 }
 
-/// Claims ascend by their locks, so that none is claimed twice.
+/// Reads claims. They ascend by lock, so that none is claimed twice.
 fn decode_claims(from: &mut ByteReader<'_>) -> Decoded<Vec<TokenClaim>> {
     let count = super::counted(from, REGION_LOCKS_MAX, "claims")?;
     let mut claims: Vec<TokenClaim> = Vec::with_capacity(count);

@@ -1,34 +1,39 @@
-//! Records straight from node to node.
+//! Records sent directly from node to node.
 //!
-//! A *hint* is a record that its node sends to its peers when it is safe, beside its way through the server.
-//! It may come late, twice, out of order or never: the server's stream brings every record, and one that came
-//! before is known by its number.
+//! A *hint* is a record that its node sends to its peers when it is safe, besides its way through the server.
+//! A hint may come late, twice, out of order or never: the server's stream brings every record, and one that
+//! is known already is recognised by its number.
 //!
-//! What a hint may do is be early, and nothing else. It is taken only if
+//! A hint can only make a record arrive earlier. It is applied only if
 //!
 //! - the server has named its node as a peer, and not taken that back;
-//! - it is that node's next record, every lock that it wrote stands here one below, and every lock that it
-//!   read has reached what was read. So versions neither skip nor go back, and nothing lacks what it has
-//!   read;
-//! - everything is here that its node had of others (`needs`). Otherwise a reader could see a write and lack
-//!   another record that had read what it overwrote: in the server's order that one comes first, as the lock
-//!   was handed on behind it;
-//! - this node's lease runs, and none of the locks that it wrote has a token here. A fenced node that does
-//!   not know of it might have a transaction open under the same lock;
-//! - readers do not hold back so much that it would end them.
+//! - it is that node's next record, every lock that it wrote stands here one version below, and every lock
+//!   that it
+//! read has reached the version read. So versions neither skip nor go back, and everything that the record
+//! has
+//! read is here;
+//! - every record that its node had of others (`needs`) is here. Otherwise a reader could see a write and
+//!   lack
+//! another record that had read the overwritten data. In the server's order that record comes first, since
+//! the
+//! lock was handed on after it;
+//! - this node's lease runs, and it has no token of the locks that the record wrote. A fenced node that does
+//!   not
+//! know of its fencing might have a transaction open under the same lock;
+//! - it does not exceed the bytes that may be held back for pinned readers.
 //!
-//! **Which needs.** All that came in the stream since the node's record before, and what it took as a hint
-//! and has not seen in the stream. Older ones need not be said: whoever has the record before from the stream
-//! has what stands before it there, and whoever took it as a hint had its needs. A node that resumes is not
-//! sent again what it took as a hint and the server has by then: that counts as come in the stream. A
-//! restarted server may have another order: what a node has that is not in it, the server says when the node
-//! resumes, and until it comes again all hints need it.
+//! **Needs.** A record needs every record that came in the stream since the node's previous record, and every
+//! hint that the node applied and has not seen in the stream. Older needs can be left out: a peer that has
+//! the previous record from the stream has everything before it, and a peer that applied it as a hint had its
+//! needs. A node that resumes is not sent again the hints that the server has by then; they count as
+//! streamed. A restarted server may have another order. It tells a resuming node which of its records are not
+//! in that order, and until they come again all hints need them.
 //!
-//! **Whom it trusts.** The driver checks that a record's ranges lie under the locks that it wrote. That its
-//! node held those locks only the server knows. A node that hints what it never commits is broken or hostile,
-//! with the cluster's key in its hands; it cannot change what the server has. Who took such a record finds
-//! out, when the server says what that node's last record was, or grants a lock below what is here
-//! ([`NodeEnd::Diverged`](super::NodeEnd::Diverged)), and gets the region anew.
+//! **Trust.** The driver checks that a record's ranges lie under the locks that it wrote. Only the server
+//! knows whether its node held those locks. A node that hints records that it never commits is broken, or
+//! hostile with the cluster's key; it cannot change the server's data. A node that applied such a record
+//! finds out when the server names that node's last record, or grants a lock below the version here
+//! ([`NodeEnd::Diverged`](super::NodeEnd::Diverged)). It then fetches the region anew.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::BTreeSet;
@@ -41,42 +46,42 @@ use crate::message::{PeerEndpoint, PeerHint, ToServer};
 use crate::{LockId, NodeId, RecordNumber, Stamp};
 use netram_proto::time::Time;
 
-/// What the driver is to do for peers. All of it may fail: nothing is lost by that but time.
+/// Something that the driver must do for peers. If it fails, only time is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerAction<P> {
-    /// The server has a multicast group for nodes; empty: none.
+    /// Join the server's multicast group for nodes; empty: there is none.
     PeerGroup(String),
-    /// A peer is reached so from now on; `None`: not any more.
+    /// Use this endpoint for a peer from now on; `None`: the peer cannot be reached any more.
     Peer(NodeId, Option<PeerEndpoint>),
-    /// Send this to all peers.
+    /// Send this hint to all peers.
     Hint(PeerHint<P>),
 }
 
-/// What a node knows of its peers, and they need of it.
+/// A node's knowledge of its peers, and the needs of its next record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DirectPeers {
     /// How peers reach this node; `None`: it has no peers.
     reach: Option<PeerEndpoint>,
     peers: BTreeSet<NodeId>,
-    /// What came in the stream since the last record of its own.
+    /// Last record of each node that came in the stream since this node's own last record.
     streamed: BTreeMap<NodeId, RecordNumber>,
-    /// What is here, and is still to come in the stream.
+    /// Applied hints that have not come in the stream yet.
     ahead: BTreeMap<NodeId, RecordNumber>,
-    /// Hints that were taken, and that were not.
+    /// Numbers of hints that were applied and dropped.
     hints_applied: u64,
     hints_dropped: u64,
 }
 
 impl DirectPeers {
-    /// The node has joined, with all that.
+    /// Starts after joining, with these records applied.
     pub(super) fn begin(&mut self, taken: &BTreeMap<NodeId, RecordNumber>) {
         self.streamed.clone_from(taken);
         self.ahead.clear();
         self.peers.clear();
     }
 
-    /// There is a new link: the server knows all but these, and names the peers anew. The other hints that
-    /// were taken are in its order by now, and it sends none of them again.
+    /// Goes on over a new link, with the records that the server's order does not contain. The other applied
+    /// hints are in that order, and the server does not send them again.
     pub(super) fn resume(&mut self, ahead: Vec<(NodeId, RecordNumber)>) {
         for (node, number) in core::mem::take(&mut self.ahead) {
             let streamed = self.streamed.entry(node).or_default();
@@ -85,7 +90,7 @@ impl DirectPeers {
         self.ahead = ahead.into_iter().collect();
     }
 
-    /// A record has come in the stream, known or not.
+    /// Notes that a record came in the stream, whether known or not.
     pub(super) fn streamed(&mut self, node: NodeId, number: RecordNumber) {
         if self.reach.is_none() {
             return;
@@ -100,7 +105,7 @@ impl DirectPeers {
         !self.peers.is_empty()
     }
 
-    /// What peers must have before the record that is appended now; `None`: more than is said.
+    /// Records that peers must have before the record that is appended now; `None`: too many to send.
     pub(super) fn needs(&mut self) -> Option<Vec<(NodeId, RecordNumber)>> {
         let mut needs = core::mem::take(&mut self.streamed);
         for (node, number) in &self.ahead {
@@ -112,17 +117,17 @@ impl DirectPeers {
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
-    /// How peers reach this node. From now on it takes hints, and gives them.
+    /// Sets how peers reach this node. From now on it applies hints and sends them.
     pub fn set_reach(&mut self, reach: PeerEndpoint) {
         if self.direct_peers.reach.is_none() {
-            // What came until now was not counted.
+            // Records that came until now were not counted.
             self.direct_peers.streamed.clone_from(&self.received);
         }
         self.direct_peers.reach = Some(reach);
         self.send_reach();
     }
 
-    /// Hints that were taken, and that were not.
+    /// Numbers of hints that were applied and dropped.
     pub fn hints(&self) -> (u64, u64) {
         (self.direct_peers.hints_applied, self.direct_peers.hints_dropped)
     }
@@ -135,7 +140,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// The server is about to name all peers.
+    /// Forgets the peers, since the server is about to name all of them.
     pub(super) fn on_peer_group(&mut self, group: String) {
         self.direct_peers.peers.clear();
         self.actions
@@ -154,7 +159,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
             .push_back(NodeAction::Peer(PeerAction::Peer(node, reach)));
     }
 
-    /// Nothing of this node counts but what has come in the stream.
+    /// Notes that a node is gone: only its records in the server's order count.
     pub(super) fn on_gone(&mut self, node: NodeId, last: RecordNumber) {
         self.on_peer(node, None);
         self.direct_peers.ahead.remove(&node);
@@ -163,13 +168,13 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// Hints of this node are not taken any more: it has sent what is no record of the region.
+    /// Stops applying hints of `node`, which sent an invalid record.
     pub fn distrust(&mut self, node: NodeId) {
         self.on_peer(node, None);
     }
 
-    /// A record that its node sent itself. Its ranges lie under the locks that it wrote. Whether it is
-    /// applied: if not, it is forgotten, for the server sends it.
+    /// Takes a hint whose ranges lie under the locks that it wrote. Returns whether it is applied; if not, it
+    /// is dropped, since the server sends the record.
     pub fn on_hint(&mut self, now: Time, hint: PeerHint<P>) -> bool {
         let known = self.received.get(&hint.node).copied().unwrap_or_default();
         if hint.number <= known {
@@ -191,7 +196,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// Its stamp, if it may be applied.
+    /// The hint's stamp, if it may be applied.
     fn fits(&self, now: Time, hint: &PeerHint<P>, known: RecordNumber) -> Option<Stamp> {
         let bytes = self.foreign.bytes + hint.payload.as_ref().len();
         let room = self.foreign.readers == 0 || bytes <= self.config.pinned_bytes_max;

@@ -1,4 +1,4 @@
-//! Joining, resuming, the lease, the end.
+//! Joining, resuming, renewing the lease, leaving.
 
 use alloc::vec::Vec;
 
@@ -7,11 +7,11 @@ use crate::message::{JoinReply, ToNode, ToServer};
 use crate::{NodeId, Position, RecordNumber};
 use netram_proto::time::{Nanos, Time};
 
-/// Questions without an answer that are remembered: an answer to an older one renews nothing.
+/// Maximum number of unanswered pings that are remembered. An answer to an older one renews nothing.
 const PINGS_MAX: usize = 8;
 
 impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
-    /// There is a link to the server, and nothing has been said over it.
+    /// Notes that a link to the server is up and nothing has been sent over it.
     pub fn on_linked(&mut self) {
         if matches!(self.state, NodePhase::Over(_)) {
             return;
@@ -33,17 +33,17 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.actions.push_back(NodeAction::Send(message));
     }
 
-    /// The last record of each node, this one too, that is in the copy or waits for a reader.
+    /// Last record of each node, including this one, that is in the copy or waits for pinned readers.
     pub fn applied_of_all(&self) -> Vec<(NodeId, RecordNumber)> {
         let mut taken = self.received.clone();
-        // Its own it has, safe or not.
+        // The node has all its own records, safe or not.
         if let Some(id) = self.id() {
             taken.insert(id, self.own.last());
         }
         taken.into_iter().collect()
     }
 
-    /// The link is gone. Transactions go on under the tokens that are here, until the lease ends.
+    /// Notes that the link is gone. Transactions go on under the tokens that are here, until the lease ends.
     pub fn on_unlinked(&mut self) {
         self.wire = Wire::Down;
         self.silence.end();
@@ -52,13 +52,20 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.settle();
     }
 
-    /// Takes a message of the server. An error: it is not one of this protocol's; the node is over.
+    /// Handles a message of the server. If it violates the protocol, the node ends.
     pub fn handle(&mut self, now: Time, message: ToNode<P>) {
         if matches!(self.state, NodePhase::Over(_)) || self.wire == Wire::Down {
             return;
         }
         self.silence.end();
-        let done = match message {
+        if let Err(violation) = self.dispatch(now, message) {
+            self.over(NodeEnd::Violation(violation));
+        }
+        self.settle();
+    }
+
+    fn dispatch(&mut self, now: Time, message: ToNode<P>) -> Result<(), ServerViolation> {
+        match message {
             ToNode::Joined(joined) => self.on_joined(now, joined),
             ToNode::Page { offset, bytes } => match self.state {
                 NodePhase::Joining => {
@@ -100,7 +107,9 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
                 self.over(NodeEnd::Left);
                 Ok(())
             }
-            ToNode::Left => Err(ServerViolation::OutOfPlace("that the node has left")),
+            ToNode::Left => Err(ServerViolation::OutOfPlace(
+                "a confirmation that the node has left",
+            )),
             ToNode::Rejoin => {
                 self.leave();
                 Ok(())
@@ -125,11 +134,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
                 self.on_gone(node, last);
                 Ok(())
             }
-        };
-        if let Err(misled) = done {
-            self.over(NodeEnd::Violation(misled));
         }
-        self.settle();
     }
 
     fn on_joined(&mut self, now: Time, joined: JoinReply) -> Result<(), ServerViolation> {
@@ -138,7 +143,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
             || !again
             || !matches!(self.state, NodePhase::Outside | NodePhase::Joining)
         {
-            return Err(ServerViolation::OutOfPlace("a second joining"));
+            return Err(ServerViolation::OutOfPlace("a second answer to its join request"));
         }
         self.wire = Wire::Up;
         self.state = NodePhase::Joining;
@@ -161,7 +166,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
 
     fn on_current(&mut self, now: Time) -> Result<(), ServerViolation> {
         if self.state != NodePhase::Joining {
-            return Err(ServerViolation::OutOfPlace("that the region is whole"));
+            return Err(ServerViolation::OutOfPlace("the end of the region's pages"));
         }
         self.state = NodePhase::Whole;
         self.actions.push_back(NodeAction::Whole);
@@ -178,7 +183,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
     ) -> Result<(), ServerViolation> {
         let whole = matches!(self.state, NodePhase::Whole | NodePhase::Leaving);
         if self.wire != Wire::Introduced || !whole || merged > self.own.last() {
-            return Err(ServerViolation::OutOfPlace("an answer to no resuming"));
+            return Err(ServerViolation::OutOfPlace("an answer to a resume request"));
         }
         self.wire = Wire::Up;
         self.position = position;
@@ -189,7 +194,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.send_view();
         self.send_reach();
         self.send_records();
-        // Who leaves does not claim: what it holds is taken until it is gone.
+        // A leaving node does not claim: its tokens are taken until it is gone.
         if self.state == NodePhase::Whole {
             self.send_claims();
             self.tokens.on_linked(now, merged);
@@ -199,7 +204,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         Ok(())
     }
 
-    /// Behind the tails: what is not claimed was given back behind them.
+    /// Sends the claims after the records: every token that is not claimed was given back after them.
     fn send_claims(&mut self) {
         let mut claims: Vec<_> = self.tokens.claims().collect();
         claims.sort_unstable_by_key(|claim| claim.lock);
@@ -227,7 +232,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
             .push_back(NodeAction::Send(ToServer::Ping { nonce, applied }));
     }
 
-    /// The lease runs from when the question was asked: the server heard it later. An eighth is for clocks
+    /// Renews the lease from the time of the ping: the server got it later. An eighth is kept back for clocks
     /// that differ in speed.
     fn on_pong(&mut self, now: Time, nonce: u64, newest: Position) {
         self.newest = newest.max(self.position);
@@ -239,8 +244,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.tokens.on_renewed(now, asked + Nanos(lease.0 - lease.0 / 8));
     }
 
-    /// The node is to leave: nothing new begins, open transactions fail, but for those whose records are on
-    /// their way to the members: they end as they would have.
+    /// Starts to leave. No transaction begins any more and open ones fail, except those whose records are on
+    /// their way to the members: these end as they would have.
     pub fn leave(&mut self) {
         if !matches!(self.state, NodePhase::Whole | NodePhase::Joining) {
             return;
@@ -252,7 +257,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.settle();
     }
 
-    /// Says that it leaves, once everything has been sent that there is.
+    /// Tells the server that the node leaves, once everything has been sent.
     pub(super) fn finish_leaving(&mut self) {
         let all = self.own.sent == self.own.last() && self.own.acked == self.own.last();
         if self.state == NodePhase::Leaving && self.wire == Wire::Up && all {

@@ -1,20 +1,20 @@
-//! A node of a shared region, as a value: it has the region in its memory, keeps tokens, and says what its
-//! journal has.
+//! State machine of a shared region's node: it keeps a copy of the region, tokens, and the state of its
+//! journal's records.
 //!
-//! `on_*`, [`RegionNode::handle`] and the calls of transactions and readers tell it what happened;
-//! [`RegionNode::poll`] says what is to be done, in order, until it says nothing more. Deeds are carried out
-//! before anything else is told: who is told that a transaction has its lock may look at the memory at once.
+//! Events are reported with `on_*`, [`RegionNode::handle`] and the calls of transactions and readers.
+//! [`RegionNode::poll`] returns the resulting actions in order. The driver carries out all actions before it
+//! reports the next event: a transaction that is told of its lock may look at the memory at once.
 //!
 //! | file | decides |
 //! |---|---|
-//! | `linking.rs` | joining, resuming, the lease, the end |
-//! | `own.rs` | the node's own records: numbers, tails, what is kept |
-//! | `stream.rs` | others' records: applied, held back for pinned readers, known already |
-//! | `straight.rs` | records straight from node to node |
-//! | `silence.rs` | when a link is given up that nobody has closed |
+//! | `linking.rs` | joining, resuming, renewing the lease, leaving |
+//! | `own_records.rs` | the node's own records: numbers, sending, durability |
+//! | `stream.rs` | other nodes' records: applied, held back for pinned readers, or known already |
+//! | `direct.rs` | records sent directly from node to node |
+//! | `silence.rs` | when to give up a link that carries nothing any more |
 //!
-//! The node's journal is the driver's: it appends, and says what the members have acknowledged. So are the
-//! sockets: it says when there is a link, and when it is gone.
+//! The driver owns the node's journal and sockets. It appends records, and reports what the members have
+//! acknowledged and when the link goes up or down.
 
 mod direct;
 mod linking;
@@ -38,44 +38,44 @@ use own_records::OwnRecords;
 use silence::SilenceTimer;
 use stream::ForeignRecords;
 
-/// What a node is to do, apart from what its server tells it.
+/// Configuration of a node, apart from what its server sends.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// How it introduces itself.
+    /// Request with which the node joins.
     pub join: JoinRequest,
-    /// Bytes of records that are held back for pinned readers.
+    /// Maximum bytes of records that are held back for pinned readers.
     pub pinned_bytes_max: usize,
-    /// What to do when they are more.
+    /// Reaction when pinned readers hold back more than that.
     pub full: PinnedOverflow,
 }
 
-/// How the node is.
+/// Phase of a node's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePhase {
-    /// It has no id yet.
+    /// The node has no id yet.
     Outside,
-    /// It has one, and gets the region.
+    /// The node has an id and receives the region.
     Joining,
-    /// It has the region.
+    /// The node has the whole region.
     Whole,
-    /// It sends what it has, and then leaves.
+    /// The node sends what it has, and then leaves.
     Leaving,
-    /// It is no node any more.
+    /// The node has ended.
     Over(NodeEnd),
 }
 
-/// Why a node is none any more.
+/// Reason why a node has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEnd {
-    /// It left: all that it had is durable at the server.
+    /// The node left: all of its records are durable at the server.
     Left,
-    /// The server fenced it. What was not acknowledged may have happened or not.
+    /// The server fenced the node. Transactions that were not acknowledged may have committed or not.
     Fenced,
-    /// Nobody joins there.
+    /// The server refused the node.
     Refused(JoinRefusal),
-    /// The server sent what cannot be.
+    /// The server sent an invalid message.
     Violation(ServerViolation),
-    /// It has a record that does not count: a peer sent it, and the server never had it.
+    /// The node has applied a record that does not count: a peer sent it, and the server never had it.
     Diverged,
 }
 
@@ -84,127 +84,126 @@ impl fmt::Display for NodeEnd {
         match self {
             NodeEnd::Left => out.write_str("the node has left"),
             NodeEnd::Fenced => {
-                out.write_str("the server fenced the node: ask for the outcome of what was not acknowledged")
+                out.write_str("the server fenced the node: ask for the outcome of each commit that was not acknowledged")
             }
             NodeEnd::Refused(JoinRefusal::Region) => out.write_str("the server has another region"),
             NodeEnd::Refused(JoinRefusal::Journal) => {
-                out.write_str("the journal was another node id's: offer it, and join with a new one")
+                out.write_str("the journal belongs to an earlier node id: offer it to the server, and join with a new journal")
             }
-            NodeEnd::Refused(JoinRefusal::Full) => out.write_str("the server remembers as many nodes as it can"),
+            NodeEnd::Refused(JoinRefusal::Full) => out.write_str("the server remembers the maximum number of node ids and admits no new node"),
             NodeEnd::Violation(misled) => misled.fmt(out),
             NodeEnd::Diverged => out.write_str(
-                "the node has a record that does not count: a peer that sent it is broken, or lost what it had acknowledged",
+                "the node has applied a record that is not part of the region: the peer that sent it is faulty, or lost a record that it had acknowledged",
             ),
         }
     }
 }
 
-/// What the driver is to do.
+/// Something that the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeAction<P> {
-    /// Send this over the present link, behind all before. What is not sent when the link is gone is to be
-    /// forgotten.
+    /// Send this over the present link, after everything before it. Drop what is unsent when the link is
+    /// gone.
     Send(ToServer<P>),
-    /// Begin with this region, all zeros. It may come again before the region is whole.
+    /// Start with this region, filled with zeros. May come again before the region is complete.
     Open(JoinReply),
-    /// Put bytes into the region.
+    /// Write bytes into the region.
     Page {
-        /// Where.
+        /// Offset in the region, in bytes.
         offset: u64,
-        /// What.
+        /// The bytes.
         bytes: P,
     },
-    /// The region is whole: transactions may begin.
+    /// The region is complete: transactions may begin.
     Whole,
     /// Apply a record of another node to the region, all of it at once.
     Apply {
-        /// Whose.
+        /// Node that wrote it.
         node: NodeId,
         /// Its number.
         number: RecordNumber,
         /// Stamp and ranges.
         payload: P,
     },
-    /// The server has made durable what the journal has up to here: it may be dropped everywhere else.
+    /// The server has made the journal durable up to here: it may be dropped everywhere else.
     Durable {
-        /// The records.
+        /// Last durable record.
         number: RecordNumber,
-        /// Where they end.
+        /// Where that record ends in the journal.
         end: ChainPoint,
-        /// The view.
+        /// Version of the newest durable view.
         view: u64,
     },
     /// Tell a transaction how its waiting ended.
     WaitEnded(WaitOutcome),
-    /// Pinned readers have held back too much, and see what is new from now on: tell them that what they had
-    /// is past.
+    /// Tell pinned readers that they see newer data from now on, since they have held back too many records.
     Expired,
-    /// What became of a record.
+    /// Report the outcome of a record.
     Outcome {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// Which.
+        /// The record's number.
         number: RecordNumber,
-        /// What became of it.
+        /// The record's outcome.
         fate: RecordOutcome,
     },
-    /// From which record on an offered journal is wanted; `None`: all of it is known.
+    /// Report which records of an offered journal the server wants.
     OrphanWanted {
-        /// Whose journal.
+        /// Node whose journal was offered.
         node: NodeId,
-        /// From where.
+        /// First record that is wanted; `None`: the server needs none.
         from: Option<RecordNumber>,
     },
     /// The node has fallen behind. Its open transactions fail; when it has left, it may join again.
     Rejoin,
-    /// Of peers, and for them.
+    /// Do this for peers.
     Peer(PeerAction<P>),
-    /// It is over, and will not come back: close the link.
+    /// The node has ended for good: close the link.
     Ended(NodeEnd),
 }
 
 /// How a transaction's waiting for locks ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
-    /// It has them.
+    /// The transaction has all the locks that it asked for.
     Acquired(TxnId),
-    /// It is not to wait for this one.
+    /// The transaction must not wait for this lock any longer.
     Died(TxnId, LockId),
-    /// This one did not come in time.
+    /// This lock did not come before the deadline.
     TimedOut(TxnId, LockId),
     /// The node has lost all of its tokens.
     Lost(TxnId),
 }
 
-/// Whether the server hears the node.
+/// State of the link to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wire {
     Down,
-    /// It was told who speaks, and has not answered.
+    /// The node has introduced itself, and the server has not answered.
     Introduced,
     Up,
 }
 
-/// A node: see the module. `P` holds a record's payload, and is cheap to clone.
+/// A node of a shared region; see the module. `P` holds a record's payload, and is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RegionNode<P> {
     config: NodeConfig,
     state: NodePhase,
     wire: Wire,
-    /// What the server told when it joined.
+    /// Identity from the server's answer to the join request.
     identity: Option<Identity>,
-    /// The last record of each other node that is applied, or waits for a reader.
+    /// Last record of each node that is applied, or waits for pinned readers.
     received: BTreeMap<NodeId, RecordNumber>,
-    /// Where each lock stands in what was taken.
+    /// Version of each lock in the records of `received`.
     versions: BTreeMap<LockId, LockVersion>,
-    /// The newest place of the server's order that was taken, and that is known.
+    /// Newest position of the server's order that was received, and the newest that is known.
     position: Position,
     newest: Position,
     tokens: TokenCache,
     own: OwnRecords<P>,
     foreign: ForeignRecords<P>,
     direct_peers: DirectPeers,
-    /// Questions without an answer, with when they were asked.
+    /// Unanswered pings, each with its time.
     pings: VecDeque<(u64, Time)>,
     nonce: u64,
     pinged: Time,
@@ -212,7 +211,7 @@ pub struct RegionNode<P> {
     actions: VecDeque<NodeAction<P>>,
 }
 
-/// Who a node is.
+/// A node's id, region and lease.
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     node: NodeId,
@@ -221,7 +220,7 @@ struct Identity {
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
-    /// A node that has not joined yet.
+    /// Creates a node that has not joined yet.
     pub fn new(config: NodeConfig) -> RegionNode<P> {
         RegionNode {
             own: OwnRecords::new(config.join.view.clone()),
@@ -244,42 +243,48 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// How it is.
+    /// The node's phase.
     pub fn state(&self) -> NodePhase {
         self.state
     }
 
-    /// Its id, once it has one.
+    /// The node's id, once it has joined.
     pub fn id(&self) -> Option<NodeId> {
         self.identity.map(|identity| identity.node)
     }
 
-    /// The region, once it has joined.
+    /// The region's identity, once the node has joined.
     pub fn region(&self) -> Option<super::RegionId> {
         self.identity.map(|identity| identity.region)
     }
 
-    /// What is to be done next.
+    /// Next action for the driver.
     pub fn poll(&mut self) -> Option<NodeAction<P>> {
         self.actions.pop_front()
     }
 
-    /// The version that the node's memory has of a lock, or has waiting for a reader.
+    /// Version of a lock in the node's copy, or in records that wait for pinned readers.
     pub fn version(&self, lock: LockId) -> LockVersion {
         self.versions.get(&lock).copied().unwrap_or_default()
     }
 
-    /// The tokens, to be looked at.
+    /// The node's tokens, for inspection.
     pub fn tokens(&self) -> &TokenCache {
         &self.tokens
     }
 
-    /// A transaction begins: see [`TokenCache::begin`].
+    /// Begins a transaction: see [`TokenCache::begin`].
     pub fn begin(&mut self, undoable: bool) -> TxnId {
         self.tokens.begin(undoable)
     }
 
-    /// A transaction wants a lock: see [`TokenCache::acquire`]. Pinned readers see what is new from here on.
+    /// Acquires a lock for a transaction: see [`TokenCache::acquire`]. Pinned readers see newer data from
+    /// here on.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenError::Lost`] if the node is not a complete member of the region; otherwise as for
+    /// [`TokenCache::acquire`].
     pub fn acquire(
         &mut self,
         now: Time,
@@ -296,7 +301,11 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.accept_if(acquired)
     }
 
-    /// A transaction wants several: see [`TokenCache::acquire_all`].
+    /// Acquires several locks for a transaction: see [`TokenCache::acquire_all`].
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`RegionNode::acquire`].
     pub fn acquire_all(
         &mut self,
         now: Time,
@@ -312,7 +321,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.accept_if(acquired)
     }
 
-    /// Whoever has a lock sees all that was committed under it.
+    /// Applies waiting records if a lock was granted: its holder sees everything that was committed under it.
     fn accept_if(&mut self, acquired: Result<Acquired, TokenError>) -> Result<Acquired, TokenError> {
         if acquired == Ok(Acquired::Granted) {
             self.accept();
@@ -320,13 +329,13 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         acquired
     }
 
-    /// A transaction does not wait any more.
+    /// Stops the waiting of a transaction.
     pub fn cancel(&mut self, now: Time, txn: TxnId) {
         self.tokens.cancel(now, txn);
         self.settle();
     }
 
-    /// Time has passed. To be called several times a lease, and at [`TokenCache::deadline`].
+    /// Notes the time. Call it several times per lease, and at [`TokenCache::deadline`].
     pub fn on_tick(&mut self, now: Time) {
         self.ping_if_due(now);
         self.listen(now);
@@ -334,19 +343,19 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.settle();
     }
 
-    /// Asks what became of a record. Answered by [`NodeAction::RecordOutcome`], unless the link breaks; to be
-    /// asked again while that says `Open`.
+    /// Asks for the outcome of a record. [`NodeAction::Outcome`] answers, unless the link breaks. Ask again
+    /// while the outcome is `Open`.
     pub fn ask_outcome(&mut self, node: NodeId, number: RecordNumber) {
         self.send(ToServer::Outcome { node, number });
     }
 
-    /// Offers the journal of an earlier node id, which has been read to its end. Answered by
-    /// [`NodeAction::OrphanWanted`], unless the link breaks.
+    /// Offers the journal of an earlier node id, which has been read to its end. [`NodeAction::OrphanWanted`]
+    /// answers, unless the link breaks.
     pub fn offer_orphan(&mut self, old: OrphanJournalId, last: RecordNumber) {
         self.send(ToServer::OfferOrphan { old, last });
     }
 
-    /// A record of an offered journal that is wanted: in order, up to the last.
+    /// Sends a wanted record of an offered journal. Send them in order, up to the last.
     pub fn send_orphan_record(&mut self, node: NodeId, number: RecordNumber, payload: P) {
         self.send(ToServer::OrphanRecord {
             node,
@@ -355,7 +364,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         });
     }
 
-    /// Asks for all records that there are. For a lazy node, that gets them otherwise only before a grant.
+    /// Asks for all records. A lazy node gets them otherwise only before a grant.
     pub fn pull(&mut self) {
         self.send(ToServer::Pull);
     }
@@ -366,7 +375,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// Makes deeds of what came of the tokens.
+    /// Turns the token cache's events into actions.
     fn settle(&mut self) {
         while let Some(event) = self.tokens.poll() {
             if matches!(event, CacheEvent::Acquired(_)) {

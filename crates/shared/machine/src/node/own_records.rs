@@ -1,12 +1,12 @@
 //! The node's own records.
 //!
 //! ```text
-//!  appended ---> acked (the members' rule, or kept) ---> sent ---> kept
+//!  appended ---> acked (members' rule, or durable) ---> sent ---> durable
 //! ```
 //!
-//! A tail goes when its record is safe, in the order of the numbers. While the journal has too few members a
-//! record becomes safe by being kept: then it goes at once, marked so, and the server shows it to nobody
-//! before it has it on its disk.
+//! A record is sent when it is safe, in the order of the numbers. While the journal has too few members, a
+//! record becomes safe only by being durable at the server. Then it is sent at once, marked as not
+//! acknowledged, and the server shows it to no node before it is durable there.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -21,29 +21,29 @@ use netram_proto::journal::View;
 use netram_proto::time::Time;
 use netram_proto::wire::ChainPoint;
 
-/// A record that the server has not kept yet.
+/// A record that is not known to be durable at the server.
 #[derive(Clone, Debug)]
 struct OwnRecord<P> {
     number: RecordNumber,
     end: ChainPoint,
     payload: P,
-    /// What peers must have before it; `None`: they are not sent it.
+    /// Other nodes' records that peers must have before it; `None`: it is not sent to peers.
     needs: Option<Vec<(NodeId, RecordNumber)>>,
-    /// Peers have been given it.
+    /// Whether the record was sent to peers.
     sent_to_peers: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct OwnRecords<P> {
-    /// All that are not kept, in order.
+    /// Records that are not durable at the server, in order.
     records: VecDeque<OwnRecord<P>>,
     durable: RecordNumber,
     pub(super) acked: RecordNumber,
-    /// Peers have been given what they are to be given up to here.
+    /// Last record that peers were offered.
     offered_until: RecordNumber,
-    /// Sent over the present link, or merged.
+    /// Last record that was sent over the present link, or is merged.
     pub(super) sent: RecordNumber,
-    /// The newest view, and whether the server is known to have it.
+    /// Newest view, and whether it is known to be durable at the server.
     view: View,
     view_durable: bool,
     by_server: bool,
@@ -63,13 +63,13 @@ impl<P> OwnRecords<P> {
         }
     }
 
-    /// The last that was appended.
+    /// Last appended record.
     pub(super) fn last(&self) -> RecordNumber {
         RecordNumber(self.durable.0 + self.records.len() as u64)
     }
 
-    /// Where those are that come after one, up to another, and are not kept. By their numbers: hundreds may
-    /// wait for the server's disk.
+    /// Indexes of the records after `after` up to `until`. Computed from the numbers, since hundreds of
+    /// records may wait for the server's disk.
     fn indexes(&self, after: RecordNumber, until: RecordNumber) -> Range<usize> {
         let place = |number: RecordNumber| number.0.saturating_sub(self.durable.0) as usize;
         let end = place(until).min(self.records.len());
@@ -78,21 +78,21 @@ impl<P> OwnRecords<P> {
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
-    /// A transaction has written under a lock, or will have when its record is appended: see
+    /// Notes that a transaction has written under a lock, or will have when its record is appended: see
     /// [`crate::lock::TokenCache::on_written`].
     pub fn on_written(&mut self, txn: TxnId, lock: LockId) -> Option<LockVersion> {
         self.tokens.on_written(txn, lock)
     }
 
-    /// The stamp of a transaction's record, as it has its locks now. What it has written under, and what it
-    /// has only read.
+    /// Stamp of a transaction's record, as it holds its locks now: the locks that it wrote under, and those
+    /// that it only read under.
     pub fn stamp(&self, txn: TxnId) -> Stamp {
         let mut stamp = Stamp::default();
         self.stamp_into(txn, &mut stamp);
         stamp
     }
 
-    /// The same, into memory that is there.
+    /// Makes the same stamp as [`RegionNode::stamp`] in the given memory.
     pub fn stamp_into(&self, txn: TxnId, stamp: &mut Stamp) {
         stamp.clear();
         for held in self.tokens.held_locks(txn) {
@@ -105,8 +105,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         stamp.read.sort_unstable();
     }
 
-    /// The journal has a record more, which begins with a stamp and ends there. In the journal's order. The
-    /// record's number.
+    /// Notes that the journal has one more record, which begins with a stamp and ends at `end`. Call it in
+    /// the journal's order. Returns the record's number.
     pub fn on_appended(&mut self, now: Time, end: ChainPoint, payload: P) -> RecordNumber {
         let number = self.own.last().next();
         let needs = self.direct_peers.needs();
@@ -123,8 +123,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         number
     }
 
-    /// The journal's records up to this one are safe. Success may be returned for them when what
-    /// [`RegionNode::poll`] says is done.
+    /// Notes that the journal's records up to this one are safe. The driver may report success for them once
+    /// the actions of [`RegionNode::poll`] are done.
     pub fn on_acked(&mut self, now: Time, number: RecordNumber) {
         assert!(
             number <= self.own.last(),
@@ -139,7 +139,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.settle();
     }
 
-    /// What is safe counts as taken: others' records may follow on it.
+    /// Counts safe records as received: other nodes' records may depend on them.
     fn take_own(&mut self) {
         let Some(id) = self.id() else {
             return;
@@ -152,8 +152,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.received.insert(id, taken.max(self.own.acked));
     }
 
-    /// Gives peers what is safe and they have not been given. What the server's word has made safe is on its
-    /// way to them already.
+    /// Sends peers the safe records that they have not been offered. Records that became safe at the server
+    /// are on their way to the peers already.
     fn send_direct(&mut self) {
         let (before, acked) = (self.own.offered_until, self.own.acked);
         self.own.offered_until = acked;
@@ -180,7 +180,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// A transaction is over: with a record, which is acknowledged, or without. Its locks are free here at
+    /// Ends a transaction, with an acknowledged record or without one. Its locks are free at this node at
     /// once.
     pub fn end(&mut self, now: Time, txn: TxnId, number: Option<RecordNumber>) {
         assert!(
@@ -191,7 +191,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.settle();
     }
 
-    /// Whether records become safe at the server's disk only, for want of members.
+    /// Notes whether the journal has too few members, so that records become safe only on the server's disk.
     pub fn on_members(&mut self, now: Time, too_few: bool) {
         self.own.by_server = too_few;
         self.send_records();
@@ -200,11 +200,11 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.settle();
     }
 
-    /// The journal has a view that is to count.
+    /// Notes that the journal has a new view, which takes effect once the server has it.
     pub fn on_view(&mut self, view: View) {
         self.own.view = view.clone();
         self.own.view_durable = false;
-        // Joining again, it says this at once.
+        // A later join request carries the new view, too.
         self.config.join.view = view;
         self.send_view();
     }
@@ -216,8 +216,9 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// Whether somebody may wait for the server to have this. Nobody does for a record that is safe, and that
-    /// peers were given, if there are any: it may go along with what comes next, within a moment.
+    /// Whether a transaction may be waiting for the server to have this message. None waits for a safe record
+    /// that peers were sent, or if there are no peers. Such a record may go with the next message, within a
+    /// moment.
     pub fn is_urgent(&self, message: &ToServer<P>) -> bool {
         let ToServer::Record {
             number, acked: true, ..
@@ -254,7 +255,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
     }
 
     pub(super) fn on_server_durable(&mut self, number: RecordNumber, end: ChainPoint, view: u64) {
-        // What the server has made durable is safe, whatever the members say.
+        // Records that are durable at the server are safe, whatever the members have acknowledged.
         self.own.acked = self.own.acked.max(number.min(self.own.last()));
         self.own.offered_until = self.own.offered_until.max(number.min(self.own.last()));
         self.take_own();

@@ -1,20 +1,19 @@
-//! Silence of the server. A link may carry nothing any more and look whole for a quarter of an hour: TCP
-//! gives up no earlier. So the node counts for how long the server has owed an answer and nothing has come,
-//! and then goes on over another link.
+//! Detects a silent server. TCP may take a quarter of an hour to notice a dead link. So the node adds up the
+//! time for which the server owes an answer and nothing has come. Then it reconnects.
 //!
-//! Half a lease is enough: questions go every quarter, so that the node is back before its server gives it
-//! up. A node that stood still counts little of that time: the answers may be waiting in its sockets.
+//! Half a lease is the limit: pings go every quarter, so the node is back before its server gives it up. Time
+//! in which the node itself stood still counts little, since the answers may be waiting in its sockets.
 
 use super::{RegionNode, Wire};
 use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_proto::time::{Nanos, Time};
 
-/// A lease has so many parts. One look counts for one of them at most, however long ago the last one was.
+/// Number of parts of a lease. One check counts for at most one part, however long ago the last one was.
 const LEASE_PARTS: u64 = 8;
-/// After so many of them the link is given up.
+/// Number of silent parts after which the link is given up.
 const SILENT_PARTS_MAX: u64 = 4;
 
-/// See the module.
+/// Time for which the server has been silent; see the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SilenceTimer {
     silent_for: Nanos,
@@ -23,12 +22,12 @@ pub(super) struct SilenceTimer {
 }
 
 impl SilenceTimer {
-    /// Something came, or there is nothing that could come.
+    /// Notes that something came, or that nothing is owed.
     pub(super) fn end(&mut self) {
         self.silent_for = Nanos(0);
     }
 
-    /// Time has passed in which the server owed an answer, or did not.
+    /// Counts the time since the last check if the server owed an answer.
     fn look(&mut self, now: Time, lease: Nanos, owed: bool) {
         let passed = now.since(self.looked_at).min(Nanos(lease.0 / LEASE_PARTS));
         self.looked_at = now;
@@ -50,14 +49,14 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.silence.planted = planted;
     }
 
-    /// Something has come over the present link, but no whole message yet; or the driver takes nothing of it
+    /// Notes that bytes came over the present link but no whole message yet, or that the driver reads nothing
     /// for now.
     pub fn on_partial_message(&mut self) {
         self.silence.end();
     }
 
-    /// The present link is of no use any more, though nobody has said so: the driver gives it up, and makes
-    /// another one. To be asked when everything has been taken that came.
+    /// Whether to give up the present link and open another, because it has been silent for too long. Ask
+    /// when everything that came has been handled.
     pub fn is_link_silent(&self) -> bool {
         let lease = self.identity.map(|identity| identity.lease);
         self.wire != Wire::Down && lease.is_some_and(|lease| self.silence.is_too_long(lease))

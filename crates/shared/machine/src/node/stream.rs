@@ -1,4 +1,4 @@
-//! Others' records: applied at once, or held back while readers are pinned.
+//! Other nodes' records: applied at once, or held back while readers are pinned.
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -8,52 +8,52 @@ use crate::lock::ToCache;
 use crate::{LockId, LockVersion, NodeId, Position, RecordNumber, Stamp, StampError};
 use netram_proto::time::{Nanos, Time};
 
-/// What becomes of pinned readers that hold back too much.
+/// Fate of pinned readers that hold back too many records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinnedOverflow {
-    /// They see what is new, and are told that what they had is past.
+    /// The readers see newer data, and are told so.
     Expire,
-    /// They keep it, and the node leaves, to join again.
+    /// The readers keep their data; the node leaves and joins again.
     FallBehind,
 }
 
-/// The server sent what cannot be: a bug or an attack. The node's memory is not changed by it.
+/// A message that the server must not send: a bug or an attack. It does not change the node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerViolation {
-    /// Something that has no place here.
+    /// The named message does not fit the state of the link.
     OutOfPlace(&'static str),
-    /// A record's number is not the one after its node's last.
+    /// A record's number does not follow its node's last one.
     Number {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// What had to come.
+        /// Number that had to come next.
         expected: RecordNumber,
-        /// What came.
+        /// Number that came.
         found: RecordNumber,
     },
-    /// A record's stamp is none.
+    /// A record has an invalid stamp.
     Stamp(StampError),
-    /// A record that does not follow on what is here.
+    /// A record does not follow on the versions that are here.
     Version {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// Its number.
+        /// The record's number.
         number: RecordNumber,
-        /// Which lock.
+        /// The lock.
         lock: LockId,
-        /// Where it stands here.
+        /// The lock's version here.
         stands: LockVersion,
-        /// Where it must stand.
+        /// Version that the record needs.
         needs: LockVersion,
     },
-    /// A lock was granted that nobody asked for, or at a version that is not here.
+    /// The lock was granted without a request, or at a version that the node has not reached.
     Grant(LockId),
 }
 
 impl fmt::Display for ServerViolation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServerViolation::OutOfPlace(what) => write!(out, "the server sent {what} where it has no place"),
+            ServerViolation::OutOfPlace(what) => write!(out, "the server sent {what} at the wrong time"),
             ServerViolation::Number {
                 node,
                 expected,
@@ -61,7 +61,7 @@ impl fmt::Display for ServerViolation {
             } => {
                 write!(
                     out,
-                    "the server sent record {found} of node {node} where {expected} had to come"
+                    "the server sent record {found} of node {node}, but record {expected} was due"
                 )
             }
             ServerViolation::Stamp(error) => error.fmt(out),
@@ -73,19 +73,22 @@ impl fmt::Display for ServerViolation {
                 needs,
             } => write!(
                 out,
-                "record {number} of node {node} needs lock {lock} at version {needs}, and it stands at {stands}"
+                "record {number} of node {node} needs lock {lock} at version {needs}, but it is at {stands} here"
             ),
-            ServerViolation::Grant(lock) => write!(out, "the server granted lock {lock} out of place"),
+            ServerViolation::Grant(lock) => write!(
+                out,
+                "the server granted lock {lock} without a request, or at a version that this node has not reached"
+            ),
         }
     }
 }
 
-/// How old what a reader sees is.
+/// Age of the data that readers see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderLag {
-    /// Places of the server's order that have not been applied.
+    /// Number of positions in the server's order that are not applied.
     pub positions: u64,
-    /// How long the oldest of them has been here.
+    /// Time for which the oldest held-back record has been here.
     pub time: Nanos,
 }
 
@@ -97,13 +100,13 @@ struct WaitingRecord<P> {
     came: Time,
 }
 
-/// What waits for readers.
+/// Records that wait for pinned readers.
 #[derive(Clone, Debug)]
 pub(super) struct ForeignRecords<P> {
     pub(super) readers: u32,
     waiting: VecDeque<WaitingRecord<P>>,
     pub(super) bytes: usize,
-    /// The place up to which everything is applied.
+    /// Position up to which everything is applied.
     applied: Position,
 }
 
@@ -119,7 +122,7 @@ impl<P> Default for ForeignRecords<P> {
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
-    /// The next record of the server's order.
+    /// Handles the next record of the server's order.
     pub(super) fn on_record(
         &mut self,
         now: Time,
@@ -131,11 +134,11 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         if position <= self.position || self.wire != Wire::Up {
             return Err(ServerViolation::OutOfPlace("a record"));
         }
-        // Who leaves keeps what its readers have.
+        // A leaving node keeps its copy as its readers have it.
         if self.state == NodePhase::Leaving {
             return Ok(());
         }
-        // Places between are of this node's own records.
+        // The positions in between are this node's own records.
         self.position = position;
         self.newest = self.newest.max(position);
         let taken = self.received.get(&node).copied().unwrap_or_default();
@@ -168,7 +171,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         Ok(())
     }
 
-    /// The first lock that keeps a record from being applied, and where it must stand.
+    /// First lock that keeps a record from being applied, with the version that it needs.
     pub(super) fn unfit(&self, stamp: &Stamp) -> Option<(LockId, LockVersion)> {
         let mut written = stamp.written.iter();
         let mut read = stamp.read.iter();
@@ -206,8 +209,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// A message of the lock service. A grant stands behind the records that it needs; what of them waits for
-    /// readers is applied before anybody has the lock.
+    /// Handles a message of the lock service. A grant follows the records that it needs; those that wait for
+    /// pinned readers are applied before the transaction has the lock.
     pub(super) fn on_lock(&mut self, now: Time, message: ToCache) -> Result<(), ServerViolation> {
         if self.state != NodePhase::Whole {
             return Ok(());
@@ -216,8 +219,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
             if self.version(lock) < version {
                 return Err(ServerViolation::Grant(lock));
             }
-            // A hint is taken while the lease runs, so that no other node had the lock meanwhile: somebody
-            // made that version without it.
+            // A hint is applied only while the lease runs, so that no other node had the lock in that time. A
+            // higher version here was made by a record that the server does not have.
             if self.version(lock) > version {
                 self.over(NodeEnd::Diverged);
                 return Ok(());
@@ -228,13 +231,14 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
             .map_err(|unasked| ServerViolation::Grant(unasked.0))
     }
 
-    /// A reader begins: the memory stays as it is until [`RegionNode::accept`], or until its transactions
-    /// acquire a lock.
+    /// Begins a pinned read: the memory stays as it is until [`RegionNode::accept`], or until this node's
+    /// transactions acquire a lock.
     pub fn begin_read(&mut self) {
         self.foreign.readers += 1;
     }
 
-    /// A reader ends; with the last, what waits is applied. After [`NodeAction::Expired`] none has to end.
+    /// Ends a pinned read; with the last one, waiting records are applied. After [`NodeAction::Expired`] no
+    /// reader needs to end.
     pub fn end_read(&mut self) {
         self.foreign.readers = self.foreign.readers.saturating_sub(1);
         if self.foreign.readers == 0 {
@@ -242,7 +246,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         }
     }
 
-    /// Applies all that waits for readers, and lets them stay pinned there.
+    /// Applies all records that wait for readers, which stay pinned at the new state.
     pub fn accept(&mut self) {
         for held in self.foreign.waiting.drain(..) {
             let WaitingRecord {
@@ -261,8 +265,8 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.foreign.applied = self.position;
     }
 
-    /// Whether the region's memory has this version of a lock, or is about to: nothing of it waits for a
-    /// reader.
+    /// Whether the region's memory has this version of a lock, or will once the actions are done: no record
+    /// up to it waits for readers.
     pub fn shows(&self, lock: LockId, version: LockVersion) -> bool {
         let makes = |held: &WaitingRecord<P>| {
             let stamp = Stamp::of(held.payload.as_ref());
@@ -272,7 +276,7 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
         self.version(lock) >= version && !self.foreign.waiting.iter().any(makes)
     }
 
-    /// How old what readers see is.
+    /// Age of the data that readers see.
     pub fn age(&self, now: Time) -> ReaderLag {
         let oldest = self.foreign.waiting.front();
         ReaderLag {

@@ -1,4 +1,4 @@
-//! What a server has durable, and what it has its driver do.
+//! Durable state of a server, and the actions of its driver.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -15,111 +15,111 @@ use netram_proto::id::JournalId;
 use netram_proto::journal::View;
 use netram_proto::wire::ChainPoint;
 
-/// What is durable of a node.
+/// Durable state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DurableNode {
     /// [`NodeState::Live`], [`NodeState::Fencing`] or [`NodeState::Gone`].
     pub state: NodeState,
-    /// Which journal it has, or had: no other node id may ever have that.
+    /// Identity of its journal. No other node id may ever have the same journal.
     pub id: JournalId,
-    /// What is known of it, until the node is gone and its lenders know that: see [`Fact::Forgotten`].
+    /// Its journal, until the node is gone and its lenders know that: see [`DurableFact::Forgotten`].
     pub journal: Option<NodeJournal>,
     /// Its last merged record.
     pub number: RecordNumber,
 }
 
-/// What is durable of a region beside its bytes: all of it as of one position.
+/// Durable state of a region without its bytes, as of one position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionState {
-    /// The last record that is in the region.
+    /// Position of the last record that is in the region.
     pub position: Position,
-    /// The version of every lock of the region.
+    /// Version of every lock of the region.
     pub versions: Vec<(LockId, LockVersion)>,
-    /// Every node id that was ever told, but for those forgotten.
+    /// Every node id that was ever assigned and is not forgotten.
     pub nodes: BTreeMap<NodeId, DurableNode>,
-    /// No node id above this was told.
+    /// Highest node id that was ever assigned.
     pub last_node: NodeId,
-    /// No grant above this was told.
+    /// Highest grant number that may have been handed out.
     pub ceiling: GrantNumber,
 }
 
-/// Something that is to be durable.
+/// A fact to make durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DurableFact {
-    /// There is a node with this journal, whose records count from 1 and stand from `journal.end` on.
+    /// A new node has this journal. Its records count from 1 and begin at `journal.end`.
     Joined {
-        /// Its id: above all before.
+        /// Its id, higher than all before.
         node: NodeId,
-        /// For people.
+        /// Its name, for people.
         name: String,
         /// Its journal.
         journal: NodeJournal,
     },
     /// A node's journal has this view.
     Viewed {
-        /// Whose.
+        /// The node.
         node: NodeId,
-        /// Which.
+        /// The view.
         view: View,
     },
-    /// Nothing of a node counts any more but what is in its journal.
+    /// A node is being fenced: only the records in its journal count from here on.
     Fencing {
-        /// Whose.
+        /// The node.
         node: NodeId,
     },
-    /// Everything of a node is here; its journal is not needed, and is remembered only until its lenders are
-    /// [told](Fact::Forgotten).
+    /// Every record of a node is durable here. Its journal is not needed, and is remembered only until [its
+    /// lenders know](DurableFact::Forgotten).
     Gone {
-        /// Whose.
+        /// The node.
         node: NodeId,
     },
-    /// The lenders of a node that is gone know that they may give its windows back, or are not told any more.
+    /// The lenders of a gone node know that they may free its windows, or are not told any more.
     Forgotten {
-        /// Whose.
+        /// The node.
         node: NodeId,
     },
-    /// No grant above this is told.
+    /// Highest grant number that may be handed out.
     Ceiling(GrantNumber),
 }
 
-/// Why a node is fenced.
+/// Reason why a node is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceReason {
-    /// It was silent for its lease.
+    /// The node was silent for its lease.
     Silent,
-    /// Its machine closed its link, or a process speaks that could not if it lived.
+    /// The node's machine closed its link, or a message proves that its process has ended.
     Dead,
-    /// It fell behind, and did not leave.
+    /// The node fell behind, and did not leave within its lease.
     Behind,
-    /// It has left, and a record of it still waits for what no other node brings.
+    /// The node has left, and a record of it still waits for one that no other node sends.
     Unmerged,
-    /// A record that cannot be.
+    /// The node sent an invalid record.
     Alien(InvalidRecord),
-    /// A record whose stamp is none.
+    /// The node sent a record with an invalid stamp.
     Stamp(StampError),
-    /// A record under a lock that it does not hold, or that the region has not.
+    /// The node sent a record under a lock that it does not hold, or that the region does not have.
     Unlocked(LockId),
-    /// It said something of locks that cannot be.
+    /// The node violated the lock protocol.
     Locks(LockMisuse),
-    /// It said something out of place.
+    /// The node sent something at the wrong time.
     OutOfPlace(&'static str),
-    /// A record that needs what nobody can bring any more, and was given up by whoever looks after the
-    /// region.
+    /// The node's record needs a version that can never come, and the operator gave it up.
     GivenUp(MissingVersion),
-    /// The driver says so: see [`RegionServer::report_violation`](super::RegionServer::report_violation).
+    /// The driver reported a violation: see
+    /// [`RegionServer::report_violation`](super::RegionServer::report_violation).
     Reported(&'static str),
 }
 
 impl fmt::Display for FenceReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FenceReason::Silent => out.write_str("it was not heard for its lease"),
+            FenceReason::Silent => out.write_str("it was silent for its whole lease"),
             FenceReason::Dead => out.write_str("its process has ended"),
             FenceReason::Behind => {
-                out.write_str("it fell behind all records that are kept, and did not leave")
+                out.write_str("it fell behind all records that the server keeps, and did not leave")
             }
             FenceReason::Unmerged => {
-                out.write_str("it has left a record that needs what no other node brings")
+                out.write_str("it left a record that needs a version which no other node sends")
             }
             FenceReason::Alien(alien) => alien.fmt(out),
             FenceReason::Stamp(error) => error.fmt(out),
@@ -133,64 +133,65 @@ impl fmt::Display for FenceReason {
     }
 }
 
-/// What the driver is to do.
+/// Something that the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAction<P> {
-    /// Make this durable, in the order of the tickets, and not before the records that were to be applied
-    /// before it; then [`RegionServer::on_stored`](super::RegionServer::on_stored).
+    /// Make this durable, in the order of the tickets and after the records that were to be applied before
+    /// it; then call [`RegionServer::on_stored`](super::RegionServer::on_stored).
     Store {
-        /// Which.
+        /// Number of this request.
         ticket: u64,
-        /// What.
+        /// The fact.
         fact: DurableFact,
     },
-    /// Bring a record into the region, and log it together with its position, its node's number and the
-    /// versions that it makes. When that is durable,
-    /// [`RegionServer::on_durable`](super::RegionServer::on_durable); many at once will do.
+    /// Apply a record to the region, and log it with its position, its number and the versions that it makes.
+    /// When it is durable, call [`RegionServer::on_durable`](super::RegionServer::on_durable); one call may
+    /// cover many records.
     Apply {
-        /// Its place in the order.
+        /// Its position in the order.
         position: Position,
-        /// Whose.
+        /// Node that wrote it.
         node: NodeId,
         /// Its number.
         number: RecordNumber,
-        /// Where it ends in its journal; `None`: it was read from there, or offered.
+        /// Where it ends in its journal; `None`: it was read from a dead node's journal, or offered.
         end: Option<ChainPoint>,
         /// Stamp and ranges.
         payload: P,
     },
-    /// Seal the node's journal and read it to its proven end; then
-    /// [`RegionServer::on_recovered`](super::RegionServer::on_recovered), or
+    /// Fence the node's journal and read it to its proven end. Then call
+    /// [`RegionServer::on_recovered`](super::RegionServer::on_recovered) or
     /// [`RegionServer::on_stuck`](super::RegionServer::on_stuck).
     Recover {
-        /// Whose.
+        /// The node.
         node: NodeId,
-        /// The journal, with where to read on.
+        /// Its journal, with the place to read on from.
         journal: NodeJournal,
     },
-    /// The node's lenders are to give its windows back: tell them, then
-    /// [`RegionServer::on_told`](super::RegionServer::on_told). It is said again until all know.
+    /// Tell the node's lenders to free its windows, then call
+    /// [`RegionServer::on_forget_tried`](super::RegionServer::on_forget_tried). The action is repeated until
+    /// all lenders know.
     Forget {
-        /// Whose.
+        /// The node.
         node: NodeId,
-        /// The journal.
+        /// Its journal.
         journal: NodeJournal,
     },
-    /// Tell whoever looks after this that a node is fenced. Told once.
+    /// Tell the operator that a node is fenced. Comes once per node.
     Fenced {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// Why.
+        /// The reason.
         why: FenceReason,
     },
-    /// A dead node's journal has a record that cannot be. It and what is behind it is left out: tell whoever
-    /// looks after this.
+    /// Tell the operator that a dead node's journal has an invalid record. It and the records after it are
+    /// left out.
     Refused {
-        /// Whose.
+        /// The node.
         node: NodeId,
-        /// What.
+        /// The reason.
         why: FenceReason,
     },
-    /// Close a link at once: its node goes on over another.
+    /// Close a link at once. Its node goes on over another.
     Close(SessionId),
 }

@@ -1,4 +1,4 @@
-//! How a node ends: leases, fencing, journals of the dead, leaving.
+//! The end of a node: leases, fencing, reading dead nodes' journals, leaving.
 //!
 //! ```text
 //!  Live, Absent, Behind --fence--> Fencing --stored--> Reading --recovered--> Read --merged--> Going --stored--> Gone
@@ -9,10 +9,10 @@
 //!                            +--fence--> Fencing
 //! ```
 //!
-//! A dead node's locks go on when its journal has been read to its proven end, and both what was read and
-//! that it was the end are durable here. Not before: a record that only some of the members had was not
-//! acknowledged. It could be read once, and be lost when it is read again by the next start of the server; or
-//! be found only then, when others have written what it wrote.
+//! A dead node's locks become free when its journal has been read to its proven end, and the records and the
+//! end are durable here. Not before: a record that only some of the members had was not acknowledged. It
+//! could be read now and be lost at the next start of the server. Or it could be found only then, when other
+//! nodes have overwritten its data.
 
 use alloc::vec::Vec;
 
@@ -30,7 +30,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         let Some(peer) = self.peers.get(&node).filter(|peer| peer.state.has_lease()) else {
             return;
         };
-        // Its own records do not come back to it: it has everything when all others' have been sent.
+        // The node's own records are not sent back to it: it has everything when all other nodes' records
+        // were sent.
         let newest = self.visible();
         let newest = if peer.next > newest {
             newest
@@ -38,8 +39,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
             self.ring.newest()
         };
         let pong = ToNode::Pong { nonce, newest };
-        // Of answers that wait one behind the other only the last says something. So a node that takes
-        // nothing for a while, as it has no room, goes on being heard.
+        // Of several waiting answers only the last one matters. So a node that reads nothing for a while, for
+        // lack of room, still counts as alive.
         match self
             .wires
             .get_mut(&session)
@@ -51,8 +52,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
     }
 
     pub(super) fn check_leases(&mut self, now: Time) {
-        // A server that slept has not heard anybody: that is not the nodes' fault. A longer lease is safe
-        // here; it is the node that must not count it longer than it is.
+        // A server that slept has heard no node, which is not the nodes' fault. A longer lease is safe here;
+        // the node must not count it longer than it is.
         let slept = now.since(self.ticked);
         self.ticked = now;
         let (lease, grace) = (self.config.lease, self.grace());
@@ -65,7 +66,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
         let mut late = Vec::new();
         for (node, peer) in &mut self.peers {
-            // It may say so often that it lives: it holds others up until it has left.
+            // Such a node holds others up until it has left, however often it sends pings.
             let why = match peer.state {
                 NodeState::Behind => Some(FenceReason::Behind),
                 NodeState::Leaving => Some(FenceReason::Unmerged),
@@ -91,9 +92,9 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// When the next node is late, unless it is heard before. `None`: there is none that could be.
+    /// Next time at which a node's lease ends, unless it is heard before; `None`: no node has a lease.
     ///
-    /// It is never earlier than the last time that was asked, but for a link that has been closed since.
+    /// It is never earlier than the last time returned, except for a link that has been closed since.
     pub fn deadline(&self) -> Option<Time> {
         let (lease, grace) = (self.config.lease, self.grace());
         let leased = self.peers.values().filter(|peer| peer.state.has_lease());
@@ -106,12 +107,12 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         late.min()
     }
 
-    /// What a node is given to come back over another link when its machine has closed the one that it had.
+    /// Time that a node has for reconnecting when its machine has closed its link.
     fn grace(&self) -> Nanos {
         DISCONNECT_GRACE.min(Nanos(self.config.lease.0 / 4))
     }
 
-    /// Nothing of a node counts from here on but what its journal has.
+    /// Fences a node: only the records in its journal count from here on.
     pub(super) fn fence(&mut self, node: NodeId, why: FenceReason) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
@@ -127,13 +128,13 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
         self.disconnect_peer(node);
         self.locks.fence(node);
-        // What waits is in the journal as well.
+        // Waiting records are in the journal as well.
         self.forget_waiting(node);
         self.actions.push_back(ServerAction::Fenced { node, why });
         self.store(DurableFact::Fencing { node }, StoreTicket::Fencing(node));
     }
 
-    /// A record of a node was refused that had already been taken in.
+    /// Refuses a record that had already been queued.
     pub(super) fn refuse(&mut self, node: NodeId, why: FenceReason) {
         let standing = self.peers.get(&node).map(|peer| peer.state);
         match standing.is_some_and(NodeState::may_be_fenced) {
@@ -142,8 +143,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// That it is fenced is durable: only now may its journal be sealed, so that no later start of the server
-    /// takes it for a living node whose commits are refused for no reason.
+    /// Notes that the fencing is durable. Only now may the node's journal be fenced at its members: otherwise
+    /// a later start of the server could take the node for alive while its commits are refused.
     pub(super) fn on_fenced(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.state = NodeState::Reading;
@@ -163,8 +164,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// A fenced node's journal was read to its proven end, and these are its records after `journal.kept`, in
-    /// order.
+    /// Takes the records of a fenced node's journal, which was read to its proven end. They are those after
+    /// `journal.kept`, in order.
     pub fn on_recovered(&mut self, node: NodeId, records: Vec<(RecordNumber, P)>) {
         let waits = |standing| matches!(standing, NodeState::Reading | NodeState::Stuck);
         if !self.peers.get(&node).is_some_and(|peer| waits(peer.state)) {
@@ -207,11 +208,11 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         .map_err(FenceReason::Alien)
     }
 
-    /// Records of dead nodes that were read and can never go: what they need can no node bring any more.
-    /// Something was lost, or somebody made a version that was not his; which of them is right nobody can say
-    /// here. They hold their locks until [`RegionServer::give_up`].
+    /// Records of dead nodes that can never be merged, because no node can send the version that they need.
+    /// Either a record was lost, or a node made a version without holding the lock; the server cannot tell
+    /// which. The records hold their locks until [`RegionServer::give_up`].
     ///
-    /// While any node may still bring something there is no such verdict.
+    /// The list is empty while any node may still send something.
     pub fn unmergeable(&self) -> Vec<MissingVersion> {
         let mut missing = self.merge.missing();
         let may_bring = |(node, peer): (&NodeId, &ServerPeer<P>)| match peer.state {
@@ -230,7 +231,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         missing
     }
 
-    /// Gives up the [hopeless](RegionServer::unmergeable) records of a node. `false`: it has none.
+    /// Gives up the [unmergeable](RegionServer::unmergeable) records of a node. Returns `false` if it has
+    /// none.
     pub fn give_up(&mut self, node: NodeId) -> bool {
         let Some(missing) = self.unmergeable().into_iter().find(|one| one.node == node) else {
             return false;
@@ -242,8 +244,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         true
     }
 
-    /// A fenced node's journal cannot be read to a proven end now. It stays as it is until
-    /// [`RegionServer::on_recovered`], or its process offers it.
+    /// Notes that a fenced node's journal cannot be read to a proven end now. The node stays fenced until
+    /// [`RegionServer::on_recovered`], or until a process offers the journal.
     pub fn on_stuck(&mut self, node: NodeId) {
         if let Some(peer) = self
             .peers
@@ -254,7 +256,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Whose records are all merged, and of whom no more come.
+    /// Ends nodes whose records are all merged and of which no more come.
     pub(super) fn finish_readings(&mut self) {
         let done = self.peers.iter().filter(|(node, peer)| {
             let ended = matches!(peer.state, NodeState::Read | NodeState::Leaving);
@@ -285,14 +287,14 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
             return;
         };
         peer.state = NodeState::Gone;
-        // What was merged of it stood before this.
+        // The node's merged records precede this.
         peer.set_durable(newest);
         let kept = peer.durable_message();
         let (journal, session) = (peer.journal.take(), peer.session.take());
         let offer = peer.offer.take();
         if let Some(session) = session {
-            // Behind this nothing is said any more, and who does not know that all of its records are kept
-            // does not let its lenders go.
+            // No message follows on this link. A node that does not know that all its records are durable
+            // does not let its lenders free them.
             kept.into_iter()
                 .for_each(|kept| self.queue_message(session, kept));
             self.close_with(session, ToNode::Left);
@@ -322,12 +324,12 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// All that it sent is here, and it sends no more.
+    /// Notes that a node has sent all of its records and sends no more.
     pub(super) fn on_leave(&mut self, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        // Unclaimed or not, what it holds is taken until it is gone.
+        // Claimed or not, its tokens are taken until it is gone.
         peer.state = NodeState::Leaving;
         peer.behind = None;
         peer.outbox.clear();
@@ -335,7 +337,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.locks.fence(node);
     }
 
-    /// Whoever speaks over a link has done what no node does.
+    /// Ends a link over which a message came that no correct node sends.
     fn reject(&mut self, session: SessionId, what: &'static str) {
         match self.node(session) {
             Some(node) => self.fence(node, FenceReason::OutOfPlace(what)),
@@ -346,7 +348,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// The node is behind all that is kept for it.
+    /// Tells a node that it is behind all records that are kept for it.
     pub(super) fn send_rejoin(&mut self, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
@@ -355,15 +357,15 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
             return;
         }
         peer.state = NodeState::Behind;
-        // It is not sent any of that.
+        // Messages in the outbox are not sent any more.
         peer.outbox.clear();
         if let Some(session) = peer.session {
             self.queue_message(session, ToNode::Rejoin);
         }
     }
 
-    /// Somebody has the journal of an earlier node id, and has read all of it: so that node's process is no
-    /// more.
+    /// Handles the offer of an earlier node id's journal. The sender has read all of it, so that node's
+    /// process has ended.
     pub(super) fn on_offer(&mut self, session: SessionId, old: OrphanJournalId, last: RecordNumber) {
         let OrphanJournalId { node, journal } = old;
         let known = self.peers.get_mut(&node).filter(|peer| {
@@ -421,7 +423,10 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         peer.offered.bytes += payload.as_ref().len();
         if peer.offered.bytes > MERGE_BYTES_MAX {
             (peer.offer, peer.offered) = (None, OfferedRecords::default());
-            return self.reject(session, "it offers more than any journal has that is not kept");
+            return self.reject(
+                session,
+                "it offers more bytes than a journal can have that are not durable here",
+            );
         }
         peer.offered.records.push((number, payload));
         if number >= last {

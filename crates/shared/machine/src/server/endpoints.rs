@@ -1,4 +1,5 @@
-//! Who of the nodes hears of whom, so that they may send their records to each other. Nothing depends on it.
+//! Tells nodes how to reach each other, so that they may exchange records directly. Correctness does not
+//! depend on it.
 
 use alloc::vec::Vec;
 
@@ -9,14 +10,14 @@ use crate::message::{PeerEndpoint, ToNode};
 use crate::{NodeId, RecordNumber};
 
 impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
-    /// Names the multicast group that nodes send to.
+    /// Sets the multicast group that nodes send to.
     pub fn set_group(&mut self, group: &str) {
         assert!(group.len() <= GROUP_BYTES_MAX);
         self.group = group.into();
     }
 
-    /// A node is reached so. Over each link it is told first of the group, then of all others that are
-    /// reached.
+    /// Notes how a node is reached. Over each link it is sent first the group, then the endpoints of all
+    /// other nodes.
     pub(super) fn on_reach(&mut self, node: NodeId, reach: PeerEndpoint) {
         let others = self.peers.iter();
         let reached = others.filter(|(other, peer)| **other != node && peer.reach.is_some());
@@ -35,7 +36,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// All others that are reached are to hear of a node anew.
+    /// Marks a node as changed for all others that exchange records.
     pub(super) fn tell_peers(&mut self, node: NodeId) {
         let others = self.peers.iter_mut();
         for (_, peer) in others.filter(|(other, peer)| **other != node && peer.wants_peers) {
@@ -43,7 +44,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Nothing is to be taken of this node any more but what comes from here.
+    /// Tells the other nodes to apply no more hints of this node.
     pub(super) fn disconnect_peer(&mut self, node: NodeId) {
         let reached = self.peers.get_mut(&node).and_then(|peer| peer.reach.take());
         if reached.is_some() {
@@ -51,7 +52,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// A node is gone, which is durable: whoever took its hints finds out whether he has more than counts.
+    /// Tells the other nodes that a node is gone, which is durable. A node that took its hints finds out
+    /// whether it applied a record that does not count.
     pub(super) fn tell_gone(&mut self, node: NodeId, last: RecordNumber) {
         let others = self.peers.iter().filter(|(_, peer)| peer.wants_peers);
         let others: Vec<NodeId> = others.map(|(other, _)| *other).collect();
@@ -60,7 +62,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// What a node is to hear of its peers next. One that changes often costs no more than one that does not.
+    /// Next message about peers for a node. A peer that changes often costs no more than one that does not.
     pub(super) fn next_peer_update(&mut self, node: NodeId) -> Option<ToNode<P>> {
         let peer = self.peers.get_mut(&node)?;
         if core::mem::take(&mut peer.group_due) {
@@ -74,7 +76,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
 }
 
 impl<P> ServerPeer<P> {
-    /// The link is gone: over the next one all is told again.
+    /// Forgets what was sent, since the link is gone: over the next one everything is sent again.
     pub(super) fn reset_peers(&mut self) {
         self.wants_peers = false;
         self.group_due = false;

@@ -1,4 +1,4 @@
-//! Who becomes a node, and goes on being one over a new link.
+//! Admits nodes, and lets them go on over a new link.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use crate::{NodeId, RecordNumber, RegionId};
 use netram_proto::time::Time;
 
 impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
-    /// A message over a link whose node is not known.
+    /// Handles a message over a link whose node is not known.
     pub(super) fn on_unknown_link(&mut self, now: Time, session: SessionId, message: ToServer<P>) {
         match message {
             ToServer::Join(join) => self.on_join(now, session, join),
@@ -38,13 +38,13 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
                 payload,
             } => self.on_orphan_record(session, node, number, payload),
             ToServer::Outcome { node, number } => self.on_outcome(session, node, number),
-            // Of a node that is not one any more, and has not heard of that yet.
+            // From a node that has ended and has not heard of that yet.
             _ => (),
         }
     }
 
-    /// Whether a node introduces itself over a link that it has given up since: its machine went on sending
-    /// what was in it. To believe that would take from the node what it was given over the later link.
+    /// Whether a node introduces itself over a link that it has given up since. Its machine went on sending
+    /// what was buffered. Accepting it would take from the node what it was sent over the later link.
     fn is_late(&mut self, node: NodeId, link: u64) -> bool {
         let Some(peer) = self.peers.get_mut(&node) else {
             return false;
@@ -93,13 +93,14 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         );
     }
 
-    /// The answer to its first joining was lost, or its process was, and another has its journal.
+    /// Handles a join request with a known journal. The first answer was lost, or the process died and
+    /// another one has its journal.
     fn on_join_again(&mut self, now: Time, session: SessionId, node: NodeId, join: &JoinRequest) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        // Nothing has been written into it since it was told here: it is the same node, or one that may take
-        // its place.
+        // No record has been written into the journal since it was announced here. So it is the same node, or
+        // one that may take its place.
         let fresh = self.merge.last(node) == RecordNumber(0);
         let begins = peer.journal.as_ref().map(|journal| journal.end);
         let same = fresh && begins == Some(join.begins);
@@ -122,19 +123,19 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Its id is durable.
+    /// Notes that the node's id is durable.
     pub(super) fn on_joined(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        // Until now it could not know that it is to be heard.
+        // Until now the node could not know that it has to send pings.
         peer.heard_at = now;
         peer.state = NodeState::Live;
         self.merge.add(node);
         self.send_region(node);
     }
 
-    /// Gives a node the region from the beginning, as of now.
+    /// Sends a node the region from the beginning, as of now.
     fn send_region(&mut self, node: NodeId) {
         let newest = self.ring.newest();
         let joined = JoinReply {
@@ -153,7 +154,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         peer.known = ResumeState::Yes;
         peer.durable_due = true;
         peer.outbox.push_back((newest, ToNode::Joined(joined)));
-        // It holds nothing, and has asked for nothing: it has not had the region yet.
+        // The node holds nothing and has requested nothing, since it has not had the region yet.
         self.locks.resume(node);
         self.locks.on_claims_done(node);
     }
@@ -217,8 +218,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Whether somebody has records that nobody will ever bring: their node is gone, and an operator accepted
-    /// a loss.
+    /// Whether a node has records that will never come: their node is gone, and an operator accepted a loss.
     pub(super) fn has_lost(&self, applied: &BTreeMap<NodeId, RecordNumber>) -> bool {
         applied.iter().any(|(node, number)| {
             let peer = self.peers.get(node);
@@ -227,7 +227,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         })
     }
 
-    /// The node goes on over this link, and over no other.
+    /// Makes this link the node's only one.
     fn bind(&mut self, session: SessionId, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
@@ -252,7 +252,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         if peer.known != ResumeState::Unclaimed {
             return self.fence(
                 node,
-                FenceReason::OutOfPlace("it claimed tokens that it had not to claim"),
+                FenceReason::OutOfPlace("it claimed tokens without resuming first"),
             );
         }
         peer.known = ResumeState::Claimed(last);
@@ -269,7 +269,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// What a node did not claim is free once all is merged that it had sent before it claimed.
+    /// Frees tokens that a node did not claim, once all records that it sent before its claims are merged.
     pub(super) fn finish_claims(&mut self) {
         let merge = &self.merge;
         for (node, peer) in &mut self.peers {

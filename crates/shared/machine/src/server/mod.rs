@@ -1,32 +1,32 @@
-//! The server of a shared region, as a value: it orders the nodes' records, hands locks on, and decides who
-//! is still a node.
+//! State machine of a shared region's server: it orders the nodes' records, hands locks on, and decides which
+//! nodes are alive.
 //!
-//! `on_*` and [`RegionServer::handle`] tell it what happened; [`RegionServer::poll`] says what is to be done,
-//! until it says nothing more; then [`RegionServer::poll_send`] says what each link is to be sent, as far as
-//! that takes it. Deeds are carried out in their order; what is to be durable may be so later, and is
-//! answered then.
+//! Events are reported with `on_*` and [`RegionServer::handle`]. [`RegionServer::poll`] returns the resulting
+//! actions until there are none; then [`RegionServer::poll_send`] returns the messages for each link, as far
+//! as the link has room. The driver carries out actions in their order. Facts to make durable may take
+//! longer, and are confirmed then.
 //!
 //! | file | decides |
 //! |---|---|
-//! | `deed.rs` | nothing: what is durable, and what the driver is to do |
-//! | `joining.rs` | who becomes a node, and goes on being one over a new link |
-//! | `records.rs` | the order of records, and what of them is durable |
-//! | `meeting.rs` | who of the nodes hears of whom |
-//! | `ending.rs` | leases, fencing, journals of the dead, leaving |
-//! | `burial.rs` | that the lenders of those who are gone give their windows back |
-//! | `stream.rs` | what goes over a link next |
+//! | `action.rs` | nothing: types of durable facts and of actions |
+//! | `joining.rs` | which nodes are admitted, and how they go on over a new link |
+//! | `records.rs` | the order of records, and which of them are durable |
+//! | `endpoints.rs` | what nodes are told of each other |
+//! | `ending.rs` | leases, fencing, reading dead nodes' journals, leaving |
+//! | `retire.rs` | when the lenders of gone nodes are told to free their windows |
+//! | `stream.rs` | what is sent over a link next |
 //!
-//! **What the driver checks.** That a record's ranges lie in the spans of the locks that its stamp has
-//! written under: before it hands a `ReceivedRecord` or a recovered record in. Where they do not, it calls
+//! **Checks of the driver.** A record's ranges must lie in the spans of the locks that its stamp has written
+//! under. The driver checks this before it hands in a received or recovered record. If they do not, it calls
 //! [`RegionServer::report_violation`].
 //!
-//! **What bounds memory.** Records are kept in a ring. Answers to questions wait for their link: a driver
-//! reads nothing more from a link while [`RegionServer::poll_send`] has not said all that there is for it but
-//! records and pages. What waits of one node is bounded in bytes: records that wait for others', and those of
-//! a journal that is offered ([`WAITING_BYTES_MAX`]: whoever sends more is fenced), and what it is to be told
-//! of locks and nodes ([`OUTBOX_BYTES_MAX`]: whoever does not take it begins anew).
+//! **Bounds on memory.** Records are kept in a ring. Answers wait for their link: a driver reads nothing more
+//! from a link while [`RegionServer::poll_send`] still has answers for it. Waiting records of one node are
+//! bounded in bytes, and so are those of an offered journal ([`MERGE_BYTES_MAX`]: a node that sends more is
+//! fenced). Messages about locks and nodes are bounded, too ([`OUTBOX_BYTES_MAX`]: a node that does not read
+//! them has to rejoin).
 //!
-//! [`WAITING_BYTES_MAX`]: crate::limit::WAITING_BYTES_MAX
+//! [`MERGE_BYTES_MAX`]: crate::limit::MERGE_BYTES_MAX
 //! [`OUTBOX_BYTES_MAX`]: crate::limit::OUTBOX_BYTES_MAX
 
 mod action;
@@ -56,58 +56,58 @@ use peer::ServerPeer;
 use retire::PendingForget;
 use ring::{RecordRing, RingRecord};
 
-/// Names one link to a node, as the driver likes; never used twice in one life of the server.
+/// Identifies one link to a node. The driver chooses it; it is never used twice in one life of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
 /// How a link ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEnd {
-    /// It broke, or was closed here: its node may live, and goes on over another.
+    /// The link broke, or was closed by the server: its node may be alive, and go on over another.
     Broken,
-    /// The node's machine has closed it, as it does for a process that has ended. A node that lives keeps a
-    /// link that is of no use to it until it goes on over another, so that this says nothing wrong of it;
-    /// what lies between may.
+    /// The node's machine closed the link, as it does for a process that has ended. A living node keeps a
+    /// useless link until it goes on over another. Only the network between the machines can make this signal
+    /// wrong.
     HungUp,
 }
 
-/// What a server is to do, apart from its region's state.
+/// Configuration of a server, apart from its region's state.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// How long a node may be silent.
+    /// Time for which a node may be silent.
     pub lease: Nanos,
-    /// Bytes of records that are kept for nodes that are behind.
+    /// Bytes of recent records that are kept for nodes that are behind.
     pub recent_bytes_max: usize,
     /// Bytes of the region that one message carries to a joining node.
     pub page_bytes: u64,
-    /// After so long the lenders of a node that is gone are told again, if some of them could not be. It
-    /// doubles, a few times.
+    /// Pause before the lenders of a gone node are told again, if some could not be reached. It doubles at
+    /// most [`FORGET_DOUBLINGS_MAX`](crate::limit::FORGET_DOUBLINGS_MAX) times.
     pub forget_retry: Nanos,
-    /// What a joining node is told of the region.
+    /// Description of the region for joining nodes.
     pub opening: RegionOpening,
 }
 
-/// One link.
+/// State of one link.
 #[derive(Clone, Debug)]
 struct Wire<P> {
     node: Option<NodeId>,
-    /// What goes at once.
+    /// Messages that are sent before all others.
     urgent: VecDeque<ToNode<P>>,
-    /// What is in `urgent` is the last.
+    /// Whether the link is closed after the messages in `urgent`.
     closing: bool,
 }
 
-/// A record that has come.
+/// A record that has come and is not merged.
 #[derive(Clone, Debug)]
 struct ReceivedRecord<P> {
-    /// Where it ends in its journal; `None`: it was read from there, or offered.
+    /// Where it ends in its journal; `None`: it was read from a dead node's journal, or offered.
     end: Option<ChainPoint>,
-    /// It will be found again whatever dies.
+    /// Whether the record will be found again whichever machine fails.
     proven: bool,
     payload: P,
 }
 
-/// What a ticket is for.
+/// The fact that a ticket stands for.
 #[derive(Clone, Copy, Debug)]
 enum StoreTicket {
     Joined(NodeId),
@@ -118,7 +118,7 @@ enum StoreTicket {
     Ceiling(GrantNumber),
 }
 
-/// The server: see the module. `P` holds a record's payload, and is cheap to clone.
+/// The server of a shared region; see the module. `P` holds a record's payload, and is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RegionServer<P> {
     config: ServerConfig,
@@ -129,21 +129,21 @@ pub struct RegionServer<P> {
     locks: LockService,
     ring: RecordRing<P>,
     durable: Position,
-    /// Records that are not durable, and might be lost, from the first to the last: of the dead, for not all
-    /// members may have had them, and of a journal with too few members. Until they are durable nobody sees
-    /// them, or anything behind them.
+    /// First and last record that are not durable and might be lost: dead nodes' records that perhaps not all
+    /// members had, and records of a journal with too few members. Until they are durable, no node sees them
+    /// or anything after them.
     unproven: Option<(Position, Position)>,
     actions: VecDeque<ServerAction<P>>,
     stores: VecDeque<(u64, StoreTicket)>,
     tickets: u64,
     ceiling_requested: bool,
     ticked: Time,
-    /// The multicast group that nodes are told.
+    /// Multicast group that nodes send to.
     group: String,
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
-    /// A server as its disk says. Its nodes have a lease from now on to come back.
+    /// Creates a server from its durable state. Its nodes have one lease from now on to come back.
     pub fn new(config: ServerConfig, table: RegionState, now: Time) -> RegionServer<P> {
         let numbers = || table.nodes.iter().map(|(node, row)| (*node, row.number));
         let mut server = RegionServer {
@@ -201,8 +201,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         server
     }
 
-    /// Remembers the newest records up to the table's position, in their order: of those that are here no
-    /// node need begin anew. To be called before anything has happened.
+    /// Fills the ring with the newest records up to the table's position, in order, so that nodes that lack
+    /// only these need not start anew. Call it before anything else.
     pub fn remember(&mut self, recent: Vec<(NodeId, RecordNumber, P)>) {
         let newest = self.ring.newest();
         let before = newest.0.checked_sub(recent.len() as u64).map(Position);
@@ -222,7 +222,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         assert_eq!(self.ring.newest(), newest);
     }
 
-    /// Takes a message. The first over a session makes it known.
+    /// Handles a message. The first one over a session creates the session.
     pub fn handle(&mut self, now: Time, session: SessionId, message: ToServer<P>) {
         let wire = self.wires.entry(session).or_insert_with(|| Wire {
             node: None,
@@ -254,7 +254,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
                 number,
                 payload,
             } => self.on_orphan_record(session, node, number, payload),
-            // What it says while its fencing is on the way to the disk does not count any more.
+            // Messages that come while the node's fencing is on its way to the disk do not count.
             _ if !standing.speaks() => (),
             ToServer::Record {
                 number,
@@ -285,7 +285,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// A link is no more.
+    /// Notes that a link is gone.
     pub fn on_closed(&mut self, now: Time, session: SessionId, closed: LinkEnd) {
         let node = self.wires.remove(&session).and_then(|wire| wire.node);
         if let Some(peer) = node.and_then(|node| self.peers.get_mut(&node)) {
@@ -296,7 +296,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.settle();
     }
 
-    /// The fact of this ticket, and all before it, are durable.
+    /// Notes that the fact of this ticket and all earlier ones are durable.
     pub fn on_stored(&mut self, now: Time, ticket: u64) {
         while let Some((_, stored)) = self.stores.pop_front_if(|(stored, _)| *stored <= ticket) {
             match stored {
@@ -318,74 +318,74 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.settle();
     }
 
-    /// Time has passed. To be called several times a lease, and at [`RegionServer::deadline`].
+    /// Notes the time. Call it several times per lease, and at [`RegionServer::deadline`].
     pub fn on_tick(&mut self, now: Time) {
         self.check_leases(now);
         self.start_due_forgets(now);
         self.settle();
     }
 
-    /// A node, says the driver, has done what no node does: its records lie outside of its locks' spans, its
-    /// bytes are no messages.
+    /// Takes the driver's report that a node did what no correct node does: its records lie outside its
+    /// locks' spans, or its bytes are no messages.
     pub fn report_violation(&mut self, node: NodeId, what: &'static str) {
         self.fence(node, FenceReason::Reported(what));
         self.settle();
     }
 
-    /// What is to be done next.
+    /// Next action for the driver.
     pub fn poll(&mut self) -> Option<ServerAction<P>> {
         self.actions.pop_front()
     }
 
-    /// The newest record's place.
+    /// Position of the newest record.
     pub fn newest(&self) -> Position {
         self.ring.newest()
     }
 
-    /// Who speaks over a link.
+    /// Node that speaks over a link.
     pub fn node(&self, session: SessionId) -> Option<NodeId> {
         self.wires.get(&session)?.node
     }
 
-    /// All nodes that are remembered.
+    /// All remembered nodes with their states.
     pub fn node_states(&self) -> impl Iterator<Item = (NodeId, NodeState)> {
         self.peers.iter().map(|(node, peer)| (*node, peer.state))
     }
 
-    /// Where a node is in its life. `None`: there is none of that id, or it is forgotten.
+    /// State of a node; `None`: the id was never assigned, or is forgotten.
     pub fn node_state(&self, node: NodeId) -> Option<NodeState> {
         self.peers.get(&node).map(|peer| peer.state)
     }
 
-    /// How many messages wait for a link that answer questions, or end it: what [`RegionServer::poll_send`]
-    /// says first.
+    /// Number of messages that answer questions or end a link and wait for it. [`RegionServer::poll_send`]
+    /// returns them first.
     pub fn urgent(&self, session: SessionId) -> usize {
         self.wires.get(&session).map_or(0, |wire| wire.urgent.len())
     }
 
-    /// How many records a living node is still to be sent. `None`: it has no link.
+    /// Number of records that a living node is still to be sent; `None`: it has no link.
     pub fn behind(&self, node: NodeId) -> Option<u64> {
         let linked = |peer: &&ServerPeer<P>| peer.state == NodeState::Live && peer.session.is_some();
         let peer = self.peers.get(&node).filter(linked)?;
         Some(self.ring.newest().next().0.saturating_sub(peer.next.0))
     }
 
-    /// Every record up to there is durable.
+    /// Position up to which every record is durable.
     pub fn durable(&self) -> Position {
         self.durable
     }
 
-    /// What records that wait are waiting for.
+    /// Versions that block waiting records.
     pub fn missing(&self) -> Vec<MissingVersion> {
         self.merge.missing()
     }
 
-    /// The lock service, to be looked at.
+    /// The lock service, for inspection.
     pub fn locks(&self) -> &LockService {
         &self.locks
     }
 
-    /// Makes everything follow from what happened, so that nothing waits for another event.
+    /// Draws all consequences of the last event, so that nothing waits for another event.
     fn settle(&mut self) {
         self.merge_ready();
         self.finish_claims();
@@ -395,8 +395,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
             self.ceiling_requested = true;
             self.store(DurableFact::Ceiling(grant), StoreTicket::Ceiling(grant));
         }
-        // A grant goes behind all records that there are: whoever gets it has all that was committed under
-        // it.
+        // A grant follows all records that there are: its node has everything that was committed under the
+        // lock.
         while let Some((node, message)) = self.locks.poll() {
             self.put(node, ToNode::Lock(message));
         }
@@ -415,7 +415,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Says a last thing, and closes the link.
+    /// Sends a last message, and closes the link.
     fn close_with(&mut self, session: SessionId, message: ToNode<P>) {
         if let Some(wire) = self.wires.get_mut(&session) {
             wire.urgent.push_back(message);

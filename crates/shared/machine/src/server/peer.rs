@@ -1,4 +1,4 @@
-//! What the server knows of one node.
+//! The server's state of one node.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -12,60 +12,60 @@ use netram_proto::journal::View;
 use netram_proto::time::Time;
 use netram_proto::wire::ChainPoint;
 
-/// Where a node is in its life. Durable are only: none yet, live, being fenced, gone.
+/// Phase of a node's life. Durable are only live, fencing and gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// Its id is being made durable.
     Entering,
-    /// It is a node. It may be silent, for less than its lease.
+    /// The node is alive. It may be silent for less than its lease.
     Live,
-    /// It was a node when the server started, and has not come back yet.
+    /// The node was alive when the server started, and has not come back yet.
     Absent,
-    /// It has fallen behind: it is to leave, and join again.
+    /// The node has fallen behind: it has to leave and join again.
     Behind,
-    /// It has left, and what it sent is being made durable.
+    /// The node has left, and its records are being made durable.
     Leaving,
-    /// That it is being fenced is being made durable.
+    /// The decision to fence the node is being made durable.
     Fencing,
     /// Its journal is being read.
     Reading,
-    /// Its journal cannot be read to a proven end. What it held stays taken.
+    /// Its journal cannot be read to a proven end. Its locks stay taken.
     Stuck,
-    /// All of it is known, and is being merged.
+    /// All of its records are known, and are being merged.
     Read,
-    /// That it is gone is being made durable.
+    /// The fact that the node is gone is being made durable.
     Going,
-    /// Nothing of it will ever come.
+    /// No record of the node will ever come.
     Gone,
 }
 
 impl NodeState {
-    /// Its messages count.
+    /// Whether the node's messages count.
     pub(super) fn speaks(self) -> bool {
         matches!(self, NodeState::Live | NodeState::Behind)
     }
 
-    /// Not all of it is known to be here.
+    /// Whether some of the node's records may not be here yet.
     pub(super) fn may_be_fenced(self) -> bool {
         self.has_lease() || self == NodeState::Leaving
     }
 
-    /// Silence ends it.
+    /// Whether silence ends the node.
     pub(super) fn has_lease(self) -> bool {
         matches!(self, NodeState::Live | NodeState::Absent | NodeState::Behind)
     }
 }
 
-/// What is known of a node's journal; durable but for what is said.
+/// The server's knowledge of a node's journal. All of it is durable here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeJournal {
-    /// The newest view that is durable here, and so counts.
+    /// Newest view that is durable here, and so counts.
     pub view: View,
-    /// The key that seals its records.
+    /// Key that seals the journal's records.
     pub key: Vec<u8>,
-    /// The last record that is durable here.
+    /// Last record that is durable here.
     pub kept: RecordNumber,
-    /// Where that ends.
+    /// Where that record ends in the journal.
     pub end: ChainPoint,
 }
 
@@ -74,33 +74,34 @@ pub struct NodeJournal {
 pub(super) struct UndurableRecord {
     pub(super) position: Position,
     pub(super) number: RecordNumber,
-    /// `None`: it was read from a dead node's journal, which needs no mark of where to read on.
+    /// Where it ends in its journal; `None`: it was read from a dead node's journal, where no place to read
+    /// on is needed.
     pub(super) end: Option<ChainPoint>,
 }
 
-/// How far a node that resumes has come.
+/// Progress of a node that resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResumeState {
-    /// All of its tokens are.
+    /// All of the node's tokens are known.
     Yes,
-    /// Its claims are awaited.
+    /// The node's claims are awaited.
     Unclaimed,
-    /// They have come, and count once this record of it is merged.
+    /// The claims have come. They are complete once this record of the node is merged.
     Claimed(RecordNumber),
 }
 
-/// What a node is being given of the region.
+/// Progress of sending the region to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageProgress {
-    /// All of it.
+    /// All pages were sent, and the region is complete.
     Done,
-    /// Pages from this byte on.
+    /// Pages from this byte on are still to be sent.
     From(u64),
-    /// All pages were sent; the region is whole once everything up to this place is there.
+    /// All pages were sent. The region is complete once the records up to this position were sent.
     Until(Position),
 }
 
-/// Records of a journal that is being offered, as far as they have come.
+/// Records of an offered journal, as far as they have come.
 #[derive(Clone, Debug)]
 pub(super) struct OfferedRecords<P> {
     pub(super) records: Vec<(RecordNumber, P)>,
@@ -120,47 +121,47 @@ impl<P> Default for OfferedRecords<P> {
 pub(super) struct ServerPeer<P> {
     pub(super) state: NodeState,
     pub(super) session: Option<SessionId>,
-    /// The newest of its links over which it has introduced itself, as it counts them; none since the server
-    /// has started: 0.
+    /// Number of the newest link over which the node introduced itself, as the node counts; 0: none since the
+    /// server's start.
     pub(super) link: u64,
-    /// When it was last heard.
+    /// Time of the node's last message.
     pub(super) heard_at: Time,
-    /// Since when it has no link because its machine has closed it.
+    /// Time at which the node's machine closed its link; `None`: it has not done so.
     pub(super) hung_up: Option<Time>,
-    /// Since when it is behind, or leaving, as far as that has been noticed.
+    /// Time at which the server noticed that the node is behind or leaving.
     pub(super) behind: Option<Time>,
     pub(super) id: JournalId,
     pub(super) journal: Option<NodeJournal>,
     /// Views on their way to the disk.
     pub(super) views: VecDeque<View>,
     pub(super) lazy: bool,
-    /// Records up to here are wanted though it is lazy.
+    /// Position up to which a lazy node wants records.
     pub(super) wanted: Position,
-    /// The next record to send.
+    /// Position of the next record to send.
     pub(super) next: Position,
-    /// What goes among the records, each behind the one at its place.
+    /// Messages to send among the records, each after the record at its position.
     pub(super) outbox: VecDeque<(Position, ToNode<P>)>,
     pub(super) pages: PageProgress,
-    /// The next thing to send of a joining node's is a page, even though there are records.
+    /// Whether a joining node is sent a page next although there are records.
     pub(super) page_first: bool,
     pub(super) known: ResumeState,
     pub(super) undurable: VecDeque<UndurableRecord>,
-    /// `Durable` has something new to say.
+    /// Whether a new `Durable` message is due.
     pub(super) durable_due: bool,
-    /// What it says to have of other nodes beyond what is merged.
+    /// Other nodes' records that the node has applied and that are not merged.
     pub(super) ahead: BTreeMap<NodeId, RecordNumber>,
-    /// It has left, and tells its lenders itself.
+    /// Whether the node has left and tells its lenders itself.
     pub(super) has_left: bool,
-    /// It is gone, and its lenders do not all know that.
+    /// Set while the node is gone and not all of its lenders know that.
     pub(super) pending_forget: Option<PendingForget>,
-    /// Whoever offered its journal, and up to which record.
+    /// Link that offered the node's journal, and the journal's last record.
     pub(super) offer: Option<(SessionId, RecordNumber)>,
     pub(super) offered: OfferedRecords<P>,
-    /// Bytes of its records that wait to be merged.
+    /// Bytes of the node's records that wait to be merged.
     pub(super) waiting_bytes: usize,
-    /// How other nodes reach it; `None`: they do not.
+    /// How other nodes reach it; `None`: they cannot.
     pub(super) reach: Option<PeerEndpoint>,
-    /// Over the present link it is told of the others: first the group, then those of whom there is news.
+    /// Whether the node is sent peers over the present link: first the group, then each changed peer.
     pub(super) wants_peers: bool,
     pub(super) group_due: bool,
     pub(super) peer_updates: BTreeSet<NodeId>,
@@ -205,7 +206,7 @@ impl<P> ServerPeer<P> {
         }
     }
 
-    /// Everything in the region's order up to there is durable.
+    /// Notes that every record up to this position is durable.
     pub(super) fn set_durable(&mut self, position: Position) {
         while let Some(unkept) = self.undurable.pop_front_if(|unkept| unkept.position <= position) {
             let Some(journal) = &mut self.journal else {
@@ -219,7 +220,7 @@ impl<P> ServerPeer<P> {
         }
     }
 
-    /// What the node is to be told of that.
+    /// Message that tells the node which of its records are durable.
     pub(super) fn durable_message(&self) -> Option<ToNode<P>> {
         let journal = self.journal.as_ref()?;
         Some(ToNode::Durable {
@@ -229,7 +230,7 @@ impl<P> ServerPeer<P> {
         })
     }
 
-    /// The oldest of the views on their way is durable.
+    /// Notes that the oldest of the views on their way is durable.
     pub(super) fn on_view_stored(&mut self) {
         if let (Some(view), Some(journal)) = (self.views.pop_front(), &mut self.journal) {
             journal.view = view;
@@ -237,7 +238,7 @@ impl<P> ServerPeer<P> {
         }
     }
 
-    /// Forgets what was to be said: it was for a link that is no more.
+    /// Drops all messages to the node, because their link is gone.
     pub(super) fn clear_outbox(&mut self) {
         self.outbox.clear();
         self.durable_due = false;

@@ -1,4 +1,4 @@
-//! The order of records, and what of them is durable.
+//! The order of records, and which of them are durable.
 
 use super::peer::UndurableRecord;
 use super::ring::RingRecord;
@@ -25,7 +25,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         if waits + ticket.payload.as_ref().len() > MERGE_BYTES_MAX {
             return self.fence(
                 node,
-                FenceReason::OutOfPlace("more of its records wait than any window holds"),
+                FenceReason::OutOfPlace("more bytes of its records wait than any window holds"),
             );
         }
         if let Err(alien) = self.push(
@@ -40,7 +40,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Puts a record behind those of its node that wait.
+    /// Queues a record after the waiting ones of its node.
     pub(super) fn push(
         &mut self,
         node: NodeId,
@@ -54,7 +54,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         Ok(())
     }
 
-    /// What waits of a node comes again, from elsewhere, or never.
+    /// Drops the waiting records of a node: they come again from elsewhere, or never.
     pub(super) fn forget_waiting(&mut self, node: NodeId) {
         self.merge.forget_waiting(node);
         if let Some(peer) = self.peers.get_mut(&node) {
@@ -62,8 +62,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// A lock under which a node may not have made a record. Its tokens come back behind its records, so that
-    /// it still has them here; unless the server has started since, and does not know them yet.
+    /// First lock under which the node must not have made this record. A node gives tokens back after its
+    /// records, so the service still knows them. After a start of the server it may not know them yet.
     fn unlocked(&self, node: NodeId, stamp: &Stamp) -> Option<LockId> {
         let known = !self.locks.may_hold_anything(node);
         let written = stamp.written.iter().map(|(lock, _)| (*lock, LockMode::Exclusive));
@@ -75,7 +75,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         written.chain(read).find(wrong).map(|(lock, _)| lock)
     }
 
-    /// Merges what may go.
+    /// Merges every record that can be merged.
     pub(super) fn merge_ready(&mut self) {
         loop {
             match self.merge.pop() {
@@ -128,7 +128,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         });
     }
 
-    /// Every record up to there is durable, with its number and versions.
+    /// Notes that every record up to this position is durable, with its number and versions.
     pub fn on_durable(&mut self, position: Position) {
         assert!(position <= self.ring.newest());
         self.durable = self.durable.max(position);
@@ -141,7 +141,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.settle();
     }
 
-    /// The last record that anybody may see.
+    /// Last position that nodes may see.
     pub(super) fn visible(&self) -> Position {
         match self.unproven {
             Some((first, _)) => Position(first.0 - 1),
@@ -161,25 +161,30 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         if view.journal != newest.journal || order(&view) < order(newest) {
             return self.fence(
                 node,
-                FenceReason::OutOfPlace("it gave a view of another journal, or an older one"),
+                FenceReason::OutOfPlace("it sent a view of another journal, or an older view"),
             );
         }
         if order(&view) == order(newest) {
-            // Said again over another link.
+            // The view was sent again over another link.
             peer.durable_due |= peer.views.is_empty();
             return;
         }
         if peer.views.len() >= PENDING_VIEWS_MAX {
-            return self.fence(node, FenceReason::OutOfPlace("it gives views and waits for none"));
+            return self.fence(
+                node,
+                FenceReason::OutOfPlace("it sends views without waiting for them to be durable"),
+            );
         }
-        // Until it is durable here it counts nowhere, and the members of the one before have all that counts.
+        // The view counts only once it is durable here. Until then the members of the view before have
+        // everything.
         peer.views.push_back(view.clone());
         self.store(DurableFact::Viewed { node, view }, StoreTicket::Viewed(node));
     }
 
-    /// Committed is what is durable here: what was only merged may still be lost with the members that had
-    /// it. Aborted is what was not in the journal of a node that is gone, and that is durable too. Only those
-    /// who are gone are forgotten. An id that nobody has had yet may still be somebody's.
+    /// Answers a question about a record's outcome. Committed are records that are durable here: merged ones
+    /// may still be lost with their members. Aborted are records of a gone node that its journal did not
+    /// have. Only gone nodes are forgotten. An id that was never assigned is `Open`, since it may be assigned
+    /// later.
     pub(super) fn on_outcome(&mut self, session: SessionId, node: NodeId, number: RecordNumber) {
         let merged = self.merge.merged(node);
         let fate = match self.peers.get(&node) {

@@ -1,19 +1,19 @@
-//! Nodes that are gone, and the lenders that still have windows of their journals.
+//! Gone nodes, and the lenders that still have windows of their journals.
 //!
-//! Everything of a node that is gone is durable here, so its windows are memory that lenders waste. They are
-//! told that they may give them back ([`NodeAction::Forget`]) until all of them know, however long one is
-//! away and however often the server starts meanwhile: that they are to be told is durable with the word that
-//! the node is gone, until [`Fact::Forgotten`]. It does not matter how the journal was read, or by whom:
-//! nobody can have begun it anew, for no journal is a node's twice.
+//! All records of a gone node are durable here, so its windows waste the lenders' memory. The server has the
+//! lenders told to free them ([`ServerAction::Forget`]) until all of them know, across restarts and
+//! unreachable lenders. The duty is durable together with the fact that the node is gone, until
+//! [`DurableFact::Forgotten`]. It does not matter which process read the journal: no journal belongs to two
+//! nodes, so none can have started it anew.
 //!
 //! | the node | its lenders are told |
 //! |---|---|
 //! | was fenced | at once |
-//! | has left | after a moment: it tells them itself, unless its process ends first |
-//! | was gone when the server started, or somebody could not be reached | later, one such node at a time |
+//! | has left | after [`LEAVE_GRACE`]: the node tells them itself, unless its process ends first |
+//! | was gone when the server started, or a lender could not be reached | later, one such node at a time |
 //!
-//! What is owed to nodes that are gone takes places of those that may come: whoever has no more of them gives
-//! one up ([`RegionServer::forgo`]).
+//! Nodes whose lenders are still to be told take table entries that new nodes may need. A driver without free
+//! entries gives one up ([`RegionServer::abandon_forget`]).
 
 use alloc::vec::Vec;
 
@@ -22,19 +22,19 @@ use crate::NodeId;
 use crate::limit::{FORGET_DOUBLINGS_MAX, LEAVE_GRACE};
 use netram_proto::time::{Nanos, Time};
 
-/// The lenders of a node that is gone are to be told.
+/// Pending duty to tell the lenders of a gone node.
 #[derive(Clone, Debug)]
 pub(super) struct PendingForget {
     journal: NodeJournal,
-    /// The next attempt is due then, unless one is under way.
+    /// Time of the next attempt, unless one is under way.
     due: Time,
-    /// Attempts so far, whoever made them.
+    /// Number of attempts so far, by any process.
     attempts: u32,
     under_way: bool,
 }
 
 impl PendingForget {
-    /// As an earlier start of the server has left it.
+    /// Creates the duty that an earlier start of the server has left.
     pub(super) fn from_table(journal: NodeJournal, now: Time) -> PendingForget {
         PendingForget {
             journal,
@@ -46,7 +46,7 @@ impl PendingForget {
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
-    /// A node is gone, and that is durable.
+    /// Schedules telling the lenders of a node whose end is durable.
     pub(super) fn schedule_forget(&mut self, now: Time, node: NodeId, journal: NodeJournal) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
@@ -61,7 +61,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.start_due_forgets(now);
     }
 
-    /// Has those told whose time it is. Whoever was told in vain waits until nobody else is being told.
+    /// Starts all attempts that are due. A repeated attempt waits until no other one is under way.
     pub(super) fn start_due_forgets(&mut self, now: Time) {
         let mut untold = self
             .peers
@@ -89,8 +89,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// The lenders of a node that is gone were told: `all` of them know, or those that could not be reached
-    /// are to be told again.
+    /// Notes the end of an attempt to tell a gone node's lenders. `all`: every lender knows; if not, those
+    /// that could not be reached are told again later.
     pub fn on_forget_tried(&mut self, now: Time, node: NodeId, all: bool) {
         let peer = self.peers.get_mut(&node);
         let Some(untold) = peer.and_then(|peer| peer.pending_forget.as_mut()) else {
@@ -107,8 +107,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         self.start_due_forgets(now);
     }
 
-    /// Gives up telling the lenders of the node that came first of those whose lenders do not know: there is
-    /// no place for it any more. What they have of it is theirs again when they are restarted.
+    /// Gives up telling the lenders of the oldest such node, because its table entry is needed. These lenders
+    /// free the windows when they restart.
     pub fn abandon_forget(&mut self) -> Option<NodeId> {
         let mut untold = self
             .peers

@@ -1,4 +1,5 @@
-//! The newest records, for nodes that are behind: bounded, so that a slow node costs memory only up to there.
+//! The newest records, for nodes that are behind. The ring is bounded, so that a slow node costs no more
+//! memory.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -12,13 +13,14 @@ pub(super) struct RingRecord<P> {
     pub(super) payload: P,
 }
 
-/// The newest records, all that came after `before`.
+/// The newest records: all after `before`.
 #[derive(Clone, Debug)]
 pub(super) struct RecordRing<P> {
     before: Position,
-    /// Whose the last records up to `before` are, and where they begin; `None`: none was here.
+    /// Node of the last records up to `before`, and the position where their run begins; `None`: no record
+    /// was dropped.
     run: Option<(NodeId, Position)>,
-    /// The last record of each node up to `before`.
+    /// Last record of each node up to `before`.
     numbers: BTreeMap<NodeId, RecordNumber>,
     records: VecDeque<RingRecord<P>>,
     bytes: usize,
@@ -41,12 +43,12 @@ impl<P: AsRef<[u8]>> RecordRing<P> {
         }
     }
 
-    /// The newest record's place.
+    /// Position of the newest record.
     pub(super) fn newest(&self) -> Position {
         Position(self.before.0 + self.records.len() as u64)
     }
 
-    /// Adds a record; old ones make room. The newest is always there.
+    /// Adds a record and drops old ones to make room. The newest is always kept.
     pub(super) fn push(&mut self, record: RingRecord<P>) -> Position {
         self.bytes += record.payload.as_ref().len();
         self.records.push_back(record);
@@ -64,14 +66,14 @@ impl<P: AsRef<[u8]>> RecordRing<P> {
         self.newest()
     }
 
-    /// The record at a place; `None`: it is not here any more, or not yet.
+    /// The record at a position; `None`: it was dropped, or has not come yet.
     pub(super) fn get(&self, position: Position) -> Option<&RingRecord<P>> {
         let index = position.0.checked_sub(self.before.0 + 1)?;
         self.records.get(usize::try_from(index).ok()?)
     }
 
-    /// Where a node goes on that was to be given the record at `next`. Its own it has: those are passed over
-    /// though they are not here any more, or a node whose own records fill the ring would be behind by them.
+    /// Position where a node continues that was to be sent the record at `next`. Its own records are skipped
+    /// even if they were dropped. Otherwise a node whose own records fill the ring would count as behind.
     pub(super) fn next_for(&self, node: NodeId, next: Position) -> Position {
         match self.run {
             Some((whose, begins)) if whose == node && next >= begins => next.max(self.first()),
@@ -79,15 +81,16 @@ impl<P: AsRef<[u8]>> RecordRing<P> {
         }
     }
 
-    /// The oldest place that is here.
+    /// Oldest position that is kept.
     pub(super) fn first(&self) -> Position {
         self.before.next()
     }
 
-    /// The first place that somebody lacks who has these records of each node; `None`: that is not here any
-    /// more.
+    /// First position that a node lacks if it has these records of each node; `None`: that record was
+    /// dropped.
     ///
-    /// Positions would not do: a restarted server may have given others to what was not durable.
+    /// Positions cannot be compared instead: a restarted server may have given other positions to records
+    /// that were not durable.
     pub(super) fn first_lacking(&self, applied: &BTreeMap<NodeId, RecordNumber>) -> Option<Position> {
         let has = |node: &NodeId, number: &RecordNumber| applied.get(node).is_some_and(|last| last >= number);
         if !self
@@ -104,7 +107,7 @@ impl<P: AsRef<[u8]>> RecordRing<P> {
         Some(Position(self.before.0 + known.count() as u64 + 1))
     }
 
-    /// A node of which nothing is known any more.
+    /// Forgets a node's last record.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.numbers.remove(&node);
     }
@@ -133,14 +136,14 @@ mod tests {
 
     #[test]
     fn only_its_own_records_are_passed_over() {
-        // Of these 11 to 15 are not here any more; the last three of them are node 1's.
+        // Records 11 to 15 were dropped; the last three of them are node 1's.
         let ring = ring(&[1, 2, 1, 1, 1, 2, 2]);
         assert_eq!(ring.first(), Position(16));
         for next in 13..=16 {
             assert_eq!(goes_on(&ring, 1, next), 16);
         }
         assert_eq!(goes_on(&ring, 1, 17), 17);
-        // It lacks the one of node 2, or what was before.
+        // The node lacks the record of node 2, or one before it.
         for next in [10, 11, 12] {
             assert_eq!(goes_on(&ring, 1, next), next);
         }

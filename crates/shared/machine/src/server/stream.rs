@@ -1,5 +1,5 @@
-//! What goes over a link next. Nothing is made before the link has room for it, so that a slow node costs no
-//! memory but the ring.
+//! Chooses what is sent over a link next. Messages are made only when the link has room, so that a slow node
+//! costs no memory besides the ring.
 
 use super::peer::{PageProgress, ServerPeer};
 use super::{NodeState, RegionServer, SessionId};
@@ -7,24 +7,24 @@ use crate::limit::OUTBOX_BYTES_MAX;
 use crate::message::ToNode;
 use crate::{NodeId, Position};
 
-/// What a link is to be sent.
+/// Output for a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkOutput<P> {
-    /// A message.
+    /// Send this message.
     Message(ToNode<P>),
-    /// A `Page` of these bytes of the region as it is when all deeds have been done; nothing, if they are all
+    /// Send a `Page` with these bytes of the region as it is after all actions; nothing, if they are all
     /// zeros.
     Page {
-        /// Where.
+        /// Offset in the region, in bytes.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// Nothing more: close the link when what was sent is through.
+    /// Close the link when everything was sent.
     Close,
 }
 
-/// What the peer's part of the stream comes to.
+/// Next output for a node.
 enum Next<P> {
     Nothing,
     Send(LinkOutput<P>),
@@ -32,8 +32,8 @@ enum Next<P> {
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
-    /// What goes over a link next. To be asked when it has room, and everything that [`RegionServer::poll`]
-    /// had to say is done.
+    /// Next output for a link. Call it when the link has room and all actions of [`RegionServer::poll`] are
+    /// done.
     pub fn poll_send(&mut self, session: SessionId) -> Option<LinkOutput<P>> {
         loop {
             let wire = self.wires.get_mut(&session)?;
@@ -53,8 +53,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         }
     }
 
-    /// Puts a message behind all records that there are now, for a node that takes any. One that takes so
-    /// little that too many wait begins anew.
+    /// Queues a message after all records that there are now, if the node is alive and has a link. A node
+    /// that reads so slowly that too many wait has to rejoin.
     pub(super) fn put(&mut self, node: NodeId, message: ToNode<P>) {
         let newest = self.ring.newest();
         let takes = |peer: &&mut ServerPeer<P>| peer.session.is_some() && peer.state == NodeState::Live;
@@ -83,7 +83,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         if peer.state != NodeState::Live {
             return Next::Nothing;
         }
-        // Its own records it has.
+        // The node has its own records.
         peer.next = self.ring.next_for(node, peer.next);
         while let Some(own) = self.ring.get(peer.next) {
             if own.node != node || peer.next > visible {
@@ -111,6 +111,13 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         ) {
             return Next::Send(page);
         }
+        self.next_record(node, visible)
+    }
+
+    fn next_record(&mut self, node: NodeId, visible: Position) -> Next<P> {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return Next::Nothing;
+        };
         let wanted = peer
             .outbox
             .front()
@@ -140,8 +147,8 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
     }
 }
 
-/// A joining node gets pages and records in turn. A page is as new as the region; the node is whole when the
-/// stream has come to where the last page was made.
+/// Next page for a joining node, which gets pages and records in turn. A page is as new as the region. The
+/// region is complete when the stream has reached the position at which the last page was made.
 fn next_page<P>(
     peer: &mut ServerPeer<P>,
     newest: Position,
@@ -151,7 +158,7 @@ fn next_page<P>(
 ) -> Option<LinkOutput<P>> {
     match peer.pages {
         PageProgress::Done => None,
-        // Not yet: `JoinReply` comes first, and what is not proven is in no page.
+        // Not yet: `JoinReply` comes first, and pages contain no unproven records.
         PageProgress::From(_) if !peer.outbox.is_empty() || visible != newest => None,
         PageProgress::From(offset) if offset >= bytes => {
             peer.pages = PageProgress::Until(newest);

@@ -1,4 +1,4 @@
-//! What a transaction is told, and its driver.
+//! Results and events of a node's token cache.
 
 use core::fmt;
 
@@ -7,30 +7,31 @@ use crate::limit::STAMP_LOCKS_MAX;
 use crate::lock::ToService;
 use crate::{LockId, LockMode, LockVersion};
 
-/// What came of an acquire.
+/// Result of a request for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// The transaction has the lock, or all of them.
+    /// The transaction has all the locks that it asked for.
     Granted,
-    /// It waits: an [`CacheEvent`] with its id says how that ends.
+    /// The transaction waits. A [`CacheEvent`] with its id tells how that ends.
     Waits,
 }
 
-/// Why a transaction does not get a lock. It keeps those that it has until it ends.
+/// Reason why a transaction does not get a lock. It keeps the locks that it has until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenError {
-    /// The lock is out of order, and another transaction uses it: end this one, and begin again with this
-    /// lock.
+    /// The lock is out of order, and another transaction uses it. End this transaction and start again with
+    /// this lock first.
     Died(LockId),
-    /// The lock is out of order, and the transaction cannot be undone: acquire it first, or with all others.
+    /// The lock is out of order, and the transaction cannot be undone. Acquire the lock first, or all locks
+    /// together.
     OutOfOrder(LockId),
-    /// More locks than a transaction may have ([`STAMP_LOCKS_MAX`]).
+    /// The transaction would have more locks than [`STAMP_LOCKS_MAX`].
     TooMany,
-    /// The transaction is waiting for another lock.
+    /// The transaction is already waiting for another lock.
     Waiting,
-    /// The node has lost its tokens: end the transaction, and begin again when the node has joined again.
+    /// The node has lost its tokens. End the transaction, and start again when the node has rejoined.
     Lost,
-    /// There is no such transaction (any more).
+    /// The transaction does not exist, or has ended.
     NoSuchTxn,
 }
 
@@ -39,60 +40,70 @@ impl fmt::Display for TokenError {
         match self {
             TokenError::Died(lock) => write!(
                 out,
-                "lock {lock} is in use, and out of order: begin again, with it first"
+                "lock {lock} is in use and was requested out of order: end the transaction and acquire this lock first"
             ),
             TokenError::OutOfOrder(lock) => write!(
                 out,
-                "lock {lock} is out of order, and the transaction cannot be undone: acquire it earlier"
+                "lock {lock} was requested out of order, and the transaction cannot be undone: acquire locks in ascending order"
             ),
             TokenError::TooMany => {
-                write!(out, "a transaction may have {STAMP_LOCKS_MAX} locks, and no more")
+                write!(
+                    out,
+                    "the transaction has the maximum of {STAMP_LOCKS_MAX} locks already"
+                )
             }
-            TokenError::Waiting => out.write_str("the transaction already waits for a lock"),
-            TokenError::Lost => out.write_str("the node has lost its locks: begin again"),
-            TokenError::NoSuchTxn => out.write_str("there is no such transaction"),
+            TokenError::Waiting => out.write_str("the transaction is already waiting for a lock"),
+            TokenError::Lost => {
+                out.write_str("the node has lost its locks: end the transaction and start it again")
+            }
+            TokenError::NoSuchTxn => out.write_str("the transaction does not exist or has ended"),
         }
     }
 }
 
 impl core::error::Error for TokenError {}
 
-/// What a driver is to do, or to tell a transaction.
+/// Something that the driver must do, or tell a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CacheEvent {
-    /// Send this, behind all that was sent before.
+    /// Send this, after everything that was sent before.
     Send(ToService),
-    /// The transaction that waited has the lock, or all of them.
+    /// The waiting transaction has all the locks that it asked for.
     Acquired(TxnId),
-    /// It does not get this one.
+    /// The waiting transaction must not wait for this lock any longer.
     Died(TxnId, LockId),
-    /// Nor this one, in time.
+    /// This lock did not come before the transaction's deadline.
     TimedOut(TxnId, LockId),
-    /// The node has lost its tokens.
+    /// The node has lost its tokens, and the transaction its locks.
     Lost(TxnId),
 }
 
-/// The service said what it cannot mean: end the link.
+/// The server granted a lock that was not asked for. The driver ends the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnaskedReply(pub LockId);
 
 impl fmt::Display for UnaskedReply {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "the server grants lock {}, which was not asked for", self.0)
+        write!(
+            out,
+            "the server granted lock {}, which this node did not ask for",
+            self.0
+        )
     }
 }
 
 impl core::error::Error for UnaskedReply {}
 
-/// A lock as one transaction has it.
+/// A lock as one transaction holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldLock {
-    /// Which.
+    /// The lock.
     pub lock: LockId,
-    /// How.
+    /// Whether it is held shared or exclusive.
     pub hold: LockMode,
-    /// The version that the transaction sees.
+    /// Version that the transaction sees.
     pub version: LockVersion,
-    /// It has [written](super::TokenCache::on_written) under it: its record makes the version after.
+    /// Whether the transaction has [written](super::TokenCache::on_written) under it: its record makes the
+    /// next version.
     pub wrote: bool,
 }

@@ -1,20 +1,21 @@
-//! A node's side: the tokens that are here, the transactions that use them, and those that wait.
+//! A node's side of locking: its tokens, the transactions that use them, and those that wait.
 //!
-//! A token stays when its transaction has ended, so that the next one that needs it asks nobody
-//! ([`TokenCache::acquire`]: no message, no allocation). When the service recalls it, transactions that use
-//! it go on, later ones queue, and it is given back when the last has ended and the node's tails have gone
-//! that far ([`TokenCache::on_sent`]).
+//! A token stays at the node when its transaction has ended, so that the next one needs no message and no
+//! allocation ([`TokenCache::acquire`]). When the service recalls it, transactions that use it go on and
+//! later ones queue. The token is given back when the last user has ended and the node's records have been
+//! sent that far ([`TokenCache::on_sent`]).
 //!
-//! Every method leaves the state clean; what came of it is taken with [`TokenCache::poll`] before the next.
-//! Messages of the service are handed in in the order of its stream, among the records: a grant when its
-//! version has been applied.
+//! Every method leaves the state consistent; take the results with [`TokenCache::poll`] before the next call.
+//! Hand in the service's messages in the order of its stream, among the records: a grant once its version has
+//! been applied.
 //!
 //! | state of the node | tokens | transactions |
 //! |---|---|---|
-//! | [linked](TokenCache::on_linked) | asked for, given back | |
-//! | [unlinked](TokenCache::on_unlinked) | kept; not given back, nothing asked | go on, wait |
-//! | lease over ([`TokenCache::on_renewed`] ends it) | kept; given back, nothing asked | those that have locks go on; who acquires waits |
-//! | [lost](TokenCache::lose) | gone | every call says [`TokenError::Lost`], until each has ended |
+//! | [linked](TokenCache::on_linked) | requested and given back | |
+//! | [unlinked](TokenCache::on_unlinked) | kept; none is requested or given back | go on, or wait |
+//! | lease over ([`TokenCache::on_renewed`] renews it) | kept; given back, none is requested | those with
+//! locks go on; new requests wait |
+//! | [lost](TokenCache::lose) | gone | every call returns [`TokenError::Lost`] until each has ended |
 
 mod event;
 mod pump;
@@ -34,19 +35,19 @@ use txn::CacheTxns;
 pub use event::{Acquired, CacheEvent, HeldLock, TokenError, UnaskedReply};
 pub use txn::TxnId;
 
-/// A node's tokens: see the module.
+/// Tokens and transactions of one node; see the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TokenCache {
     tokens: LockTable<Token>,
     txns: CacheTxns,
-    /// No kept token is used from here on.
+    /// Time after which no kept token may be used.
     lease: Time,
     linked: bool,
-    /// Which of the node's records have been sent to the server, over the present link or an earlier one that
-    /// it has merged.
+    /// Last record of this node that was sent to the server: over the present link, or over an earlier one if
+    /// the server has merged it.
     sent: RecordNumber,
     ask: LockRequestId,
-    /// Tokens that wait for `sent` only.
+    /// Tokens that wait only for `sent`.
     unsent: VecDeque<usize>,
     out: VecDeque<CacheEvent>,
 }
@@ -58,7 +59,7 @@ impl Default for TokenCache {
 }
 
 impl TokenCache {
-    /// Without tokens, lease or link.
+    /// Creates a cache without tokens, lease or link.
     pub fn new() -> TokenCache {
         TokenCache {
             tokens: LockTable::new(),
@@ -72,23 +73,23 @@ impl TokenCache {
         }
     }
 
-    /// What is to be done next.
+    /// Next event for the driver.
     pub fn poll(&mut self) -> Option<CacheEvent> {
         self.out.pop_front()
     }
 
-    /// When [`TokenCache::on_tick`] has something to do next.
+    /// Next time at which [`TokenCache::on_tick`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
         self.txns.waiting().map(|(_, wait)| wait.deadline).min()
     }
 
-    /// Whether kept tokens may be used. What was read under them counts as current if this still holds when
-    /// the transaction ends.
+    /// Whether kept tokens may be used. Data read under them is current if this still holds when the
+    /// transaction ends.
     pub fn leased(&self, now: Time) -> bool {
         now < self.lease
     }
 
-    /// Whether the node has a token of this lock, of any mode: then no other node writes under it.
+    /// Whether the node has a token of this lock, of either mode. No other node writes under the lock then.
     pub fn keeps(&self, lock: LockId) -> bool {
         let at = self.tokens.find(lock);
         at.is_some_and(|at| self.tokens.at(at).node_hold.is_some())
@@ -99,16 +100,19 @@ impl TokenCache {
         self.txns.live() == 0
     }
 
-    /// A transaction begins. One that is not `undoable` never dies of a lock; it may not acquire out of order
-    /// instead.
+    /// Begins a transaction. One that is not `undoable` never dies because of a lock, but may not acquire out
+    /// of order.
     pub fn begin(&mut self, undoable: bool) -> TxnId {
         self.txns.begin(undoable)
     }
 
-    /// `txn` wants to use `lock`, which the region must have. It keeps it until it ends. If it has to wait,
-    /// then until `deadline`.
+    /// Acquires `lock` for `txn`, which keeps it until it ends and may wait for it until `deadline`. The
+    /// region must have the lock. If the token is here and free, this function alone serves the request.
     ///
-    /// The way through for a token that is here and free is this function alone.
+    /// # Errors
+    ///
+    /// [`TokenError`] if the lock is out of order and must not be waited for, or if the transaction has too
+    /// many locks, is waiting, has lost its locks or has ended.
     #[inline]
     pub fn acquire(
         &mut self,
@@ -133,8 +137,13 @@ impl TokenCache {
         self.acquire_or_wait(now, txn, lock, hold, deadline)
     }
 
-    /// `txn` wants all of these; they are sorted, and of two of one lock the stronger counts. In order, so
-    /// long as the lowest is above all that it has. Tokens that are not here are asked for all at once.
+    /// Acquires all of these locks; they are sorted, and of two requests for one lock the stronger counts.
+    /// They are in order if the lowest is above every lock that `txn` has. Missing tokens are requested all
+    /// at once.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`TokenCache::acquire`].
     pub fn acquire_all(
         &mut self,
         now: Time,
@@ -146,7 +155,7 @@ impl TokenCache {
         if state.uses.len() + locks.len() > STAMP_LOCKS_MAX {
             return Err(TokenError::TooMany);
         }
-        // Taken from the end: the lowest lock, and of two of one lock the stronger.
+        // Taken from the end: the lowest lock, and of two requests for one lock the stronger.
         locks.sort_unstable_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(&other.1)));
         let (highest, undoable) = (state.highest, state.undoable);
         for (lock, hold) in locks.iter().rev() {
@@ -162,7 +171,7 @@ impl TokenCache {
         self.go_on(now, txn)
     }
 
-    /// What `txn` has.
+    /// Locks that `txn` has.
     pub fn held_locks(&self, txn: TxnId) -> impl Iterator<Item = HeldLock> {
         let uses = self.txns.get(txn).map_or(&[][..], |state| &state.uses[..]);
         uses.iter().map(|used| HeldLock {
@@ -173,8 +182,8 @@ impl TokenCache {
         })
     }
 
-    /// `txn` has written under `lock`: its record makes the version that is returned, once it has ended with
-    /// that record's number. `None`: it does not have the lock alone.
+    /// Notes that `txn` has written under `lock`. Returns the version that its record makes, once `txn` has
+    /// ended with that record's number. `None`: `txn` does not hold the lock exclusively.
     pub fn on_written(&mut self, txn: TxnId, lock: LockId) -> Option<LockVersion> {
         let state = self.txns.get_mut(txn)?;
         let at = self.tokens.find(lock)?;
@@ -184,8 +193,8 @@ impl TokenCache {
         Some(self.tokens.at(at).version.next())
     }
 
-    /// `txn` is over: committed by its node's record `number`, which is safe; or, with `None`, without a
-    /// record. Its locks are free for others here; for other nodes when the tail of `number` has been
+    /// Ends `txn`: committed by its node's safe record `number`, or without a record. Its locks are free for
+    /// other transactions here at once. Other nodes can get them when record `number` has been
     /// [sent](TokenCache::on_sent).
     pub fn end(&mut self, now: Time, txn: TxnId, number: Option<RecordNumber>) {
         self.cancel(now, txn);
@@ -209,7 +218,7 @@ impl TokenCache {
         self.txns.give_back(uses);
     }
 
-    /// `txn` does not wait any more. What it has it keeps. No [`CacheEvent`] comes of it.
+    /// Stops the waiting of `txn`, which keeps the locks that it has. No [`CacheEvent`] follows.
     pub fn cancel(&mut self, now: Time, txn: TxnId) {
         let Some(wait) = self.txns.stop(txn) else {
             return;
@@ -219,7 +228,7 @@ impl TokenCache {
         self.pump(now, wait.at);
     }
 
-    /// Time has passed: whoever has waited too long is told.
+    /// Ends the waiting of transactions whose deadline has passed.
     pub fn on_tick(&mut self, now: Time) {
         loop {
             let late = self.txns.waiting().find(|(_, wait)| wait.deadline <= now);
@@ -232,21 +241,21 @@ impl TokenCache {
         }
     }
 
-    /// The lease runs until then.
+    /// Extends the lease to `until`.
     pub fn on_renewed(&mut self, now: Time, until: Time) {
         let over = !self.leased(now);
         self.lease = self.lease.max(until);
-        // Who found it over waits.
+        // Requests that found the lease over are waiting.
         if over {
             self.pump_all(now);
         }
     }
 
-    /// Every record up to `number` has been sent to the server, over the present link or one whose records it
-    /// has merged.
+    /// Notes that every record up to `number` was sent: over the present link, or over an earlier one if the
+    /// server has merged it.
     pub fn on_sent(&mut self, now: Time, number: RecordNumber) {
         self.sent = self.sent.max(number);
-        // What still has to wait goes to the end of the list again.
+        // A token that still has to wait goes to the end of the list again.
         for _ in 0..self.unsent.len() {
             if let Some(at) = self.unsent.pop_front() {
                 self.tokens.at_mut(at).unsent = false;
@@ -255,7 +264,7 @@ impl TokenCache {
         }
     }
 
-    /// The link is gone: whatever was asked, or recalled, over it is void.
+    /// Notes that the link is gone: requests and recalls over it are void.
     pub fn on_unlinked(&mut self) {
         self.linked = false;
         self.out.retain(|event| !matches!(event, CacheEvent::Send(_)));
@@ -268,23 +277,22 @@ impl TokenCache {
         }
     }
 
-    /// What is to be claimed over a new link.
+    /// Tokens to claim over a new link.
     pub fn claims(&self) -> impl Iterator<Item = TokenClaim> {
         let claim = |(lock, token): (LockId, &Token)| token.claim(lock);
         self.tokens.iter().filter_map(claim)
     }
 
-    /// There is a new link, the claims have been sent, and the server has merged the node's records up to
-    /// `merged`: later ones must be sent again, and until then nothing is given back that they were made
-    /// under.
+    /// Notes that a new link is up and the claims have been sent. The server has merged the node's records up
+    /// to `merged`; later ones must be sent again before tokens used for them are given back.
     pub fn on_linked(&mut self, now: Time, merged: RecordNumber) {
         self.linked = true;
         self.sent = merged;
         self.pump_all(now);
     }
 
-    /// The node is fenced, or is to begin anew: everything is lost. Each open transaction has still to
-    /// [end](TokenCache::end).
+    /// Drops all tokens, because the node is fenced or starts anew. Each open transaction must still be
+    /// [ended](TokenCache::end).
     pub fn lose(&mut self) {
         self.on_unlinked();
         self.lease = Time(0);
@@ -294,7 +302,11 @@ impl TokenCache {
         self.txns.lose(|waited| out.push_back(CacheEvent::Lost(waited)));
     }
 
-    /// A message of the service.
+    /// Handles a message of the service.
+    ///
+    /// # Errors
+    ///
+    /// [`UnaskedReply`] if a token is granted that was not requested.
     pub fn handle(&mut self, now: Time, message: ToCache) -> Result<(), UnaskedReply> {
         match message {
             ToCache::Grant {
@@ -317,7 +329,7 @@ impl TokenCache {
                 asker,
                 waits,
             } => {
-                // One that is void has crossed the release, or comes before a later grant.
+                // A void recall has crossed the release on the link, or precedes a later grant.
                 let Some(at) = self.tokens.find(lock) else {
                     return Ok(());
                 };
@@ -330,8 +342,8 @@ impl TokenCache {
                         .push_back(CacheEvent::Send(ToService::Die { lock, asker }));
                     return Ok(());
                 }
-                // Whoever an earlier one was for may be gone: the newest is what the first in the service's
-                // queue needs.
+                // The requester of an earlier recall may be gone. The newest recall is for the first request
+                // in the service's queue.
                 token.recall = Some(TokenRecall { keep });
                 self.pump(now, at);
             }

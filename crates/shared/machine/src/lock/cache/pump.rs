@@ -1,4 +1,4 @@
-//! What follows of what happened: who waits, who is served, what is asked for and given back.
+//! Consequences of events: transactions that wait or are served, tokens that are requested or given back.
 
 use super::token::{PendingAcquire, Token, TokenWaiter};
 use super::txn::TokenWait;
@@ -9,8 +9,8 @@ use crate::{LockId, LockMode};
 use netram_proto::time::Time;
 
 impl TokenCache {
-    /// The general way: a lock that the transaction has already, an upgrade, one out of order, a token that
-    /// is not here or not free.
+    /// The general path: a lock that the transaction has already, an upgrade, a lock out of order, or a token
+    /// that is not here or not free.
     pub(super) fn acquire_or_wait(
         &mut self,
         now: Time,
@@ -64,7 +64,7 @@ impl TokenCache {
         self.txns.get(txn)?.has(self.tokens.find(lock)?)
     }
 
-    /// Takes what is left of a transaction's plan, until it has to wait.
+    /// Acquires the rest of a transaction's planned locks, until it has to wait.
     pub(super) fn go_on(&mut self, now: Time, txn: TxnId) -> Result<Acquired, TokenError> {
         loop {
             let state = self.txns.ready(txn)?;
@@ -85,8 +85,8 @@ impl TokenCache {
         }
     }
 
-    /// Asks for a token that will be wanted, in order, when others have come. Nobody waits by it: if it is
-    /// recalled before it is wanted it goes, and is asked for again.
+    /// Requests a token that will be wanted, in order, once others have come. No transaction waits by this
+    /// request: if the token is recalled before it is wanted, it is given back and requested again.
     pub(super) fn ask_ahead(&mut self, now: Time, lock: LockId, hold: LockMode) {
         let may = self.linked && self.leased(now);
         let at = self.tokens.find_or(lock, Token::default);
@@ -96,8 +96,8 @@ impl TokenCache {
         }
     }
 
-    /// Makes one token's state clean: gives it back if it can be, serves who can be served, asks for what the
-    /// first of the rest needs.
+    /// Brings one token's state up to date: gives it back if possible, serves waiting transactions, and
+    /// requests what the first remaining one needs.
     pub(super) fn pump(&mut self, now: Time, at: usize) {
         loop {
             self.give_back(at);
@@ -113,21 +113,20 @@ impl TokenCache {
                 match self.go_on(now, front.txn) {
                     Ok(Acquired::Granted) => self.out.push_back(CacheEvent::Acquired(front.txn)),
                     Ok(Acquired::Waits) => {}
-                    // A later one of `acquire_all`: what it asked of the order and the number was checked
-                    // before it began.
+                    // A later lock of `acquire_all`: order and number of locks were checked at its start.
                     Err(TokenError::Died(lock)) => self.out.push_back(CacheEvent::Died(front.txn, lock)),
                     Err(_) => self.out.push_back(CacheEvent::Lost(front.txn)),
                 }
                 continue;
             }
-            // It has waited for the lease, and the token has been recalled meanwhile.
+            // It waited for the lease, and the token has been recalled since.
             if front.order == LockOrder::Out && token.is_used_against(&front) {
                 token.queue.pop_front();
                 let lock = self.tokens.lock(at);
                 self.on_died(front.txn, lock);
                 continue;
             }
-            // Without a lease the token could not be used: it would be recalled and asked for again, over and
+            // Without a lease the token could not be used. It would be recalled and requested again, over and
             // over.
             if leased && self.linked && token.must_ask(&front) {
                 self.ask(at, front.hold, front.order, Some(front.txn));
@@ -145,8 +144,8 @@ impl TokenCache {
         }
     }
 
-    /// Gives a token back that was recalled, or what is not to be kept of it, if nobody uses that and the
-    /// tails are far enough.
+    /// Gives back a recalled token, or the part of it that may not be kept, once no transaction uses it and
+    /// the records made under it have been sent.
     pub(super) fn give_back(&mut self, at: usize) {
         let lock = self.tokens.lock(at);
         let token = self.tokens.at_mut(at);

@@ -1,4 +1,4 @@
-//! One lock at a node: its token, who uses it, who waits for it.
+//! One lock at a node: its token, the transactions that use it, and those that wait for it.
 
 use alloc::collections::VecDeque;
 
@@ -8,18 +8,18 @@ use crate::{GrantNumber, LockId, LockMode, LockVersion, RecordNumber};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Token {
-    /// How the node holds the lock.
+    /// How the node holds the lock; `None`: not at all.
     pub(super) node_hold: Option<LockMode>,
-    /// The hand-over that gave it.
+    /// Number of the hand-over that gave the token.
     pub(super) grant: GrantNumber,
     pub(super) version: LockVersion,
-    /// Transactions that use it shared.
+    /// Number of transactions that hold the lock shared.
     readers: u32,
-    /// One uses it alone.
+    /// Whether a transaction holds the lock exclusively.
     writer: bool,
-    /// Records made under it go up to this one: it is not given back before they have been sent.
+    /// Last record made under the token, which is given back only after that record was sent.
     pub(super) needs: RecordNumber,
-    /// It would be given back if they had been, and is in the cache's list of those.
+    /// Whether only `needs` keeps the token from being given back. It is then in the cache's list `unsent`.
     pub(super) unsent: bool,
     pub(super) recall: Option<TokenRecall>,
     pub(super) pending_acquire: Option<PendingAcquire>,
@@ -31,13 +31,13 @@ pub(super) struct TokenRecall {
     pub(super) keep: Option<LockMode>,
 }
 
-/// What the service has been asked for, and has not answered.
+/// A request to the service that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PendingAcquire {
     pub(super) ask: LockRequestId,
     pub(super) hold: LockMode,
     pub(super) order: LockOrder,
-    /// Who was first in the queue; `None`: nobody yet.
+    /// Transaction that was first in the queue; `None`: no transaction waits yet.
     pub(super) txn: Option<TxnId>,
 }
 
@@ -46,12 +46,12 @@ pub(super) struct TokenWaiter {
     pub(super) txn: TxnId,
     pub(super) hold: LockMode,
     pub(super) order: LockOrder,
-    /// It uses the lock shared already.
+    /// Whether the transaction holds the lock shared already.
     pub(super) has: bool,
 }
 
 impl Token {
-    /// Whether a transaction that does not use the lock yet may do so now, with nobody before it.
+    /// Whether a transaction without the lock may take it now, with no other one before it.
     #[inline]
     pub(super) fn open(&self, hold: LockMode) -> bool {
         self.free(hold) && self.queue.is_empty()
@@ -63,9 +63,9 @@ impl Token {
         self.node_hold >= Some(hold) && self.recall.is_none() && !self.writer && alone
     }
 
-    /// Whether the first of the queue may use the lock now. One that already reads is not kept from writing
-    /// by a recall of the whole token: that waits for its end anyhow. A recall that leaves it what it has may
-    /// be about to be met, for one that must not wait.
+    /// Whether the first of the queue may take the lock now. A recall of the whole token does not keep a
+    /// reader from upgrading, since the recall waits for the reader's end anyway. A recall that lets the node
+    /// keep its part may be for a request that must not wait, and may be met soon.
     pub(super) fn serves(&self, waiter: &TokenWaiter) -> bool {
         let gives_way = self.recall.is_some_and(|recall| recall.keep.is_some());
         match waiter.has {
@@ -90,13 +90,13 @@ impl Token {
         }
     }
 
-    /// Whether some transaction's use is more than `keep`.
+    /// Whether some transaction's use exceeds `keep`.
     pub(super) fn used_against(&self, keep: Option<LockMode>) -> bool {
         self.writer || (keep.is_none() && self.readers > 0)
     }
 
-    /// Puts a transaction into the queue, by the rules of [`LockOrder`]. `Ok` names one that was out of order
-    /// and must not wait for it; `Err`: this one must not wait.
+    /// Queues a transaction by the rules of [`LockOrder`]. `Ok` may return one that was out of order and must
+    /// not wait for it; `Err` means that this one must not wait.
     pub(super) fn line_up(&mut self, waiter: TokenWaiter) -> Result<Option<TokenWaiter>, ()> {
         let front = self.queue.front().copied();
         match waiter.order {
@@ -128,8 +128,8 @@ impl Token {
         }
     }
 
-    /// Whether a transaction would have to wait for others that use the lock: because of what they do, or of
-    /// a recall that waits for them.
+    /// Whether a transaction would have to wait for others that use the lock, directly or by a recall that
+    /// waits for them.
     pub(super) fn is_used_against(&self, waiter: &TokenWaiter) -> bool {
         let others = self.writer || self.readers > u32::from(waiter.has);
         match waiter.hold {
@@ -145,7 +145,7 @@ impl Token {
         self.node_hold < Some(front.hold) && self.pending_acquire.is_none_or(jumps)
     }
 
-    /// A token has come. `false`: none was asked for, or it cannot be this one.
+    /// Takes a granted token. Returns `false` if none was requested, or the grant does not fit the request.
     pub(super) fn grant(&mut self, grant: GrantNumber, hold: LockMode, version: LockVersion) -> bool {
         let Some(asked) = self.pending_acquire else {
             return false;

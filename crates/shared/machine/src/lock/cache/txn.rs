@@ -1,5 +1,5 @@
-//! A node's open transactions: what each uses and waits for. Their memory is used again, so that a short one
-//! allocates nothing.
+//! Open transactions of a node: the locks that each one uses and waits for. Their memory is reused, so that a
+//! short transaction allocates nothing.
 
 use alloc::vec::Vec;
 
@@ -7,11 +7,11 @@ use super::TokenError;
 use crate::{LockId, LockMode};
 use netram_proto::time::Time;
 
-/// Names an open transaction of one [`TokenCache`](super::TokenCache).
+/// Identifies an open transaction of one [`TokenCache`](super::TokenCache).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxnId {
     index: u32,
-    /// Which of those that have had this index.
+    /// Number of transactions that had this index before.
     turn: u32,
 }
 
@@ -27,20 +27,20 @@ pub(super) struct CacheTxn {
     live: bool,
     lost: bool,
     pub(super) undoable: bool,
-    /// The highest lock in `uses`.
+    /// Highest lock in `uses`.
     pub(super) highest: Option<LockId>,
     pub(super) uses: Vec<TokenUse>,
     pub(super) wait: Option<TokenWait>,
-    /// Locks still to be acquired, descending.
+    /// Locks still to be acquired, in descending order.
     pub(super) plan: Vec<(LockId, LockMode)>,
-    /// Until when it waits for those.
+    /// Deadline for acquiring the planned locks.
     pub(super) deadline: Time,
 }
 
 /// A lock that a transaction uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TokenUse {
-    /// Where its token is.
+    /// Index of its token.
     pub(super) at: usize,
     pub(super) hold: LockMode,
     pub(super) wrote: bool,
@@ -48,7 +48,7 @@ pub(super) struct TokenUse {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TokenWait {
-    /// Where the token is.
+    /// Index of the token.
     pub(super) at: usize,
     pub(super) deadline: Time,
 }
@@ -84,7 +84,7 @@ impl CacheTxns {
         found.filter(|found| found.live && found.turn == txn.turn)
     }
 
-    /// The transaction, if it may acquire.
+    /// The transaction, if it may acquire a lock.
     #[inline]
     pub(super) fn ready(&mut self, txn: TxnId) -> Result<&mut CacheTxn, TokenError> {
         let state = self.get_mut(txn).ok_or(TokenError::NoSuchTxn)?;
@@ -95,7 +95,7 @@ impl CacheTxns {
         }
     }
 
-    /// All that wait.
+    /// Transactions that wait for a lock.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (TxnId, TokenWait)> {
         let wait = |(index, txn): (usize, &CacheTxn)| {
             let turn = txn.turn;
@@ -105,7 +105,7 @@ impl CacheTxns {
         self.all.iter().enumerate().filter_map(wait)
     }
 
-    /// Ends a transaction; the list of what it used is to be [given back](CacheTxns::give_back).
+    /// Ends a transaction. The returned list of its locks is to be [given back](CacheTxns::give_back).
     pub(super) fn end(&mut self, txn: TxnId) -> Option<Vec<TokenUse>> {
         let state = self.get_mut(txn)?;
         state.live = false;
@@ -119,7 +119,7 @@ impl CacheTxns {
         Some(uses)
     }
 
-    /// The memory of a list, for the next transaction.
+    /// Keeps the list's memory for the next transaction.
     pub(super) fn give_back(&mut self, uses: Vec<TokenUse>) {
         assert!(uses.is_empty());
         if let Some(index) = self.free.last() {
@@ -127,14 +127,14 @@ impl CacheTxns {
         }
     }
 
-    /// It waits for nothing more, and wants nothing more. What it waited for, if it did.
+    /// Drops the transaction's plan and its waiting. Returns the lock that it waited for.
     pub(super) fn stop(&mut self, txn: TxnId) -> Option<TokenWait> {
         let state = self.get_mut(txn)?;
         state.plan.clear();
         state.wait.take()
     }
 
-    /// It has what it waited for.
+    /// Notes that the transaction has the lock that it waited for.
     pub(super) fn stop_waiting(&mut self, txn: TxnId) {
         if let Some(state) = self.get_mut(txn) {
             state.wait = None;
@@ -147,7 +147,7 @@ impl CacheTxns {
         }
     }
 
-    /// All tokens are gone. `waited` is told who waited.
+    /// Drops all tokens, and calls `waited` for each transaction that waited.
     pub(super) fn lose(&mut self, mut waited: impl FnMut(TxnId)) {
         for (index, state) in self.all.iter_mut().enumerate().filter(|(_, state)| state.live) {
             state.lost = true;
@@ -167,7 +167,7 @@ impl CacheTxns {
 impl CacheTxn {
     #[inline]
     pub(super) fn enter(&mut self, at: usize, lock: LockId, hold: LockMode) {
-        // Only an upgrade is here already, and it has been looked for before: the common way does not search.
+        // Only an upgrade is here already, and it was found before: the common path does not search.
         if self.highest >= Some(lock)
             && let Some(used) = self.uses.iter_mut().find(|used| used.at == at)
         {
@@ -182,7 +182,7 @@ impl CacheTxn {
         self.highest = self.highest.max(Some(lock));
     }
 
-    /// How it uses the token that is at `at`.
+    /// How the transaction uses the token at index `at`.
     pub(super) fn has(&self, at: usize) -> Option<LockMode> {
         let used = self.uses.iter().find(|used| used.at == at);
         used.map(|used| used.hold)

@@ -1,38 +1,37 @@
-//! What a node may not say.
+//! Violations of the lock protocol by a node.
 
 use core::fmt;
 
 use crate::{GrantNumber, LockId, LockVersion, NodeId};
 
-/// Why a message is refused. It comes of a bug or an attack: nothing has changed, and whoever sent it is
-/// fenced.
+/// A lock message that a correct node never sends. It changes nothing, and its sender is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMisuse {
-    /// The region has no such lock.
+    /// The region does not have the named lock.
     NoSuchLock(LockId),
-    /// A token is given back, upgraded or claimed that the node does not have.
+    /// The node does not have the token that it gives back, upgrades or claims.
     NotHeld(LockId),
-    /// A grant number that was never told.
+    /// The grant number was never handed out.
     GrantAhead {
-        /// Of which lock.
+        /// The lock.
         lock: LockId,
-        /// The number.
+        /// The grant number.
         grant: GrantNumber,
     },
-    /// A lock's version does not follow on.
+    /// The lock's version does not follow the merged one.
     Version {
-        /// Of which lock.
+        /// The lock.
         lock: LockId,
-        /// The one that has been merged.
+        /// Version that has been merged.
         stands: LockVersion,
-        /// The one that was said.
+        /// Version in the node's message.
         given: LockVersion,
     },
-    /// Two claims exclude each other. The one with the higher grant number stands; this node's is void.
+    /// Two claims exclude each other. The one with the higher grant number is valid; this node's is void.
     Claims {
-        /// On which lock.
+        /// The lock.
         lock: LockId,
-        /// Whose claim is void.
+        /// Node whose claim is void.
         node: NodeId,
     },
 }
@@ -43,16 +42,19 @@ impl fmt::Display for LockMisuse {
             LockMisuse::NoSuchLock(lock) => write!(out, "the region has no lock {lock}"),
             LockMisuse::NotHeld(lock) => write!(out, "the node does not hold lock {lock}"),
             LockMisuse::GrantAhead { lock, grant } => {
-                write!(out, "grant {grant} of lock {lock} was never told")
+                write!(out, "grant {grant} of lock {lock} was never handed out")
             }
             LockMisuse::Version { lock, stands, given } => {
                 write!(
                     out,
-                    "lock {lock} stands at version {stands}, and is said to be at {given}"
+                    "lock {lock} is at version {stands}, but the node claims version {given}"
                 )
             }
             LockMisuse::Claims { lock, node } => {
-                write!(out, "node {node} claims lock {lock}, which another has had since")
+                write!(
+                    out,
+                    "node {node} claims lock {lock}, which another node has been granted since"
+                )
             }
         }
     }

@@ -1,15 +1,15 @@
-//! The server's side: who holds which lock, who waits for it, and what each is told.
+//! The server's side of locking: holders, queues, grants and recalls.
 //!
-//! Every method leaves the state clean; what is to be said is taken with [`LockService::poll`] before the
-//! next. Messages of one node are handed in in the order in which it sent them, among its records
+//! Every method leaves the state consistent; take the messages with [`LockService::poll`] before the next
+//! call. Hand in each node's messages in the order in which it sent them, among its records
 //! ([`LockService::on_written`]).
 //!
-//! **Nodes.** One that is not mentioned is known and alive. After a start of the server, all that may hold
-//! something are [expected](LockService::expect). A node that comes, after a start or over a new link,
-//! [resumes](LockService::resume), makes its [claims](LockService::claim), and sends its records that are not
-//! merged; when all of that has been taken it is [known](LockService::on_claims_done), and what it has not
-//! claimed is free. One that is being fenced is [left](LockService::fence) its tokens until its journal has
-//! been read to the end, then they are [reclaimed](LockService::reclaim).
+//! **Nodes.** A node that is not in `liveness` is known and alive. After a start of the server, every node
+//! that may hold something is [expected](LockService::expect). A node that comes back, after a start or over
+//! a new link, [resumes](LockService::resume), sends its unmerged records again and makes its
+//! [claims](LockService::claim). When all of that has been merged it is [known](LockService::on_claims_done),
+//! and the tokens that it has not claimed are free. A node that is being [fenced](LockService::fence) keeps
+//! its tokens until its journal has been read to the end; then they are [reclaimed](LockService::reclaim).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -25,19 +25,19 @@ mod state;
 pub use misuse::LockMisuse;
 use state::{LockRequest, LockState, SentRecall, TokenHolder};
 
-/// What is known of a node that is not simply alive.
+/// State of a node that is not simply alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum NodeLiveness {
-    /// The server has started, and this one may hold anything.
+    /// The server has started, and this node may hold anything.
     Absent,
-    /// It is back and makes its claims. `absent`: nothing was known of its tokens.
+    /// The node is back and makes its claims. `absent`: its tokens were not known before.
     Resuming { absent: bool },
-    /// It will not speak any more; what it holds is still taken.
+    /// The node will not speak any more; its tokens are still taken.
     Fenced { absent: bool },
 }
 
 impl NodeLiveness {
-    /// Whether it may hold what the service does not know of.
+    /// Whether the node may hold tokens that the service does not know of.
     fn may_hold_anything(self) -> bool {
         match self {
             NodeLiveness::Absent => true,
@@ -46,22 +46,22 @@ impl NodeLiveness {
     }
 }
 
-/// The lock service: see the module.
+/// Lock service of a region; see the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockService {
     locks: LockTable<LockState>,
     next: GrantNumber,
     ceiling: GrantNumber,
     liveness: BTreeMap<NodeId, NodeLiveness>,
-    /// How many of `standings` may hold anything.
+    /// Number of nodes in `liveness` that may hold anything.
     absent: usize,
     out: VecDeque<(NodeId, ToCache)>,
 }
 
 impl LockService {
-    /// The service of a region with these locks at these versions. `ceiling` is what an earlier start has
-    /// stored last (at the very first: `Grant(0)`); nothing is granted before a higher one has been
-    /// [stored](LockService::ceiling_stored).
+    /// Creates the service of a region with these locks at these versions. `ceiling` is what an earlier start
+    /// stored last (at the very first: `GrantNumber(0)`). The service grants nothing before a higher one has
+    /// been [stored](LockService::ceiling_stored).
     pub fn new(ceiling: GrantNumber, locks: impl IntoIterator<Item = (LockId, LockVersion)>) -> LockService {
         let mut service = LockService {
             locks: LockTable::new(),
@@ -77,7 +77,7 @@ impl LockService {
         service
     }
 
-    /// The region has one lock more.
+    /// Adds a lock to the region.
     pub fn add(&mut self, lock: LockId, version: LockVersion) {
         self.locks.find_or(lock, || LockState {
             version,
@@ -88,14 +88,14 @@ impl LockService {
         });
     }
 
-    /// The number that is to be stored durably, and then handed to [`LockService::ceiling_stored`]: no grant
-    /// is above what is stored, so that none is told twice however often the server starts. `None`: not yet.
+    /// Grant number to store durably and then hand to [`LockService::ceiling_stored`]; `None`: not needed
+    /// yet. No grant is above the stored number, so that none is used twice however often the server starts.
     pub fn ceiling_wanted(&self) -> Option<GrantNumber> {
         let left = self.ceiling.0 + 1 - self.next.0;
         (left <= GRANTS_RESERVED / 2).then(|| GrantNumber(self.next.0 + GRANTS_RESERVED))
     }
 
-    /// `ceiling` is durable.
+    /// Notes that `ceiling` is durable.
     pub fn ceiling_stored(&mut self, ceiling: GrantNumber) {
         let waited = self.next > self.ceiling;
         self.ceiling = self.ceiling.max(ceiling);
@@ -104,12 +104,12 @@ impl LockService {
         }
     }
 
-    /// What a node is to be told next.
+    /// Next message for a node.
     pub fn poll(&mut self) -> Option<(NodeId, ToCache)> {
         self.out.pop_front()
     }
 
-    /// The version of `lock` that has been merged.
+    /// Merged version of `lock`; `None`: the region does not have it.
     pub fn version(&self, lock: LockId) -> Option<LockVersion> {
         Some(self.locks.at(self.locks.find(lock)?).version)
     }
@@ -120,20 +120,24 @@ impl LockService {
         lock.holder(node).map(|holder| holder.hold)
     }
 
-    /// Who holds `lock`, and how.
+    /// Nodes that hold `lock`, and how.
     pub fn holders(&self, lock: LockId) -> impl Iterator<Item = (NodeId, LockMode)> {
         let lock = self.locks.find(lock).map(|at| self.locks.at(at));
         lock.into_iter()
             .flat_map(|lock| lock.holders.iter().map(|holder| (holder.node, holder.hold)))
     }
 
-    /// Locks that somebody waits for, with the number of nodes that do.
+    /// Locks that nodes wait for, with the number of these nodes.
     pub fn waited_for(&self) -> impl Iterator<Item = (LockId, usize)> {
         let waits = |(lock, state): (LockId, &LockState)| (lock, state.queue.len());
         self.locks.iter().map(waits).filter(|(_, count)| *count > 0)
     }
 
-    /// A node's message. Those of a node that is fenced are not to be handed in.
+    /// Handles a message of a node that is not fenced.
+    ///
+    /// # Errors
+    ///
+    /// [`LockMisuse`] if a correct node would not send the message; nothing has changed then.
     pub fn handle(&mut self, node: NodeId, message: ToService) -> Result<(), LockMisuse> {
         match message {
             ToService::Acquire {
@@ -155,7 +159,11 @@ impl LockService {
         }
     }
 
-    /// A record was merged that had written under `lock`, and made this version.
+    /// Notes that a record was merged that wrote under `lock` and made this version.
+    ///
+    /// # Errors
+    ///
+    /// [`LockMisuse`] if the region does not have the lock, or the version does not follow the merged one.
     pub fn on_written(&mut self, lock: LockId, version: LockVersion) -> Result<(), LockMisuse> {
         let at = self.find(lock)?;
         let state = self.locks.at_mut(at);
@@ -174,14 +182,14 @@ impl LockService {
         Ok(())
     }
 
-    /// The server has started, and `node` may hold anything. To be said of all such nodes before anything
-    /// else.
+    /// Notes that the server has started and `node` may hold anything. Call this for all such nodes before
+    /// anything else.
     pub fn expect(&mut self, node: NodeId) {
         self.set_liveness(node, Some(NodeLiveness::Absent));
     }
 
-    /// `node` is back, over a new link: what it had asked is forgotten, it will ask again. What it holds is
-    /// still taken.
+    /// Notes that `node` is back over a new link. Its requests are dropped, since it will make them again.
+    /// Its tokens are still taken.
     pub fn resume(&mut self, node: NodeId) {
         let absent = self.may_hold_anything(node);
         self.set_liveness(node, Some(NodeLiveness::Resuming { absent }));
@@ -192,12 +200,16 @@ impl LockService {
                 holder.recall = None;
             }
         }
-        // Others may have waited behind what it had asked.
+        // Other requests may have waited behind the dropped ones.
         self.pump_all();
     }
 
-    /// A node that resumes says that it has a token. Returned are those whose claims are void by that, for
-    /// this grant is newer than theirs and excludes them: they are at fault, whoever came first.
+    /// Takes a token claim of a node that resumes. Returns the nodes whose claims this newer grant excludes:
+    /// they are at fault, whichever came first.
+    ///
+    /// # Errors
+    ///
+    /// [`LockMisuse`] if the token cannot be the node's; a claim with a newer grant may exclude it.
     pub fn claim(&mut self, node: NodeId, claim: TokenClaim) -> Result<Vec<NodeId>, LockMisuse> {
         let TokenClaim {
             lock,
@@ -213,8 +225,8 @@ impl LockService {
         let state = self.locks.at_mut(at);
         let mut void = Vec::new();
         if let Some(holder) = state.holder_mut(node) {
-            // A hand-over that never arrived is void, and so is a release: what the node says is less than
-            // what is known here.
+            // The node claims less than is known here: a grant that never arrived is void, and so is a
+            // release.
             if grant > holder.grant || hold > holder.hold {
                 return Err(LockMisuse::NotHeld(lock));
             }
@@ -238,8 +250,8 @@ impl LockService {
         Ok(void)
     }
 
-    /// `node` has made its claims, and all its records that it sent before saying so are merged: what it did
-    /// not claim is free.
+    /// Notes that `node` has made its claims, and that all its records sent before them are merged. The
+    /// tokens that it did not claim are free.
     pub fn on_claims_done(&mut self, node: NodeId) {
         self.set_liveness(node, None);
         for at in 0..self.locks.len() {
@@ -251,7 +263,7 @@ impl LockService {
         self.pump_all();
     }
 
-    /// `node` is not listened to any more: what it asked for is forgotten. What it holds is still taken.
+    /// Stops listening to `node`: its requests are dropped. Its tokens are still taken.
     pub fn fence(&mut self, node: NodeId) {
         let absent = self.may_hold_anything(node);
         self.set_liveness(node, Some(NodeLiveness::Fenced { absent }));
@@ -259,7 +271,7 @@ impl LockService {
         self.pump_all();
     }
 
-    /// Nothing of `node` can come any more, and all that it had made is merged: what it held is free.
+    /// Frees the tokens of `node`: no more of its records can come, and all of them are merged.
     pub fn reclaim(&mut self, node: NodeId) {
         self.set_liveness(node, None);
         self.clear_request(node);
@@ -292,7 +304,7 @@ impl LockService {
                 self.send_died(lock, request.asker)
             }
             (LockOrder::Upgrade, Some(LockOrder::Out)) => {
-                // It would have to wait for the one that reads, and now waits for the others.
+                // The request out of order would have to wait for the reader, which now waits for the others.
                 let out = state.queue.pop_front();
                 state.queue.push_front(request);
                 if let Some(out) = out {
@@ -320,7 +332,7 @@ impl LockService {
         if grant > holder.grant {
             return Err(LockMisuse::GrantAhead { lock, grant });
         }
-        // An upgrade has been granted since, and is on its way: the release was of what it took the place of.
+        // An upgrade was granted since, and is on its way. The release was of the mode before it.
         if grant < holder.grant {
             return Ok(());
         }
@@ -349,7 +361,7 @@ impl LockService {
     fn on_die(&mut self, lock: LockId, asker: LockRequester) -> Result<(), LockMisuse> {
         let at = self.find(lock)?;
         let state = self.locks.at_mut(at);
-        // Several that use it may say so; and the request may be gone.
+        // Several users of the token may answer so, and the request may be gone.
         let front = state.queue.front();
         if front.is_some_and(|front| front.asker == asker && front.order == LockOrder::Out) {
             state.queue.pop_front();
@@ -359,8 +371,8 @@ impl LockService {
         Ok(())
     }
 
-    /// Grants what can be granted of one lock, in the queue's order, and recalls what stands in the way of
-    /// the first that cannot.
+    /// Grants what can be granted of one lock, in the queue's order, and recalls the tokens that block the
+    /// first request that cannot be granted.
     fn pump(&mut self, at: usize) {
         let lock = self.locks.lock(at);
         let state = self.locks.at_mut(at);
@@ -435,7 +447,7 @@ impl LockService {
             .push_back((asker.node, ToCache::Died { lock, ask: asker.ask }));
     }
 
-    /// Forgets what `node` has asked for. Whoever calls this pumps.
+    /// Drops the requests of `node`. The caller must pump.
     fn clear_request(&mut self, node: NodeId) {
         for at in 0..self.locks.len() {
             self.locks
@@ -449,7 +461,8 @@ impl LockService {
         self.locks.find(lock).ok_or(LockMisuse::NoSuchLock(lock))
     }
 
-    /// Whether `node` may hold what is not known here: the server has started since it was granted something.
+    /// Whether `node` may hold tokens that are not known here, because the server has started since they were
+    /// granted.
     pub fn may_hold_anything(&self, node: NodeId) -> bool {
         self.liveness
             .get(&node)

@@ -1,4 +1,4 @@
-//! One lock as the service knows it: who holds it, who waits for it.
+//! One lock as the service knows it: its holders and its queue.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -8,16 +8,16 @@ use crate::{GrantNumber, LockMode, LockVersion, NodeId};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LockState {
-    /// What has been merged.
+    /// Merged version.
     pub(super) version: LockVersion,
-    /// Versions above `version` that nodes say to have seen, one a node, by their ids: nothing is granted
-    /// while there is one. It counts until that version is merged, or all of its node is: then there was
-    /// none, or whoever made it is still awaited.
+    /// Versions above `version` that nodes claim to have seen, at most one per node, sorted by node id.
+    /// Nothing is granted while there is one. An entry ends when its version is merged, or when all records
+    /// of its node are: then the version does not exist, or its author is still awaited.
     pub(super) expected: Vec<(NodeId, LockVersion)>,
-    /// No absent node can hold it: one that is here claimed it alone.
+    /// Whether no absent node can hold the lock, since a present one has claimed it exclusively.
     pub(super) settled: bool,
     pub(super) holders: Vec<TokenHolder>,
-    /// At most one request a node.
+    /// At most one request per node.
     pub(super) queue: VecDeque<LockRequest>,
 }
 
@@ -26,12 +26,12 @@ pub(super) struct TokenHolder {
     pub(super) node: NodeId,
     pub(super) grant: GrantNumber,
     pub(super) hold: LockMode,
-    /// It has been claimed over the node's present link, or been granted over it.
+    /// Whether the token was claimed or granted over the node's present link.
     pub(super) claimed: bool,
     pub(super) recall: Option<SentRecall>,
 }
 
-/// The last recall that a holder was sent.
+/// Last recall that was sent to a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SentRecall {
     pub(super) keep: Option<LockMode>,
@@ -61,7 +61,7 @@ impl LockState {
             .filter(move |holder| request.is_hindered_by(holder))
     }
 
-    /// The node says to have seen this version.
+    /// Notes that the node claims to have seen this version.
     pub(super) fn expect_version(&mut self, node: NodeId, version: LockVersion) {
         if version <= self.version {
             return;
@@ -72,15 +72,15 @@ impl LockState {
         }
     }
 
-    /// The version that is merged has grown. `true`: nothing more is awaited, and something was.
+    /// Drops expected versions that are merged. Returns `true` if the last one was dropped.
     pub(super) fn settle(&mut self) -> bool {
         let waited = !self.expected.is_empty();
         self.expected.retain(|(_, owed)| *owed > self.version);
         waited && self.expected.is_empty()
     }
 
-    /// All of a node is merged. What it had seen and is not there was made by another that is absent, or by
-    /// nobody: that nobody absent holds the lock is not to be believed of it either.
+    /// Drops the version that a node claims to have seen, once all its records are merged. If it was not
+    /// merged, an absent node made it or none did; so an absent node may hold the lock after all.
     pub(super) fn drop_expected(&mut self, node: NodeId) {
         let before = self.expected.len();
         self.expected.retain(|(whose, _)| *whose != node);
@@ -107,9 +107,9 @@ impl LockRequest {
 }
 
 impl SentRecall {
-    /// Whether a holder that was told this need not be told `other`. One for a request that must not wait is
-    /// told in any case: its answer may be `Die`. And one that was for such a request may have been answered
-    /// so, and forgotten.
+    /// Whether a holder that was sent this recall need not be sent `other`. A recall for a request that must
+    /// not wait is always sent, since the answer may be `Die`. An earlier one of that kind may have been
+    /// answered so, and forgotten.
     pub(super) fn covers(self, other: SentRecall) -> bool {
         self == other || (self.waits && other.waits && self.keep <= other.keep)
     }
