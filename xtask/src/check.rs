@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{Seeds, deny, layers, links, style, suite, tree};
+use crate::{Seeds, deny, layers, links, package, prose, style, suite, tree};
 
 /// Seeds of the simulator that every change must pass. A nightly run takes many more.
 const SEEDS_PER_CHECK: u64 = 200;
@@ -94,7 +94,9 @@ fn steps(extent: Extent) -> Vec<Step> {
         from_cargo("format", "fmt --all --check"),
         from_gate("layers", layers::run),
         from_gate("style", style::run),
+        from_gate("prose", prose::run),
         from_gate("docs", links::run),
+        from_gate("package", package::run),
         from_gate("deny", deny::run),
         from_gate("build", suite::built),
     ];

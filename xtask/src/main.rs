@@ -9,6 +9,8 @@ mod code;
 mod deny;
 mod layers;
 mod links;
+mod package;
+mod prose;
 mod style;
 mod suite;
 mod tree;
@@ -32,6 +34,8 @@ Commands:
   deny              licences, sources and advisories of dependencies, by cargo-deny
   layers            dependencies between crates point down only
   style             file and function length, leftovers, where unsafe may stand
+  prose             openings of doc comments, names of types defined twice, long lines: counted, and limited
+  package           what is published can be packaged, and says what it is
   docs              links in *.md resolve; paths named in ARCHITECTURE.md and docs/ exist
   sim --seeds N [--from S] [--threads T]
                     run N seeds of the simulator, from seed S on, on T threads
@@ -59,6 +63,8 @@ fn main() -> ExitCode {
         Command::Build => suite::built(),
         Command::Deny => deny::run(),
         Command::Docs => links::run(),
+        Command::Package => package::run(),
+        Command::Prose => prose::run(),
         Command::Sim(seeds) => check::sim(seeds),
     };
     match outcome {
@@ -77,6 +83,8 @@ enum Command {
     Layers,
     Style,
     Docs,
+    Package,
+    Prose,
     /// Those that contain one of these texts, or all.
     Test(Vec<String>),
     Build,
@@ -107,6 +115,8 @@ fn parse(args: &[String]) -> Result<Command, String> {
         "layers" => Command::Layers,
         "style" => Command::Style,
         "docs" => Command::Docs,
+        "package" => Command::Package,
+        "prose" => Command::Prose,
         other => return Err(format!("no command `{other}`")),
     };
     match rest.first() {
