@@ -1,4 +1,5 @@
-//! What a link costs beside the bare socket: 128 bytes there, 40 back, two pinned threads that spin.
+//! Round trips over a link compared with a bare socket: 128 bytes there, 40 back, two pinned threads that
+//! spin.
 //!
 //! `cargo run --release -p netram-transport --example pingpong`
 #![allow(clippy::print_stdout)]
@@ -18,10 +19,11 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 const REQUEST_BYTES: usize = 128;
 const REPLY_BYTES: usize = 40;
 const EXCHANGES: usize = 5_000;
-/// Rounds alternate between the contestants, so that a busy moment of the machine strikes all alike.
+/// Number of rounds. Rounds alternate between the contestants, so that load on the machine affects all of
+/// them.
 const ROUNDS: usize = 15;
 
-/// One end that exchanges packets of known lengths.
+/// One end of an exchange of packets with known lengths.
 trait End: Send {
     fn send(&mut self, packet: &[u8]);
     fn receive(&mut self, length: usize);
@@ -103,7 +105,7 @@ fn linked(address: &str, security: Security) -> io::Result<Ends> {
 fn pin(core: usize) {
     let mut cores = CpuSet::new();
     cores.set(core);
-    // Without a second core the figures are poor but the program runs.
+    // Without a second core the figures are poor, but the program runs.
     let _ = sched_setaffinity(None, &cores);
 }
 

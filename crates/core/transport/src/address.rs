@@ -1,4 +1,4 @@
-//! How a lender is named: `tcp://host:port` or `unix:/path`.
+//! The address of a lender: `tcp://host:port` or `unix:/path`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,22 +7,22 @@ use std::str::FromStr;
 
 use netram_proto::limit::ADDRESS_BYTES_MAX;
 
-/// Bytes of a Unix socket's path: `sun_path` holds 108 with the closing zero.
+/// Maximum bytes of a Unix socket's path: `sun_path` holds 108 with the closing zero.
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
-/// Bytes of a host name (RFC 1035).
+/// Maximum bytes of a host name (RFC 1035).
 pub const HOST_BYTES_MAX: usize = 253;
 
-/// Bytes of an interface's name (`IFNAMSIZ`, without the closing zero).
+/// Maximum bytes of an interface's name (`IFNAMSIZ` without the closing zero).
 const INTERFACE_BYTES_MAX: usize = 15;
 
-/// Where a lender listens.
+/// An address where a lender listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NetAddress {
-    /// `tcp://host:port`; IPv6 addresses stand in brackets.
+    /// `tcp://host:port`; IPv6 addresses are written in brackets.
     Tcp {
-        /// The machine.
+        /// The host.
         host: NetHost,
-        /// The port; zero lets the system choose when binding.
+        /// The port; when binding, zero lets the system choose one.
         port: u16,
     },
     /// `unix:/path`, always absolute.
@@ -34,19 +34,19 @@ pub enum NetAddress {
 pub enum NetHost {
     /// A literal IPv4 or IPv6 address.
     Ip(IpAddr),
-    /// An IPv6 address of this link only, and the interface that the link is at: `fe80::1%eth0`.
+    /// A link-local IPv6 address and the name of its interface: `fe80::1%eth0`.
     Zoned(Ipv6Addr, String),
-    /// A name, resolved anew at every connect.
+    /// A host name, resolved anew at every connect.
     Name(String),
 }
 
-/// Why a text is not an [`NetAddress`].
+/// The text is not a [`NetAddress`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an address: {problem}; write tcp://host:port or unix:/path")]
 pub struct NetAddressError {
-    /// What was given, cut to a printable length.
+    /// The rejected text, cut to a printable length.
     pub text: String,
-    /// What is wrong with it.
+    /// The first problem found.
     pub problem: &'static str,
 }
 
@@ -60,7 +60,7 @@ impl NetAddress {
                 host: NetHost::Ip(ip),
                 ..
             } => is_loopback(*ip),
-            // A link leads to other machines.
+            // A link-local address can reach other machines.
             NetAddress::Tcp {
                 host: NetHost::Zoned(..),
                 ..
@@ -73,7 +73,7 @@ impl NetAddress {
     }
 }
 
-/// Loopback, also when written as an IPv4 address inside IPv6.
+/// Whether `ip` is a loopback address, also one written as IPv4 inside IPv6.
 pub(crate) fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
@@ -109,7 +109,7 @@ fn parse_tcp(rest: &str) -> Result<NetAddress, &'static str> {
         let (host, port) = rest.rsplit_once(':').ok_or("the port is missing")?;
         (parse_host(host)?, port)
     };
-    // `u16::from_str` would take a plus sign.
+    // `u16::from_str` would accept a plus sign.
     if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("the port is not a number");
     }

@@ -1,8 +1,9 @@
-//! A bounded queue of bytes in one piece of memory, so that a socket takes or fills it with one call.
+//! A bounded byte queue in one contiguous buffer, so that one system call can send from it or fill it.
 
 use std::ops::Range;
 
-/// Bytes in `head..tail` are queued, bytes from `tail` are free. Both start over when the queue runs empty.
+/// Bytes in `head..tail` are queued, and bytes from `tail` on are free. Both indices return to zero when the
+/// queue runs empty.
 pub(crate) struct ByteQueue {
     bytes: Box<[u8]>,
     head: usize,
@@ -22,17 +23,17 @@ impl ByteQueue {
         self.head == self.tail
     }
 
-    /// What is queued, oldest first.
+    /// The queued bytes, oldest first.
     pub(crate) fn queued(&self) -> &[u8] {
         &self.bytes[self.head..self.tail]
     }
 
-    /// The free bytes behind the queue, for the caller to fill and [`push`](Self::push).
+    /// The free bytes behind the queue. The caller fills them and then calls [`push`](Self::push).
     pub(crate) fn free(&mut self) -> &mut [u8] {
         &mut self.bytes[self.tail..]
     }
 
-    /// Bytes that [`free`](Self::free) returns.
+    /// Number of bytes that [`free`](Self::free) returns.
     pub(crate) fn room(&self) -> usize {
         self.bytes.len() - self.tail
     }
@@ -43,7 +44,7 @@ impl ByteQueue {
         self.tail += length;
     }
 
-    /// Forgets the oldest `length` bytes.
+    /// Removes the oldest `length` bytes.
     pub(crate) fn pop(&mut self, length: usize) {
         assert!(length <= self.tail - self.head);
         self.head += length;
@@ -53,23 +54,23 @@ impl ByteQueue {
         }
     }
 
-    /// Forgets the queue up to the end of `place`, and lends what stands there. The bytes stay where they are
-    /// until the next call.
+    /// Removes the queue up to the end of `place` and returns the bytes at `place`. They stay unchanged until
+    /// the next call.
     pub(crate) fn take(&mut self, place: Range<usize>) -> &mut [u8] {
         let start = self.head + place.start;
         self.pop(place.end);
         &mut self.bytes[start..start + place.len()]
     }
 
-    /// Moves the queue to the front.
+    /// Moves the queued bytes to the front of the buffer.
     pub(crate) fn compact(&mut self) {
         self.bytes.copy_within(self.head..self.tail, 0);
         self.tail -= self.head;
         self.head = 0;
     }
 
-    /// Moves the queue to the front if that copies no more than has been popped, so that moving never costs
-    /// more than sending did, however little a slow peer takes at a time.
+    /// Moves the queue to the front if that copies no more bytes than have been popped. Moving therefore
+    /// never costs more than sending did, even for a slow peer.
     pub(crate) fn compact_if_cheap(&mut self) {
         if self.tail - self.head <= self.head {
             self.compact();
@@ -91,7 +92,7 @@ mod tests {
         assert_eq!(
             (queue.queued(), queue.room()),
             (&b"cdef"[..], 2),
-            "four bytes to move, two popped: dear"
+            "moving four bytes costs more than the two popped"
         );
         queue.pop(1);
         queue.compact_if_cheap();

@@ -1,36 +1,36 @@
-//! What protects packets after the handshake: Noise's transport phase, in place.
+//! Encryption of packets after the handshake: Noise's transport phase, in place.
 //!
-//! The bytes are those of the Noise specification: AES-256-GCM, the nonce four zero bytes and the packet's
-//! number, high byte first. `snow` makes the same, from one buffer into another; here a packet is sealed
-//! where it waits for the socket and opened where the socket put it, which saves a copy at either end: of 60
-//! KiB, 1 µs beside the 7 of sealing while all of it is in the cache. A test has `snow` read and write the
-//! other end.
+//! The bytes are those of the Noise specification: AES-256-GCM with a nonce of four zero bytes and the
+//! packet's number, big-endian. `snow` implements the same from one buffer into another. Here a packet is
+//! sealed in the send buffer and opened in the receive buffer, which saves a copy at either end. For 60 KiB
+//! in cache the copy would cost 1 µs; sealing costs 7 µs. A test lets `snow` read and write the other end.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
-/// Bytes that sealing adds to a packet.
+/// Bytes that sealing adds to a packet: the tag of AES-GCM.
 pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 32;
-/// Packets under one key, in each direction. At 60 KiB a packet this stays below 2^32 AES blocks, far inside
-/// what AES-GCM bears (about 2^34.5 blocks in TLS 1.3's reckoning), and bounds what one stolen key opens.
+/// Maximum packets under one key, in each direction. At 60 KiB a packet this stays below 2^32 AES blocks, far
+/// inside AES-GCM's limit (about 2^34.5 blocks in TLS 1.3). It also bounds how much one stolen key decrypts.
 const REKEY_PACKETS: u64 = 1 << 20;
-/// The number that no packet has: it is the nonce under which a new key is made.
+/// A number that no packet has: the nonce under which the next key is derived.
 const REKEY_NUMBER: u64 = u64::MAX;
 
-/// The packet does not open: another key, or it was altered, dropped before, repeated or reordered.
+/// The packet cannot be decrypted: it was sealed with another key, or altered, repeated or reordered, or an
+/// earlier one was dropped.
 #[derive(Debug)]
 pub(crate) struct DecryptError;
 
-/// What protects the packets of a link. Sealing and opening together cost about 180 ns for 128 bytes.
+/// The protection of a link's packets. Sealing and opening together cost about 180 ns for 128 bytes.
 pub(crate) enum Cipher {
     Plain,
     Noise(Box<DuplexCipher>),
 }
 
 impl Cipher {
-    /// Bytes added to every packet.
+    /// Bytes added to every packet on the wire.
     pub(crate) fn overhead(&self) -> usize {
         match self {
             Cipher::Plain => 0,
@@ -39,14 +39,14 @@ impl Cipher {
     }
 }
 
-/// Both directions of a link, from one end.
+/// The ciphers of both directions, as one end of the link uses them.
 pub(crate) struct DuplexCipher {
     ours: DirectionCipher,
     theirs: DirectionCipher,
 }
 
 impl DuplexCipher {
-    /// The keys that the handshake ended with: for what this end says, and for what it hears.
+    /// Takes the two keys of a finished handshake: `ours` for sending, `theirs` for receiving.
     pub(crate) fn new(ours: &[u8; KEY_BYTES], theirs: &[u8; KEY_BYTES]) -> DuplexCipher {
         DuplexCipher {
             ours: DirectionCipher::new(ours),
@@ -54,7 +54,8 @@ impl DuplexCipher {
         }
     }
 
-    /// Seals the packet that stands in `target` before its last [`TAG_BYTES`], which take the tag.
+    /// Encrypts the packet at the start of `target` in place. The last [`TAG_BYTES`] of `target` receive the
+    /// tag.
     pub(crate) fn seal(&mut self, target: &mut [u8]) {
         let length = target.len().checked_sub(TAG_BYTES);
         let (packet, place) = target.split_at_mut(length.expect("there is room for a tag"));
@@ -67,8 +68,8 @@ impl DuplexCipher {
         self.ours.pass();
     }
 
-    /// Opens `sealed` where it stands: the packet is its first bytes, as many as are returned. What does not
-    /// open is of no use afterwards, and the next packet may be tried in its place.
+    /// Decrypts `sealed` in place and returns the packet's length; the packet is the first bytes of `sealed`.
+    /// After an error the bytes are garbage, and the cipher still expects the same packet number.
     pub(crate) fn open(&mut self, sealed: &mut [u8]) -> Result<usize, DecryptError> {
         let opened = self
             .theirs
@@ -80,10 +81,10 @@ impl DuplexCipher {
     }
 }
 
-/// One direction.
+/// The cipher of one direction.
 struct DirectionCipher {
     key: LessSafeKey,
-    /// The next packet's.
+    /// Number of the next packet.
     number: u64,
 }
 
@@ -95,7 +96,7 @@ impl DirectionCipher {
         }
     }
 
-    /// A packet has passed. The number grows by one and never comes again: 2^64 packets are never sent.
+    /// Counts one packet. The number grows by one and never repeats, since 2^64 packets are never sent.
     fn pass(&mut self) {
         self.number += 1;
         if self.number.is_multiple_of(REKEY_PACKETS) {
@@ -103,7 +104,7 @@ impl DirectionCipher {
             let made = self
                 .key
                 .seal_in_place_separate_tag(nonce(REKEY_NUMBER), Aad::empty(), &mut next[..]);
-            // A key is far smaller than what one nonce may seal; the tag is of no use.
+            // A key is far below AES-GCM's length limit. The tag is not needed.
             assert!(made.is_ok());
             self.key = aead_key(&next);
         }
@@ -140,7 +141,7 @@ mod tests {
         (client, lender)
     }
 
-    /// This end is ours, the other is the library's own transport phase.
+    /// The client is this module's cipher, the lender the library's own transport phase.
     fn pair() -> (DuplexCipher, TransportState) {
         let (mut client, lender) = hands();
         let (ours, theirs) = client.dangerously_get_raw_split();
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_altered_repeated_dropped_or_reflected_does_not_open() {
+    fn altered_repeated_dropped_and_reflected_packets_do_not_open() {
         let (mut client, mut lender) = hands();
         let (to_lender, to_client) = client.dangerously_get_raw_split();
         assert_eq!((to_lender, to_client), lender.dangerously_get_raw_split());
@@ -186,7 +187,10 @@ mod tests {
         let mut lender = DuplexCipher::new(&to_client, &to_lender);
         let first = sealed(&mut client, b"first");
         let second = sealed(&mut client, b"second");
-        assert!(lender.open(&mut second.clone()).is_err(), "the first was dropped");
+        assert!(
+            lender.open(&mut second.clone()).is_err(),
+            "the packet before it was dropped"
+        );
         for at in 0..first.len() {
             let mut altered = first.clone();
             altered[at] ^= 1;
@@ -198,7 +202,7 @@ mod tests {
         assert_eq!(
             lender.open(&mut opened).unwrap(),
             5,
-            "what did not open took no number"
+            "a failed packet takes no number"
         );
         assert_eq!(opened[..5], *b"first");
         assert!(lender.open(&mut first.clone()).is_err(), "repeated");

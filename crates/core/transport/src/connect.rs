@@ -1,5 +1,5 @@
-//! The client's end of the handshake. Blocks, with a deadline: used when a journal is opened and by the
-//! thread that brings lenders back, never on the way of a commit.
+//! The client's side of the handshake. It blocks, with a deadline. Opening a journal and the thread that
+//! reconnects lenders use it; a commit never does.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,11 @@ use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue,
 use crate::tcp::TcpConnectError;
 use crate::{tcp, unix};
 
-/// Connects to a lender and shakes hands with it, within `timeout`, however long a name server takes.
+/// Connects to a lender and completes the handshake within `timeout`, including the name lookup.
+///
+/// # Errors
+/// One [`ConnectError`] a cause. Retry later after `NameNotFound`, `NameUnanswered`, `Unreachable`,
+/// `TimedOut`, `Busy` and `CutOff`; the others need a changed configuration.
 pub fn connect(address: &NetAddress, security: &Security, timeout: Duration) -> Result<Link, ConnectError> {
     let deadline = Instant::now() + timeout;
     if matches!(security, Security::Insecure) && !address.is_local() {
@@ -48,7 +52,7 @@ pub fn connect(address: &NetAddress, security: &Security, timeout: Duration) -> 
     Ok(Link::new(wire.socket, peer, cipher))
 }
 
-/// A connected socket, and where it leads.
+/// Connects a socket; also returns the TCP address it leads to, if there is one.
 fn reach(
     address: &NetAddress,
     security: &Security,
@@ -82,7 +86,7 @@ fn reach(
     Ok((socket, Some(at)))
 }
 
-/// Exchanges preambles. What the lender refuses is an error.
+/// Exchanges preambles. A refusal by the lender is an error.
 fn exchange_preambles(wire: &HandshakeSocket<'_>, mode: u8) -> Result<Prologue, ConnectError> {
     let client = Preamble::ours(WIRE_VERSION, mode, preamble::STATUS_OK).encode();
     wire.send(&client)?;
@@ -108,8 +112,8 @@ fn judge(reply: Preamble, mode: u8) -> Result<(), ConnectError> {
         (preamble::STATUS_SECURE_REQUIRED, MODE_PLAIN, _) => Err(ConnectError::SecureRequired),
         (preamble::STATUS_INSECURE_REQUIRED, MODE_NOISE, _) => Err(ConnectError::InsecureRequired),
         (preamble::STATUS_OK, ours, theirs) if ours == theirs => Ok(()),
-        // A lender, or somebody in between, that says "fine, in the clear" to a client with a key gets
-        // nothing.
+        // A client with a key never continues in the clear, whether the lender or a man in the middle offers
+        // it.
         (preamble::STATUS_OK, MODE_NOISE, MODE_PLAIN) => Err(ConnectError::InsecureRequired),
         (preamble::STATUS_OK, MODE_PLAIN, MODE_NOISE) => Err(ConnectError::SecureRequired),
         _ => Err(ConnectError::NotNetram),
@@ -129,7 +133,8 @@ fn noise_handshake(wire: &HandshakeSocket<'_>, key: &ClusterKey) -> Result<Ciphe
     let mut message = [0; MESSAGE_BYTES];
     let (first, rest) = message.split_at_mut(PREAMBLE_BYTES);
     wire.receive(first)?;
-    // A refusal has the form of a preamble. A fresh public key begins with the same six bytes once in 2^48.
+    // A refusal has the form of a preamble. A fresh public key begins with the same six bytes with
+    // probability 2^-48.
     let refusal = first.first_chunk().and_then(Preamble::decode);
     if let Some(refusal) = refusal.filter(|refusal| refusal.status != preamble::STATUS_OK) {
         judge(refusal, MODE_NOISE)?;
@@ -146,7 +151,7 @@ fn noise_handshake(wire: &HandshakeSocket<'_>, key: &ClusterKey) -> Result<Ciphe
     Ok(cipher)
 }
 
-/// A connected, non-blocking socket that is waited for, up to a deadline.
+/// A connected non-blocking socket with blocking calls that end at a deadline.
 struct HandshakeSocket<'a> {
     socket: OwnedFd,
     deadline: Instant,
@@ -176,7 +181,7 @@ impl HandshakeSocket<'_> {
         Ok(())
     }
 
-    /// Returns when the call that failed with `errno` is worth another try.
+    /// Returns `Ok` when the call that failed with `errno` should be repeated, after waiting if necessary.
     fn recover(&self, errno: Errno, until: PollFlags) -> Result<(), ConnectError> {
         match errno {
             Errno::INTR => Ok(()),

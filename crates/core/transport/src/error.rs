@@ -1,26 +1,27 @@
-//! Errors, one enum an operation, one variant a reaction.
+//! Errors: one enum an operation, one variant a reaction of the caller.
 
 use std::io;
 
 use crate::address::NetAddress;
 use crate::preamble::VersionRange;
 
-/// What ended or held up a [`Link`](crate::Link).
+/// Why a [`Link`](crate::Link) failed or could not take a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// The send buffer has no room for the packet; nothing of it was taken. Flush until the peer has read.
+    /// The send buffer has no room for the packet, and no byte of it was taken. Flush until the peer has
+    /// read.
     #[error("the peer does not read fast enough; the send buffer is full")]
     Congested,
-    /// The peer closed the connection, or it broke. Whole packets that had arrived were delivered before.
+    /// The peer closed the connection, or it broke. All whole packets that arrived before were delivered.
     #[error("the peer closed the connection")]
     Closed,
-    /// The peer announced a packet that cannot be. Drop the link.
+    /// The peer announced a packet of an impossible length. Drop the link.
     #[error("the peer sent a packet of {length} bytes; no packet has that length")]
     Malformed {
-        /// The announced length, as on the wire.
+        /// The announced length in bytes, as on the wire.
         length: usize,
     },
-    /// A packet was changed, replayed or reordered on its way. Drop the link.
+    /// A packet was altered, replayed or reordered in transit. Drop the link.
     #[error("a packet was changed on its way; the link is not to be trusted any more")]
     Tampered,
     /// The socket failed. Drop the link.
@@ -35,10 +36,10 @@ pub enum LinkError {
 /// [`PendingHandshake`](crate::PendingHandshake).
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The client has another key, or something on the way changed the handshake.
+    /// The client has another key, or the handshake was altered in transit.
     #[error("its cluster key is not ours; give both sides the same key file")]
     WrongKey,
-    /// No common wire version.
+    /// The client and this build have no wire version in common.
     #[error("it speaks wire version {theirs}, this process {ours}; run the same netram release on both")]
     WrongVersion {
         /// The versions that this build speaks.
@@ -46,25 +47,26 @@ pub enum HandshakeError {
         /// The versions that the client speaks.
         theirs: VersionRange,
     },
-    /// The client came without a key.
+    /// The client has no key, and this lender requires one.
     #[error("it came without a cluster key, which is required here")]
     SecureRequired,
-    /// The client came with a key, and this lender runs without.
+    /// The client has a key, and this lender runs without one.
     #[error("it came with a cluster key, but this process runs with --insecure")]
     InsecureRequired,
-    /// The owner had [refused](crate::PendingHandshake::refuse_busy) the client beforehand.
+    /// The owner [refused](crate::PendingHandshake::refuse_busy) the client because it has too many
+    /// connections.
     #[error("it was sent away: too many connections")]
     Busy,
-    /// The connection ended before the handshake did.
+    /// The connection ended before the handshake was complete.
     #[error("the connection ended in the middle of the handshake")]
     CutOff,
-    /// The handshake took too long.
+    /// The handshake was not complete at its deadline.
     #[error("it did not finish the handshake in time")]
     TimedOut,
-    /// The other side is some other program.
+    /// The other side is not netram.
     #[error("the other side does not speak netram")]
     NotNetram,
-    /// The socket or the random generator failed.
+    /// The socket or the system's random generator failed.
     #[error("the handshake failed: {0}")]
     Failed(#[source] io::Error),
 }
@@ -75,35 +77,34 @@ pub enum ConnectError {
     /// The name does not resolve. Retry later.
     #[error("the name {name} has no address: {source}")]
     NameNotFound {
-        /// The name.
+        /// The host name.
         name: String,
-        /// What the system's resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// No name server has answered in the time given, and no address of the name is known from before. Retry
-    /// later.
+    /// No name server answered in time, and no earlier address of the name is cached. Retry later.
     #[error(
         "no name server answers for {name}: give the address in digits, or see to the machine's name servers"
     )]
     NameUnanswered {
-        /// The name.
+        /// The host name.
         name: String,
     },
-    /// Nobody answers there. Retry later.
+    /// The connection was refused or there is no route. Retry later.
     #[error("cannot reach {address}: {source}")]
     Unreachable {
         /// The lender.
         address: NetAddress,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// No connection, or no whole handshake, in the time given. Retry later.
+    /// The connection or the handshake was not complete in time. Retry later.
     #[error("the other side did not answer in time")]
     TimedOut,
-    /// The lender has another key, or something on the way changed the handshake.
+    /// The lender has another key, or the handshake was altered in transit.
     #[error("the other side's cluster key is not ours; give both sides the same key file")]
     WrongKey,
-    /// No common wire version.
+    /// The lender and this build have no wire version in common.
     #[error(
         "the other side speaks wire version {theirs}, this one {ours}; run the same netram release on both"
     )]
@@ -113,13 +114,13 @@ pub enum ConnectError {
         /// The versions that the lender speaks.
         theirs: VersionRange,
     },
-    /// The lender demands a key, and this client was told to go without.
+    /// The lender requires a key, and this client has none.
     #[error("the other side requires the cluster key; give both sides the same key file")]
     SecureRequired,
-    /// The lender runs without a key. This client has one and never talks in the clear.
+    /// The lender runs without a key. A client with a key never talks in the clear.
     #[error("the other side runs with --insecure; with a cluster key nobody is talked to in the clear")]
     InsecureRequired,
-    /// Without a key only local addresses are spoken to.
+    /// The address is not local, and this client has no key.
     #[error("{address} is not on this machine; without a cluster key only local addresses are allowed")]
     InsecureRefused {
         /// The lender.
@@ -128,10 +129,10 @@ pub enum ConnectError {
     /// The lender has too many connections. Retry later.
     #[error("the other side is busy: it has too many connections")]
     Busy,
-    /// The connection ended before the handshake did. Retry later.
+    /// The connection ended before the handshake was complete. Retry later.
     #[error("the other side ended the connection in the middle of the handshake")]
     CutOff,
-    /// The other side is some other program.
+    /// The other side is not netram.
     #[error("the other side does not speak netram")]
     NotNetram,
 }
@@ -139,26 +140,26 @@ pub enum ConnectError {
 /// Why a lender cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Without a key only local addresses are served.
+    /// Other machines can reach the address, and this lender has no key.
     #[error(
         "{address} can be reached from other machines; without a cluster key only local addresses are served"
     )]
     InsecureRefused {
-        /// The address asked for.
+        /// The requested address.
         address: NetAddress,
     },
-    /// Somebody listens there already.
+    /// Another process listens at the address.
     #[error("{address} is in use by another process")]
     InUse {
-        /// The address asked for.
+        /// The requested address.
         address: NetAddress,
     },
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot listen on {address}: {source}")]
     Failed {
-        /// The address asked for.
+        /// The requested address.
         address: NetAddress,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }

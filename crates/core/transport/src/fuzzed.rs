@@ -1,4 +1,4 @@
-//! What strangers send before and after they are let in, for fuzzers (`fuzz/checks`) and nobody else.
+//! Entry points for fuzzers (`fuzz/checks`) only: bytes from peers before and after the handshake.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -14,7 +14,7 @@ use crate::listen::{HandshakeProgress, PendingHandshake};
 use crate::preamble::{MODE_NOISE, PREAMBLE_BYTES, Preamble, STATUS_OK, WIRE_VERSION, may_begin_preamble};
 use crate::secure::Security;
 
-/// A preamble: what is read is what stands there.
+/// Decodes a preamble; encoding it again must give the same bytes.
 pub fn preamble(bytes: &[u8]) {
     let Some(bytes) = bytes.first_chunk::<PREAMBLE_BYTES>() else {
         return;
@@ -28,7 +28,7 @@ pub fn preamble(bytes: &[u8]) {
     assert!(versions.common(versions) == Some(versions.newest));
 }
 
-/// What this build says first.
+/// Preambles that this build sends.
 pub fn preamble_seeds() -> Vec<Vec<u8>> {
     vec![
         Preamble::ours(WIRE_VERSION, MODE_NOISE, STATUS_OK)
@@ -38,13 +38,13 @@ pub fn preamble_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The lender's end of a connection on which these bytes come, and then no more.
+/// The lender's end of a connection that carries `bytes` and then ends.
 fn connected(bytes: &[u8]) -> OwnedFd {
     let (lender, mut client) = UnixStream::pair().expect("a pair of sockets");
     client
         .write_all(bytes)
         .expect("what a fuzzer sends fits the socket's buffer");
-    // The answer is nobody's; but a socket that is gone would take none.
+    // The answer is not read, but a closed socket would refuse it.
     client.shutdown(Shutdown::Write).expect("a socket's end");
     std::thread_local! {
         static CLIENT: std::cell::RefCell<Option<UnixStream>> = const { std::cell::RefCell::new(None) };
@@ -58,8 +58,8 @@ fn key() -> &'static Arc<Security> {
     KEY.get_or_init(|| Arc::new(Security::Key(ClusterKey::generate())))
 }
 
-/// A stranger in its handshake, with a lender that wants the cluster's key or not (the first byte). Nobody
-/// without the key is let in.
+/// A client in its handshake. The first byte selects whether the lender requires the cluster key; a client
+/// without the key must not be accepted.
 pub fn handshake(bytes: &[u8]) {
     let Some((how, bytes)) = bytes.split_first() else {
         return;
@@ -83,12 +83,12 @@ pub fn handshake(bytes: &[u8]) {
     }
     match pending.advance(now) {
         Ok(HandshakeProgress::Done(link)) => assert!(!secure && !link.is_secure() && how & 2 == 0),
-        Ok(HandshakeProgress::NeedRead) => panic!("the stranger has sent all that it will"),
+        Ok(HandshakeProgress::NeedRead) => panic!("all bytes have been sent"),
         Err(_) => (),
     }
 }
 
-/// A client of either kind, as far as it gets without the key.
+/// Handshakes of both modes, as far as a client without the key gets.
 pub fn handshake_seeds() -> Vec<Vec<u8>> {
     let hello = |mode| Preamble::ours(WIRE_VERSION, mode, STATUS_OK).encode();
     vec![
@@ -99,8 +99,8 @@ pub fn handshake_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Packets over a link in the clear: each is as long as it says and lies where it was sent, and the first
-/// that cannot be ends the link.
+/// Packets over a plain link. Each must have its announced length and its bytes, and the first impossible one
+/// must end the link.
 pub fn packets(bytes: &[u8]) {
     let mut link = Link::new(connected(bytes), "a fuzzer".into(), Cipher::Plain);
     let mut rest = bytes;
@@ -112,14 +112,14 @@ pub fn packets(bytes: &[u8]) {
         rest = behind;
     }
     assert!(!link.has_buffered() || link.receive().is_err());
-    // What is left is no whole packet, or one that cannot be.
+    // The rest is an incomplete packet or an impossible one.
     if let Some((length, behind)) = rest.split_first_chunk::<2>() {
         let length = usize::from(u16::from_le_bytes(*length));
         assert!(length == 0 || length > PACKET_BYTES_MAX || length > behind.len());
     }
 }
 
-/// Three packets; a packet that is cut; one of no bytes.
+/// Three packets, a truncated packet, and one of zero bytes.
 pub fn packets_seeds() -> Vec<Vec<u8>> {
     vec![
         vec![1, 0, 9, 3, 0, 1, 2, 3, 2, 0, 5, 5],

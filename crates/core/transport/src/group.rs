@@ -1,4 +1,4 @@
-//! How a multicast group is named.
+//! The name of a multicast group.
 
 use std::fmt;
 use std::io;
@@ -10,26 +10,26 @@ use rustix::io::Errno;
 use rustix::net::netdevice;
 use socket2::Socket;
 
-/// Bytes of an interface's name (Linux: 16 with the closing zero).
+/// Maximum bytes of an interface's name (Linux: 16 with the closing zero).
 const INTERFACE_BYTES_MAX: usize = 15;
 
-/// Where appends are multicast: `239.1.2.3:7421`, or `239.1.2.3:7421%eth1` for a machine with several
-/// networks.
+/// The group that appends are multicast to: `239.1.2.3:7421`, or `239.1.2.3:7421%eth1` on a machine with
+/// several networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastGroup {
     /// The group's address and port.
     pub address: SocketAddrV4,
-    /// The interface's name; `None`: the system's choice.
+    /// The interface's name; `None` leaves the choice to the system.
     pub interface: Option<String>,
 }
 
-/// Why a text is not a [`MulticastGroup`].
+/// The text is not a [`MulticastGroup`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a multicast group: {problem}; write 239.1.2.3:7421 or 239.1.2.3:7421%eth1")]
 pub struct MulticastGroupError {
-    /// What was given, cut to a printable length.
+    /// The rejected text, cut to a printable length.
     pub text: String,
-    /// What is wrong with it.
+    /// The first problem found.
     pub problem: &'static str,
 }
 
@@ -84,12 +84,12 @@ impl fmt::Display for MulticastGroup {
 }
 
 impl MulticastGroup {
-    /// Whether an invitation means this group. The interface is each machine's own affair.
-    pub fn is_named_by(&self, tune: &ChannelInvite) -> bool {
-        self.address == SocketAddrV4::new(Ipv4Addr::from(tune.group), tune.port)
+    /// Whether `invite` is for this group. Interfaces are not compared, since each machine has its own.
+    pub fn is_named_by(&self, invite: &ChannelInvite) -> bool {
+        self.address == SocketAddrV4::new(Ipv4Addr::from(invite.group), invite.port)
     }
 
-    /// The interface's number; zero: the system's choice.
+    /// The interface's number; zero leaves the choice to the system.
     pub(crate) fn index(&self, socket: &Socket) -> io::Result<u32> {
         let Some(name) = &self.interface else { return Ok(0) };
         netdevice::name_to_index(socket, name).map_err(|errno| match errno {

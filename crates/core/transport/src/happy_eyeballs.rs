@@ -1,5 +1,5 @@
-//! Connections to several addresses at once, of which the first that comes about counts: an address that does
-//! not answer costs the others a fraction of a second, not their time.
+//! Concurrent connection attempts to several addresses (RFC 8305); the first that succeeds wins. An address
+//! that does not answer delays the others by a fraction of a second only.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,27 +12,27 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::tcp;
 
-/// Addresses tried for one name: a name with more is misconfigured.
+/// Maximum addresses tried for one name; a name with more is misconfigured.
 const ADDRESSES_MAX: usize = 16;
-/// One that has not answered for so long is given company (RFC 8305).
+/// Delay after which the next address is tried while the last has not answered (RFC 8305).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// See the module.
+/// The attempts under way and the addresses still to be tried.
 #[derive(Default)]
 pub(crate) struct ConnectRace {
     seen: Vec<SocketAddr>,
     waiting: VecDeque<SocketAddr>,
     running: Vec<(SocketAddr, Socket)>,
-    /// The next is not to wait longer.
+    /// When the next attempt may begin.
     due: Option<Instant>,
     failure: Option<io::Error>,
 }
 
-/// What came about: a socket that does not block.
+/// A connected, non-blocking socket and the address that it leads to.
 pub(crate) type ConnectedSocket = (OwnedFd, SocketAddr);
 
 impl ConnectRace {
-    /// An address more.
+    /// Adds an address to be tried, unless it was added before.
     pub(crate) fn add(&mut self, address: SocketAddr) {
         if self.seen.len() < ADDRESSES_MAX && !self.seen.contains(&address) {
             self.seen.push(address);
@@ -40,12 +40,12 @@ impl ConnectRace {
         }
     }
 
-    /// Whether there is nothing to try.
+    /// Whether no attempt is under way or waiting.
     pub(crate) fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Why the last that failed did.
+    /// Takes the error of the last failed attempt.
     pub(crate) fn failure(&mut self) -> Option<io::Error> {
         self.failure.take()
     }
@@ -54,7 +54,7 @@ impl ConnectRace {
         self.failure.is_some()
     }
 
-    /// Tries what is due, and waits for what comes of it, at most until then.
+    /// Starts the attempts that are due and waits for a result, at most until `until`.
     pub(crate) fn run(&mut self, until: Instant) -> io::Result<Option<ConnectedSocket>> {
         let now = Instant::now();
         while let Some(address) = self.waiting.front()

@@ -13,16 +13,18 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 /// Bytes of a cluster key.
 pub const KEY_BYTES: usize = 32;
 const TEXT_PREFIX: &str = "netram-key-1:";
-/// A key file is one line; anything longer is some other file, and is not read into memory.
+/// Maximum bytes of a key file. A key file is one line; a longer file is something else and is not read into
+/// memory.
 const FILE_BYTES_MAX: u64 = 256;
 
-/// 32 random bytes that prove membership of a cluster. Erased from memory on drop; never printed by `Debug`.
+/// 32 random bytes that prove membership of a cluster. They are erased from memory on drop and never printed
+/// by `Debug`.
 ///
-/// The text form, also the file's only line, is `netram-key-1:` and 64 hexadecimal digits.
+/// The text form, which is also the file's only line, is `netram-key-1:` and 64 hexadecimal digits.
 #[derive(Clone)]
 pub struct ClusterKey([u8; KEY_BYTES]);
 
-/// Why a key could not be read or written.
+/// Why a key cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
@@ -30,23 +32,23 @@ pub enum KeyError {
     Unreadable {
         /// The key file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// Group or others may read or write the file, so the key may be known to them already.
+    /// Group or others can read or write the file, so the key may be known to them already.
     #[error(
         "the key file {} has mode {mode:04o}, others may read it; run: chmod 600 {}", path.display(), path.display()
     )]
     TooOpen {
         /// The key file.
         path: PathBuf,
-        /// Its permission bits.
+        /// The file's permission bits.
         mode: u32,
     },
     /// The text is not a key.
     #[error("not a netram key: expected one line, `netram-key-1:` and 64 hexadecimal digits")]
     Malformed,
-    /// A file of that name exists. Keys are never overwritten: the old one may be the only copy.
+    /// A file of that name exists. Keys are never overwritten, since the old one may be the only copy.
     #[error("the file {} exists; a key is never overwritten, move it away first", path.display())]
     Exists {
         /// The existing file.
@@ -57,16 +59,16 @@ pub enum KeyError {
     Unwritable {
         /// The key file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl ClusterKey {
-    /// A new random key.
+    /// Generates a random key.
     ///
     /// # Panics
-    /// When the kernel gives no random bytes: nothing secret can be made on such a machine.
+    /// If the kernel provides no random bytes.
     pub fn generate() -> ClusterKey {
         let mut key = ClusterKey([0; KEY_BYTES]);
         if SystemRandom::new().fill(&mut key.0).is_err() {
@@ -75,14 +77,17 @@ impl ClusterKey {
         key
     }
 
-    /// Reads a key file. Refuses one that group or others can read or write.
+    /// Reads a key file and refuses one that group or others can read or write.
+    ///
+    /// # Errors
+    /// `Unreadable` if the file cannot be read, `TooOpen` for its mode, `Malformed` for its contents.
     pub fn load(path: &Path) -> Result<ClusterKey, KeyError> {
         let unreadable = |source| KeyError::Unreadable {
             path: path.to_owned(),
             source,
         };
         let file = File::open(path).map_err(unreadable)?;
-        // The mode is asked of the open file, so that it belongs to the bytes read below.
+        // The mode is read from the open file, so that it belongs to the bytes read below.
         let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
         if mode & 0o077 != 0 {
             return Err(KeyError::TooOpen {
@@ -98,7 +103,10 @@ impl ClusterKey {
         }
     }
 
-    /// Writes the key to a new file of mode 0600, and syncs it. Refuses to overwrite.
+    /// Writes the key to a new file of mode 0600 and syncs it.
+    ///
+    /// # Errors
+    /// `Exists` if there is a file of that name, `Unwritable` if it cannot be written.
     pub fn save_new(&self, path: &Path) -> Result<(), KeyError> {
         let mut file = match OpenOptions::new()
             .write(true)
@@ -124,7 +132,7 @@ impl ClusterKey {
         file.write_all(line.as_bytes())
             .and_then(|()| file.sync_all())
             .map_err(|source| {
-                // Half a key is of no use, and would keep the next attempt from its name.
+                // Half a key is useless, and would make the next attempt fail with `Exists`.
                 let _ = std::fs::remove_file(path);
                 KeyError::Unwritable {
                     path: path.to_owned(),
@@ -133,10 +141,10 @@ impl ClusterKey {
             })
     }
 
-    /// The key as text, in memory that is erased on drop.
+    /// The key's text form, in memory that is erased on drop.
     pub fn to_text(&self) -> Zeroizing<String> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        // Room for the line's end too: growing would leave a copy of the key behind in freed memory.
+        // The capacity includes the line's end: growing would leave a copy of the key in freed memory.
         let mut text = Zeroizing::new(String::with_capacity(TEXT_PREFIX.len() + 2 * KEY_BYTES + 1));
         text.push_str(TEXT_PREFIX);
         for byte in self.0 {
@@ -161,7 +169,7 @@ impl Drop for ClusterKey {
 impl ZeroizeOnDrop for ClusterKey {}
 
 impl PartialEq for ClusterKey {
-    /// Looks at every byte whatever it finds, so that the time taken tells nothing.
+    /// Compares every byte regardless of differences, so that the time taken reveals nothing.
     fn eq(&self, other: &ClusterKey) -> bool {
         self.0
             .iter()
@@ -252,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_keys() {
+    fn malformed_keys_are_refused() {
         let good = ClusterKey::generate().to_text();
         assert!(good.parse::<ClusterKey>().is_ok());
         for bad in [
@@ -276,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_does_not_tell_the_secret() {
+    fn debug_does_not_reveal_the_secret() {
         let key = ClusterKey([0x5a; KEY_BYTES]);
         assert_eq!(format!("{key:?}"), "ClusterKey(secret)");
     }

@@ -1,11 +1,11 @@
 //! Byte links between clients and lenders: connected, authenticated, encrypted, non-blocking.
 //!
 //! A [`Link`] moves *packets*; one packet is one protocol frame, whose meaning belongs to `netram-proto`.
-//! Clients [`connect`]; lenders [`Listener::bind`] and drive each [`PendingHandshake`] handshake from their
-//! one thread. With a [`ClusterKey`] every link is encrypted and both ends are proven to hold the key;
-//! without one ([`Security::Insecure`]) only local addresses are served.
+//! Clients [`connect`]; lenders [`Listener::bind`] and drive every [`PendingHandshake`] from one thread. With
+//! a [`ClusterKey`] every link is encrypted, and both ends are proven to hold the key. Without one
+//! ([`Security::Insecure`]) only local addresses are served.
 //!
-//! Life of a link, client on the left:
+//! Sequence of a link, client on the left:
 //!
 //! ```text
 //! preamble (16 bytes, clear)       ->
@@ -18,17 +18,17 @@
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`address`] | how a lender is named, and which names are local |
+//! | [`address`] | syntax of a lender's address; which addresses are local |
 //! | [`key`] | the cluster key and its file |
-//! | [`preamble`] | the first bytes of every connection, the wire version |
-//! | [`secure`] | the Noise handshake and the sealing of packets |
-//! | [`connect`](mod@connect), [`listen`] | the two ends of the handshake |
-//! | `lookup`, `happy_eyeballs` | names looked up beside, and addresses tried together |
-//! | [`pending_connections`] | what they may cost who have not said yet what they want |
+//! | [`preamble`] | the first 16 bytes of every connection; the wire version |
+//! | [`secure`], `cipher` | the Noise handshake, and the encryption of packets after it |
+//! | [`connect`](mod@connect), [`listen`] | the client's and the lender's side of the handshake |
+//! | `lookup`, `happy_eyeballs` | name lookups with a deadline; concurrent attempts to several addresses |
+//! | [`pending_connections`] | limits on connections that have not authenticated or sent a first frame |
 //! | [`link`](mod@link) | packets over a socket, without allocation |
-//! | [`listen_socket`] | a listening socket before any protocol, and who may reach it |
-//! | [`multicast`] | datagrams to a group, sealed; without any link's promises |
-//! | [`poll`], [`wait`] | waiting for many links, and how hard to wait |
+//! | [`listen_socket`] | a listening socket without a protocol; its scope |
+//! | [`multicast`] | encrypted datagrams to a group, unordered and unreliable |
+//! | [`poll`], [`wait`] | waiting for many links; spin, yield or block |
 #![deny(unsafe_code)]
 
 pub mod address;

@@ -1,10 +1,10 @@
-//! A connected, handshaken, non-blocking connection that moves packets.
+//! An established non-blocking connection that carries packets.
 //!
-//! On the wire a packet is its length as two little-endian bytes, then that many bytes: the packet itself, or
-//! sealed (16 bytes longer).
+//! On the wire a packet is its length as two little-endian bytes, followed by that many bytes. These are the
+//! packet itself, or the sealed packet, which is 16 bytes longer.
 //!
-//! Nothing here allocates after construction. A send is one system call, a poll that finds nothing is one
-//! system call, and one receive may bring many packets.
+//! A link does not allocate after its construction. A send is one system call, a receive at most one, and one
+//! system call may bring many packets.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,11 +17,11 @@ use crate::buffer::ByteQueue;
 use crate::cipher::{Cipher, DecryptError, TAG_BYTES};
 use crate::error::LinkError;
 
-/// Bytes of a packet: one frame, header and body.
+/// Maximum bytes of a packet: one frame, header and body.
 pub const PACKET_BYTES_MAX: usize = FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX;
-/// Bytes that wait for a socket that takes no more. A slow peer is congested between half of this and all.
+/// Bytes of the send buffer. A packet is refused as congested only when at least half of it is full.
 pub const SEND_BUFFER_BYTES: usize = 256 * 1024;
-/// Bytes that one receive may bring.
+/// Bytes of the receive buffer.
 pub const RECEIVE_BUFFER_BYTES: usize = 128 * 1024;
 
 const LENGTH_BYTES: usize = 2;
@@ -29,44 +29,44 @@ const WIRE_BYTES_MAX: usize = LENGTH_BYTES + PACKET_BYTES_MAX + TAG_BYTES;
 
 const _: () = assert!(
     PACKET_BYTES_MAX + TAG_BYTES <= u16::MAX as usize,
-    "the length fits its two bytes"
+    "a packet's length fits its two bytes"
 );
 const _: () = assert!(
     2 * WIRE_BYTES_MAX <= SEND_BUFFER_BYTES,
-    "half a send buffer takes any packet"
+    "half the send buffer holds any packet"
 );
 const _: () = assert!(
     2 * WIRE_BYTES_MAX <= RECEIVE_BUFFER_BYTES,
-    "beside a part of one packet fits another"
+    "a whole packet fits beside part of another"
 );
 
-/// A link between a client and a lender. Made by [`connect`](crate::connect()) and
-/// [`PendingHandshake::advance`](crate::PendingHandshake::advance).
+/// An established link between a client and a lender. [`connect`](crate::connect()) and
+/// [`PendingHandshake::advance`](crate::PendingHandshake::advance) create it.
 ///
-/// Methods never block. A caller that sleeps waits for readability (level-triggered) when
-/// [`receive`](Self::receive) has returned `None`, and also for writability while [`flush`](Self::flush)
-/// returns `false`. After any error but [`LinkError::Congested`] the link is of no further use.
+/// Methods never block. A caller that sleeps waits for readability (level-triggered) once
+/// [`receive`](Self::receive) has returned `None`, and for writability while [`flush`](Self::flush) returns
+/// `false`. After any error but [`LinkError::Congested`] the link must be dropped.
 pub struct Link {
     socket: OwnedFd,
     peer: String,
     cipher: Cipher,
     outgoing: ByteQueue,
     incoming: ByteQueue,
-    /// Set by the first packet that could not be believed; nothing behind it is.
+    /// The error of the first invalid packet. Packets behind it are not read.
     fault: Option<LinkError>,
 }
 
-/// What became of a packet given to [`Link::send`].
+/// How much of a packet [`Link::send`] has given to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
-    /// The socket has all of it, and everything before.
+    /// The socket has taken the packet and everything before it.
     Whole,
-    /// The socket was full; the rest waits for [`Link::flush`].
+    /// The socket is full; the rest waits for [`Link::flush`].
     Queued,
 }
 
 impl Link {
-    /// The socket is connected, non-blocking, and has said all its handshake.
+    /// Takes a connected non-blocking socket whose handshake is complete.
     pub(crate) fn new(socket: OwnedFd, peer: String, cipher: Cipher) -> Link {
         Link {
             socket,
@@ -78,23 +78,27 @@ impl Link {
         }
     }
 
-    /// The other end, as an address for people to read.
+    /// The peer's address, for people to read.
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// Whether packets are encrypted and the peer was proven to hold the cluster key.
+    /// Whether packets are encrypted and the peer has proven that it holds the cluster key.
     pub fn is_secure(&self) -> bool {
         matches!(self.cipher, Cipher::Noise(_))
     }
 
-    /// The socket, to wait on.
+    /// The socket, for polling.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// Sends the concatenation of `parts` as one packet of 1 to [`PACKET_BYTES_MAX`] bytes, with one system
-    /// call. After [`LinkError::Congested`] nothing was taken, and the packet may be given again.
+    /// call.
+    ///
+    /// # Errors
+    /// [`LinkError::Congested`]: no byte was taken, and the packet may be sent again. Any other error ends
+    /// the link.
     pub fn send(&mut self, parts: &[&[u8]]) -> Result<SendProgress, LinkError> {
         self.queue(parts)?;
         Ok(if self.flush()? {
@@ -104,8 +108,11 @@ impl Link {
         })
     }
 
-    /// Queues a packet like [`send`](Self::send), without a system call: for answers that go out together
+    /// Queues a packet like [`send`](Self::send) but without a system call, so that several answers go out
     /// with one [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// [`LinkError::Congested`]: the buffer has no room, and no byte was taken.
     pub fn queue(&mut self, parts: &[&[u8]]) -> Result<(), LinkError> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         assert!(
@@ -130,7 +137,11 @@ impl Link {
         Ok(())
     }
 
-    /// Gives the socket what waits, with one system call if anything does. `true`: nothing waits any more.
+    /// Writes queued bytes to the socket, with one system call if there are any. Returns whether the queue is
+    /// empty.
+    ///
+    /// # Errors
+    /// The connection is closed or broken.
     pub fn flush(&mut self) -> Result<bool, LinkError> {
         while !self.outgoing.is_empty() {
             match send(
@@ -140,7 +151,7 @@ impl Link {
             ) {
                 Ok(sent) => {
                     self.outgoing.pop(sent);
-                    // A partial send means that the socket is full now; asking again would only say so.
+                    // A partial send means that the socket is full; a second call would only confirm it.
                     break;
                 }
                 Err(Errno::AGAIN) => break,
@@ -151,8 +162,11 @@ impl Link {
         Ok(self.outgoing.is_empty())
     }
 
-    /// The next packet, or `None` when no whole packet has arrived. Asks the socket, once, only when no whole
-    /// packet is buffered.
+    /// Returns the next packet, or `None` if no whole packet has arrived. Reads the socket, once, only if no
+    /// whole packet is buffered.
+    ///
+    /// # Errors
+    /// The connection is closed or broken, or the packet is malformed or altered.
     pub fn receive(&mut self) -> Result<Option<&[u8]>, LinkError> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -173,13 +187,13 @@ impl Link {
         }
     }
 
-    /// Whether [`receive`](Self::receive) can return something without asking the socket. Before sleeping
-    /// this must be `false`: the kernel does not tell of bytes that have left it.
+    /// Whether [`receive`](Self::receive) can return a packet or an error without reading the socket. A
+    /// caller must not sleep while this is `true`, since the kernel reports only unread bytes.
     pub fn has_buffered(&self) -> bool {
         !matches!(self.buffered(), Ok(None))
     }
 
-    /// Finds the next whole packet, with at most one receive. Returns where it stands in `incoming`'s queue.
+    /// Finds the next whole packet with at most one read. Returns its range in the queue of `incoming`.
     fn next_on_wire(&mut self) -> Result<Option<Range<usize>>, LinkError> {
         let found = match self.buffered() {
             Ok(None) if self.fill()? => self.buffered(),
@@ -188,7 +202,7 @@ impl Link {
         found.inspect_err(|&fault| self.fault = Some(fault))
     }
 
-    /// The place of the first queued packet, if all of it is there.
+    /// The range of the first queued packet, if it is complete.
     fn buffered(&self) -> Result<Option<Range<usize>>, LinkError> {
         let queued = self.incoming.queued();
         let Some(prefix) = queued.first_chunk::<LENGTH_BYTES>() else {
@@ -203,10 +217,10 @@ impl Link {
         Ok((whole.end <= queued.len()).then_some(whole))
     }
 
-    /// Receives once. `true`: something came.
+    /// Reads the socket once. Returns whether bytes arrived.
     fn fill(&mut self) -> Result<bool, LinkError> {
         if self.incoming.room() < WIRE_BYTES_MAX {
-            // Less than a packet is queued here, so this moves less than one receive has brought.
+            // Less than a packet is queued, so this moves fewer bytes than one read has brought.
             self.incoming.compact();
         }
         loop {
@@ -239,7 +253,7 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// Copies `parts` one behind the other; together they fill `target`.
+/// Copies `parts` one after the other into `target`, which they fill.
 fn join(parts: &[&[u8]], mut target: &mut [u8]) {
     for part in parts {
         let (place, rest) = target.split_at_mut(part.len());

@@ -1,4 +1,4 @@
-//! The lender's end of the handshake: a listening socket, and one small machine for every stranger.
+//! The lender's side of the handshake: a listening socket, and a state machine for each pending connection.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,25 +18,31 @@ use crate::preamble::{
 };
 use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue, Security};
 
-/// How long a stranger may take to become a link.
+/// Time that a client may take to complete the handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Strangers in their handshake at one time, per listener. Each holds a socket and at most a few KiB; one
-/// more is closed at once, and its client retries.
+/// Maximum connections in the handshake phase, per listener. Each holds a socket and at most a few KiB. A
+/// further connection is closed at once, and its client retries.
 pub const PENDING_MAX: usize = 1024;
-/// Surplus connections closed in one [`Listener::accept`], so that a flood does not hold up the lender.
+/// Maximum surplus connections closed by one [`Listener::accept`], so that a flood does not hold up the
+/// lender.
 const REFUSALS_MAX: usize = 64;
 
-/// A listening socket for links. Wait for it to be readable, then [`accept`](Self::accept) until `None`.
+/// A listening socket for links. Wait until it is readable, then call [`accept`](Self::accept) until it
+/// returns `None`.
 pub struct Listener {
     port: ListenSocket,
     security: Arc<Security>,
-    /// One clone lives in every [`Pending`]: the count of strangers, which cannot go wrong.
+    /// Every [`PendingHandshake`] holds a clone, so the reference count is the number of handshakes under
+    /// way.
     pending: Arc<()>,
 }
 
 impl Listener {
-    /// Listens at `address`. Without a key only local addresses are served, and only this user. A Unix socket
-    /// file left by a dead process is replaced.
+    /// Listens at `address`. Without a key only local addresses are served, and only for this user. A Unix
+    /// socket file left by a dead process is replaced.
+    ///
+    /// # Errors
+    /// `InsecureRefused` without a key for an address that other machines can reach, `InUse`, or `Failed`.
     pub fn bind(address: &NetAddress, security: Security) -> Result<Listener, ListenError> {
         let secure = !matches!(security, Security::Insecure);
         let reach = ListenScope {
@@ -50,18 +56,21 @@ impl Listener {
         })
     }
 
-    /// Where this listens: names resolved, and the port that the system chose if zero was asked for.
+    /// The bound address, with names resolved and with the port that the system chose if zero was requested.
     pub fn address(&self) -> &NetAddress {
         self.port.address()
     }
 
-    /// Strangers in their handshake.
+    /// Number of connections in the handshake phase.
     pub fn pending_count(&self) -> usize {
         Arc::strong_count(&self.pending) - 1
     }
 
-    /// The next stranger, or `None` when nobody waits. Errors concern this process (no more file descriptors)
-    /// and pass; wait a little before the next call.
+    /// Accepts the next connection; `None` if none waits.
+    ///
+    /// # Errors
+    /// This process lacks a resource such as file descriptors. The condition passes; wait before the next
+    /// call.
     pub fn accept(&self, now: Instant) -> io::Result<Option<PendingHandshake>> {
         for _ in 0..REFUSALS_MAX {
             let Some((socket, peer)) = self.port.accept()? else {
@@ -98,14 +107,14 @@ impl std::fmt::Debug for Listener {
     }
 }
 
-/// A stranger in its handshake. Call [`advance`](Self::advance) when it is readable and when its
+/// A connection in its handshake. Call [`advance`](Self::advance) when it is readable and when its
 /// [`deadline`](Self::deadline) has passed; drop it on error.
 ///
-/// Never blocks. Before the stranger has proven the key it costs its socket, this value and one boxed Noise
-/// state; it is never sent more bytes than it has sent. An epoll registration of the socket outlives the
-/// handshake: the [`Link`] owns the same file descriptor.
+/// Methods never block. Until the client has proven the key it costs its socket, this value and one boxed
+/// Noise state, and it is never sent more bytes than it has sent. An epoll registration of the socket stays
+/// valid, since the [`Link`] owns the same file descriptor.
 pub struct PendingHandshake {
-    /// `None` once it has become a link.
+    /// `None` once the link owns it.
     socket: Option<OwnedFd>,
     peer: String,
     security: Arc<Security>,
@@ -117,26 +126,26 @@ pub struct PendingHandshake {
     _counted: Arc<()>,
 }
 
-/// What is awaited from the stranger.
+/// The message that the client must send next.
 enum AwaitedMessage {
     Preamble,
     Message(NoiseHandshake),
     Confirmation(Cipher),
-    /// It has become a link, or failed.
+    /// None: the handshake has succeeded or failed.
     Over,
 }
 
-/// How far a handshake is.
+/// Progress of a handshake.
 #[derive(Debug)]
 pub enum HandshakeProgress {
-    /// The stranger's next bytes have not arrived.
+    /// More bytes of the client are needed.
     NeedRead,
-    /// The handshake is done.
+    /// The handshake is complete.
     Done(Link),
 }
 
 impl PendingHandshake {
-    /// A stranger who has just connected. `counted` is held for as long as it is one.
+    /// Takes a connection that was just accepted. `counted` is held for as long as the handshake lasts.
     pub(crate) fn new(
         socket: OwnedFd,
         peer: String,
@@ -157,31 +166,34 @@ impl PendingHandshake {
         }
     }
 
-    /// When the stranger's time is up.
+    /// When the handshake fails with [`HandshakeError::TimedOut`].
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The stranger, as an address for people to read.
+    /// The client's address, for people to read.
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// Answers the stranger that the lender is busy, as soon as its preamble has come; `advance` then returns
-    /// [`HandshakeError::Busy`].
+    /// Refuses the client as soon as its preamble has arrived: it is told that the lender is busy, and
+    /// `advance` returns [`HandshakeError::Busy`].
     pub fn refuse_busy(&mut self) {
         self.busy = true;
     }
 
-    /// Goes on with the handshake as far as the bytes that have arrived allow. Not to be called again after
-    /// `Done` or an error.
+    /// Continues the handshake with the bytes that have arrived. Must not be called again after `Done` or an
+    /// error.
+    ///
+    /// # Errors
+    /// One [`HandshakeError`] a cause; drop the connection.
     pub fn advance(&mut self, now: Instant) -> Result<HandshakeProgress, HandshakeError> {
         loop {
             let wanted = match self.step {
                 AwaitedMessage::Preamble => PREAMBLE_BYTES,
                 AwaitedMessage::Message(_) => MESSAGE_BYTES,
                 AwaitedMessage::Confirmation(_) => CONFIRMATION_BYTES,
-                AwaitedMessage::Over => panic!("a handshake that is over was advanced"),
+                AwaitedMessage::Over => panic!("advanced a handshake that has ended"),
             };
             if !self.fill(wanted)? {
                 return if self.deadline <= now {
@@ -194,7 +206,7 @@ impl PendingHandshake {
                 AwaitedMessage::Preamble => self.on_preamble()?,
                 AwaitedMessage::Message(noise) => self.on_message(noise)?,
                 AwaitedMessage::Confirmation(cipher) => Some(self.on_confirmation(cipher)?),
-                AwaitedMessage::Over => unreachable!("left above"),
+                AwaitedMessage::Over => unreachable!("returned above"),
             };
             if let Some(link) = done {
                 return Ok(HandshakeProgress::Done(link));
@@ -271,8 +283,8 @@ impl PendingHandshake {
         Ok(Link::new(socket, std::mem::take(&mut self.peer), cipher))
     }
 
-    /// Receives until `wanted` bytes are here, never more: what follows belongs to the link. `true`: they
-    /// are, and the next step starts with an empty buffer.
+    /// Reads until `wanted` bytes are buffered, and never more, since later bytes belong to the link. Returns
+    /// whether they are; if so, the next step begins with an empty buffer.
     fn fill(&mut self, wanted: usize) -> Result<bool, HandshakeError> {
         let socket = self.socket.as_ref().ok_or(HandshakeError::CutOff)?;
         while self.filled < wanted {
@@ -298,7 +310,8 @@ impl PendingHandshake {
         Ok(reply)
     }
 
-    /// A fresh socket's buffer takes these few bytes whole; one that does not is not worth waiting for.
+    /// Sends a message. A fresh socket's buffer holds these few bytes; one that does not is treated as
+    /// failed.
     fn send(&self, bytes: &[u8]) -> Result<(), HandshakeError> {
         let socket = self.socket.as_ref().ok_or(HandshakeError::CutOff)?;
         match send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -318,11 +331,11 @@ fn cut_off_or_failed(errno: Errno) -> HandshakeError {
 
 impl AsFd for PendingHandshake {
     /// # Panics
-    /// After the handshake is done: the socket is the link's then.
+    /// If the handshake is complete, since the link then owns the socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
             Some(socket) => socket.as_fd(),
-            None => panic!("the handshake is done; the socket is the link's"),
+            None => panic!("the handshake is complete; the link owns the socket"),
         }
     }
 }

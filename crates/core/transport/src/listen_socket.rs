@@ -1,4 +1,4 @@
-//! A listening socket that speaks no protocol yet: what every server begins with.
+//! A listening socket without a protocol, as every server needs one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,29 +11,34 @@ use crate::error::ListenError;
 use crate::tcp;
 use crate::unix::{self, SocketFile};
 
-/// Strangers that left before they were let in, passed over in one [`ListenSocket::accept`].
+/// Maximum aborted connections skipped in one [`ListenSocket::accept`].
 const ABORTED_MAX: usize = 64;
 
-/// Who may reach a [`ListenSocket`].
+/// The processes that may connect to a [`ListenSocket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenScope {
-    /// Other machines. Without, only loopback addresses and Unix sockets are bound.
+    /// Whether other machines may connect. Otherwise only loopback addresses and Unix sockets are bound.
     pub other_machines: bool,
-    /// Other users of this machine, as far as the permissions of a Unix socket's directory let them.
+    /// Whether other users of this machine may connect, as far as the permissions of a Unix socket's
+    /// directory allow.
     pub other_users: bool,
 }
 
-/// A bound, listening, non-blocking socket. Wait for it to be readable, then [`accept`](Self::accept) until
-/// `None`.
+/// A bound, listening, non-blocking socket. Wait until it is readable, then call [`accept`](Self::accept)
+/// until it returns `None`.
 pub struct ListenSocket {
     socket: OwnedFd,
     address: NetAddress,
-    /// Held for its drop.
+    /// Removes the socket's file on drop.
     _file: Option<SocketFile>,
 }
 
 impl ListenSocket {
     /// Listens at `address`. A Unix socket file left by a dead process is replaced.
+    ///
+    /// # Errors
+    /// `InsecureRefused` for an address outside `reach`, `InUse` if another process listens there, `Failed`
+    /// otherwise.
     pub fn bind(address: &NetAddress, reach: ListenScope) -> Result<ListenSocket, ListenError> {
         let refused = || ListenError::InsecureRefused {
             address: address.clone(),
@@ -61,7 +66,7 @@ impl ListenSocket {
                     socket,
                     address: NetAddress::Tcp {
                         host: match host {
-                            // Without its interface it is reached by nobody.
+                            // A link-local address is unreachable without its interface.
                             NetHost::Zoned(..) => host.clone(),
                             _ => NetHost::Ip(bound.ip()),
                         },
@@ -81,20 +86,23 @@ impl ListenSocket {
         }
     }
 
-    /// Where this listens: names resolved, and the port that the system chose if zero was asked for.
+    /// The bound address, with names resolved and with the port that the system chose if zero was requested.
     pub fn address(&self) -> &NetAddress {
         &self.address
     }
 
-    /// The next connection and who it is, or `None` when nobody waits. The socket is non-blocking. Errors
-    /// concern this process (no more file descriptors) and pass; wait a little before the next call.
+    /// The next connection, as a non-blocking socket, with its peer's address; `None` if none waits.
+    ///
+    /// # Errors
+    /// This process lacks a resource such as file descriptors. The condition passes; wait before the next
+    /// call.
     pub fn accept(&self) -> io::Result<Option<(OwnedFd, String)>> {
         for _ in 0..ABORTED_MAX {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let socket = match accept_with(&self.socket, flags) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return Ok(None),
-                // The stranger left before it was let in.
+                // The client disconnected before it was accepted.
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(errno) => return Err(errno.into()),
             };
@@ -102,7 +110,7 @@ impl ListenSocket {
                 NetAddress::Unix(_) => return Ok(Some((socket, self.address.to_string()))),
                 NetAddress::Tcp { .. } => match tcp::prepare_accepted(&socket) {
                     Ok(peer) => return Ok(Some((socket, format!("tcp://{peer}")))),
-                    // Gone already; there may be others behind it.
+                    // The client has disconnected; others may wait behind it.
                     Err(_) => continue,
                 },
             }

@@ -1,9 +1,8 @@
-//! Look-ups of names. The system's resolver blocks for as long as a name server keeps silent, and cannot be
-//! interrupted: so each look-up has a thread of its own, one for each family, and whoever asks waits no
-//! longer than he likes.
+//! Name lookups. The system's resolver blocks while a name server is silent and cannot be interrupted. Each
+//! lookup therefore has a thread of its own for each address family, and the caller waits with a deadline.
 //!
-//! The addresses that a name had are remembered, and given while its look-up is under way: a lender is not
-//! away because a name server is.
+//! The last addresses of a name are cached and offered while a lookup is under way, so that a silent name
+//! server does not make a lender unreachable.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::sys::{self, IpFamily, NoAddressError};
 
-/// Names whose addresses are remembered. They come from settings and views: more are a program that makes
-/// them up.
+/// Maximum names in the cache. Names come from settings and views, so a program with more names generates
+/// them.
 const NAMES_MAX: usize = 1024;
 
 type LookupResult = Result<Vec<IpAddr>, NoAddressError>;
@@ -22,15 +21,16 @@ type PendingLookup = Arc<OnceLock<LookupResult>>;
 
 #[derive(Default)]
 struct LookupTable {
-    /// Look-ups under way, and the process that has their threads: a forked one has none.
+    /// Lookups under way, with the id of the process that runs their threads: a forked child has none of
+    /// them.
     running: BTreeMap<(String, IpFamily), (u32, PendingLookup)>,
     known: BTreeMap<String, CachedName>,
 }
 
-/// What was found earlier.
+/// The cached results for one name.
 #[derive(Clone, Debug, Default)]
 struct CachedName {
-    /// A link came about there.
+    /// The last address at which a connection succeeded.
     good: Option<IpAddr>,
     answered: BTreeMap<IpFamily, Vec<IpAddr>>,
 }
@@ -54,21 +54,21 @@ impl LookupTable {
     }
 }
 
-/// A link came about at this address of a name.
+/// Caches `ip` as the address of `name` at which a connection succeeded.
 pub(crate) fn remember(name: &str, ip: IpAddr) {
     table().known(name).good = Some(ip);
 }
 
-/// A question for the addresses of a name.
+/// A lookup of one name in both families.
 pub(crate) struct NameQuery {
     name: String,
-    /// Those that have not been taken.
+    /// Lookups whose result has not been taken.
     open: Vec<PendingLookup>,
     answered: bool,
 }
 
 impl NameQuery {
-    /// Asks, unless that is under way already. An error: there is no thread for it.
+    /// Starts the lookup, or joins one that is under way. Fails if no thread can be started.
     pub(crate) fn ask(name: &str) -> io::Result<NameQuery> {
         let open: io::Result<Vec<PendingLookup>> = IpFamily::ALL
             .map(|family| look_up(name, family))
@@ -81,7 +81,7 @@ impl NameQuery {
         })
     }
 
-    /// The next answer that has come.
+    /// Takes the next result that has arrived.
     pub(crate) fn take(&mut self) -> Option<LookupResult> {
         let at = self.open.iter().position(|outcome| outcome.get().is_some())?;
         let found = self.open.swap_remove(at).get().cloned()?;
@@ -89,24 +89,24 @@ impl NameQuery {
         Some(found)
     }
 
-    /// Whether an answer is still to come.
+    /// Whether a result is outstanding.
     pub(crate) fn is_open(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Whether one has come with addresses.
+    /// Whether a result with addresses has been taken.
     pub(crate) fn is_answered(&self) -> bool {
         self.answered
     }
 
-    /// Where the name was before: where a link came about first.
+    /// The cached addresses, beginning with the one at which a connection succeeded last.
     pub(crate) fn known(&self) -> Vec<IpAddr> {
         let known = table().known.get(&self.name).cloned().unwrap_or_default();
         let answered = known.answered.into_values().flatten();
         known.good.into_iter().chain(answered).collect()
     }
 
-    /// Waits for an answer, at most until then.
+    /// Waits for a result, at most until `until`.
     pub(crate) fn wait(&self, until: Instant) {
         let mut table = table();
         while self.open.iter().all(|outcome| outcome.get().is_none()) {
@@ -150,7 +150,7 @@ fn finish(key: (String, IpFamily), outcome: &PendingLookup) {
     if let Ok(found) = &found {
         table.known(&key.0).answered.insert(key.1, found.clone());
     }
-    // Nobody else sets it.
+    // This thread alone sets it.
     let _ = outcome.set(found);
     table.running.remove(&key);
     drop(table);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_cannot_be_has_no_address() {
+    fn an_invalid_name_has_no_address() {
         let mut question = NameQuery::ask("a\0b").unwrap();
         question.wait(Instant::now() + Duration::from_secs(10));
         assert!(question.take().expect("an answer").is_err());

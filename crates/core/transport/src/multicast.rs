@@ -1,17 +1,17 @@
 //! Datagrams to a multicast group: the sockets, and the sealing of datagrams.
 //!
-//! A client's [`Caster`] cuts appends into datagrams, seals them under its channel's key and sends each once;
-//! every lender's [`Ear`] that was given the key opens them. What a datagram means is
-//! `netram_proto::multicast`'s; that one is lost, doubled or late is expected, and nothing here waits or
-//! repeats.
+//! A client's [`MulticastSender`] cuts appends into datagrams, seals them under its channel's key and sends
+//! each once. The [`MulticastReceiver`] of every lender that was given the key decrypts them.
+//! `netram_proto::multicast` defines the contents, and handles datagrams that are lost, repeated or late.
+//! This module neither waits nor retransmits.
 //!
-//! Every datagram is encrypted and authenticated, also where links are not (`--insecure`): the key travels
-//! over a link that does not leave the machine there. A key is one sender's: its datagrams are numbered, the
-//! number is the nonce, and a process makes its keys anew, so that no number is ever used twice under one.
-//! Whoever was given the key could send under it; what that means is in `docs/protocol.md`.
+//! Every datagram is encrypted and authenticated, even where links are not (`--insecure`): there the key
+//! travels over a link that does not leave the machine. A key belongs to one sender. Its datagrams are
+//! numbered and the number is the nonce; a process generates new keys, so no number is used twice under one
+//! key. Every holder of the key could send under it; `docs/design/protocol.md` says what that means.
 //!
-//! What does not open is dropped without an answer and counted, and answers never go to where a datagram came
-//! from.
+//! A datagram that cannot be decrypted is dropped and counted without an answer. Answers never go to a
+//! datagram's source address.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -38,33 +38,31 @@ use zeroize::{Zeroize, Zeroizing};
 pub use crate::group::{MulticastGroup, MulticastGroupError};
 use crate::sys::{self, BATCH};
 
-/// Bytes of a datagram on an ordinary Ethernet (1,500 bytes), unless it is told: whole, with room for a
-/// tunnel's header.
+/// Default bytes of a datagram on an ordinary Ethernet (1,500 bytes): it stays whole even inside a tunnel.
 pub const DATAGRAM_BYTES_ETHERNET: usize = 1400;
-/// What an ordinary Ethernet's packets hold.
+/// MTU of an ordinary Ethernet, in bytes.
 const ETHERNET_BYTES: usize = 1500;
-/// Headers of IP and UDP.
+/// Bytes of the headers of IPv4 and UDP.
 const PACKET_HEADER_BYTES: usize = 28;
-/// Bytes handed to the kernel with one call: the most that a packet of IP could hold, because the kernel cuts
-/// it only on its way out.
+/// Maximum bytes given to the kernel in one call: the payload of the largest IP packet, since the kernel
+/// segments it only when it leaves.
 const TRAIN_BYTES_MAX: usize = 65_535 - PACKET_HEADER_BYTES;
-/// Datagrams in it (the kernel's UDP_MAX_SEGMENTS).
+/// Maximum datagrams in one call (the kernel's UDP_MAX_SEGMENTS).
 const TRAIN_DATAGRAMS_MAX: usize = 64;
-/// A datagram's place in the receiving buffer. One more than the longest: a longer datagram is cut, and then
-/// does not open.
+/// Bytes of the receive buffer per datagram. One more than the longest: a longer datagram is truncated and
+/// then fails authentication.
 const SLOT_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
-/// What a receiving socket asks the kernel to keep for it, and a sending one. The kernel gives less where it
-/// is told to.
+/// Socket buffer sizes requested of the kernel, in bytes. The kernel may grant less (`net.core.rmem_max`,
+/// `wmem_max`).
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 const SEND_BUFFER_BYTES: usize = 1 << 20;
-/// Datagrams do not leave the network segment, unless it is told: a router that forwards them would be a
-/// leak.
+/// Default TTL: datagrams do not leave the network segment, so that no router leaks them.
 pub const TTL_DEFAULT: u8 = 1;
 
-/// A channel's key.
+/// The key of one channel.
 struct ChannelKey(LessSafeKey);
 
-/// The datagram was not sealed with this key, or was changed.
+/// The datagram was not sealed with this key, or was altered.
 struct DatagramDecryptError;
 
 impl ChannelKey {
@@ -81,7 +79,8 @@ impl ChannelKey {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Seals `bytes` behind `header`, which it vouches for. The number must be new under this key.
+    /// Encrypts `bytes` in place and authenticates them with `header`. The header's number must be new under
+    /// this key.
     fn seal(&self, header: &DatagramHeader, bytes: &mut [u8]) -> [u8; 16] {
         let nonce = ChannelKey::nonce(header.number);
         match self
@@ -93,11 +92,11 @@ impl ChannelKey {
                 out.copy_from_slice(tag.as_ref());
                 out
             }
-            Err(_) => unreachable!("a datagram is far shorter than what AES-GCM bears"),
+            Err(_) => unreachable!("a datagram is far below AES-GCM's length limit"),
         }
     }
 
-    /// Opens what stands behind `header`, in place.
+    /// Decrypts the bytes that follow `header`, in place.
     fn open<'a>(
         &self,
         header: &DatagramHeader,
@@ -111,37 +110,41 @@ impl ChannelKey {
     }
 }
 
-/// What became of the datagrams of one frame.
+/// What happened to the datagrams of one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendCounts {
-    /// Datagrams that the kernel took.
+    /// Datagrams that the kernel accepted.
     pub sent: u64,
-    /// Datagrams that it did not: its buffer is full, or the network is down. They count as lost on the way.
+    /// Datagrams that the kernel refused because its buffer is full or the network is down. They count as
+    /// lost.
     pub lost: u64,
 }
 
-/// A client's sending end.
+/// A client's sender of multicast appends.
 pub struct MulticastSender {
     socket: Socket,
     group: MulticastGroup,
     datagram_bytes: usize,
-    /// The kernel cuts what it is given into datagrams.
+    /// Whether the kernel segments one buffer into datagrams.
     segments: bool,
-    /// Datagrams one behind the other, each in a place of `datagram_bytes`, the last perhaps shorter.
+    /// Datagrams one after the other, each `datagram_bytes` long; only the last may be shorter.
     train: Box<[u8]>,
-    /// What the machine calls the present channel.
+    /// Number that the journal writer gave the current channel.
     number: u32,
     channel: u64,
     secret: [u8; CHANNEL_KEY_BYTES],
     key: ChannelKey,
-    /// Datagrams sealed under the present key, and their bytes.
+    /// Datagrams sealed under the current key, and their bytes.
     sealed: u64,
     sealed_bytes: u64,
 }
 
 impl MulticastSender {
-    /// Opens a socket that sends to `group`, in datagrams of at most `datagram_bytes`; `None`: as long as the
-    /// network there carries whole.
+    /// Opens a socket that sends to `group`, in datagrams of at most `datagram_bytes`; `None` takes the
+    /// largest that the network carries unfragmented.
+    ///
+    /// # Errors
+    /// This machine has no such interface, or the system refuses a socket or an option.
     pub fn open(
         group: &MulticastGroup,
         datagram_bytes: Option<usize>,
@@ -153,16 +156,15 @@ impl MulticastSender {
             let any = Ipv4Addr::UNSPECIFIED;
             rustix::net::sockopt::set_ip_multicast_if_with_ifindex(&socket, &any, &any, index)?;
         }
-        // A lender on this machine is a lender too.
+        // A lender on this machine receives the datagrams too.
         socket.set_multicast_loop_v4(true)?;
         socket.set_multicast_ttl_v4(ttl.into())?;
         socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
         socket.connect(&group.address.into())?;
-        // Of the interface; what lies behind it is not asked.
+        // The MTU of the interface; networks behind it are not probed.
         let datagram_bytes = match datagram_bytes {
             Some(bytes) => bytes,
-            // Asked for the way of the connected socket, the kernel has been seen to answer for another
-            // interface.
+            // For a connected socket the kernel has been seen to report the MTU of another interface.
             None => fitting(match &group.interface {
                 Some(name) => sys::interface_mtu(&socket, name)?,
                 None => sys::path_mtu(&socket)?,
@@ -187,19 +189,18 @@ impl MulticastSender {
         })
     }
 
-    /// The group.
+    /// The group that datagrams are sent to.
     pub fn group(&self) -> &MulticastGroup {
         &self.group
     }
 
-    /// The longest datagram that it sends.
+    /// Maximum bytes of a datagram sent.
     pub fn datagram_bytes(&self) -> usize {
         self.datagram_bytes
     }
 
-    /// What a lender needs to listen to channel `number`. A higher number than the present one begins another
-    /// channel, with a key of its own; a lower one is an invitation that came too late, and gets the present
-    /// channel.
+    /// The invitation that lets a lender receive channel `number`. A number above the current one begins a
+    /// new channel with a new key. A lower number comes from a late request and gets the current channel.
     pub fn invite(&mut self, number: u32) -> ChannelInvite {
         if number > self.number {
             self.secret.zeroize();
@@ -217,18 +218,19 @@ impl MulticastSender {
         }
     }
 
-    /// What the machine calls the present channel; zero: there was none yet.
+    /// Number of the current channel; zero before the first invitation.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Whether the key has sealed as much as it may. The machine is to begin another channel.
+    /// Whether the key has reached its limit of datagrams or bytes, so that the writer must begin another
+    /// channel.
     pub fn is_exhausted(&self) -> bool {
         self.sealed >= CHANNEL_DATAGRAMS_MAX || self.sealed_bytes >= CHANNEL_BYTES_MAX
     }
 
-    /// Sends an append: `header`, and `body`, the bytes of the log from its LSN. About 0.3 µs a datagram for
-    /// the sealing, and a system call for as many as 64 KiB hold.
+    /// Sends an append frame: `header`, and `body`, the log's bytes from its LSN on. Sealing costs about 0.3
+    /// µs a datagram, and one system call sends up to 64 KiB.
     pub fn send(&mut self, header: &FrameHeader, body: &[u8]) -> SendCounts {
         let mut outcome = SendCounts::default();
         let mut rest = body;
@@ -236,10 +238,9 @@ impl MulticastSender {
         for (header, bytes) in fragment_append(*header, body.len(), self.datagram_bytes) {
             let (piece, behind) = rest.split_at(bytes);
             rest = behind;
-            // Twice the bound is never reached: the machine is asked for another channel at once, in between
-            // frames.
+            // The writer begins another channel between frames, so twice the limit is never reached.
             assert!(self.sealed < 2 * CHANNEL_DATAGRAMS_MAX);
-            // Only the last is shorter than its place.
+            // Only the last datagram is shorter than its place.
             length = self.seal(&header, piece, length);
             if length == self.train.len() || rest.is_empty() {
                 self.send_train(length, &mut outcome);
@@ -249,7 +250,7 @@ impl MulticastSender {
         outcome
     }
 
-    /// Puts one datagram into the train at `at`; where it ends.
+    /// Seals one datagram into the train at offset `at` and returns the offset of its end.
     fn seal(&mut self, header: &FrameHeader, body: &[u8], at: usize) -> usize {
         let front = DatagramHeader {
             channel: self.channel,
@@ -267,7 +268,8 @@ impl MulticastSender {
         at + DATAGRAM_HEADER_BYTES + bytes + tag.len()
     }
 
-    /// Hands the kernel the first `length` bytes of the train: at once if it cuts them, otherwise one by one.
+    /// Sends the first `length` bytes of the train: in one call if the kernel segments them, otherwise one
+    /// datagram a call.
     fn send_train(&mut self, length: usize, outcome: &mut SendCounts) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let train = &self.train[..length];
@@ -278,11 +280,11 @@ impl MulticastSender {
                     outcome.sent += count;
                     return;
                 }
-                // The way out does not take what is to be cut (a tunnel, a card without checksums): not now,
-                // not later.
+                // The route does not support segmentation (a tunnel, a card without checksum offload), and
+                // never will.
                 Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP) => {
                     self.segments = false;
-                    // Where it fails, no datagram passes either, and each is counted.
+                    // If this fails no datagram is sent either, and each is counted as lost.
                     let _ = sys::set_segment(&self.socket, 0);
                 }
                 Err(_) => {
@@ -300,8 +302,8 @@ impl MulticastSender {
     }
 }
 
-/// Bytes of a datagram where packets of `mtu` bytes pass whole. More than an Ethernet's is believed: a
-/// network of jumbo frames has them everywhere, and whoever does not get them is served over its link.
+/// Bytes of a datagram for a route with an MTU of `mtu` bytes. An MTU above Ethernet's is used as it is: a
+/// network with jumbo frames has them everywhere, and members that receive none are served over their links.
 fn fitting(mtu: usize) -> usize {
     let whole = mtu.saturating_sub(PACKET_HEADER_BYTES);
     let most = if mtu <= ETHERNET_BYTES {
@@ -320,14 +322,14 @@ impl Drop for MulticastSender {
 
 impl fmt::Debug for MulticastSender {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Caster")
+        out.debug_struct("MulticastSender")
             .field("group", &self.group)
             .field("channel", &self.channel)
             .finish_non_exhaustive()
     }
 }
 
-/// Compares keys in a time that does not tell where they differ.
+/// Compares keys in constant time.
 fn same(one: &[u8; CHANNEL_KEY_BYTES], other: &[u8; CHANNEL_KEY_BYTES]) -> bool {
     let differing = one
         .iter()
@@ -336,7 +338,7 @@ fn same(one: &[u8; CHANNEL_KEY_BYTES], other: &[u8; CHANNEL_KEY_BYTES]) -> bool 
     differing == 0
 }
 
-/// A new channel's name and key.
+/// A random channel id and key.
 fn random_channel() -> (u64, [u8; CHANNEL_KEY_BYTES]) {
     let random = SystemRandom::new();
     let (mut channel, mut key) = ([0; 8], [0; CHANNEL_KEY_BYTES]);
@@ -346,54 +348,57 @@ fn random_channel() -> (u64, [u8; CHANNEL_KEY_BYTES]) {
     (u64::from_le_bytes(channel), key)
 }
 
-/// Datagrams that were dropped, by reason.
+/// Numbers of dropped datagrams, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropCounts {
-    /// Of a channel that nobody here listens to, or no datagram of ours at all.
+    /// Datagrams of a channel without listener, or not of this protocol.
     pub unknown: u64,
-    /// Came before, or so late that it cannot be told.
+    /// Datagrams received before, or too old for the replay window.
     pub duplicate: u64,
-    /// Does not open: forged or changed.
+    /// Datagrams that failed authentication: forged or altered.
     pub forged: u64,
 }
 
-/// A lender's receiving end: one socket, and the channels that somebody here listens to.
+/// A lender's receiver: one socket, and the channels that the lender's sessions listen to.
 pub struct MulticastReceiver {
     socket: Socket,
     group: MulticastGroup,
     channels: HashMap<u64, ReceiveChannel>,
-    /// Datagrams as they came, each in a place of its own.
+    /// Received datagrams, each in a slot of [`SLOT_BYTES`].
     slots: Box<[u8]>,
     lengths: [usize; BATCH],
-    /// Places that hold one which is still to be looked at.
+    /// Indices of slots whose datagram has not been examined yet.
     waiting: std::ops::Range<usize>,
     dropped: DropCounts,
 }
 
 struct ReceiveChannel {
-    /// Who listens, in the owner's words.
+    /// The listening session, by the owner's number.
     listener: usize,
     secret: Zeroizing<[u8; CHANNEL_KEY_BYTES]>,
     key: ChannelKey,
     replay: ReplayWindow,
 }
 
-/// A datagram that is genuine and new.
+/// An authenticated datagram that was not received before.
 #[derive(Debug)]
 pub struct ReceivedDatagram<'a> {
-    /// Who listens to its channel.
+    /// The session that listens to the datagram's channel, by the owner's number.
     pub listener: usize,
-    /// What it says: one frame, unchecked.
+    /// The decrypted packet: one frame, not parsed yet.
     pub packet: &'a [u8],
 }
 
 impl MulticastReceiver {
-    /// Joins `group`. Several ears of one machine, in one process or in many, each hear everything.
+    /// Joins `group`. Every receiver on a machine gets every datagram, whether in one process or in several.
+    ///
+    /// # Errors
+    /// This machine has no such interface, or the system refuses a socket, the port or the group.
     pub fn open(group: &MulticastGroup) -> io::Result<MulticastReceiver> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
         let index = group.index(&socket)?;
         socket.set_reuse_address(true)?;
-        // Bound to the group's own address, the socket hears nothing that is sent to this machine otherwise.
+        // Bound to the group's address, the socket does not receive unicast datagrams.
         socket.bind(&group.address.into())?;
         socket.set_multicast_all_v4(false)?;
         socket.join_multicast_v4_n(group.address.ip(), &InterfaceIndexOrAddress::Index(index))?;
@@ -402,7 +407,7 @@ impl MulticastReceiver {
             socket,
             group: group.clone(),
             channels: HashMap::new(),
-            // The kernel gives pages as datagrams need them.
+            // The kernel backs pages as datagrams touch them.
             slots: vec![0; BATCH * SLOT_BYTES].into_boxed_slice(),
             lengths: [0; BATCH],
             waiting: 0..0,
@@ -410,57 +415,60 @@ impl MulticastReceiver {
         })
     }
 
-    /// The group.
+    /// The group that this receiver has joined.
     pub fn group(&self) -> &MulticastGroup {
         &self.group
     }
 
-    /// Hears the channel of `tune` from now on, for `listener`, and no other channel for it. Who listened to
-    /// it before does no longer: it is the same client's earlier connection. `false`: a channel of that name
-    /// has another key.
-    pub fn listen(&mut self, tune: &ChannelInvite, listener: usize) -> bool {
-        if let Some(known) = self.channels.get(&tune.channel)
-            && !same(&known.secret, &tune.key)
+    /// Receives the channel of `invite` for `listener` from now on, and no other channel for it. A previous
+    /// listener of the channel is an earlier connection of the same client and is removed. Returns `false` if
+    /// the channel is known under another key.
+    pub fn listen(&mut self, invite: &ChannelInvite, listener: usize) -> bool {
+        if let Some(known) = self.channels.get(&invite.channel)
+            && !same(&known.secret, &invite.key)
         {
             return false;
         }
         self.channels
-            .retain(|name, channel| channel.listener != listener || *name == tune.channel);
+            .retain(|name, channel| channel.listener != listener || *name == invite.channel);
         let channel = self
             .channels
-            .entry(tune.channel)
+            .entry(invite.channel)
             .or_insert_with(|| ReceiveChannel {
                 listener,
-                secret: Zeroizing::new(tune.key),
-                key: ChannelKey::new(&tune.key),
+                secret: Zeroizing::new(invite.key),
+                key: ChannelKey::new(&invite.key),
                 replay: ReplayWindow::default(),
             });
         channel.listener = listener;
         true
     }
 
-    /// Hears nothing for `listener` any more.
+    /// Stops receiving for `listener`.
     pub fn forget(&mut self, listener: usize) {
         self.channels.retain(|_, channel| channel.listener != listener);
     }
 
-    /// How many channels are heard.
+    /// Number of channels that have a listener.
     pub fn channels(&self) -> usize {
         self.channels.len()
     }
 
-    /// What was dropped so far.
+    /// Datagrams dropped so far.
     pub fn dropped(&self) -> DropCounts {
         self.dropped
     }
 
-    /// Whether datagrams have been taken from the kernel, which will not tell of them again.
+    /// Whether datagrams are buffered here. The kernel does not report them as readable again.
     pub fn has_buffered(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The next datagram that is genuine and new; `None`: none has come, or only such that were dropped, and
-    /// there may be more. One system call for as many as have come, up to 32.
+    /// The next authenticated new datagram. `None`: none has arrived, or the batch held none that is valid
+    /// and more may be waiting. One system call reads up to 32 datagrams.
+    ///
+    /// # Errors
+    /// The socket failed.
     pub fn receive(&mut self) -> io::Result<Option<ReceivedDatagram<'_>>> {
         if self.waiting.is_empty() {
             self.waiting =
@@ -471,7 +479,7 @@ impl MulticastReceiver {
                     Err(error) => return Err(error),
                 };
         }
-        // A flood of strangers' must not hold the thread: one batch a call.
+        // At most one batch a call, so that a flood of forged datagrams does not hold the thread.
         let waiting = mem::take(&mut self.waiting);
         for index in waiting.clone() {
             let start = index * SLOT_BYTES;
@@ -485,7 +493,7 @@ impl MulticastReceiver {
         Ok(None)
     }
 
-    /// Opens what came at this place: who listens, and where the packet is.
+    /// Opens the datagram at `place`. Returns its listener and the packet's range.
     fn open_at(&mut self, place: std::ops::Range<usize>) -> Option<(usize, std::ops::Range<usize>)> {
         let datagram = &mut self.slots[place.clone()];
         let known = DatagramHeader::parse(datagram)
@@ -517,7 +525,7 @@ impl AsFd for MulticastReceiver {
 
 impl fmt::Debug for MulticastReceiver {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Ear")
+        out.debug_struct("MulticastReceiver")
             .field("group", &self.group)
             .field("channels", &self.channels.len())
             .finish_non_exhaustive()
@@ -529,7 +537,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ethernet_leaves_room_for_a_tunnel_and_what_carries_more_is_used() {
+    fn datagrams_leave_room_for_a_tunnel_and_use_jumbo_frames() {
         for (mtu, bytes) in [
             (1500, 1400),
             (1420, 1392),

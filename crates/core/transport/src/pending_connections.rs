@@ -1,56 +1,56 @@
-//! Strangers: connections that shake hands, or have shaken hands and not said yet what they want.
+//! Connections that are in their handshake or have not sent a first request.
 //!
-//! [`PendingConnections`] is a value. It holds them, `T` being what the driver goes on with one by, and
-//! decides for whom there is room, who makes room for the next, and whose time is up. So what anybody may
-//! cost who has proven nothing is bounded in one place: so many at once, each for so long. Sockets, and what
-//! a stranger is told, are the driver's.
+//! [`PendingConnections`] is a value without sockets; `T` is the driver's state of one connection. It decides
+//! whether a new connection is admitted, which one is evicted for it, and whose time is up. The cost of
+//! unauthenticated clients is therefore bounded in one place: a maximum number, each for a limited time. The
+//! driver owns the sockets and answers the clients.
 //!
 //! ```text
-//!  make_room ---> place: shaking --shook--> silent --answered--> silent ... --remove--> a stranger no more
-//!      | no room          | its deadline      | `patience`
-//!      +--> refused       +----> overdue <----+
+//!  insert ---> in handshake --on_handshake_done--> silent --on_answered--> silent ... --remove--> done
+//!                   | its deadline                    | `patience`
+//!                   +----------> overdue <------------+
 //! ```
 
 use std::time::{Duration, Instant};
 
-/// What strangers may cost.
+/// Limits on pending connections.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingLimits {
-    /// So many may be admitted at once.
+    /// Maximum number of admitted connections at one time.
     pub admitted_max: usize,
-    /// When there is no room for another one, who has said nothing for longer than this makes room. Whoever
-    /// is honest speaks at once.
+    /// Minimum silence after which a connection may be evicted for a new one when the limit is reached. An
+    /// honest client sends at once.
     pub grace: Duration,
-    /// How long one that has shaken hands may say nothing.
+    /// Maximum silence after the handshake.
     pub patience: Duration,
 }
 
-/// Whether there is room for one more stranger.
+/// Result of asking for room for one more connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission<T> {
-    /// There is.
+    /// The limit is not reached.
     Free,
-    /// There is now: this one had to go.
+    /// The limit was reached, and this connection was removed to make room.
     Evicted(T),
-    /// There is none, and nobody is to go for it.
+    /// The limit is reached, and no connection has been silent for longer than the grace.
     Full,
 }
 
-/// What a stranger's time has run out for.
+/// The limit that a connection exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingTimeout {
-    /// It has not shaken hands.
+    /// The handshake was not complete at its deadline.
     Handshake,
-    /// It has not said what it wants.
+    /// The handshake was complete, but no request arrived in time.
     FirstRequest,
 }
 
-/// See the module.
+/// The pending connections of one listener, by index.
 #[derive(Debug)]
 pub struct PendingConnections<T> {
     bounds: PendingLimits,
     places: Vec<Option<PendingConnection<T>>>,
-    /// Places that nobody has.
+    /// Free indices of `places`.
     vacant: Vec<usize>,
     admitted: usize,
 }
@@ -58,16 +58,16 @@ pub struct PendingConnections<T> {
 #[derive(Debug)]
 struct PendingConnection<T> {
     owner_value: T,
-    /// When it came, or was answered last.
+    /// When the connection was accepted, or last answered.
     since: Instant,
-    /// Until when it may shake hands; `None`: it has.
+    /// Deadline of the handshake; `None` once it is complete.
     handshake_deadline: Option<Instant>,
-    /// `false`: it is only here to be told that there is no room.
+    /// `false` for a connection that is kept only to be told that the lender is busy.
     admitted: bool,
 }
 
 impl<T> PendingConnections<T> {
-    /// Nobody yet.
+    /// An empty set.
     pub fn new(bounds: PendingLimits) -> PendingConnections<T> {
         PendingConnections {
             bounds,
@@ -77,16 +77,16 @@ impl<T> PendingConnections<T> {
         }
     }
 
-    /// Sees to room for one more. Where all places are taken the one that has been silent for longest goes,
-    /// if that is long.
+    /// Makes room for one more connection. At the limit, the connection that has been silent for longest is
+    /// removed if its silence exceeds the grace.
     pub fn make_room(&mut self, now: Instant) -> Admission<T> {
         if self.admitted < self.bounds.admitted_max {
             return Admission::Free;
         }
         let places = self.places.iter().enumerate();
-        let admitted = places.filter_map(|(index, stranger)| {
-            let stranger = stranger.as_ref().filter(|stranger| stranger.admitted)?;
-            Some((stranger.since, index))
+        let admitted = places.filter_map(|(index, pending)| {
+            let pending = pending.as_ref().filter(|pending| pending.admitted)?;
+            Some((pending.since, index))
         });
         let eldest = admitted.min();
         let late = eldest.filter(|(since, _)| now.saturating_duration_since(*since) > self.bounds.grace);
@@ -94,8 +94,8 @@ impl<T> PendingConnections<T> {
         gone.map_or(Admission::Full, Admission::Evicted)
     }
 
-    /// Takes in one that has until `deadline` to shake hands, and says where it is. One that is not
-    /// `admitted` is only to be told that there is no room, and takes none.
+    /// Adds a connection whose handshake must be complete at `deadline`, and returns its index. One that is
+    /// not `admitted` is kept only to be refused, and does not count.
     pub fn insert(&mut self, now: Instant, deadline: Instant, admitted: bool, what: T) -> usize {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -111,41 +111,41 @@ impl<T> PendingConnections<T> {
         index
     }
 
-    /// The stranger that is there. `None`: it has been removed, which whoever goes through a list of them
-    /// must expect.
+    /// The driver's state of the connection at `index`; `None` if it was removed, perhaps while the caller
+    /// walks a list of indices.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         Some(&mut self.at(index)?.owner_value)
     }
 
-    /// It has shaken hands.
+    /// Notes that the handshake is complete.
     pub fn on_handshake_done(&mut self, index: usize) {
-        if let Some(stranger) = self.at(index) {
-            stranger.handshake_deadline = None;
+        if let Some(pending) = self.at(index) {
+            pending.handshake_deadline = None;
         }
     }
 
-    /// It has asked, and been answered: its patience begins anew.
+    /// Notes that a request was answered: the connection's patience begins again.
     pub fn on_answered(&mut self, now: Instant, index: usize) {
-        if let Some(stranger) = self.at(index) {
-            stranger.since = now;
+        if let Some(pending) = self.at(index) {
+            pending.since = now;
         }
     }
 
-    /// It is a stranger no more, or is to go.
+    /// Removes a connection that is established or given up, and returns the driver's state.
     pub fn remove(&mut self, index: usize) -> Option<T> {
-        let stranger = self.places.get_mut(index)?.take()?;
-        self.admitted -= usize::from(stranger.admitted);
+        let pending = self.places.get_mut(index)?.take()?;
+        self.admitted -= usize::from(pending.admitted);
         self.vacant.push(index);
-        Some(stranger.owner_value)
+        Some(pending.owner_value)
     }
 
-    /// Those whose time is up.
+    /// Indices of the connections whose time is up, with the limit that each exceeded.
     pub fn overdue(&self, now: Instant) -> Vec<(usize, PendingTimeout)> {
         let places = self.places.iter().enumerate();
-        let late = places.filter_map(|(index, stranger)| {
-            let stranger = stranger.as_ref()?;
-            let silent = now.saturating_duration_since(stranger.since);
-            match stranger.handshake_deadline {
+        let late = places.filter_map(|(index, pending)| {
+            let pending = pending.as_ref()?;
+            let silent = now.saturating_duration_since(pending.since);
+            match pending.handshake_deadline {
                 Some(deadline) if deadline <= now => Some((index, PendingTimeout::Handshake)),
                 None if silent > self.bounds.patience => Some((index, PendingTimeout::FirstRequest)),
                 _ => None,
@@ -154,7 +154,7 @@ impl<T> PendingConnections<T> {
         late.collect()
     }
 
-    /// Those for whom there was room.
+    /// Number of admitted connections.
     pub fn admitted(&self) -> usize {
         self.admitted
     }
@@ -164,8 +164,8 @@ impl<T> PendingConnections<T> {
     }
 }
 
-/// Counts what happens too often to be reported each time: it is to be said at most once in a while, with how
-/// often it happened.
+/// A counter for frequent events. It reports at most once per interval, with the number of events since the
+/// last report.
 #[derive(Debug)]
 pub struct ReportThrottle {
     every: Duration,
@@ -174,7 +174,7 @@ pub struct ReportThrottle {
 }
 
 impl ReportThrottle {
-    /// To be said `every` so often at most, and at once the first time.
+    /// Reports at most once per `every`; the first event is reported at once.
     pub fn new(every: Duration, now: Instant) -> ReportThrottle {
         ReportThrottle {
             every,
@@ -183,13 +183,13 @@ impl ReportThrottle {
         }
     }
 
-    /// It has happened. `Some`: this is to be said now, of so many.
+    /// Counts an event. Returns the number of events to report, if a report is due.
     pub fn count(&mut self, now: Instant) -> Option<u64> {
         self.suppressed += 1;
         self.due(now)
     }
 
-    /// Whether something that was held back is to be said now.
+    /// Returns the number of suppressed events, if there are any and a report is due.
     pub fn due(&mut self, now: Instant) -> Option<u64> {
         if self.suppressed == 0 || now < self.next {
             return None;
@@ -211,14 +211,14 @@ mod tests {
     const HANDSHAKE: Duration = Duration::from_secs(5);
 
     struct Bench {
-        strangers: PendingConnections<&'static str>,
+        connections: PendingConnections<&'static str>,
         now: Instant,
     }
 
     impl Bench {
         fn new() -> Bench {
             Bench {
-                strangers: PendingConnections::new(BOUNDS),
+                connections: PendingConnections::new(BOUNDS),
                 now: Instant::now(),
             }
         }
@@ -228,41 +228,45 @@ mod tests {
         }
 
         fn arrive(&mut self, who: &'static str) -> usize {
-            self.strangers.insert(self.now, self.now + HANDSHAKE, true, who)
+            self.connections.insert(self.now, self.now + HANDSHAKE, true, who)
         }
 
         fn room(&mut self) -> Admission<&'static str> {
-            self.strangers.make_room(self.now)
+            self.connections.make_room(self.now)
         }
 
         fn overdue(&self) -> Vec<(usize, PendingTimeout)> {
-            self.strangers.overdue(self.now)
+            self.connections.overdue(self.now)
         }
     }
 
     #[test]
-    fn the_eldest_makes_room_and_nobody_before_its_grace_is_over() {
+    fn the_oldest_is_evicted_only_after_its_grace() {
         let mut bench = Bench::new();
         bench.arrive("first");
         assert_eq!(bench.room(), Admission::Free);
         bench.pass(10);
         let second = bench.arrive("second");
         bench.pass(240);
-        assert_eq!(bench.room(), Admission::Full, "both may still be about to speak");
+        assert_eq!(bench.room(), Admission::Full, "both are within their grace");
         bench.pass(1);
         assert_eq!(bench.room(), Admission::Evicted("first"));
         let third = bench.arrive("third");
-        assert_eq!((third, bench.strangers.admitted()), (0, 2), "in its place");
+        assert_eq!(
+            (third, bench.connections.admitted()),
+            (0, 2),
+            "it takes the evicted one's index"
+        );
         bench.pass(100);
         assert_eq!(bench.room(), Admission::Evicted("second"));
-        assert_eq!(bench.strangers.get_mut(second), None);
+        assert_eq!(bench.connections.get_mut(second), None);
     }
 
     #[test]
-    fn whoever_is_refused_takes_nobodys_room_and_makes_none() {
+    fn a_refused_connection_takes_no_room_and_makes_none() {
         let mut bench = Bench::new();
         let deadline = bench.now + HANDSHAKE;
-        let refused = bench.strangers.insert(bench.now, deadline, false, "refused");
+        let refused = bench.connections.insert(bench.now, deadline, false, "refused");
         bench.pass(1000);
         bench.arrive("first");
         assert_eq!(bench.room(), Admission::Free);
@@ -270,22 +274,22 @@ mod tests {
         assert_eq!(
             bench.room(),
             Admission::Full,
-            "only the refused one has been here for long"
+            "only the refused one exceeds the grace"
         );
-        assert_eq!(bench.strangers.remove(refused), Some("refused"));
-        assert_eq!(bench.strangers.admitted(), 2);
+        assert_eq!(bench.connections.remove(refused), Some("refused"));
+        assert_eq!(bench.connections.admitted(), 2);
     }
 
     #[test]
-    fn a_handshake_ends_by_its_deadline_and_silence_by_patience() {
+    fn a_handshake_ends_at_its_deadline_and_a_silence_after_the_patience() {
         let mut bench = Bench::new();
         let (slow, silent) = (bench.arrive("slow"), bench.arrive("silent"));
-        bench.strangers.on_handshake_done(silent);
+        bench.connections.on_handshake_done(silent);
         bench.pass(4999);
         assert_eq!(bench.overdue(), []);
         bench.pass(1);
         assert_eq!(bench.overdue(), [(slow, PendingTimeout::Handshake)]);
-        bench.strangers.remove(slow);
+        bench.connections.remove(slow);
         bench.pass(5000);
         assert_eq!(bench.overdue(), []);
         bench.pass(1);
@@ -293,22 +297,22 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_answered_is_not_silent() {
+    fn an_answer_restarts_the_patience() {
         let mut bench = Bench::new();
         let asks = bench.arrive("asks");
-        bench.strangers.on_handshake_done(asks);
+        bench.connections.on_handshake_done(asks);
         bench.pass(9000);
-        bench.strangers.on_answered(bench.now, asks);
+        bench.connections.on_answered(bench.now, asks);
         let idle = bench.arrive("idle");
         bench.pass(1);
-        bench.strangers.on_answered(bench.now, asks);
+        bench.connections.on_answered(bench.now, asks);
         bench.pass(300);
         assert_eq!(
             bench.room(),
             Admission::Evicted("idle"),
             "it has been silent for longest"
         );
-        assert_eq!(bench.strangers.get_mut(idle), None);
+        assert_eq!(bench.connections.get_mut(idle), None);
         bench.pass(9_700);
         assert_eq!(bench.overdue(), []);
         bench.pass(1);
@@ -316,19 +320,22 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_is_gone_once() {
+    fn a_connection_is_removed_once() {
         let mut bench = Bench::new();
         let who = bench.arrive("who");
-        assert_eq!(bench.strangers.remove(who), Some("who"));
-        assert_eq!(bench.strangers.remove(who), None);
-        assert_eq!((bench.strangers.remove(7), bench.strangers.admitted()), (None, 0));
-        bench.strangers.on_answered(bench.now, who);
-        bench.strangers.on_handshake_done(who);
+        assert_eq!(bench.connections.remove(who), Some("who"));
+        assert_eq!(bench.connections.remove(who), None);
+        assert_eq!(
+            (bench.connections.remove(7), bench.connections.admitted()),
+            (None, 0)
+        );
+        bench.connections.on_answered(bench.now, who);
+        bench.connections.on_handshake_done(who);
         assert_eq!(bench.overdue(), []);
     }
 
     #[test]
-    fn a_flood_is_said_at_once_and_then_once_in_a_while() {
+    fn a_flood_is_reported_at_once_and_then_once_per_interval() {
         let mut now = Instant::now();
         let mut flood = ReportThrottle::new(Duration::from_secs(1), now);
         assert_eq!(flood.due(now), None, "nothing has happened");
@@ -338,6 +345,10 @@ mod tests {
         assert_eq!(flood.due(now), None);
         now += Duration::from_millis(1);
         assert_eq!(flood.count(now), Some(3));
-        assert_eq!(flood.due(now + Duration::from_secs(9)), None, "all has been said");
+        assert_eq!(
+            flood.due(now + Duration::from_secs(9)),
+            None,
+            "everything was reported"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for many sockets at once: `epoll` with numbers for names, and a way to wake the waiter.
+//! Waiting for many sockets with `epoll`, and a way to wake the waiting thread.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -8,60 +8,63 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
-/// What to wait for. That both directions are closed, and errors, are always reported.
+/// Events to wait for. A close of both directions and errors are always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Something to read.
+    /// Readability.
     Read,
-    /// Something to read, or room to write.
+    /// Readability and writability.
     ReadWrite,
-    /// Room to write: what there is to read is not wanted now.
+    /// Writability only.
     Write,
     /// Neither.
     Nothing,
 }
 
-/// One file descriptor that can go on.
+/// A file descriptor that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyEvent {
-    /// The number it was added under.
+    /// The token under which it was added.
     pub token: u64,
-    /// There is something to read, or the end, or an error that reading will tell.
+    /// A read will return data, the end of the stream or an error.
     pub readable: bool,
-    /// There is room to write, or an error that writing will tell.
+    /// A write will make progress or return an error.
     pub writable: bool,
 }
 
-/// The most that one wait reports.
+/// Maximum events that one wait reports.
 pub const EVENTS_MAX: usize = 256;
 
-/// The caller's memory for what [`Poller::wait`] finds.
+/// Buffer for the events of [`Poller::wait`].
 pub struct ReadyEvents {
     capacity: usize,
     found: Vec<ReadyEvent>,
 }
 
 impl ReadyEvents {
-    /// Room for `capacity` at a time, at most [`EVENTS_MAX`]; what finds none is reported by the next wait.
+    /// A buffer for `capacity` events, at most [`EVENTS_MAX`]. The next wait reports those that did not fit.
     pub fn with_capacity(capacity: usize) -> ReadyEvents {
-        assert!((1..=EVENTS_MAX).contains(&capacity), "room for {capacity} events");
+        assert!(
+            (1..=EVENTS_MAX).contains(&capacity),
+            "a capacity of {capacity} events is out of bounds"
+        );
         let found = Vec::with_capacity(capacity);
         ReadyEvents { capacity, found }
     }
 
-    /// What the last wait found.
+    /// The events of the last wait.
     pub fn iter(&self) -> impl Iterator<Item = ReadyEvent> + '_ {
         self.found.iter().copied()
     }
 
-    /// Whether the last wait found nothing.
+    /// Whether the last wait returned no event.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 }
 
 impl ReadyEvent {
-    /// The kernel's structure is packed; fields are copied out, never borrowed.
+    /// The kernel's structure is packed, so fields are copied and never borrowed.
     fn of(event: &epoll::Event) -> ReadyEvent {
         use epoll::EventFlags as Flags;
         let ended = Flags::HUP | Flags::ERR;
@@ -74,22 +77,28 @@ impl ReadyEvent {
     }
 }
 
-/// Level-triggered `epoll`: what is not drained is reported again. Polling it without waiting costs 150 ns,
-/// whether one connection idles or 512.
+/// Level-triggered `epoll`: an unread descriptor is reported again. A call without waiting costs 150 ns, for
+/// one idle connection or for 512.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
 }
 
 impl Poller {
-    /// A poller of nothing.
+    /// A poller without descriptors.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
     pub fn new() -> io::Result<Poller> {
         Ok(Poller {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         })
     }
 
-    /// Waits for `source` from now on, under the name `token`. Closing `source` removes it.
+    /// Adds `source` under the number `token`. Closing `source` removes it.
+    ///
+    /// # Errors
+    /// `source` was added before, or the system's limit of watches is reached.
     pub fn add(&self, source: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::add(
             &self.epoll,
@@ -99,7 +108,10 @@ impl Poller {
         )?)
     }
 
-    /// Changes what `source` is waited for.
+    /// Changes the events that are awaited on `source`.
+    ///
+    /// # Errors
+    /// `source` was not added.
     pub fn modify(&self, source: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::modify(
             &self.epoll,
@@ -109,13 +121,19 @@ impl Poller {
         )?)
     }
 
-    /// Waits for `source` no longer.
+    /// Removes `source`.
+    ///
+    /// # Errors
+    /// `source` was not added.
     pub fn remove(&self, source: &impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, source)?)
     }
 
-    /// Waits until something can go on, or `timeout` has passed (`None`: for ever; zero: only looks). A
-    /// signal ends the wait with nothing found.
+    /// Waits until a descriptor is ready or `timeout` has passed (`None`: no limit; zero: no waiting). A
+    /// signal ends the wait without an event.
+    ///
+    /// # Errors
+    /// The system call failed for another reason than a signal.
     pub fn wait(&self, events: &mut ReadyEvents, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(timespec);
         events.found.clear();
@@ -130,8 +148,11 @@ impl Poller {
         }
     }
 
-    /// Waits as [`wait`](Self::wait) does, for a caller that looks at everything afterwards and so need not
-    /// know what it was. `true`: something can go on.
+    /// Waits like [`wait`](Self::wait) but does not report which descriptors are ready, for a caller that
+    /// examines all of them. Returns whether any is.
+    ///
+    /// # Errors
+    /// The system call failed for another reason than a signal.
     pub fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let timeout = timeout.map(timespec);
         let mut first = [MaybeUninit::uninit()];
@@ -155,32 +176,38 @@ fn flags(interest: Interest) -> epoll::EventFlags {
     match interest {
         Interest::Read => Flags::IN | Flags::RDHUP,
         Interest::ReadWrite => Flags::IN | Flags::RDHUP | Flags::OUT,
-        // Without `RDHUP`: what came before the end would be reported for as long as it is not wanted.
+        // Not `RDHUP`: a closed peer would be reported again and again while its data is not wanted.
         Interest::Write => Flags::OUT,
         Interest::Nothing => Flags::empty(),
     }
 }
 
-/// Ends another thread's [`Poller::wait`]. Add it to the poller for reading; [`drain`](Self::drain) it when
-/// it is reported.
+/// Ends another thread's [`Poller::wait`]. Add it to the poller for reading, and [`drain`](Self::drain) it
+/// when it is reported.
 #[derive(Debug)]
 pub struct Waker {
     event: OwnedFd,
 }
 
 impl Waker {
-    /// A waker that nobody waits for yet.
+    /// A waker that is not in a poller yet.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
     pub fn new() -> io::Result<Waker> {
         Ok(Waker {
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
 
-    /// Makes the waker readable. Many wakes before a drain are one.
+    /// Makes the waker readable. Several wakes before a drain count as one.
+    ///
+    /// # Errors
+    /// The write to the eventfd failed.
     pub fn wake(&self) -> io::Result<()> {
         loop {
             match rustix::io::write(&self.event, &1_u64.to_ne_bytes()) {
-                // A full counter is as readable as it gets.
+                // A full counter is readable, too.
                 Ok(_) | Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => (),
                 Err(errno) => return Err(errno.into()),
@@ -188,7 +215,11 @@ impl Waker {
         }
     }
 
-    /// Makes the waker silent again. Look for what the wake was about *after* this, or a wake may be lost.
+    /// Makes the waker unreadable again. Check the awaited condition *after* this call, or a wake may be
+    /// lost.
+    ///
+    /// # Errors
+    /// The read of the eventfd failed.
     pub fn drain(&self) -> io::Result<()> {
         loop {
             match rustix::io::read(&self.event, &mut [0_u8; 8]) {

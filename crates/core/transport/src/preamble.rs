@@ -9,19 +9,18 @@
 //!   +-----+-----+-----+-----+-----+-----+-----+-----+
 //! ```
 //!
-//! Numbers are little-endian. `oldest` and `newest` bound the wire versions that the sender speaks; `version`
-//! is the one it wants (client) or has chosen (lender). `mode`: 0 plain, 1 Noise with the cluster key.
-//! `status` is zero from a client; a lender's other values say why it refuses. `reserved` is zero when sent
-//! and not looked at when received.
+//! Numbers are little-endian. `oldest` and `newest` bound the wire versions that the sender speaks. `version`
+//! is the wanted one (client) or the chosen one (lender). `mode` is 0 for plain, 1 for Noise with the cluster
+//! key. `status` is zero from a client; a lender's other values are reasons of a refusal. `reserved` is sent
+//! as zero and ignored on receipt.
 //!
-//! This layout is the one thing that may never change: two programs of any age must be able to tell each
-//! other that they do not match. Nothing here is trusted for itself: both preambles enter the Noise prologue,
-//! so that a changed byte fails the handshake, and a refusal can only cost the connection that its sender
-//! could have cut anyway.
+//! This layout must never change: two programs of any age must be able to tell each other that they do not
+//! match. Its contents are not trusted by themselves. Both preambles enter the Noise prologue, so an altered
+//! byte fails the handshake. A forged refusal only ends a connection that its sender could have cut anyway.
 
 use std::fmt;
 
-/// The wire version that this build prefers: framing, handshake and frames together.
+/// The wire version that this build prefers. It covers framing, handshake and frames.
 pub const WIRE_VERSION: u16 = 1;
 /// The wire versions that this build speaks.
 pub const WIRE_VERSIONS: VersionRange = VersionRange {
@@ -41,26 +40,26 @@ pub(crate) const STATUS_WRONG_VERSION: u8 = 1;
 pub(crate) const STATUS_SECURE_REQUIRED: u8 = 2;
 pub(crate) const STATUS_INSECURE_REQUIRED: u8 = 3;
 pub(crate) const STATUS_BUSY: u8 = 4;
-/// Sent in place of Noise message 2, so that the operator at the client is told which of many causes it was.
+/// Sent in place of Noise message 2, so that the client's operator learns the cause.
 pub(crate) const STATUS_WRONG_KEY: u8 = 5;
 
-/// A range of wire versions.
+/// An inclusive range of wire versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionRange {
-    /// The oldest version spoken.
+    /// The oldest version.
     pub oldest: u16,
-    /// The newest version spoken.
+    /// The newest version.
     pub newest: u16,
 }
 
 impl VersionRange {
-    /// The newest version that both speak.
+    /// The newest version that both ranges contain.
     pub fn common(self, other: VersionRange) -> Option<u16> {
         let newest = self.newest.min(other.newest);
         (newest >= self.oldest.max(other.oldest)).then_some(newest)
     }
 
-    /// Whether `version` is among them.
+    /// Whether the range contains `version`.
     pub fn contains(self, version: u16) -> bool {
         (self.oldest..=self.newest).contains(&version)
     }
@@ -76,7 +75,7 @@ impl fmt::Display for VersionRange {
     }
 }
 
-/// A decoded preamble. Mode and status stay numbers: those of a foreign version mean nothing to us.
+/// A decoded preamble. Mode and status stay numbers, since values of a foreign version are unknown here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preamble {
     pub(crate) version: u16,
@@ -86,7 +85,7 @@ pub(crate) struct Preamble {
 }
 
 impl Preamble {
-    /// What this build sends.
+    /// A preamble of this build.
     pub(crate) fn ours(version: u16, mode: u8, status: u8) -> Preamble {
         Preamble {
             version,
@@ -107,7 +106,7 @@ impl Preamble {
         bytes
     }
 
-    /// `None`: whoever sent this does not speak netram.
+    /// Decodes a preamble; `None` if the sender does not speak netram.
     pub(crate) fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Option<Preamble> {
         let number = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let versions = VersionRange {
@@ -124,7 +123,8 @@ impl Preamble {
     }
 }
 
-/// Whether the bytes so far can still become a preamble: strangers are sent away at their first wrong byte.
+/// Whether `bytes` can be the beginning of a preamble. A foreign program is disconnected at its first wrong
+/// byte.
 pub(crate) fn may_begin_preamble(bytes: &[u8]) -> bool {
     let length = bytes.len().min(MAGIC.len());
     bytes[..length] == MAGIC[..length]
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_known_by_their_first_wrong_byte() {
+    fn a_foreign_program_is_recognized_by_its_first_wrong_byte() {
         assert!(may_begin_preamble(b""));
         assert!(may_begin_preamble(b"NET"));
         assert!(!may_begin_preamble(b"G"));

@@ -1,18 +1,17 @@
-//! The Noise handshake (`NNpsk0`, keyed by the cluster key). The sealing of packets after it is
-//! `cipher.rs`'s.
+//! The Noise handshake (`NNpsk0`, keyed by the cluster key). `cipher.rs` encrypts the packets after it.
 //!
-//! Both preambles are the prologue, so both ends agree on what was said in the clear, or the handshake fails.
-//! The key enters before anything else: message 1 already proves that the client holds it, and a lender does
-//! no public-key work for a stranger. Message 2 proves the lender.
+//! Both preambles form the prologue, so the handshake fails unless both ends saw the same ones. The key
+//! enters first: message 1 proves that the client holds it, so a lender does no public-key work for
+//! unauthenticated clients. Message 2 proves the lender.
 //!
-//! *A recorded message 1, replayed*, is valid again and gets a message 2, of no use to the replayer: the
-//! session's keys come from both ephemeral keys, and it owns neither. So that a replay does not even get a
-//! link's buffers, the client confirms with an empty sealed packet, the first under the session's keys; the
-//! lender makes the [`Link`](crate::Link) only when that opens. This costs no round trip: the client's first
+//! A *replayed message 1* is valid and gets a message 2, which is useless to the replayer: the session's keys
+//! come from both ephemeral keys, and it knows neither. To deny a replay even a link's buffers, the client
+//! confirms with an empty sealed packet under the session's keys. The lender creates the
+//! [`Link`](crate::Link) only if that packet decrypts. No round trip is added, since the client's first
 //! packet follows at once.
 //!
-//! Sessions are forward secret: the cluster key, stolen later, does not open what was recorded. Everybody who
-//! holds the key can pose as any client or lender; keys are for clusters, not for persons.
+//! Sessions are forward secret: a cluster key stolen later does not decrypt recorded traffic. Every holder of
+//! the key can pose as any client or lender; a key identifies a cluster, not a person.
 
 use std::io;
 
@@ -25,21 +24,21 @@ use crate::key::ClusterKey;
 use crate::preamble::PREAMBLE_BYTES;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
-/// Bytes of Noise message 1 and of message 2: an ephemeral key and the tag of an empty payload.
+/// Bytes of each Noise message: an ephemeral key and the tag of an empty payload.
 pub(crate) const MESSAGE_BYTES: usize = 32 + TAG_BYTES;
 /// Bytes of the client's confirmation: the tag of an empty packet.
 pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;
 
-/// How a link is protected.
+/// The protection of links.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// Encrypted, both ends proven to hold the cluster key.
+    /// Links are encrypted, and both ends must prove that they hold the cluster key.
     Key(ClusterKey),
-    /// In the clear and unproven; only for local addresses.
+    /// Links are plain and unauthenticated; only local addresses are allowed.
     Insecure,
 }
 
-/// What both sides said in the clear.
+/// The plaintext preambles of both sides.
 #[derive(Clone, Copy)]
 pub(crate) struct Prologue {
     pub(crate) client: [u8; PREAMBLE_BYTES],
@@ -55,12 +54,12 @@ impl Prologue {
     }
 }
 
-/// A Noise handshake between its first message and its last. Boxed: it is larger than all else a
-/// [`PendingHandshake`](crate::PendingHandshake) holds, and most strangers never get as far.
+/// A Noise handshake under way. It is boxed because it is larger than the rest of a
+/// [`PendingHandshake`](crate::PendingHandshake), and most unauthenticated connections never need it.
 pub(crate) struct NoiseHandshake(Box<HandshakeState>);
 
 impl NoiseHandshake {
-    /// The client's side.
+    /// Begins the client's side.
     pub(crate) fn initiator(key: &ClusterKey, prologue: &Prologue) -> io::Result<NoiseHandshake> {
         let joined = prologue.joined();
         let state = builder(key, &joined)
@@ -69,7 +68,7 @@ impl NoiseHandshake {
         Ok(NoiseHandshake(Box::new(state)))
     }
 
-    /// The lender's side.
+    /// Begins the lender's side.
     pub(crate) fn responder(key: &ClusterKey, prologue: &Prologue) -> io::Result<NoiseHandshake> {
         let joined = prologue.joined();
         let state = builder(key, &joined)
@@ -78,7 +77,7 @@ impl NoiseHandshake {
         Ok(NoiseHandshake(Box::new(state)))
     }
 
-    /// The next message of this side. Fails only with the machine's random generator.
+    /// The next message of this side. Fails only if the random generator does.
     pub(crate) fn write(&mut self) -> io::Result<[u8; MESSAGE_BYTES]> {
         let mut message = [0; MESSAGE_BYTES];
         let written = self
@@ -89,8 +88,8 @@ impl NoiseHandshake {
         Ok(message)
     }
 
-    /// Takes the other side's message. It does not open: another key, or altered preambles, or an altered
-    /// message.
+    /// Reads the other side's message. Fails if the other side has another key or other preambles, or if the
+    /// message was altered.
     pub(crate) fn read(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), DecryptError> {
         let payload = self
             .0
@@ -99,7 +98,7 @@ impl NoiseHandshake {
         if payload == 0 { Ok(()) } else { Err(DecryptError) }
     }
 
-    /// The session's cipher. Both messages have been exchanged.
+    /// The session's cipher. Both messages must have been exchanged.
     pub(crate) fn finish(mut self) -> Cipher {
         assert!(self.0.is_handshake_finished());
         let (to_lender, to_client) = self.0.dangerously_get_raw_split();
@@ -149,7 +148,7 @@ mod tests {
         let (ours, theirs) = (ClusterKey::generate(), ClusterKey::generate());
         let mut client = NoiseHandshake::initiator(&ours, &PROLOGUE).unwrap();
         client.write().unwrap();
-        // An impostor that skips its own check of message 1 by talking to a client of its own.
+        // The impostor gets past its own check of message 1 by talking to a client of its own.
         let mut impostor = NoiseHandshake::responder(&theirs, &PROLOGUE).unwrap();
         impostor
             .read(

@@ -1,5 +1,5 @@
-//! What the system offers and no safe crate does: many datagrams with one call, both ways; names of one
-//! family looked up. The crate's one unsafe module.
+//! System calls without a safe wrapper: batched datagrams in both directions, interface MTUs, and name
+//! lookups of one family. This is the crate's only unsafe module.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -10,11 +10,11 @@ use std::ptr;
 
 use libc::{c_int, c_void, iovec, mmsghdr, socklen_t};
 
-/// Datagrams taken with one call.
+/// Maximum datagrams received in one call.
 pub(crate) const BATCH: usize = 32;
 
-/// Asks the kernel to cut what is sent into datagrams of `bytes`, the last perhaps shorter (UDP_SEGMENT,
-/// Linux 4.18); zero: no more.
+/// Sets the segment size at which the kernel cuts a sent buffer into datagrams (UDP_SEGMENT, Linux 4.18);
+/// zero turns it off.
 pub(crate) fn set_segment(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     let value = c_int::try_from(bytes).map_err(io::Error::other)?;
     let length = mem::size_of::<c_int>() as socklen_t;
@@ -26,7 +26,7 @@ pub(crate) fn set_segment(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     checked(done).map(drop)
 }
 
-/// The largest packet of IP, in bytes, that the way to a connected socket's peer is known to carry whole.
+/// The known path MTU to a connected socket's peer, in bytes.
 pub(crate) fn path_mtu(socket: &impl AsFd) -> io::Result<usize> {
     let mut value: c_int = 0;
     let mut length = mem::size_of::<c_int>() as socklen_t;
@@ -38,11 +38,11 @@ pub(crate) fn path_mtu(socket: &impl AsFd) -> io::Result<usize> {
     usize::try_from(value).map_err(io::Error::other)
 }
 
-/// The largest packet of IP, in bytes, that an interface sends whole.
+/// The MTU of an interface, in bytes.
 pub(crate) fn interface_mtu(socket: &impl AsFd, name: &str) -> io::Result<usize> {
     // SAFETY: zeros are a request that names no interface.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The last byte ends the name.
+    // The last byte is the terminating zero.
     if name.len() >= request.ifr_name.len() {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -59,8 +59,9 @@ pub(crate) fn interface_mtu(socket: &impl AsFd, name: &str) -> io::Result<usize>
     usize::try_from(mtu).map_err(io::Error::other)
 }
 
-/// Takes datagrams that have come, without waiting: each into a piece of `slots` of `slot_bytes`, its length
-/// into `lengths`. How many. What is longer than its slot is cut. About 50 ns beside the system call.
+/// Receives datagrams without waiting, each into its own `slot_bytes` of `slots`, and their lengths into
+/// `lengths`. Returns their number. A datagram longer than its slot is truncated. Costs about 50 ns a
+/// datagram beside the system call.
 pub(crate) fn receive_many(
     socket: &impl AsFd,
     slots: &mut [u8],
@@ -75,7 +76,7 @@ pub(crate) fn receive_many(
     });
     let mut iovecs: [iovec; BATCH] = std::array::from_fn(|_| match pieces.next() {
         Some(piece) => piece,
-        None => unreachable!("the slots were counted"),
+        None => unreachable!("the slots were counted above"),
     });
     let mut messages: [mmsghdr; BATCH] = std::array::from_fn(|index| {
         // SAFETY: a structure of integers and pointers, for which zeros mean "none".
@@ -98,7 +99,7 @@ pub(crate) fn receive_many(
     Ok(taken)
 }
 
-/// A family of addresses.
+/// An IP address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum IpFamily {
     V4,
@@ -109,11 +110,11 @@ impl IpFamily {
     pub(crate) const ALL: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 }
 
-/// What the system's resolver says of a name without addresses of a family.
+/// The resolver's error for a name without addresses of a family.
 #[derive(Clone, Debug)]
 pub(crate) struct NoAddressError(pub(crate) String);
 
-/// The addresses of a name in one family. Blocks as long as the system's resolver does.
+/// The addresses of `name` in one family. Blocks as long as the system's resolver does.
 pub(crate) fn addresses(name: &str, family: IpFamily) -> Result<Vec<IpAddr>, NoAddressError> {
     let name = CString::new(name).map_err(|error| NoAddressError(error.to_string()))?;
     // SAFETY: a structure of integers and pointers, for which zeros mean "any".
@@ -133,7 +134,7 @@ pub(crate) fn addresses(name: &str, family: IpFamily) -> Result<Vec<IpAddr>, NoA
         other => {
             // SAFETY: any number has a text.
             let text = unsafe { libc::gai_strerror(other) };
-            // SAFETY: it is a constant that ends with a zero.
+            // SAFETY: the text is a constant with a terminating zero.
             let text = unsafe { CStr::from_ptr(text) };
             return Err(NoAddressError(text.to_string_lossy().into_owned()));
         }
@@ -141,17 +142,17 @@ pub(crate) fn addresses(name: &str, family: IpFamily) -> Result<Vec<IpAddr>, NoA
     let mut found = Vec::new();
     let mut next = first;
     while !next.is_null() {
-        // SAFETY: an entry of the list, which is freed behind the loop only.
+        // SAFETY: `next` is an entry of the list, which is freed only after the loop.
         let entry = unsafe { &*next };
         next = entry.ai_next;
         let ip = match entry.ai_family {
             libc::AF_INET => {
-                // SAFETY: an address of this family has this form; it may be aligned to less.
+                // SAFETY: an entry of this family has this form, perhaps with less alignment.
                 let address = unsafe { entry.ai_addr.cast::<libc::sockaddr_in>().read_unaligned() };
                 IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)))
             }
             libc::AF_INET6 => {
-                // SAFETY: as above.
+                // SAFETY: an entry of this family has this form, perhaps with less alignment.
                 let address = unsafe { entry.ai_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
                 IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr))
             }
@@ -161,7 +162,7 @@ pub(crate) fn addresses(name: &str, family: IpFamily) -> Result<Vec<IpAddr>, NoA
             found.push(ip);
         }
     }
-    // SAFETY: the list that the resolver made, once.
+    // SAFETY: `first` is the list that the resolver allocated, and it is freed once.
     unsafe { libc::freeaddrinfo(first) };
     Ok(found)
 }
@@ -179,7 +180,7 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn many_datagrams_come_with_one_call_each_in_its_slot_and_cut_to_it() {
+    fn one_call_receives_many_datagrams_each_truncated_to_its_slot() {
         let to = UdpSocket::bind("127.0.0.1:0").unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
         from.connect(to.local_addr().unwrap()).unwrap();
@@ -196,18 +197,18 @@ mod tests {
             assert!(slot.iter().all(|byte| *byte == index as u8));
         }
         assert_eq!(receive_many(&to, &mut slots, 100, &mut lengths).unwrap(), 1);
-        assert_eq!(lengths[0], 100, "the last, cut");
+        assert_eq!(lengths[0], 100, "the last one is truncated");
     }
 
     #[test]
-    fn the_kernel_cuts_what_it_is_told_to_and_knows_what_loopback_carries() {
+    fn the_kernel_segments_datagrams_and_knows_the_mtu_of_loopback() {
         let to = UdpSocket::bind("127.0.0.1:0").unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
         from.connect(to.local_addr().unwrap()).unwrap();
         assert!(path_mtu(&from).unwrap() > 1000);
         assert!(path_mtu(&to).is_err(), "it is not connected");
         if let Err(error) = set_segment(&from, 1000) {
-            eprintln!("this kernel does not cut datagrams: {error}");
+            eprintln!("this kernel does not segment datagrams: {error}");
             return;
         }
         from.send(&[1; 2500]).unwrap();

@@ -1,4 +1,4 @@
-//! TCP sockets: connecting with a deadline, wherever a name leads; listening.
+//! TCP sockets: connecting to a name with a deadline, and listening.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,32 +11,31 @@ use crate::address::{NetHost, is_loopback};
 use crate::happy_eyeballs::{ConnectRace, ConnectedSocket};
 use crate::lookup::{self, NameQuery};
 
-/// Addresses tried for one name: a name with more is misconfigured, and each may cost the whole timeout.
+/// Maximum addresses tried for one name; a name with more is misconfigured, and each may cost the whole
+/// timeout.
 const RESOLVED_MAX: usize = 8;
-/// Connections that the kernel holds for a lender that is busy; the system may allow fewer.
+/// Length of the kernel's queue of connections that a lender has not accepted yet; the system may allow less.
 pub(crate) const BACKLOG: i32 = 1024;
 
-/// A name that was found before is tried there when its look-up takes longer.
+/// Delay of a lookup after which the name's cached addresses are tried.
 const CACHED_ADDRESS_DELAY: Duration = Duration::from_millis(150);
-/// A connection on which nothing moves is asked after so long whether the other machine is there. Whoever
-/// needs to know earlier has heartbeats of his own; this is for links that say nothing for long, as those
-/// between nodes do.
+/// Idle time after which keepalive probes begin. Journals detect failures earlier by heartbeats; probes are
+/// for links that are silent for long, such as those between nodes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// What was sent and is not acknowledged for so long ends a connection. The system's own patience is a
+/// Time after which unacknowledged data ends a connection (`TCP_USER_TIMEOUT`). The system's default is a
 /// quarter of an hour.
 const UNACKED_TIMEOUT: Duration = Duration::from_secs(20);
-/// While a look-up is under way its answer is looked for this often, beside attempts.
+/// Interval at which a running lookup is polled while connection attempts are under way.
 const LOOKUP_POLL: Duration = Duration::from_millis(5);
-/// When all addresses of one family have failed, those of the other are waited for so long.
+/// Time to wait for the other family's addresses once all addresses of one family have failed.
 const OTHER_FAMILY_DELAY: Duration = Duration::from_millis(250);
 
-/// The addresses behind `host`, to listen at. Blocks as long as the system's resolver does.
+/// The addresses of `host`, for listening. Blocks as long as the system's resolver does.
 pub(crate) fn resolve(host: &NetHost, port: u16) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = match host {
         NetHost::Ip(ip) => vec![SocketAddr::new(*ip, port)],
-        // Interfaces are numbered anew at every start of a machine: the system's resolver knows their
-        // numbers.
+        // Interfaces are renumbered at every boot; the system's resolver knows their current numbers.
         NetHost::Zoned(ip, zone) => (format!("{ip}%{zone}").as_str(), port)
             .to_socket_addrs()?
             .collect(),
@@ -51,14 +50,14 @@ pub(crate) fn resolve(host: &NetHost, port: u16) -> io::Result<Vec<SocketAddr>> 
     Ok(found)
 }
 
-/// Whether nothing leaves this machine on the way to any of them.
+/// Whether all addresses are loopback addresses.
 pub(crate) fn all_loopback(addresses: &[SocketAddr]) -> bool {
     addresses.iter().all(|address| is_loopback(address.ip()))
 }
 
-/// Why there is no connection.
+/// Why no connection was made.
 pub(crate) enum TcpConnectError {
-    /// Something of it would leave this machine, and must not.
+    /// An address is not local, and only local ones are allowed.
     Refused,
     NameNotFound(io::Error),
     NameUnanswered,
@@ -71,23 +70,23 @@ impl From<io::Error> for TcpConnectError {
     }
 }
 
-/// A connection that is being sought.
+/// A search for a connection: a lookup and a race of attempts.
 struct ConnectSearch<'a> {
     port: u16,
     local_only: bool,
     question: Option<NameQuery>,
     race: ConnectRace,
-    /// What the resolver said of the family without addresses.
+    /// The resolver's error for the family without addresses.
     missing: Option<io::Error>,
     deadline: Instant,
     known_from: Instant,
-    /// All that was found has failed, since then.
+    /// When the last attempt failed, while no other is waiting or under way.
     failed: Option<Instant>,
     host: &'a NetHost,
 }
 
 /// Connects to the first address of `host` that answers before `deadline`. The socket returned is
-/// non-blocking. A name server that keeps silent costs what is known of the name nothing but a moment.
+/// non-blocking. A silent name server delays the cached addresses by [`CACHED_ADDRESS_DELAY`] only.
 pub(crate) fn connect(
     host: &NetHost,
     port: u16,
@@ -107,7 +106,7 @@ pub(crate) fn connect(
     };
     match host {
         NetHost::Name(name) => search.question = Some(NameQuery::ask(name)?),
-        // No name server knows of these.
+        // Literal addresses need no name server.
         literal => {
             let found = resolve(literal, port).map_err(TcpConnectError::NameNotFound)?;
             found.into_iter().try_for_each(|address| search.add(address))?;
@@ -116,7 +115,7 @@ pub(crate) fn connect(
     search.run()
 }
 
-/// A link came about there: should the name not be found next time, this is tried.
+/// Caches the address at which a connection succeeded, for a later lookup that gets no answer.
 pub(crate) fn remember(host: &NetHost, address: SocketAddr) {
     if let NetHost::Name(name) = host {
         lookup::remember(name, address.ip());
@@ -200,17 +199,17 @@ impl ConnectSearch<'_> {
     }
 }
 
-/// Listens, and returns the address with the port that the system chose if it was zero.
+/// Listens at `address`. Returns the bound address, with the port that the system chose if it was zero.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM.nonblocking(),
         Some(Protocol::TCP),
     )?;
-    // A lender that restarts must not wait for the last connections of its former life to time out.
+    // A lender that restarts must not wait for connections of its previous process to time out.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
-        // One socket, one family: an operator who binds [::] does not open the IPv4 side unknowingly.
+        // IPv6 only, so that an operator who binds [::] does not open IPv4 unknowingly.
         socket.set_only_v6(true)?;
     }
     socket.bind(&address.into())?;
@@ -219,8 +218,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket.into(), bound))
 }
 
-/// Sends small packets at once instead of waiting for more, and notices when the other machine is gone,
-/// whatever is said meanwhile.
+/// Disables Nagle's algorithm, and enables the detection of an unreachable peer, both with and without
+/// traffic.
 pub(crate) fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     let asked = TcpKeepalive::new()
@@ -230,7 +229,7 @@ pub(crate) fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(UNACKED_TIMEOUT))
 }
 
-/// Prepares a connection that was accepted. Returns who connected.
+/// Prepares an accepted connection and returns the peer's address.
 pub(crate) fn prepare_accepted(socket: &OwnedFd) -> io::Result<SocketAddr> {
     let socket = SockRef::from(socket);
     prepare(&socket)?;
@@ -244,9 +243,9 @@ pub(crate) fn prepare_accepted(socket: &OwnedFd) -> io::Result<SocketAddr> {
 mod tests {
     use super::*;
 
-    /// Both ends of a connection notice that the other machine is gone though nobody says anything.
+    /// Neither end would notice otherwise that the other machine is gone while no data is sent.
     #[test]
-    fn both_ends_of_a_connection_are_watched() {
+    fn both_ends_of_a_connection_have_keepalive() {
         let (listener, at) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let host = NetHost::Ip(at.ip());
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -265,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Only with the interface's number the kernel knows which link an address of a link is at.
+    /// The kernel needs the interface's number to know which link a link-local address belongs to.
     #[test]
     fn a_link_local_address_has_its_interface() {
         let found = resolve(&NetHost::Zoned("fe80::1".parse().unwrap(), "lo".to_owned()), 7420).unwrap();

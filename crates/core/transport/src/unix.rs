@@ -1,4 +1,4 @@
-//! Unix stream sockets: connecting with a deadline, listening in place of a lender that died.
+//! Unix stream sockets: connecting with a deadline, and listening in place of a lender that died.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,10 +12,10 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::tcp::BACKLOG;
 
-/// Pause before asking again a lender whose backlog is full: Unix sockets have no event for it.
+/// Interval at which a lender with a full backlog is retried, since Unix sockets have no event for it.
 const BACKLOG_RETRY: Duration = Duration::from_millis(1);
 
-/// The file of a listening socket; removed on drop, if it is still the one that was made.
+/// The file of a listening socket. Dropping removes it, unless another file has its name by then.
 pub(crate) struct SocketFile {
     path: PathBuf,
     device: u64,
@@ -40,11 +40,11 @@ pub(crate) fn connect(path: &Path, deadline: Instant) -> io::Result<OwnedFd> {
     }
 }
 
-/// Listens at `path`, in place of a socket file that nobody listens at any more. `private`: only this user
-/// may connect.
+/// Listens at `path` and replaces a socket file without a listener. `private` allows only this user to
+/// connect.
 pub(crate) fn listen(path: &Path, private: bool) -> io::Result<(OwnedFd, SocketFile)> {
-    // Between the proof that nobody listens and the removal another lender could start, and lose its socket.
-    // Lenders therefore take turns; the lock is the directory itself, so that no lock file is left behind.
+    // Without a lock another lender could start between the check and the removal, and lose its socket. The
+    // lock is the directory itself, so that no lock file remains.
     let directory = File::open(path.parent().unwrap_or(Path::new("/")))?;
     flock(&directory, FlockOperation::LockExclusive)?;
     let address = SockAddr::unix(path)?;
@@ -57,7 +57,7 @@ pub(crate) fn listen(path: &Path, private: bool) -> io::Result<(OwnedFd, SocketF
         bound => bound?,
     }
     if private {
-        // Before `listen` nobody can connect, so there is no moment in which others could.
+        // Before `listen` no process can connect, so the permissions apply from the start.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     }
     socket.listen(BACKLOG)?;
@@ -70,7 +70,8 @@ pub(crate) fn listen(path: &Path, private: bool) -> io::Result<(OwnedFd, SocketF
     Ok((socket.into(), file))
 }
 
-/// Removes a socket file that refuses connections. Anything else stays and is `AddrInUse` or `AlreadyExists`.
+/// Removes a socket file that refuses connections. Any other file stays, and is reported as `AddrInUse` or
+/// `AlreadyExists`.
 fn remove_stale(path: &Path, address: &SockAddr) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(io::Error::new(
@@ -81,7 +82,7 @@ fn remove_stale(path: &Path, address: &SockAddr) -> io::Result<()> {
     let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match probe.connect(address) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // Connected, or the backlog is full, or we are not allowed to ask: somebody may be there.
+        // The socket was connected, or its backlog is full, or access is denied: a listener may exist.
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }
 }
@@ -90,7 +91,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let ours = |found: &fs::Metadata| found.dev() == self.device && found.ino() == self.inode;
         if fs::symlink_metadata(&self.path).is_ok_and(|found| ours(&found)) {
-            // Failing leaves a stale file, which the next lender removes.
+            // If this fails a stale file remains, which the next lender removes.
             let _ = fs::remove_file(&self.path);
         }
     }

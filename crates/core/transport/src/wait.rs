@@ -1,34 +1,34 @@
-//! How hard to wait for the next packet: the setting that client and lender share.
+//! How a thread waits for the next packet: a setting of clients and lenders.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Microseconds of yielding by default. Longer than a round trip between two running processes, and short
-/// beside the 40-odd microseconds that a sleep and wake costs.
+/// Default microseconds of yielding. Longer than a round trip between two running processes, and short
+/// compared with the 40-odd microseconds of a sleep and a wake-up.
 pub const YIELD_US_DEFAULT: u32 = 50;
-/// The longest yielding that may be asked for: beyond a second it is a spin in disguise.
+/// Maximum microseconds of yielding; a second or more is spinning in effect.
 pub const YIELD_US_MAX: u32 = 1_000_000;
 
-/// What a thread does while nothing has arrived.
+/// Behaviour of a thread while no packet arrives.
 ///
-/// Measured over TCP loopback (128 bytes there, 8 back, one core each): spinning and yielding cost the bare
-/// round trip, blocking 2.5 times as much. With more processes than cores spinning costs ten times as much as
-/// yielding, so it is for dedicated cores only.
+/// Measured over TCP loopback (128 bytes there, 8 back, one core each): spinning and yielding cost as much as
+/// the bare round trip, and blocking 2.5 times as much. With more processes than cores spinning costs ten
+/// times as much as yielding, so it needs dedicated cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitPolicy {
-    /// Poll without end. Takes a whole core.
+    /// Poll continuously. Uses a whole core.
     Spin,
-    /// Poll and give the core away between polls for this long, then block.
+    /// Poll and yield the core between polls for this long, then block.
     Yield {
-        /// Microseconds without any packet before blocking.
+        /// Microseconds without a packet before blocking.
         us: u32,
     },
     /// Sleep in the kernel at once.
     Block,
 }
 
-/// What to do after a poll that found nothing.
+/// The next action after a poll that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitStep {
     /// Poll again.
@@ -40,7 +40,7 @@ pub enum WaitStep {
 }
 
 impl WaitPolicy {
-    /// What to do when nothing has arrived for `idle`.
+    /// The next action when nothing has arrived for `idle`.
     pub fn step(self, idle: Duration) -> WaitStep {
         match self {
             WaitPolicy::Spin => WaitStep::Poll,
@@ -66,7 +66,7 @@ impl fmt::Display for WaitPolicy {
     }
 }
 
-/// A text that is no [`WaitPolicy`].
+/// The text is not a [`WaitPolicy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a wait policy: expected spin, yield:MICROSECONDS (at most 1000000) or block")]
 pub struct WaitPolicyError;

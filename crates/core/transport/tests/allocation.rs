@@ -1,4 +1,4 @@
-//! The way of a commit allocates nothing: not on the heap, in no thread, with or without encryption.
+//! Sending and receiving packets allocates nothing, in any thread, with or without encryption.
 
 #[allow(dead_code, reason = "the other tests need more of it")]
 #[path = "all/common/mod.rs"]
@@ -31,7 +31,7 @@ unsafe impl GlobalAlloc for AllocationCounter {
 #[global_allocator]
 static COUNTING: AllocationCounter = AllocationCounter;
 
-/// Moves one packet without looking at it, and returns its length.
+/// Moves one packet without examining it, and returns its length.
 fn carry(from: &mut Link, to: &mut Link, parts: &[&[u8]]) -> usize {
     from.send(parts).unwrap();
     loop {
@@ -42,7 +42,7 @@ fn carry(from: &mut Link, to: &mut Link, parts: &[&[u8]]) -> usize {
     }
 }
 
-/// One test only: the count is the process's.
+/// The only test of its program, since the allocator counts for the whole process.
 #[test]
 fn sending_and_receiving_allocate_nothing() {
     let place = SocketDir::new();

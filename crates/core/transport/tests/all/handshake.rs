@@ -1,4 +1,4 @@
-//! Who becomes a link, who does not, and what strangers cost.
+//! Which handshakes succeed, which are refused, and what unauthenticated connections cost.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ fn key() -> Security {
 }
 
 /// A lender, and a raw connection to it.
-fn stranger(place: &SocketDir, security: Security) -> (Listener, PendingHandshake, UnixStream) {
+fn raw_client(place: &SocketDir, security: Security) -> (Listener, PendingHandshake, UnixStream) {
     let listener = Listener::bind(&place.unix("lender"), security).unwrap();
     let raw = UnixStream::connect(place.path("lender")).unwrap();
     let pending = accept(&listener);
@@ -38,11 +38,11 @@ fn impostor(
     (client, listener.accept().unwrap().0)
 }
 
-/// Everything the lender has answered.
+/// All bytes that the lender has sent.
 fn answers(pending: PendingHandshake, mut raw: UnixStream) -> Vec<u8> {
     drop(pending);
     let mut answers = Vec::new();
-    // A reset after unread bytes is an end too.
+    // A reset caused by unread bytes is an end, too.
     let _ = raw.read_to_end(&mut answers);
     answers
 }
@@ -79,7 +79,7 @@ fn a_client_with_a_key_never_talks_in_the_clear() {
         "{lender:?}"
     );
 
-    // Nor when somebody in between says that all is well.
+    // Nor when a man in the middle claims that plain is accepted.
     let place = SocketDir::new();
     let (client, mut raw) = impostor(&place, key());
     raw.read_exact(&mut [0; 16]).unwrap();
@@ -96,7 +96,7 @@ fn a_client_with_a_key_never_talks_in_the_clear() {
 #[test]
 fn different_versions_are_named_with_the_remedy_on_both_sides() {
     let place = SocketDir::new();
-    let (_listener, mut pending, mut raw) = stranger(&place, key());
+    let (_listener, mut pending, mut raw) = raw_client(&place, key());
     raw.write_all(b"NETRAM\x04\x00\x09\x00\x03\x00\x04\x00\x07\x07")
         .unwrap();
     let error = finish(&mut pending).unwrap_err();
@@ -121,7 +121,7 @@ fn different_versions_are_named_with_the_remedy_on_both_sides() {
 }
 
 #[test]
-fn a_client_cut_off_at_any_byte_is_known_as_such() {
+fn a_client_cut_off_at_any_byte_is_reported_as_cut_off() {
     for (security, length) in [(Security::Insecure, 16), (key(), 16 + 48 + 16)] {
         for cut in 0..length {
             let place = SocketDir::new();
@@ -129,7 +129,7 @@ fn a_client_cut_off_at_any_byte_is_known_as_such() {
             let (client, mut from_client) = impostor(&place, security.clone());
             let mut to_lender = UnixStream::connect(place.path("lender")).unwrap();
             let mut pending = accept(&listener);
-            // Client bytes pass until the cut; the lender's answers pass whole.
+            // The client's bytes pass until the cut; the lender's answers pass whole.
             let mut passed = 0;
             for (asked, answered) in [(16, 16), (48, 48), (16, 0)] {
                 let mut bytes = vec![0; asked.min(cut - passed)];
@@ -160,7 +160,7 @@ fn a_client_cut_off_at_any_byte_is_known_as_such() {
 }
 
 #[test]
-fn a_lender_cut_off_at_any_byte_is_known_as_such() {
+fn a_lender_cut_off_at_any_byte_is_reported_as_cut_off() {
     for cut in 0..16 + 48 {
         let place = SocketDir::new();
         let security = key();
@@ -233,7 +233,7 @@ fn a_replayed_handshake_gets_no_session() {
 }
 
 #[test]
-fn other_programs_are_sent_away_at_once_and_unanswered() {
+fn other_programs_are_disconnected_at_once_without_an_answer() {
     for greeting in [
         &b"G"[..],
         b"GET / HTTP/1.1\r\n\r\n",
@@ -242,7 +242,7 @@ fn other_programs_are_sent_away_at_once_and_unanswered() {
         &[0x16, 3, 1],
     ] {
         let place = SocketDir::new();
-        let (_listener, mut pending, mut raw) = stranger(&place, key());
+        let (_listener, mut pending, mut raw) = raw_client(&place, key());
         raw.write_all(greeting).unwrap();
         assert!(matches!(finish(&mut pending), Err(HandshakeError::NotNetram)));
         assert!(answers(pending, raw).is_empty());
@@ -254,11 +254,11 @@ fn other_programs_are_sent_away_at_once_and_unanswered() {
 }
 
 #[test]
-fn no_stranger_gets_more_bytes_than_it_sent() {
+fn no_unauthenticated_client_gets_more_bytes_than_it_sent() {
     for hello in [HELLO_PLAIN, HELLO_SECURE] {
         for security in [Security::Insecure, key()] {
             let place = SocketDir::new();
-            let (_listener, mut pending, mut raw) = stranger(&place, security);
+            let (_listener, mut pending, mut raw) = raw_client(&place, security);
             let noise: Vec<u8> = (0..64).collect();
             raw.write_all(&hello).unwrap();
             raw.write_all(&noise[..48]).unwrap();
@@ -269,9 +269,9 @@ fn no_stranger_gets_more_bytes_than_it_sent() {
 }
 
 #[test]
-fn a_dripping_stranger_is_cut_at_the_deadline() {
+fn a_slow_client_is_cut_off_at_the_deadline() {
     let place = SocketDir::new();
-    let (_listener, mut pending, mut raw) = stranger(&place, key());
+    let (_listener, mut pending, mut raw) = raw_client(&place, key());
     let start = Instant::now();
     for (at, byte) in HELLO_SECURE[..15].iter().enumerate() {
         raw.write_all(&[*byte]).unwrap();
@@ -284,7 +284,7 @@ fn a_dripping_stranger_is_cut_at_the_deadline() {
 }
 
 #[test]
-fn a_silent_lender_is_left_at_the_timeout() {
+fn a_silent_lender_is_given_up_at_the_timeout() {
     let place = SocketDir::new();
     let _silent = std::os::unix::net::UnixListener::bind(place.path("silent")).unwrap();
     let start = Instant::now();
@@ -294,7 +294,7 @@ fn a_silent_lender_is_left_at_the_timeout() {
 }
 
 #[test]
-fn nobody_listening_is_unreachable() {
+fn an_address_without_listener_is_unreachable() {
     let place = SocketDir::new();
     let outcome = connect(&place.unix("none"), &key(), PATIENCE);
     assert!(
@@ -334,28 +334,28 @@ fn without_a_key_only_local_addresses_are_served_or_spoken_to() {
 }
 
 #[test]
-fn thousands_of_strangers_are_bounded_and_leave_room_again() {
+fn thousands_of_pending_connections_are_bounded_and_leave_room_again() {
     assert!(
         size_of::<PendingHandshake>() <= 256,
-        "{} bytes a stranger",
+        "{} bytes a pending connection",
         size_of::<PendingHandshake>()
     );
     let place = SocketDir::new();
     let listener = Listener::bind(&place.unix("lender"), key()).unwrap();
-    let (mut strangers, mut pending) = (Vec::new(), Vec::new());
+    let (mut clients, mut pending) = (Vec::new(), Vec::new());
     for _ in 0..2 * PENDING_MAX {
-        strangers.push(UnixStream::connect(place.path("lender")).unwrap());
+        clients.push(UnixStream::connect(place.path("lender")).unwrap());
         pending.extend(listener.accept(Instant::now()).unwrap());
     }
     assert_eq!(pending.len(), PENDING_MAX);
     assert_eq!(listener.pending_count(), PENDING_MAX);
     assert_eq!(
-        strangers[PENDING_MAX].read(&mut [0]).unwrap(),
+        clients[PENDING_MAX].read(&mut [0]).unwrap(),
         0,
         "the surplus is closed at once"
     );
     pending.clear();
-    strangers.push(UnixStream::connect(place.path("lender")).unwrap());
+    clients.push(UnixStream::connect(place.path("lender")).unwrap());
     assert!(listener.accept(Instant::now()).unwrap().is_some());
 }
 
@@ -363,7 +363,7 @@ fn thousands_of_strangers_are_bounded_and_leave_room_again() {
 fn a_socket_file_is_replaced_only_when_its_lender_is_dead() {
     let place = SocketDir::new();
     let address = place.unix("lender");
-    // A socket whose owner died: the file stays, nobody listens.
+    // A socket file whose owner died: the file stays without a listener.
     drop(std::os::unix::net::UnixListener::bind(place.path("lender")).unwrap());
     let alive = Listener::bind(&address, key()).unwrap();
     assert!(matches!(

@@ -1,6 +1,6 @@
 //! Links between two ends: handshakes, packets, datagrams.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! All tests are modules of one program, since each program is linked with everything.
 
 mod common;
 mod handshake;

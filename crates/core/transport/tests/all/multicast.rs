@@ -1,4 +1,4 @@
-//! Datagrams over loopback: who hears, what is dropped, and that nothing is believed that does not open.
+//! Datagrams over loopback: who receives them, and which are dropped.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -14,23 +14,24 @@ use netram_transport::multicast::DATAGRAM_BYTES_ETHERNET;
 use netram_transport::{DropCounts, MulticastGroup, MulticastReceiver, MulticastSender};
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
-/// How long loopback may take: it needs microseconds.
+/// Time limit for a delivery over loopback, which needs microseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A group of one test alone: several tests, and several programs, hear each other otherwise.
+/// A multicast group for one test: tests and programs with the same group would receive each other's
+/// datagrams.
 struct TestGroup {
     group: MulticastGroup,
-    /// Keeps the port for this test.
+    /// Reserves the port for this test.
     _port: Socket,
 }
 
 impl TestGroup {
-    /// `None`: nothing can be multicast over this machine's loopback, and the test has said so.
+    /// `None` if this machine's loopback has no multicast; the test has then printed that it is skipped.
     fn new(last: u8) -> Option<TestGroup> {
         match TestGroup::open(last) {
             Ok(place) => Some(place),
             Err(error) => {
-                // Not `eprintln`: whoever runs the tests is to see it where they pass.
+                // Not `eprintln`, which the test harness hides when the test passes.
                 let _ = writeln!(
                     std::io::stderr(),
                     "\nSKIPPED multicast over loopback, {last}: {error}"
@@ -51,11 +52,11 @@ impl TestGroup {
             address: bound,
             interface: Some("lo".to_owned()),
         };
-        let mut caster = MulticastSender::open(&group, Some(DATAGRAM_BYTES_ETHERNET), 1)?;
-        let mut ear = MulticastReceiver::open(&group)?;
-        ear.listen(&caster.invite(1), 0);
-        if caster.send(&append(0), &[0]).sent != 1 || hear(&mut ear).is_none() {
-            return Err(std::io::Error::other("what was sent was not heard"));
+        let mut sender = MulticastSender::open(&group, Some(DATAGRAM_BYTES_ETHERNET), 1)?;
+        let mut receiver = MulticastReceiver::open(&group)?;
+        receiver.listen(&sender.invite(1), 0);
+        if sender.send(&append(0), &[0]).sent != 1 || receive_next(&mut receiver).is_none() {
+            return Err(std::io::Error::other("the datagram sent was not received"));
         }
         Ok(TestGroup { group, _port: port })
     }
@@ -68,86 +69,86 @@ fn append(lsn: u64) -> FrameHeader {
     }
 }
 
-/// The next datagram within a generous time: loopback loses none as long as its buffers suffice.
-fn hear(ear: &mut MulticastReceiver) -> Option<(usize, Vec<u8>)> {
+/// The next datagram. The time limit is generous: loopback loses none while its buffers suffice.
+fn receive_next(receiver: &mut MulticastReceiver) -> Option<(usize, Vec<u8>)> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
-        if let Some(heard) = ear.receive().unwrap() {
-            return Some((heard.listener, heard.packet.to_vec()));
+        if let Some(datagram) = receiver.receive().unwrap() {
+            return Some((datagram.listener, datagram.packet.to_vec()));
         }
         std::thread::yield_now();
     }
     None
 }
 
-/// Waits until so many datagrams were dropped; none may be believed meanwhile.
-fn drops(ear: &mut MulticastReceiver, count: u64) {
+/// Waits until `count` datagrams were dropped; none may be accepted.
+fn drops(receiver: &mut MulticastReceiver, count: u64) {
     let until = Instant::now() + PATIENCE;
     let sum = |dropped: DropCounts| dropped.unknown + dropped.duplicate + dropped.forged;
-    while sum(ear.dropped()) < count && Instant::now() < until {
-        assert!(ear.receive().unwrap().is_none());
+    while sum(receiver.dropped()) < count && Instant::now() < until {
+        assert!(receiver.receive().unwrap().is_none());
         std::thread::yield_now();
     }
-    assert_eq!(sum(ear.dropped()), count, "{:?}", ear.dropped());
+    assert_eq!(sum(receiver.dropped()), count, "{:?}", receiver.dropped());
 }
 
 #[test]
-fn a_frame_goes_once_and_every_ear_hears_all_of_it() {
+fn a_frame_is_sent_once_and_every_receiver_gets_all_of_it() {
     let Some(place) = TestGroup::new(1) else { return };
     let group = &place.group;
-    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
-    let tune = caster.invite(1);
-    assert!(group.is_named_by(&tune));
-    let mut ears = [
+    let mut sender = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
+    let invite = sender.invite(1);
+    assert!(group.is_named_by(&invite));
+    let mut receivers = [
         MulticastReceiver::open(group).unwrap(),
         MulticastReceiver::open(group).unwrap(),
     ];
-    for (index, ear) in ears.iter_mut().enumerate() {
-        assert!(ear.listen(&tune, 7 + index));
+    for (index, receiver) in receivers.iter_mut().enumerate() {
+        assert!(receiver.listen(&invite, 7 + index));
     }
     let body: Vec<u8> = (0..20_000_u32).map(|index| index as u8).collect();
-    let sent = caster.send(&append(1000), &body);
+    let sent = sender.send(&append(1000), &body);
     let most = DATAGRAM_BYTES_ETHERNET - DATAGRAM_OVERHEAD_BYTES;
     assert_eq!((sent.sent, sent.lost), (body.len().div_ceil(most) as u64, 0));
-    for (index, ear) in ears.iter_mut().enumerate() {
+    for (index, receiver) in receivers.iter_mut().enumerate() {
         let mut got = Vec::new();
         while got.len() < body.len() {
-            let (listener, packet) = hear(ear).expect("a datagram");
+            let (listener, packet) = receive_next(receiver).expect("a datagram");
             let frame = Frame::parse(&packet).unwrap();
             assert_eq!(listener, 7 + index);
             assert_eq!(frame.header, append(1000 + got.len() as u64));
             got.extend_from_slice(frame.body);
         }
         assert_eq!(got, body);
-        assert_eq!(ear.dropped(), DropCounts::default());
+        assert_eq!(receiver.dropped(), DropCounts::default());
     }
 }
 
 #[test]
-fn more_than_one_call_takes_goes_in_several_and_none_is_left_in_between() {
+fn a_long_frame_takes_several_calls_and_loses_no_datagram() {
     let Some(place) = TestGroup::new(7) else { return };
     let group = &place.group;
-    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_MIN), 1).unwrap();
-    let mut ear = MulticastReceiver::open(group).unwrap();
-    assert!(ear.listen(&caster.invite(1), 0));
-    // More datagrams than one call sends, and more than one takes.
+    let mut sender = MulticastSender::open(group, Some(DATAGRAM_BYTES_MIN), 1).unwrap();
+    let mut receiver = MulticastReceiver::open(group).unwrap();
+    assert!(receiver.listen(&sender.invite(1), 0));
+    // More datagrams than one call sends or receives.
     let body: Vec<u8> = (0..FRAME_BODY_BYTES_MAX).map(|index| index as u8).collect();
-    let sent = caster.send(&append(0), &body);
+    let sent = sender.send(&append(0), &body);
     let most = DATAGRAM_BYTES_MIN - DATAGRAM_OVERHEAD_BYTES;
     assert_eq!((sent.sent, sent.lost), (body.len().div_ceil(most) as u64, 0));
     let mut got = Vec::new();
     while got.len() < body.len() {
-        let (_, packet) = hear(&mut ear).expect("a datagram");
+        let (_, packet) = receive_next(&mut receiver).expect("a datagram");
         got.extend_from_slice(Frame::parse(&packet).unwrap().body);
     }
     assert_eq!(got, body);
-    assert!(!ear.has_buffered());
+    assert!(!receiver.has_buffered());
 }
 
 #[test]
-fn a_datagram_is_as_long_as_the_interface_carries_unless_it_is_told() {
+fn datagrams_have_the_length_of_the_interface_unless_one_is_set() {
     let Some(place) = TestGroup::new(8) else { return };
-    let caster = MulticastSender::open(&place.group, None, 1).unwrap();
+    let sender = MulticastSender::open(&place.group, None, 1).unwrap();
     let name = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
     let mtu: usize = name.trim().parse().unwrap();
     let whole = (mtu - 28).min(DATAGRAM_BYTES_MAX);
@@ -156,44 +157,48 @@ fn a_datagram_is_as_long_as_the_interface_carries_unless_it_is_told() {
     } else {
         whole.min(DATAGRAM_BYTES_ETHERNET)
     };
-    assert_eq!(caster.datagram_bytes(), fits);
-    let told = MulticastSender::open(&place.group, Some(2000), 1).unwrap();
-    assert_eq!(told.datagram_bytes(), 2000);
+    assert_eq!(sender.datagram_bytes(), fits);
+    let shorter = MulticastSender::open(&place.group, Some(2000), 1).unwrap();
+    assert_eq!(shorter.datagram_bytes(), 2000);
 }
 
 #[test]
 fn the_largest_datagram_passes() {
     let Some(place) = TestGroup::new(2) else { return };
     let group = &place.group;
-    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_MAX), 1).unwrap();
-    let mut ear = MulticastReceiver::open(group).unwrap();
-    assert!(ear.listen(&caster.invite(1), 0));
+    let mut sender = MulticastSender::open(group, Some(DATAGRAM_BYTES_MAX), 1).unwrap();
+    let mut receiver = MulticastReceiver::open(group).unwrap();
+    assert!(receiver.listen(&sender.invite(1), 0));
     let body = vec![5; DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES];
-    assert_eq!(caster.send(&append(0), &body).sent, 1);
-    let (_, packet) = hear(&mut ear).unwrap();
+    assert_eq!(sender.send(&append(0), &body).sent, 1);
+    let (_, packet) = receive_next(&mut receiver).unwrap();
     assert_eq!(Frame::parse(&packet).unwrap().body, body);
 }
 
 #[test]
-fn another_channel_has_another_key_and_whoever_was_not_told_hears_nothing() {
+fn another_channel_has_another_key_and_uninvited_receivers_get_nothing() {
     let Some(place) = TestGroup::new(3) else { return };
     let group = &place.group;
-    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
-    let first = caster.invite(1);
-    assert_eq!(caster.invite(1), first, "asked again, the same");
+    let mut sender = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
+    let first = sender.invite(1);
+    assert_eq!(
+        sender.invite(1),
+        first,
+        "a repeated request gets the same channel"
+    );
     let mut left = MulticastReceiver::open(group).unwrap();
     assert!(left.listen(&first, 0));
-    let second = caster.invite(2);
+    let second = sender.invite(2);
     assert_ne!((first.channel, first.key), (second.channel, second.key));
     assert_eq!(
-        caster.invite(1),
+        sender.invite(1),
         second,
         "a late invitation does not replace the key"
     );
     let mut stayed = MulticastReceiver::open(group).unwrap();
     assert!(stayed.listen(&second, 0));
-    caster.send(&append(0), b"secret");
-    assert!(hear(&mut stayed).is_some());
+    sender.send(&append(0), b"secret");
+    assert!(receive_next(&mut stayed).is_some());
     drops(&mut left, 1);
     assert_eq!(left.dropped().unknown, 1);
     stayed.forget(0);
@@ -201,14 +206,14 @@ fn another_channel_has_another_key_and_whoever_was_not_told_hears_nothing() {
 }
 
 #[test]
-fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
+fn forged_changed_replayed_and_foreign_datagrams_are_dropped_and_counted() {
     let Some(place) = TestGroup::new(4) else { return };
     let group = &place.group;
-    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
-    let tune = caster.invite(1);
-    let mut ear = MulticastReceiver::open(group).unwrap();
-    assert!(ear.listen(&tune, 0));
-    // An eavesdropper on the same machine, who takes a genuine datagram and sends what it likes.
+    let mut sender = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
+    let invite = sender.invite(1);
+    let mut receiver = MulticastReceiver::open(group).unwrap();
+    assert!(receiver.listen(&invite, 0));
+    // An eavesdropper on the same machine takes a genuine datagram and sends altered copies.
     let spy = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
     spy.set_reuse_address(true).unwrap();
     spy.bind(&group.address.into()).unwrap();
@@ -218,18 +223,18 @@ fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
     spy.set_read_timeout(Some(PATIENCE)).unwrap();
     spy.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
     let spy = std::net::UdpSocket::from(spy);
-    caster.send(&append(0), b"genuine");
-    assert!(hear(&mut ear).is_some());
+    sender.send(&append(0), b"genuine");
+    assert!(receive_next(&mut receiver).is_some());
     let mut genuine = [0; 2000];
     let length = spy.recv(&mut genuine).unwrap();
     let genuine = &genuine[..length];
 
-    // One after the other, so that no buffer overflows.
+    // One at a time, so that no buffer overflows.
     let mut count = 0;
     let mut send = |bytes: &[u8]| {
         spy.send_to(bytes, group.address).unwrap();
         count += 1;
-        drops(&mut ear, count);
+        drops(&mut receiver, count);
     };
     send(genuine);
     for at in 0..genuine.len() {
@@ -241,10 +246,11 @@ fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
         send(&genuine[..cut]);
     }
     send(&vec![0; 20_000]);
-    let dropped = ear.dropped();
-    // The genuine one again, its sealed bytes changed (its number is known), and its last byte cut off.
+    let dropped = receiver.dropped();
+    // The genuine one replayed, with altered sealed bytes (its number is known), and with its last byte cut
+    // off.
     assert_eq!(dropped.duplicate, 1 + (length as u64 - 16) + 1);
-    // Changed numbers do not open; changed channels are nobody's, and so is what is short or not ours.
+    // Altered numbers fail authentication; altered channels, short datagrams and foreign ones are unknown.
     assert_eq!(dropped.forged, 8);
     assert_eq!(dropped.unknown, 8 + 4 + 1);
 }
@@ -253,20 +259,23 @@ fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
 fn a_channels_name_cannot_be_taken_with_another_key() {
     let Some(place) = TestGroup::new(5) else { return };
     let group = &place.group;
-    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
-    let tune = caster.invite(1);
-    let mut ear = MulticastReceiver::open(group).unwrap();
-    assert!(ear.listen(&tune, 1));
-    let thief = ChannelInvite { key: [1; 32], ..tune };
-    assert!(!ear.listen(&thief, 2));
-    assert!(ear.listen(&tune, 3), "the client's next connection");
-    caster.send(&append(0), b"x");
-    assert_eq!(hear(&mut ear).unwrap().0, 3);
-    assert_eq!(ear.channels(), 1);
+    let mut sender = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
+    let invite = sender.invite(1);
+    let mut receiver = MulticastReceiver::open(group).unwrap();
+    assert!(receiver.listen(&invite, 1));
+    let thief = ChannelInvite {
+        key: [1; 32],
+        ..invite
+    };
+    assert!(!receiver.listen(&thief, 2));
+    assert!(receiver.listen(&invite, 3), "the client's next connection");
+    sender.send(&append(0), b"x");
+    assert_eq!(receive_next(&mut receiver).unwrap().0, 3);
+    assert_eq!(receiver.channels(), 1);
 }
 
 #[test]
-fn an_interface_that_there_is_not_is_named() {
+fn a_missing_interface_is_named_in_the_error() {
     let group: MulticastGroup = "239.77.2.6:20000%nosuch0".parse().unwrap();
     let error = MulticastReceiver::open(&group).unwrap_err().to_string();
     assert!(error.contains("nosuch0"), "{error}");
@@ -277,7 +286,7 @@ fn an_interface_that_there_is_not_is_named() {
 }
 
 #[test]
-fn groups_print_as_they_were_parsed_and_others_are_refused_with_the_reason() {
+fn groups_print_as_they_were_parsed_and_invalid_ones_are_refused_with_the_reason() {
     for text in ["239.1.2.3:7421", "232.0.0.1:1%eth1"] {
         assert_eq!(text.parse::<MulticastGroup>().unwrap().to_string(), text);
     }

@@ -1,7 +1,7 @@
-//! Names whose name server keeps silent, for one family or for both, and addresses that do not answer: none
-//! of that costs more than a moment where another address does.
+//! Silent name servers, for one family or for both, and addresses that do not answer: none of them may delay
+//! a connection to another address by more than a moment.
 //!
-//! The test runs itself in namespaces of its own, where it is the name server.
+//! The test runs itself in namespaces of its own, in which it is the name server.
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::{Command, Stdio};
@@ -17,18 +17,18 @@ use crate::common::PATIENCE;
 
 const RESOLVER: &str = "NETRAM_TEST_RESOLVER";
 const PORT: u16 = 7420;
-/// Far less than the five seconds after which the system's resolver asks again.
+/// Far less than the five seconds after which the system's resolver repeats a query.
 const SOON: Duration = Duration::from_millis(2500);
 const DEAF: &str = "127.0.0.66";
 
-/// The addresses that a name has in each family; `None`: whoever asks for them hears nothing.
+/// The addresses that a name has in each family; `None`: queries for the family are not answered.
 #[derive(Clone, Default)]
 struct NameAnswers {
     v4: Option<Vec<IpAddr>>,
     v6: Option<Vec<IpAddr>>,
 }
 
-/// What a tool of the system says when it is missing, or may not do that.
+/// The error of a system tool that is missing or not permitted; `None` if it works.
 fn missing(tool: &str, arguments: &[&str]) -> Option<String> {
     let ran = Command::new(tool).args(arguments).stdin(Stdio::null()).output();
     match ran {
@@ -41,21 +41,21 @@ fn missing(tool: &str, arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// Says so though the test passes: what is merely printed is kept back.
+/// Prints the notice directly to stderr, since the harness hides the output of a test that passes.
 fn skipped(missing: &str) {
     use std::io::Write;
     let test = thread::current().name().unwrap_or("a test").to_owned();
-    // Nobody is left to be told if this cannot be written.
+    // A failure to print cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
 #[test]
-fn a_name_server_that_keeps_silent_costs_a_moment() {
+fn a_silent_name_server_delays_connecting_by_a_moment_only() {
     let unshare = ["--net", "--mount", "nft", "add", "table", "inet", "cut"];
     let files = ["/etc/resolv.conf", "/etc/nsswitch.conf"];
     let absent = files.iter().find(|file| !std::path::Path::new(file).exists());
     let lacks = missing("unshare", &unshare).or_else(|| missing("ip", &["-V"]));
-    let lacks = lacks.or_else(|| Some(format!("there is no {}", absent?)));
+    let lacks = lacks.or_else(|| Some(format!("{} is missing", absent?)));
     if let Some(lacks) = lacks {
         return skipped(&lacks);
     }
@@ -80,7 +80,7 @@ fn a_name_server_that_keeps_silent_costs_a_moment() {
     assert!(ran.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// Not a test of its own: it is the name server of the network that it is in.
+/// The inner half of the test above: it is the name server of its own network namespace.
 #[test]
 #[ignore = "runs in namespaces that the other test makes"]
 fn in_namespaces() {
@@ -100,8 +100,8 @@ fn in_namespaces() {
         &["add", "rule", "inet", "cut", "input", "ip", "daddr", DEAF, "drop"],
     );
     let says = Arc::new(Mutex::new(NameAnswers::default()));
-    let (server, heard) = (UdpSocket::bind("127.0.0.1:53").unwrap(), Arc::clone(&says));
-    thread::spawn(move || answer(&server, &heard));
+    let (server, answers) = (UdpSocket::bind("127.0.0.1:53").unwrap(), Arc::clone(&says));
+    thread::spawn(move || answer(&server, &answers));
     let key = Security::Key(ClusterKey::generate());
     for at in [format!("tcp://127.0.0.1:{PORT}"), format!("tcp://[::1]:{PORT}")] {
         let listener = Listener::bind(&at.parse().unwrap(), key.clone()).unwrap();
@@ -150,7 +150,7 @@ fn reach(name: &str, key: &Security, patience: Duration) -> (Result<Link, Connec
     (connect(&address, key, patience), since.elapsed())
 }
 
-/// Shakes hands with everybody who comes.
+/// Completes the handshake of every client.
 fn welcome(listener: &Listener) {
     let mut all = Vec::new();
     loop {
@@ -168,12 +168,12 @@ fn welcome(listener: &Listener) {
     }
 }
 
-/// Answers questions for addresses (RFC 1035, RFC 3596) as it is told to.
+/// Answers address queries (RFC 1035, RFC 3596) according to `says`.
 fn answer(server: &UdpSocket, says: &Mutex<NameAnswers>) {
     let mut question = [0; 512];
     loop {
         let (length, from) = server.recv_from(&mut question).unwrap();
-        // Behind the head stand one name, and two bytes each of its type and class.
+        // The header is followed by one name, and two bytes each for type and class.
         let name = question[12..length].iter().position(|byte| *byte == 0).unwrap() + 1;
         let end = 12 + name + 4;
         let (kind, says) = (question[12 + name + 1], says.lock().unwrap().clone());

@@ -1,4 +1,4 @@
-//! What a link promises once it stands: packets arrive whole, in order, unchanged, or not at all.
+//! An established link delivers packets whole, in order and unchanged, or fails.
 
 use std::io::Write;
 use std::time::Instant;
@@ -13,7 +13,7 @@ fn key() -> Security {
     Security::Key(ClusterKey::generate())
 }
 
-/// Sends all of `packet`, receiving at the other end as the way needs it.
+/// Sends `packet` and receives it at the other end, flushing as needed.
 fn carry(from: &mut Link, to: &mut Link, packet: &[u8]) -> Vec<u8> {
     from.send(&[packet]).unwrap();
     loop {
@@ -83,9 +83,9 @@ fn a_slow_peer_congests_and_nothing_is_lost() {
     let place = SocketDir::new();
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);
-        // The smallest send buffer the kernel gives: every packet crosses in pieces. The receive buffer
-        // stays: a TCP window below one segment moves at the pace of the kernel's probe timer, minutes for
-        // this test.
+        // The kernel's smallest send buffer makes every packet cross in pieces. The receive buffer keeps its
+        // size: a TCP window below one segment moves at the pace of the kernel's probe timer, which takes
+        // minutes.
         SockRef::from(&client).set_send_buffer_size(1).unwrap();
         let (mut sent, mut received, mut congested) = (0, 0, 0);
         let end = Instant::now() + PATIENCE;
@@ -96,7 +96,7 @@ fn a_slow_peer_congests_and_nothing_is_lost() {
                 match client.send(&[&next[..next.len() / 3], &next[next.len() / 3..]]) {
                     Ok(_) => {
                         sent += 1;
-                        // The lender reads only when the client can send no more.
+                        // The lender reads only while the client cannot send.
                         continue;
                     }
                     Err(LinkError::Congested) => congested += 1,
@@ -137,7 +137,7 @@ fn congestion_takes_nothing_and_comes_only_when_half_the_buffer_is_full() {
 }
 
 #[test]
-fn a_changed_bit_anywhere_in_a_sealed_packet_is_found() {
+fn a_changed_bit_anywhere_in_a_sealed_packet_is_detected() {
     for bit in (0..8 * (2 + 24 + 16)).step_by(5).chain(0..16) {
         let place = SocketDir::new();
         let (mut client, mut lender, mut middleman) = pair_with_middleman(&place, &key());
@@ -147,7 +147,8 @@ fn a_changed_bit_anywhere_in_a_sealed_packet_is_found() {
         wire[bit / 8] ^= 1 << (bit % 8);
         middleman.lender_side.write_all(&wire).unwrap();
         drop(middleman);
-        // A changed length makes the packet impossible, or longer than what comes, or cut at the wrong place.
+        // An altered length is impossible, or longer than the data that follows, or cuts the packet at the
+        // wrong place.
         let error = receive(&mut lender).unwrap_err();
         if bit < 16 {
             let wrong_place = matches!(
@@ -166,7 +167,7 @@ fn a_changed_bit_anywhere_in_a_sealed_packet_is_found() {
 }
 
 #[test]
-fn packets_dropped_doubled_or_swapped_on_the_way_are_found() {
+fn dropped_repeated_or_swapped_packets_are_detected() {
     const ON_WIRE: usize = 2 + 10 + 16;
     for order in [&[1][..], &[0, 0], &[1, 0], &[0, 2], &[0, 1, 1]] {
         let place = SocketDir::new();
@@ -190,7 +191,7 @@ fn packets_dropped_doubled_or_swapped_on_the_way_are_found() {
 }
 
 #[test]
-fn what_was_said_is_not_on_the_wire() {
+fn plaintext_is_not_on_the_wire() {
     let place = SocketDir::new();
     let (mut client, mut lender, mut middleman) = pair_with_middleman(&place, &key());
     client.send(&[b"attack at dawn"]).unwrap();
@@ -226,7 +227,7 @@ fn impossible_lengths_end_the_link() {
 }
 
 #[test]
-fn packets_that_arrive_byte_by_byte_are_put_together() {
+fn packets_that_arrive_byte_by_byte_are_reassembled() {
     let place = SocketDir::new();
     let (mut client, mut lender, mut middleman) = pair_with_middleman(&place, &key());
     client.send(&[&packet(1, 300)]).unwrap();
@@ -243,7 +244,7 @@ fn packets_that_arrive_byte_by_byte_are_put_together() {
 }
 
 #[test]
-fn what_arrived_before_the_end_is_delivered_and_then_the_end() {
+fn packets_that_arrived_before_the_close_are_delivered_before_it() {
     let place = SocketDir::new();
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);
@@ -253,7 +254,7 @@ fn what_arrived_before_the_end_is_delivered_and_then_the_end() {
         assert_eq!(receive(&mut lender).unwrap(), b"one");
         assert_eq!(receive(&mut lender).unwrap(), b"two");
         assert_eq!(receive(&mut lender), Err(LinkError::Closed));
-        // The first send may still find an open socket; soon none does, and no signal kills the process.
+        // The first send may still find an open socket; a later one fails, and no signal kills the process.
         let closed = (0..1000).any(|_| lender.send(&[b"anybody?"]) == Err(LinkError::Closed));
         assert!(closed, "{address}");
     }
@@ -262,7 +263,7 @@ fn what_arrived_before_the_end_is_delivered_and_then_the_end() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a peer writes, a plain link gives packets or an error and never panics.
+    /// A plain link returns packets or an error for any bytes, and never panics.
     #[test]
     fn any_bytes_are_packets_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let place = SocketDir::new();

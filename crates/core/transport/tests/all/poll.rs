@@ -1,4 +1,4 @@
-//! Waiting for links and being woken.
+//! Waiting for links, and wake-ups.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,7 +8,7 @@ use crate::common::*;
 use netram_transport::{Interest, Poller, ReadyEvents, Waker};
 
 #[test]
-fn a_link_is_ready_when_its_packet_has_come_and_silent_when_drained() {
+fn a_link_is_ready_until_its_packet_is_read() {
     let place = SocketDir::new();
     let mut events = ReadyEvents::with_capacity(8);
     for (token, (address, security)) in kinds(&place).into_iter().enumerate() {
@@ -41,7 +41,7 @@ fn a_link_is_ready_when_its_packet_has_come_and_silent_when_drained() {
         poller.wait(&mut events, Some(PATIENCE)).unwrap();
         assert!(
             events.iter().any(|ready| ready.readable),
-            "the end is something to read"
+            "the end of the stream is readable"
         );
         poller.remove(&lender).unwrap();
         poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
@@ -50,7 +50,7 @@ fn a_link_is_ready_when_its_packet_has_come_and_silent_when_drained() {
 }
 
 #[test]
-fn what_is_not_wanted_is_not_reported() {
+fn only_requested_events_are_reported() {
     let place = SocketDir::new();
     let mut events = ReadyEvents::with_capacity(8);
     for (address, security) in kinds(&place) {

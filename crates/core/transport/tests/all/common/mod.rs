@@ -14,7 +14,7 @@ use netram_transport::{
 /// Longer than any step takes on a loaded machine; a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A directory for sockets, gone with the value.
+/// A temporary directory for sockets, removed on drop.
 pub(crate) struct SocketDir(tempfile::TempDir);
 
 impl SocketDir {
@@ -35,7 +35,7 @@ pub(crate) fn tcp() -> NetAddress {
     "tcp://127.0.0.1:0".parse().unwrap()
 }
 
-/// The four kinds of link.
+/// The four kinds of link: TCP and Unix, plain and encrypted.
 pub(crate) fn kinds(place: &SocketDir) -> Vec<(NetAddress, Security)> {
     let key = Security::Key(ClusterKey::generate());
     vec![
@@ -46,14 +46,14 @@ pub(crate) fn kinds(place: &SocketDir) -> Vec<(NetAddress, Security)> {
     ]
 }
 
-/// Accepts the one client that comes.
+/// Accepts the next connection.
 pub(crate) fn accept(listener: &Listener) -> PendingHandshake {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(pending) = listener.accept(Instant::now()).unwrap() {
             return pending;
         }
-        assert!(Instant::now() < end, "nobody connected");
+        assert!(Instant::now() < end, "no client connected");
         thread::sleep(Duration::from_micros(100));
     }
 }
@@ -70,7 +70,7 @@ pub(crate) fn finish(pending: &mut PendingHandshake) -> Result<Link, HandshakeEr
     }
 }
 
-/// Both ends' outcome of one handshake between differently secured sides.
+/// Connects two sides whose security may differ, and returns the outcome at both.
 pub(crate) fn meet(
     address: &NetAddress,
     client: Security,
@@ -91,7 +91,7 @@ pub(crate) fn pair(address: &NetAddress, security: &Security) -> (Link, Link) {
     (client.unwrap(), lender.unwrap())
 }
 
-/// Two ends of a Unix link through a middleman who sees, and may change, the wire.
+/// Both ends of a Unix link through a middleman that reads, and may change, the bytes on the wire.
 pub(crate) fn pair_with_middleman(place: &SocketDir, security: &Security) -> (Link, Link, TcpMiddleman) {
     let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
     let front = UnixListener::bind(place.path("middleman")).unwrap();
@@ -126,7 +126,7 @@ pub(crate) fn pair_with_middleman(place: &SocketDir, security: &Security) -> (Li
     (client.join().unwrap().unwrap(), lender, middleman)
 }
 
-/// Holds both halves of a cut connection.
+/// Both halves of an intercepted connection.
 pub(crate) struct TcpMiddleman {
     pub(crate) client_side: UnixStream,
     pub(crate) lender_side: UnixStream,
@@ -163,7 +163,7 @@ pub(crate) fn receive(link: &mut Link) -> Result<Vec<u8>, LinkError> {
     }
 }
 
-/// A packet whose bytes tell its number and their place.
+/// A packet whose bytes encode its number and their positions.
 pub(crate) fn packet(number: usize, length: usize) -> Vec<u8> {
     (0..length)
         .map(|at| (number.wrapping_mul(31) + at + at / 251) as u8)
