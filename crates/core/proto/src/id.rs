@@ -1,4 +1,4 @@
-//! Numbers that name things. Each is a type, so that none is taken for another.
+//! Identifiers. Each is a type of its own, so the compiler keeps them apart.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use core::fmt;
 pub struct Lsn(pub u64);
 
 impl Lsn {
-    /// The position `bytes` further on. The log is endless: 2^64 bytes are never reached.
+    /// The position `bytes` further on. The sum cannot overflow: no log reaches 2^64 bytes.
     pub const fn plus(self, bytes: u64) -> Lsn {
         Lsn(self.0 + bytes)
     }
@@ -24,12 +24,13 @@ impl fmt::Display for Lsn {
     }
 }
 
-/// The number of a writer's reign. A higher one fences the lower. Zero: nobody has reigned yet.
+/// The number of a writer's term. A higher epoch fences every lower one; zero means that no writer has
+/// started yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u32);
 
 impl Epoch {
-    /// The reign after this one.
+    /// The next epoch.
     pub const fn next(self) -> Epoch {
         Epoch(self.0 + 1)
     }
@@ -56,27 +57,27 @@ macro_rules! hex_id {
 }
 
 hex_id!(
-    /// Names one journal for ever; random, chosen when the journal is created.
+    /// Identifies one journal for its whole life; random, drawn when the journal is created.
     JournalId, u128, 32
 );
 hex_id!(
-    /// Names one process's reign over a journal; random, so that two openings that both claim the same
-    /// epoch (a copied journal directory) are told apart.
+    /// Identifies one process's opening of a journal; random. Two processes that claim the same epoch, each
+    /// with a copy of the journal's directory, differ in it.
     WriterId, u64, 16
 );
 hex_id!(
-    /// Names one life of a lender's *memory* (not of its process): random, new whenever the memory starts
-    /// empty. Acknowledgements of an earlier incarnation never count.
+    /// Identifies one life of a lender's *memory* (not of its process); random, new whenever the memory
+    /// starts empty. Acknowledgements of an earlier incarnation never count.
     Incarnation, u64, 16
 );
 hex_id!(
-    /// Names the deposits of one process's arena, the same at each of its lenders; random, drawn when the
-    /// arena is made, and by a child anew.
+    /// Identifies the deposits of one process's arena, the same at each of its lenders; random, drawn when
+    /// the arena is made. A forked child draws its own.
     DepositId, u128, 32
 );
 
 impl DepositId {
-    /// Who its owner is in the headers of frames.
+    /// The owner's number in the `sender` field of frame headers: the low 64 bits.
     pub fn owner(self) -> u64 {
         self.0 as u64
     }

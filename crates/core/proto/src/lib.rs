@@ -1,17 +1,17 @@
-//! netram's protocols as values: events and the time go in, actions come out.
+//! netram's protocols as sans-I/O state machines: events and the time go in, actions come out.
 //!
 //! Nothing here reads a clock, opens a socket, starts a thread or uses `unsafe`, so the simulator runs the
-//! very machines that ship. Drivers (`netram-lender`, `netram-journal`) move the bytes.
+//! same machines that ship. Drivers (`netram-lender`, `netram-journal`) move the bytes.
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`wire`] | how frames and records look as bytes; every check on what a peer sent |
-//! | [`session`] | what a connection may say before and after it is bound to a journal |
-//! | [`multicast`] | appends sent once for all members, by multicast: datagrams, order, holes |
-//! | [`member`] | what a lender does for one journal: seal, join, append, trim, read |
-//! | [`journal`] | the writer's views and acknowledgements, the local log, recovery |
-//! | [`failure`] | what a failed system call means: data lost, retry, or report |
-//! | [`port`] | the traits that layer 1 speaks to: a log and a file |
+//! | [`wire`] | the byte layout of frames and records; every check of input from a peer or a disk |
+//! | [`session`] | which frames a connection may send before and after it is bound to a journal |
+//! | [`multicast`] | appends multicast once to all members: datagrams, reassembly, missing ranges |
+//! | [`member`] | a lender's side of one journal: fence, join, append, trim, read |
+//! | [`journal`] | the writer's side: views and acknowledgements, the local log, recovery |
+//! | [`failure`] | the meaning of a failed system call: data lost, retry, or report |
+//! | [`port`] | the traits that higher layers use: a log and a file |
 //! | [`limit`] | every bound, and the relations between bounds |
 #![no_std]
 #![forbid(unsafe_code)]

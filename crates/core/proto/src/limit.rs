@@ -3,108 +3,115 @@
 use crate::id::Lsn;
 use crate::time::Nanos;
 
-/// Lenders one journal may be configured with. Each costs a connection and a heartbeat.
+/// Maximum number of lenders in one journal's configuration. Each costs a connection and a heartbeat.
 pub const LENDERS_MAX: usize = 16;
-/// Members of one view. Bounded so that a view fits its slot and a set of members fits a byte.
+/// Maximum number of members in one view. Bounded so that a view fits its slot and a set of members fits a
+/// byte.
 pub const MEMBERS_MAX: usize = 8;
-/// Bytes of a lender's address (`tcp://host:port`, `unix:/path`).
+/// Maximum length of a lender's address (`tcp://host:port`, `unix:/path`), in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
-/// Bytes of a power domain's label.
+/// Maximum length of a power domain's label, in bytes.
 pub const DOMAIN_BYTES_MAX: usize = 64;
 
-/// Bytes of the words that say who claimed a journal. Bounded so that a view with them fits its slot.
+/// Maximum length of the text that says who claimed a journal, in bytes. Bounded so that a view with it fits
+/// its slot.
 pub const NOTE_BYTES_MAX: usize = 96;
 
-/// Bytes before a frame's body.
+/// Size of a frame's header, in bytes.
 pub const FRAME_HEADER_BYTES: usize = 40;
-/// Bytes of one frame's body. A Noise message carries at most 65,535 bytes with its tag; a larger record
-/// travels in several frames.
+/// Maximum size of a frame's body, in bytes. A Noise message carries at most 65,535 bytes with its tag; a
+/// larger record travels in several frames.
 pub const FRAME_BODY_BYTES_MAX: usize = 60 * 1024;
 
-/// Bytes of a datagram in the clear: its channel and its number.
+/// Size of a datagram's unencrypted header (channel and number), in bytes.
 pub const DATAGRAM_HEADER_BYTES: usize = 16;
-/// Bytes that a datagram adds to the bytes of the log in it: in the clear, a frame's header, AES-GCM's tag.
+/// Overhead of a datagram that carries log bytes: unencrypted header, frame header and AES-GCM tag.
 pub const DATAGRAM_OVERHEAD_BYTES: usize = DATAGRAM_HEADER_BYTES + FRAME_HEADER_BYTES + SEAL_TAG_BYTES;
-/// The smallest datagram to be configured: what every IPv4 path carries whole (576), without the headers of
-/// IP and UDP.
+/// The smallest datagram size that may be configured: the 576 bytes that every IPv4 path carries
+/// unfragmented, less the IP and UDP headers.
 pub const DATAGRAM_BYTES_MIN: usize = 548;
-/// The largest: a whole frame, which a machine's loopback carries. What a network does not carry whole would
-/// travel in fragments of IP, of which one lost is all lost.
+/// The largest datagram size that may be configured: a whole frame, which the loopback interface carries.
+/// Anything larger than the network's MTU is sent as IP fragments, and losing one fragment loses the
+/// datagram.
 pub const DATAGRAM_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX + DATAGRAM_OVERHEAD_BYTES;
-/// Members that must listen for appends to be multicast. One alone is served better by its own link.
+/// Minimum number of listening members before appends are multicast. A single member is better served over
+/// its own link.
 pub const MULTICAST_MEMBERS_MIN: usize = 2;
-/// Bytes on the way to the member that has received most, beyond which no further frame is multicast. With
-/// one frame more it fits the kernel's usual receive buffer (208 KiB, in which a datagram of 1,400 bytes
-/// counts for 2,304).
+/// Maximum number of bytes in flight to the member that has received most; beyond it no frame is multicast.
+/// Together with one more frame it fits the kernel's default receive buffer (208 KiB, in which a datagram of
+/// 1,400 bytes counts for 2,304).
 pub const MULTICAST_FLIGHT_BYTES_MAX: u64 = 64 * 1024;
-/// A member that has not received this much of what was multicast goes on over its own link until it has
-/// caught up.
+/// A member that lacks more than this many multicast bytes is served over its own link until it has caught
+/// up.
 pub const MULTICAST_LAG_BYTES_MAX: u64 = 4 * MULTICAST_FLIGHT_BYTES_MAX;
-/// The longest that a listener's answer is waited for before what it was sent counts as lost.
+/// The longest wait for a listener's answer before the bytes sent to it count as lost.
 pub const MULTICAST_TIMEOUT_MAX: Nanos = Nanos::from_ms(250);
-/// Bytes that a listening lender keeps of one journal while bytes before them are missing.
+/// Maximum number of bytes that a listening lender buffers for one journal while earlier bytes are missing.
 pub const REASSEMBLY_BYTES_MAX: usize = 512 * 1024;
-/// Pieces that it keeps; each costs an allocation.
+/// Maximum number of fragments that a listening lender buffers for one journal. Each costs an allocation.
 pub const REASSEMBLY_FRAGMENTS_MAX: usize = 1024;
-/// Holes of one member that the writer remembers. Beyond that they are filled together with what lies between
-/// them.
+/// Maximum number of missing ranges that the writer remembers for one member. Beyond it ranges are merged,
+/// together with the bytes between them.
 pub const MISSING_RANGES_MAX: usize = 8;
-/// Datagrams of one channel, after which it is replaced by one with another key.
+/// Maximum number of datagrams under one channel's key; then a channel with a new key replaces it.
 pub const CHANNEL_DATAGRAMS_MAX: u64 = 1 << 24;
-/// Bytes sealed under one channel's key, after which it is replaced: 2^33 AES blocks, inside what AES-GCM
-/// bears.
+/// Maximum number of bytes encrypted under one channel's key; then a channel with a new key replaces it. 2^33
+/// AES blocks are within the safe bound of AES-GCM.
 pub const CHANNEL_BYTES_MAX: u64 = 1 << 37;
 
-/// Bytes before a record's payload.
+/// Size of a record's header, in bytes.
 pub const RECORD_HEADER_BYTES: usize = 40;
-/// Bytes that sealing adds behind a payload (AES-GCM's tag).
+/// Size of the AES-GCM tag that encryption adds after a payload, in bytes.
 pub const SEAL_TAG_BYTES: usize = 16;
-/// Records start at multiples of this, so that a header never straddles a log's end.
+/// Alignment of records, in bytes: a header never straddles the end of a log's data area.
 pub const RECORD_ALIGN: usize = 8;
-/// Bytes of one record with its header. Bounds what a reader allocates for a length it was told.
+/// Maximum size of a record with its header, in bytes. Bounds what a reader allocates for a length that a
+/// peer sent.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The first pause before a refused call is repeated: shorter than a person notices, longer than a burst of
-/// calls that holds the last descriptors.
+/// The first pause before a refused call is repeated. A person does not notice it, and it outlasts a burst of
+/// calls that uses up the last file descriptors.
 pub const RETRY_PAUSE_MIN: Nanos = Nanos::from_ms(10);
-/// The longest such pause: a machine that lacks room costs one call a second, and goes on within one.
+/// The longest pause before a refused call is repeated: a machine without room pays one call a second, and
+/// recovers within a second.
 pub const RETRY_PAUSE_MAX: Nanos = Nanos::from_ms(1_000);
 
-/// How long work is tried again whose failure nothing is expected to mend (EIO of a write): as long as a
-/// silent lender is waited for.
+/// How long work is retried after a failure that nothing is expected to repair (EIO of a write). Equal to the
+/// time for which a silent lender is waited for.
 pub const FAILURE_PATIENCE: Nanos = Nanos::from_ms(500);
 
-/// Bytes of the key that seals a journal's records, as a data lender is given it.
+/// Maximum length of the key that encrypts a journal's records, as a data lender receives it, in bytes.
 pub const DATA_KEY_BYTES_MAX: usize = 64;
 
-/// Reigns that a view names: how often a volume may be opened while its data lender is away, and the latest
-/// still be told apart. Beyond that some are joined.
+/// Maximum number of epochs in a view's history: how often a volume may be opened without its data lender
+/// until the oldest epochs are merged.
 pub const EPOCH_HISTORY_MAX: usize = 16;
 
 /// The smallest local log (its data area), in bytes.
 pub const LOG_BYTES_MIN: u64 = 16 * 1024;
 /// The largest local log, in bytes.
 pub const LOG_BYTES_MAX: u64 = 1 << 40;
-/// Log sizes are multiples of this: the page size, so that the data area can be mapped and rewritten by page.
+/// Alignment of a log's size, in bytes: the page size, so that the data area can be mapped and rewritten by
+/// page.
 pub const LOG_ALIGN: u64 = 4096;
 /// The smallest window (ring), in bytes.
 pub const WINDOW_BYTES_MIN: u64 = 16 * 1024;
-/// The largest window (ring), in bytes: what a lender may be asked to hold for one journal.
+/// The largest window (ring), in bytes: the most that a lender may be asked to hold for one journal.
 pub const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes of each sample that is read far behind the end of a log, to tell the end from damage wider than a
-/// window: more than most records have, and a dozen samples of a log of 64 GiB are read in a tenth of a
-/// second.
+/// Size of each sample that is read far beyond the end of a log, in bytes; the samples tell the end from
+/// damage wider than a window. Most records are smaller, and the dozen samples of a 64 GiB log take a tenth
+/// of a second.
 pub const PROOF_SAMPLE_BYTES: usize = 1024 * 1024;
 
-/// The highest epoch that a view may name. Every opening takes one, and a restore leaves out two times 2^16;
-/// so many are left above that no claim of a view reaches the last number, after which the first would come
-/// again.
+/// The highest epoch that a view may name. Every opening takes one epoch and a restore skips up to 2 · 2^16.
+/// The reserve above it keeps any claim of a view from wrapping around to the first epoch.
 pub const EPOCH_MAX: u32 = u32::MAX - (1 << 18);
-/// The highest number of a view. No journal changes its members so often.
+/// The highest version of a view. No journal changes its members so often.
 pub const VIEW_VERSION_MAX: u64 = 1 << 62;
 
-/// Bytes of one slot of a two-slot file. The disk is assumed to tear at sectors, never to mix slots.
+/// Size of one slot of a two-slot file, in bytes. The disk is assumed to tear writes at sectors, never to mix
+/// slots.
 pub const SLOT_BYTES: usize = 4096;
 
 const _: () = assert!(MEMBERS_MAX <= u8::BITS as usize, "a set of members is one byte");
@@ -119,7 +126,7 @@ const _: () = assert!(DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES <= FRAME_BODY
 const _: () = assert!(
     MULTICAST_LAG_BYTES_MAX + MULTICAST_FLIGHT_BYTES_MAX + FRAME_BODY_BYTES_MAX as u64
         <= REASSEMBLY_BYTES_MAX as u64,
-    "whoever has not fallen behind can keep all that is ahead of a hole"
+    "a listener that has not fallen behind can buffer everything beyond a missing range"
 );
 const _: () = assert!(MULTICAST_LAG_BYTES_MAX >= 2 * MULTICAST_FLIGHT_BYTES_MAX);
 const _: () = assert!(RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN));
@@ -130,6 +137,6 @@ const _: () = assert!(
     "a full view fits its slot"
 );
 
-/// The last position that a log, a window or an append may begin at. No log gets there: a peer or a file that
-/// claims to is refused before its number overflows another.
+/// The last position at which a log, a window or an append may begin. No log reaches it, so a higher number
+/// from a peer or a file is rejected before it can overflow.
 pub const LSN_LAST: Lsn = Lsn(1 << 62);

@@ -1,150 +1,150 @@
-//! Faults that the simulator's own test switches on, one at a time, to show that the simulator finds them.
+//! Faults that the simulator's own test switches on, one at a time, to prove that the simulator finds them.
 //!
-//! Each is one line of a machine gone wrong. Without the crate feature `planted` the type is empty,
-//! [`FaultSwitch::is`] is `false` at compile time, and no trace of this is left in a build.
+//! Each changes one line of a machine. Without the crate feature `planted` the switch is empty,
+//! [`FaultSwitch::is`] is `false` at compile time, and no trace of it is left in a build.
 
-/// One planted fault. The number in brackets is the rule of `docs/failure-model.md` that it breaks.
+/// One planted fault. The number in parentheses is the rule of `docs/design/failure-model.md` that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedFault {
     /// (1) The writer acknowledges when *any* member holds a record, whatever the commit rule says.
     AnyInsteadOfRule,
     /// (1) Acknowledgements of an earlier join or incarnation count.
     StaleAckCounts,
-    /// (1) What was multicast counts as held by whoever listens.
+    /// (1) Multicast bytes count as held by every listener.
     MulticastCountsAsHeld,
     /// (2) A member acknowledges bytes that it has received but not verified as whole records.
     AckUnverified,
-    /// (2) A member takes an append that leaves a gap before it.
+    /// (2) A member accepts an append that leaves a gap before it.
     AcceptGap,
     /// (3) A proposed view counts before it is durable.
     ViewBeforeDurable,
     /// (3) A view may be stored although acknowledged records do not satisfy it yet.
     NoViewGate,
-    /// (4) A sealed member still takes appends of a lower epoch.
+    /// (4) A fenced member still accepts appends of a lower epoch.
     MemberFenceIgnored,
-    /// (4) A writer that has been fenced goes on.
+    /// (4) A fenced writer continues.
     WriterFenceIgnored,
-    /// (4) A lender forgets a seal although nobody has said that the journal is over.
+    /// (4) A lender forgets a fence although the journal has not ended.
     FenceForgotten,
-    /// (4) A member that leaves the view is told that the journal was closed whole.
+    /// (4) A member that leaves the view is told that the journal was closed cleanly.
     ClosedTooEarly,
-    /// (5) Recovery reads a member's window before sealing it.
+    /// (5) Recovery reads a member's window before it fences the member.
     ReadBeforeFence,
-    /// (5) Recovery is content with one answer, whatever the commit rule says.
+    /// (5) Recovery accepts one answer as enough, whatever the commit rule says.
     OneAnswerSuffices,
     /// (5) A lender that restarted empty counts as having answered.
     AmnesiacCounts,
-    /// (5) Recovery gives the members up before what it took from them is synced.
+    /// (5) Recovery releases the members before the records taken from them are synced.
     ReleaseBeforeSync,
-    /// (6) A record in doubt is taken though a part of it is missing.
+    /// (6) Recovery accepts a record that is incomplete.
     TornRecordAccepted,
-    /// (6) What is spooled is logged after the commit that comes after it.
+    /// (6) Spooled commits are logged after the commit that follows them.
     SpoolAfterFlush,
-    /// (6) What is spooled is forgotten when something must be safe.
+    /// (6) Spooled commits are dropped when a flush is due.
     SpoolDropped,
-    /// (6) A page of a file is cut in two records, between which the journal may end.
+    /// (6) A page of a file is split over two records, between which the journal may end.
     PageCut,
-    /// (6) Recovery takes a record that a member gave and that its seal does not prove.
+    /// (6) Recovery accepts a record from a member whose AEAD tag does not verify.
     ForgeryAccepted,
     /// (7) Records are accepted without checking that they chain to their predecessor.
     ChainUnchecked,
-    /// (8) A bad record below the stable LSN is taken for the end of the log.
+    /// (8) A bad record below the stable LSN is treated as the end of the log.
     CorruptionIsEnd,
     /// (8) A cut-off commit is reported as done.
     CutOffIsDone,
-    /// (9) A failed sync is retried, and the retry believed.
+    /// (9) A failed sync is retried, and the retry is trusted.
     SyncRetried,
-    /// (10) The writer tells members to drop what is acknowledged rather than what is stable.
+    /// (10) The writer tells members to drop what is acknowledged instead of what is stable.
     TrimAboveStable,
     /// (10) A full member overwrites its oldest bytes.
     OverrunAccepted,
-    /// (11) A read's length is believed as the peer gave it.
+    /// (11) A member uses the length of a read as the peer sent it.
     LengthBelieved,
-    /// (12) A data lender says that it has what it has not synced.
+    /// (12) A data lender reports bytes as durable before it has synced them.
     FlushedBeforeSync,
-    /// (12) A replica is called whole before its log has reached what its blocks may show.
+    /// (12) A replica counts as consistent before its log has reached the state that its blocks may show.
     ReplicaWholeTooEarly,
-    /// (12) A restore is content with some of the members, or with windows that begin above the replica's
-    /// end.
+    /// (12) A restore accepts answers of only some members, or windows that begin above the replica's end.
     RestoreUnproven,
-    /// (12) A restore seals a member before it asks who had sealed it.
+    /// (12) A restore fences a member before it asks which epoch had fenced it.
     FencedBeforeProbe,
     /// (12) A resync sends blocks with writes that the client's disk does not have yet.
     SentBeforeDisk,
-    /// (13) The local disk of a shared journal votes.
+    /// (13) The local disk of a shared journal counts as a voter.
     DiskVotes,
     /// (13) A view of a shared journal counts before the server has it.
     ViewBeforeServer,
-    /// (13) Members drop what is stable and the server lacks.
+    /// (13) Members drop bytes that are stable but that the server lacks.
     DroppedBeforeServer,
-    /// (14) A lender takes frames of a deposit's earlier session.
+    /// (14) A lender accepts frames of a deposit's earlier session.
     SessionUnfenced,
-    /// (14) An owner takes the answer to a page's earlier version for that to the one on its way.
+    /// (14) An owner takes the answer for an earlier version of a page as the answer for the version in
+    /// flight.
     OldAckCounts,
-    /// (14) A page may go from its owner's memory before all its places hold it.
+    /// (14) A page may leave its owner's memory before all its copies are stored.
     EvictedBeforeStored,
-    /// (14) What an owner had in a deposit's earlier life is still looked for there, and nowhere else.
+    /// (14) An owner looks for pages of a deposit's earlier life in that deposit, and nowhere else.
     DepositLifeIgnored,
-    /// (14) A slot is not given back when its page is put elsewhere.
+    /// (14) A slot is not freed when its page is stored elsewhere.
     SlotLeaked,
-    /// (14) What could not be written to the spill file counts as written.
+    /// (14) A failed write to the spill file counts as written.
     UnwrittenCounts,
-    /// (14) Blocks that were asked for are given although their page was put anew meanwhile.
+    /// (14) Requested blocks are returned although their page was stored anew in the meantime.
     OldBlocksGiven,
-    /// (14) An owner gives slots that were asked back up while pages are in them.
+    /// (14) An owner returns reclaimed slots while pages are still in them.
     SlotsBeforePages,
-    /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them
-    /// for another one.
+    /// (14) A returning owner expects slots that it has given up, and takes a deposit without them for
+    /// another deposit.
     GivenUpIsCounted,
-    /// (0) A page is asked of a lender that is late, and of nobody else although another one has it.
+    /// (0) A page is requested only from a slow lender although another one has it too.
     LateAwaited,
-    /// (17) A call that the system refused is taken for a failed sync.
+    /// (17) A call that the system refused is treated as a failed sync.
     RefusalIsFinal,
-    /// (17) Recovery removes a file that was made since the checkpoint, and makes it anew from records: it
-    /// has none of bytes that were not recorded.
+    /// (17) Recovery removes a file created since the checkpoint and rebuilds it from records, which lack its
+    /// unrecorded bytes.
     UnrecordedRemoved,
-    /// (17) A thread that upholds a promise ends at the first refusal.
+    /// (17) A background thread ends at the first refused call.
     ServiceThreadEnds,
-    /// (24) A log that is a copy, or older than a segment, is applied to it all the same.
+    /// (24) A log that is a copy, or older than a segment, is applied to the segment.
     StampIgnored,
-    /// (17) Recovery of a database believes the page cache that a failed sync has left.
+    /// (17) Recovery of a database trusts the page cache after a failed sync.
     CacheTrusted,
-    /// (17) A call that was refused for want of descriptors counts as a failed sync.
+    /// (17) A call that failed for lack of descriptors counts as a failed sync.
     RefusalIsFailure,
-    /// (18) A process settles a database before it has the lock of the journal that it is about to empty.
+    /// (18) A process checkpoints a database before it holds the lock of the journal that it is about to
+    /// empty.
     CheckpointBeforeLock,
     /// (16) A lender is a member under each of its addresses.
     AliasJoins,
-    /// (16) Recovery takes a window that was joined anew since the view was stored.
+    /// (16) Recovery accepts a window that was joined again after the view was stored.
     JoinIgnored,
-    /// (16) Recovery asks the addresses in the view and no others.
+    /// (16) Recovery asks only the addresses in the view.
     MovedCountsAsGone,
-    /// (19) A journal is called clean while the disk lacks something.
+    /// (19) A journal is marked clean while the disk lacks records.
     CleanTooEarly,
     /// (19) Members count although the durable view calls the journal clean.
     CountsWhileClean,
-    /// (20) Recovery believes what a member says that it holds.
+    /// (20) Recovery believes a member that claims to hold more than its window can.
     OverclaimBelieved,
-    /// (20) A writer that stood still holds that against its members.
+    /// (20) A writer counts its own pauses against its members.
     PauseHeldAgainst,
-    /// (20) A member that answers and never makes progress stays one.
+    /// (20) A member that answers but makes no progress stays a member.
     StallAllowed,
-    /// (18) An opening claims and seals before it has asked whether it can succeed.
+    /// (18) An opening claims and fences before it has probed whether it can succeed.
     FenceBeforeProof,
-    /// (23) Lenders free what a deleted log did not have: the log may have been a copy, and its original
-    /// needs it.
+    /// (23) Lenders free bytes that a deleted log did not have, though the log may have been a copy whose
+    /// original needs them.
     HoldingsForgotten,
-    /// (0) The clock by which a node of a shared region counts its lease stands still while its machine
-    /// sleeps.
+    /// (0) The clock for a node's lease on a shared region stops while its machine sleeps.
     SleepStopsClock,
-    /// (0) A node of a shared region believes in a link to its server, however long that has been silent.
+    /// (0) A node of a shared region trusts its link to the server however long that has been silent.
     SilenceTrusted,
-    /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
+    /// (0) A listener slower than the timer is treated as one that hears nothing.
     SlowIsDeaf,
 }
 
 impl PlantedFault {
-    /// All of them, in the order of the rules.
+    /// All faults, in the order of their rules.
     pub const ALL: [PlantedFault; 65] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
@@ -214,7 +214,7 @@ impl PlantedFault {
     ];
 }
 
-/// Which fault, if any, is planted in a machine.
+/// The fault, if any, that is planted in a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultSwitch {
     #[cfg(feature = "planted")]

@@ -1,5 +1,5 @@
-//! The two things that layer 1 (`rvm`, later `disk` and `shared`) sees of the world: a [`RecordLog`] and a
-//! [`StorageFile`].
+//! The two traits through which the higher layers (recoverable memory, volumes, shared regions) reach
+//! storage: [`RecordLog`] and [`StorageFile`].
 //!
 //! `netram-journal` implements them with sockets and real files, `netram-sim` with a virtual network, clock
 //! and disk. Code written against these traits runs unchanged in both.
@@ -75,25 +75,40 @@ impl fmt::Display for IoError {
 
 impl core::error::Error for IoError {}
 
-/// A file of fixed purpose: positioned reads and writes, and a sync that means it.
+/// A file with positioned reads and writes and a durable sync.
 ///
-/// All methods take `&self`: callers see to it that writes to the same bytes do not race.
+/// All methods take `&self`; callers must not let writes to the same bytes race.
 pub trait StorageFile {
     /// The file's size in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The file's metadata could not be read.
     fn size(&self) -> Result<u64, IoError>;
-    /// Fills `into` from `offset`. [`IoError::EOF`] when the file ends before.
+    /// Fills `into` from `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError::EOF`] if the file ends before `into` is full; otherwise the error of the read.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError>;
-    /// Writes all of `bytes` at `offset`. Not durable before [`StorageFile::sync`].
+    /// Writes all of `bytes` at `offset`. The bytes are not durable before [`StorageFile::sync`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the write. Part of `bytes` may have been written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError>;
-    /// Makes everything written before durable (`fdatasync`). After an error nothing written since the last
-    /// good sync may be believed to be on the disk, and a later good sync does not change that. A sync that a
-    /// signal interrupted (EINTR) is the exception: it is called again.
+    /// Makes everything written before durable (`fdatasync`).
+    ///
+    /// # Errors
+    ///
+    /// After an error, nothing written since the last good sync may be assumed to be on the disk, and a later
+    /// good sync does not change that. Only a sync that a signal interrupted (EINTR) may be repeated.
     fn sync(&self) -> Result<(), IoError>;
 }
 
-/// What a record carries; the log itself does not look inside.
+/// The type of a record's payload. The log itself does not interpret payloads.
 ///
-/// Kinds below 16 belong to the journal, the rest to its users.
+/// Kinds below 16 are reserved for the journal; the rest belong to its users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKind(pub u8);
 
@@ -104,41 +119,41 @@ pub struct Record<'a> {
     pub lsn: Lsn,
     /// Where the next record begins.
     pub next: Lsn,
-    /// The reign that wrote it.
+    /// The epoch of its writer.
     pub epoch: Epoch,
-    /// What the payload is.
+    /// The type of the payload.
     pub kind: RecordKind,
     /// The bytes given to [`RecordLog::append`].
     pub payload: &'a [u8],
 }
 
-/// What an append returns: the place to wait for.
+/// The position of an appended record, to be passed to [`RecordLog::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CommitTicket {
     /// Where the record begins.
     pub lsn: Lsn,
-    /// Where the next record begins; the commit is done when everything below this is held.
+    /// Where the next record begins; the commit is done when everything below it is held.
     pub end: Lsn,
 }
 
 /// How safe a commit must be before `wait` returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// The members satisfy the commit rule, or the local disk has it, whichever is first.
+    /// The members satisfy the commit rule, or the local disk has the record, whichever comes first.
     #[default]
     Remote,
-    /// The local disk has it.
+    /// The local disk has the record.
     Disk,
-    /// The members satisfy the commit rule *and* the local disk has it.
+    /// The members satisfy the commit rule *and* the local disk has the record.
     Both,
-    /// Do not wait. The record is sent and written soon; until then a crash may lose it, whole.
+    /// Do not wait. The record is sent and written soon; until then a crash may lose the whole record.
     Lazy,
 }
 
-/// What was known to hold the commit when `wait` returned.
+/// The copies of a commit that were known when `wait` returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitVotes {
-    /// Members of the durable view that acknowledged it.
+    /// Number of members of the durable view that acknowledged it.
     pub members: u8,
     /// Whether the members satisfied the commit rule.
     pub rule: bool,
@@ -146,7 +161,7 @@ pub struct CommitVotes {
     pub disk: bool,
 }
 
-/// Why an append was refused. Nothing was written; the log is as before.
+/// Why an append was refused. Nothing was written; the log is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendError {
     /// A newer writer owns the journal. Stop; never retry.
@@ -170,15 +185,15 @@ pub enum AppendError {
         /// Bytes the log can hold.
         capacity: u64,
     },
-    /// A sync of the local log failed, or its writes for too long; the journal is read-only. Reopen it to
-    /// recover.
+    /// A sync of the local log failed, or its writes failed for too long. The journal is read-only; reopen it
+    /// to recover.
     DiskFailed(IoError),
     /// The journal was closed (or, in the simulator, its process has crashed).
     Closed,
 }
 
-/// Why a wait ended without the durability asked for. The record's fate is *unknown*, never "aborted": it may
-/// be found at recovery.
+/// Why a wait ended without the requested durability. The record's fate is *unknown*, never "aborted":
+/// recovery may find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitError {
     /// A newer writer owns the journal.
@@ -199,7 +214,7 @@ pub enum WaitError {
 pub enum LogError {
     /// The local log's file failed.
     Io(IoError),
-    /// A record below the stable LSN is damaged: never the end of the log, always corruption.
+    /// A record below the stable LSN is damaged. This is corruption, never the end of the log.
     Corrupt(Lsn),
     /// The position is not between the head and the stable LSN, or not where a record begins.
     OutOfRange(Lsn),
@@ -213,7 +228,7 @@ impl fmt::Display for AppendError {
             AppendError::Fenced { held, seen } => {
                 write!(
                     out,
-                    "fenced: this writer reigns in epoch {held}, a newer writer took epoch {seen}; stop this process"
+                    "fenced: this writer has epoch {held}, and a newer writer took epoch {seen}; stop this process"
                 )
             }
             AppendError::TooLarge { bytes, max } => {
@@ -230,7 +245,7 @@ impl fmt::Display for AppendError {
             }
             AppendError::DiskFailed(error) => write!(
                 out,
-                "the local log failed ({error}) and the journal is read-only; mend the disk and reopen the journal to recover"
+                "the local log failed ({error}) and the journal is read-only; repair the disk and reopen the journal to recover"
             ),
             AppendError::Closed => out.write_str("the journal is closed"),
         }
@@ -242,7 +257,7 @@ impl fmt::Display for WaitError {
         match self {
             WaitError::Fenced { held, seen } => write!(
                 out,
-                "outcome unknown: fenced, this writer reigns in epoch {held}, a newer writer took epoch {seen}"
+                "outcome unknown: this writer (epoch {held}) was fenced by a newer writer (epoch {seen})"
             ),
             WaitError::DiskFailed(error) => {
                 write!(
@@ -278,15 +293,15 @@ impl core::error::Error for AppendError {}
 impl core::error::Error for WaitError {}
 impl core::error::Error for LogError {}
 
-/// Where a log stands.
+/// The positions of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogState {
-    /// The oldest record kept.
+    /// Start of the oldest record kept.
     pub head: Lsn,
-    /// Everything below is on the local disk, and acknowledged.
+    /// Everything below is on the local disk and acknowledged.
     pub stable: Lsn,
-    /// Everything below is held as the commit rule demands, or on the local disk; of a node of a shared
-    /// region: or kept by its server.
+    /// Everything below is acknowledged: held as the commit rule demands, or on the local disk. For a node of
+    /// a shared region, the region's server may hold it instead.
     pub acked: Lsn,
     /// Where the next record goes.
     pub tail: Lsn,
@@ -298,12 +313,17 @@ pub struct LogState {
 
 /// A recovered, open log with one writer.
 ///
-/// Methods take `&self`: a real log is shared by threads, and groups their commits.
+/// Methods take `&self`: a log is shared by threads and groups their commits.
 pub trait RecordLog {
-    /// Appends one record of `length` payload bytes; `fill` writes all of them, straight into the log's ring.
+    /// Appends one record of `length` payload bytes. `fill` writes all of them, straight into the log's ring.
     ///
-    /// Records stand in the log in the order of these calls. When the window is full this waits for the disk
-    /// (back-pressure). It never waits for log space: that is [`AppendError::Full`], for the caller to trim.
+    /// Records stand in the log in the order of these calls. When the window is full, the call waits for the
+    /// disk (backpressure). It never waits for log space.
+    ///
+    /// # Errors
+    ///
+    /// [`AppendError::Full`] if the log file lacks space: trim it, then retry. The other variants are final
+    /// for this record or this writer.
     fn append(
         &self,
         kind: RecordKind,
@@ -311,18 +331,31 @@ pub trait RecordLog {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<CommitTicket, AppendError>;
 
-    /// Waits until the record of `ticket`, and so every record before it, is as safe as `durability` says.
+    /// Waits until the record of `ticket`, and every record before it, is as safe as `durability` demands.
+    ///
+    /// # Errors
+    ///
+    /// The writer was fenced, the disk failed, or the journal was closed. The record's outcome is then
+    /// unknown.
     fn wait(&self, ticket: CommitTicket, durability: Durability) -> Result<CommitVotes, WaitError>;
 
-    /// Where the log stands now.
+    /// The log's positions at this moment.
     fn state(&self) -> LogState;
 
     /// Calls `each` for every record from `from` (the head, or the `next` of a record) to the stable LSN,
-    /// until `each` returns `false`. Returns where it stopped: the start of the first record not passed.
+    /// until `each` returns `false`. Returns the start of the first record that was not passed.
+    ///
+    /// # Errors
+    ///
+    /// `from` is out of range, the file failed, a record is damaged, or the journal was closed.
     fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError>;
 
-    /// Gives up everything below `head`, which must be at most the stable LSN and the start of a record.
+    /// Discards everything below `head`, which must be at most the stable LSN and the start of a record.
     /// Returns when the new head is durable; the space may then be reused.
+    ///
+    /// # Errors
+    ///
+    /// `head` is out of range, the file failed, or the journal was closed. The old head then stays.
     fn trim(&self, head: Lsn) -> Result<(), LogError>;
 }
 

@@ -1,34 +1,34 @@
-//! Time as the machines see it: a number handed in by whoever drives them.
+//! Time for the machines: a number that the driver passes in.
 
 use core::ops::{Add, Sub};
 
-/// Nanoseconds since an origin of the driver's choosing. Only differences mean anything.
+/// Nanoseconds since an origin that the driver chooses. Only differences have a meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
-/// A length of time in nanoseconds.
+/// A duration in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// A span of `ms` milliseconds.
+    /// A duration of `ms` milliseconds.
     pub const fn from_ms(ms: u64) -> Nanos {
         Nanos(ms * 1_000_000)
     }
 
-    /// A span of `us` microseconds.
+    /// A duration of `us` microseconds.
     pub const fn from_us(us: u64) -> Nanos {
         Nanos(us * 1_000)
     }
 
-    /// The span in whole milliseconds, rounded down.
+    /// The duration in whole milliseconds, rounded down.
     pub const fn ms(self) -> u64 {
         self.0 / 1_000_000
     }
 }
 
 impl Time {
-    /// The span from `earlier` to `self`; zero when `earlier` is later.
+    /// The duration from `earlier` to `self`; zero when `earlier` is later.
     pub fn since(self, earlier: Time) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,35 +1,34 @@
-//! When a thread that upholds a promise repeats a call that was refused, and when it says so.
+//! Retry timing for background work: how long to pause after a refused call, and which failures to log.
 
 use crate::limit::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use crate::port::IoError;
 use crate::time::Nanos;
 
-/// Doublings after which the pause has passed its maximum.
+/// Number of doublings after which the pause has reached its maximum.
 const DOUBLINGS_MAX: u32 = 8;
 
 const _: () = assert!(RETRY_PAUSE_MIN.0 << DOUBLINGS_MAX >= RETRY_PAUSE_MAX.0);
 
-/// The repetitions of one piece of work: how long to pause, and which failures are news.
+/// The retries of one piece of work: how long to pause, and which failures to log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryBackoff {
     /// Failures since the last success.
     failures: u32,
-    /// The last of them.
+    /// The error of the last failure.
     last: Option<IoError>,
 }
 
-/// What to do after one failure.
+/// The reaction to one failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPause {
     /// The time to wait before the work is tried again.
     pub pause: Nanos,
-    /// Whether this failure is to be logged: the first one, and each whose cause is another than the one
-    /// before.
+    /// Whether to log this failure: the first one, and each whose error differs from the one before.
     pub should_log: bool,
 }
 
 impl RetryBackoff {
-    /// No failure so far.
+    /// A backoff without failures.
     pub const fn new() -> RetryBackoff {
         RetryBackoff {
             failures: 0,
@@ -37,7 +36,7 @@ impl RetryBackoff {
         }
     }
 
-    /// The work failed. The pause doubles from [`RETRY_PAUSE_MIN`] up to [`RETRY_PAUSE_MAX`].
+    /// Records a failure. The pause doubles from [`RETRY_PAUSE_MIN`] up to [`RETRY_PAUSE_MAX`].
     pub fn failed(&mut self, error: IoError) -> RetryPause {
         let news = self.last != Some(error);
         let grown = RETRY_PAUSE_MIN.0 << self.failures.min(DOUBLINGS_MAX);
@@ -49,8 +48,8 @@ impl RetryBackoff {
         }
     }
 
-    /// The work succeeded. Returns how often it had failed before, zero if never: the end of a bad time is
-    /// news, too.
+    /// Records a success. Returns the number of failures before it, so that the caller can log the end of the
+    /// trouble.
     pub fn succeeded(&mut self) -> u32 {
         self.last = None;
         core::mem::take(&mut self.failures)

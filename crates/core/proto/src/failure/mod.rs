@@ -1,21 +1,21 @@
 //! Decides what a failed system call means: *data lost*, *retry*, or *report to the caller*.
 //!
-//! One call can say that the disk lost what was written earlier: the one that reports write-back. `fsync`,
-//! `fdatasync`, `msync`, `sync_file_range` and `syncfs` do. Linux reports such a failure once, marks the
-//! pages clean, and lets the next sync succeed. So the first report is final (rule 9). Every other call
-//! speaks of itself only. A failed `open`, `stat`, `write` or `fallocate` leaves what was written before as
-//! it was (rule 17).
+//! A call can report that the disk lost *earlier* writes if it reports write-back: `fsync`, `fdatasync`,
+//! `msync`, `sync_file_range` and `syncfs` do. Linux reports such a failure once, marks the pages clean, and
+//! lets the next sync succeed. So the first report is final (rule 9). The failure of any other call concerns
+//! that call only: after a failed `open`, `stat`, `write` or `fallocate`, earlier writes are as they were
+//! (rule 17).
 //!
-//! | class | a caller in the foreground | a thread that upholds a promise |
+//! | class | a caller in the foreground | a background thread |
 //! |---|---|---|
-//! | [`FailureClass::DataLost`] | gives up the file, says so | gives up the file, says so |
-//! | [`FailureClass::Retry`] | repeats the call, or hands the error to its user, who repeats | logs it once, repeats after [`RetryBackoff`]'s pause |
-//! | [`FailureClass::Report`] | hands the error to its user | logs it once, goes on with all other work, asks again after [`RetryBackoff`]'s pause |
+//! | [`FailureClass::DataLost`] | gives the file up and reports it | gives the file up and reports it |
+//! | [`FailureClass::Retry`] | repeats the call, or returns the error so that its user can | logs it once, repeats after [`RetryBackoff`]'s pause |
+//! | [`FailureClass::Report`] | returns the error to its user | logs it once, goes on with other work, retries after [`RetryBackoff`]'s pause |
 //!
-//! The right-hand column never ends but for data lost. A function that opens, stats and syncs must therefore
-//! say which of the three failed: that is [`CallError`]. An error number alone does not tell.
+//! A background thread stops only for lost data. A function that opens, stats and syncs must therefore say
+//! which of the three failed: that is [`CallError`]. An error number alone does not tell.
 //!
-//! The module leaves to others: what is written again after a failed write, and who is told.
+//! Not here: what is written again after a failed write, and how the user learns of it.
 
 mod backoff;
 mod policy;
@@ -32,20 +32,19 @@ use crate::port::IoError;
 /// The system call that failed, as far as the meaning of its failure depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SystemCall {
-    /// `open`, `socket`, `accept`, `dup`, `memfd_create`, `epoll_create`: calls that make a descriptor.
+    /// `open`, `socket`, `accept`, `dup`, `memfd_create`, `epoll_create`: calls that create a descriptor.
     Open,
-    /// `stat`, `statfs`, `getdents`, `readlink`, `lseek`: calls that look.
+    /// `stat`, `statfs`, `getdents`, `readlink`, `lseek`: calls that only query.
     Stat,
     /// `read`, `pread`, and the reading side of `copy_file_range`.
     Read,
-    /// `write`, `pwrite`, `pwritev`, `copy_file_range`, through the page cache or around it. Without
-    /// `O_DSYNC`.
+    /// `write`, `pwrite`, `pwritev`, `copy_file_range` without `O_DSYNC`, buffered or direct.
     Write,
     /// A write to a file opened with `O_DSYNC` or `O_SYNC`, or with `RWF_DSYNC`: a write and a sync in one
-    /// call. Whose failure it reports cannot be told, so it counts as a sync. Write and sync apart where the
-    /// difference matters.
+    /// call. The caller cannot tell which of the two failed, so it counts as a sync. Use separate calls where
+    /// the difference matters.
     SyncedWrite,
-    /// `fallocate`, `ftruncate`: calls that change a file's length or reserve its room.
+    /// `fallocate`, `ftruncate`: calls that change a file's length or reserve space.
     Allocate,
     /// `link`, `rename`, `unlink`, `mkdir`, `mknod`, `symlink`, `chmod`, `chown`, `utimensat`, `setxattr`.
     Name,
@@ -53,8 +52,8 @@ pub enum SystemCall {
     Map,
     /// `flock`, `fcntl`.
     Lock,
-    /// `close`. Network file systems write back in it, so it reports as a sync does. The descriptor is gone
-    /// whatever it says: a call that was interrupted must not be repeated.
+    /// `close`. Network file systems write back in it, so its failure counts as that of a sync. The
+    /// descriptor is closed whatever the result: an interrupted call must not be repeated.
     Close,
     /// `fsync`, `fdatasync`, `msync`, `sync_file_range`, `syncfs`.
     Sync,
@@ -63,19 +62,19 @@ pub enum SystemCall {
 /// The meaning of a failed call: the reaction that it demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureClass {
-    /// Bytes written since the last good sync may be lost, and no later sync says so. Believe the file no
-    /// more: read what the *disk* has, not the page cache, and recover from other copies (rule 9).
+    /// Bytes written since the last good sync may be lost, and no later sync will report it. Stop trusting
+    /// the file and its page cache: read from the *disk*, and recover from other copies (rule 9).
     DataLost,
-    /// The call was refused or interrupted; earlier writes are as they were. The same call can succeed
-    /// without any change by the caller: repeat it.
+    /// The call was refused or interrupted; earlier writes are as they were. Repeat it: the same call can
+    /// succeed without any change by the caller.
     Retry,
-    /// The call failed; earlier writes are as they were. The same call fails again until somebody changes
-    /// something.
+    /// The call failed; earlier writes are as they were. The same call will fail again until an operator
+    /// changes something.
     Report,
 }
 
 impl SystemCall {
-    /// Whether a failure of this call may be the report of an earlier write that was lost.
+    /// Whether a failure of this call may report the loss of earlier writes.
     pub const fn reports_write_back(self) -> bool {
         match self {
             SystemCall::Sync | SystemCall::SyncedWrite | SystemCall::Close => true,
@@ -95,7 +94,7 @@ impl SystemCall {
         match (self, error) {
             (SystemCall::Close, IoError::EINTR) => FailureClass::Report,
             (_, IoError::EINTR) => FailureClass::Retry,
-            // A sync that ran out of memory or room has given up pages all the same: any error of it is
+            // A sync that ran out of memory or space has dropped pages all the same: any error of it is
             // final.
             (call, _) if call.reports_write_back() => FailureClass::DataLost,
             (_, error) if error.can_pass() => FailureClass::Retry,
@@ -105,8 +104,8 @@ impl SystemCall {
 }
 
 impl IoError {
-    /// Whether the want that this error names can end without the caller's doing: of descriptors, memory,
-    /// room, rights, locks, time.
+    /// Whether the shortage that this error names can end without any action of the caller: of descriptors,
+    /// memory, space, permissions, locks or time.
     const fn can_pass(self) -> bool {
         matches!(
             self,
@@ -128,14 +127,14 @@ impl IoError {
     }
 }
 
-/// A failed system call: which one, and its error number.
+/// A failed system call and its error number.
 ///
-/// For functions that make several calls, whose caller must know whether it was the sync.
+/// Returned by functions that make several calls and whose caller must know whether the sync failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallError {
     /// The call.
     pub call: SystemCall,
-    /// The number that it left.
+    /// Its error number.
     pub error: IoError,
 }
 
@@ -145,14 +144,14 @@ impl CallError {
         self.call.class(self.error)
     }
 
-    /// Whether the failure is final: write-back lost bytes.
+    /// Whether the failure is final: bytes may be lost.
     pub const fn is_final(self) -> bool {
         matches!(self.class(), FailureClass::DataLost)
     }
 }
 
 impl IoError {
-    /// Names the call that left this error.
+    /// Attaches the call that returned this error.
     pub const fn of(self, call: SystemCall) -> CallError {
         CallError { call, error: self }
     }

@@ -1,9 +1,9 @@
-//! Whether a piece of work that upholds a promise is tried again after it failed.
+//! Decides whether background work is retried after a failure.
 //!
-//! [`FailureClass::DataLost`] ends it at once. [`FailureClass::Retry`] never does: the work waits for room,
-//! descriptors or memory as long as that takes. [`FailureClass::Report`] ends it after [`FAILURE_PATIENCE`]:
-//! a disk that refuses every write is no disk, and whoever waits for it must hear so. Nothing is lost by
-//! either: what was not written is where it was before, and a later opening recovers it.
+//! [`FailureClass::DataLost`] ends the work at once. [`FailureClass::Retry`] never ends it: the work waits
+//! for space, descriptors or memory as long as that takes. [`FailureClass::Report`] ends it after
+//! [`FAILURE_PATIENCE`]: a disk that refuses every write has failed, and its users must learn so. Nothing is
+//! lost either way: unwritten bytes stay where they were, and a later opening recovers them.
 
 use crate::failure::{CallError, FailureClass, RetryBackoff, RetryPause};
 use crate::limit::{FAILURE_PATIENCE, RETRY_PAUSE_MIN};
@@ -13,22 +13,22 @@ use crate::time::Time;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryPolicy {
     backoff: RetryBackoff,
-    /// The time of the first failure of a row that may end the work.
+    /// The time of the first failure in the current series of failures that may end the work.
     since: Option<Time>,
     last: Option<CallError>,
 }
 
-/// What to do after a failure.
+/// The reaction to a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryVerdict {
-    /// Try the same work again after the pause.
+    /// Retry the same work after the pause.
     Again(RetryPause),
-    /// Give the file up, and say so.
+    /// Give the file up and report it.
     GiveUp,
 }
 
 impl RetryPolicy {
-    /// No failure so far.
+    /// A policy without failures.
     pub const fn new() -> RetryPolicy {
         RetryPolicy {
             backoff: RetryBackoff::new(),
@@ -37,8 +37,8 @@ impl RetryPolicy {
         }
     }
 
-    /// The work failed at `now`. `hurried`: somebody waits for its end, whatever it be, as a closing journal
-    /// does; then no failure is waited out for longer than [`FAILURE_PATIENCE`].
+    /// Records a failure at `now`. `hurried` says that a caller is waiting for the work to end, successfully
+    /// or not, as when a journal closes. Then no failure is retried for longer than [`FAILURE_PATIENCE`].
     pub fn failed(&mut self, failure: CallError, now: Time, hurried: bool) -> RetryVerdict {
         self.last = Some(failure);
         let patient = match failure.class() {
@@ -53,13 +53,13 @@ impl RetryPolicy {
         }
         let mut pause = self.backoff.failed(failure.error);
         if !patient {
-            // The patience is short: a pause that has grown would use it up without a try.
+            // The time limit is short: a pause that has grown would use it up without a retry.
             pause.pause = pause.pause.min(RETRY_PAUSE_MIN);
         }
         RetryVerdict::Again(pause)
     }
 
-    /// The work succeeded. Returns how often it had failed before.
+    /// Records a success. Returns the number of failures before it.
     pub fn succeeded(&mut self) -> u32 {
         (self.since, self.last) = (None, None);
         self.backoff.succeeded()

@@ -20,12 +20,12 @@ const CALLS: [SystemCall; 11] = [
 /// Linux's highest error number (EHWPOISON).
 const ERRNO_MAX: i32 = 133;
 
-/// The numbers that pass, by hand and not by the module's names: EPERM, EINTR, EAGAIN, ENOMEM, EACCES, EBUSY,
-/// ENFILE, EMFILE, ETXTBSY, ENOSPC, ENOLCK, ENOBUFS, ETIMEDOUT, EDQUOT.
+/// The error numbers of transient failures, listed independently of the module's names: EPERM, EINTR, EAGAIN,
+/// ENOMEM, EACCES, EBUSY, ENFILE, EMFILE, ETXTBSY, ENOSPC, ENOLCK, ENOBUFS, ETIMEDOUT, EDQUOT.
 const PASSING: [i32; 14] = [1, 4, 11, 12, 13, 16, 23, 24, 26, 28, 37, 105, 110, 122];
 
-/// Every call with every number. A mount was dead for good because the `open` before an `fsync` found no
-/// descriptor.
+/// Tries every call with every error number. A mount once failed for good because the `open` before an
+/// `fsync` found no free descriptor.
 #[test]
 fn only_a_report_of_write_back_is_data_lost() {
     let mut judged = 0;
@@ -53,7 +53,7 @@ fn only_a_report_of_write_back_is_data_lost() {
 }
 
 #[test]
-fn a_pause_doubles_up_to_its_maximum_and_begins_anew_after_success() {
+fn a_pause_doubles_up_to_its_maximum_and_restarts_after_success() {
     let mut backoff = RetryBackoff::new();
     let mut last = backoff.failed(IoError::EMFILE).pause;
     assert_eq!(last, RETRY_PAUSE_MIN);
@@ -69,7 +69,7 @@ fn a_pause_doubles_up_to_its_maximum_and_begins_anew_after_success() {
 }
 
 #[test]
-fn a_failure_is_news_once_for_each_cause_and_again_after_success() {
+fn a_failure_is_logged_once_per_cause_and_again_after_success() {
     let mut backoff = RetryBackoff::new();
     assert!(backoff.failed(IoError::ENOSPC).should_log);
     assert!(!backoff.failed(IoError::ENOSPC).should_log);
@@ -80,7 +80,7 @@ fn a_failure_is_news_once_for_each_cause_and_again_after_success() {
 }
 
 #[test]
-fn work_ends_at_a_failed_sync_never_for_want_of_room_and_in_time_for_the_rest() {
+fn a_failed_sync_ends_work_at_once_and_lack_of_space_never_does() {
     let (room, sync) = (
         IoError::ENOSPC.of(SystemCall::Write),
         IoError::EIO.of(SystemCall::Sync),
@@ -98,7 +98,7 @@ fn work_ends_at_a_failed_sync_never_for_want_of_room_and_in_time_for_the_rest() 
     assert!(again(policy.failed(room, Time(0), false)));
     assert!(again(policy.failed(room, day, false)));
     assert_eq!(policy.failing(), Some(room));
-    // What was waited out before does not count against another failure.
+    // Time spent waiting for space does not count against another failure.
     assert!(again(policy.failed(bad, day, false)));
     assert!(again(policy.failed(
         bad,
@@ -116,7 +116,7 @@ fn work_ends_at_a_failed_sync_never_for_want_of_room_and_in_time_for_the_rest() 
 }
 
 #[test]
-fn hurried_work_does_not_wait_for_room() {
+fn hurried_work_does_not_wait_for_space() {
     let room = IoError::ENOSPC.of(SystemCall::Write);
     let mut policy = RetryPolicy::new();
     let RetryVerdict::Again(first) = policy.failed(room, Time(0), true) else {

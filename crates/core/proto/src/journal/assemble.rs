@@ -1,4 +1,4 @@
-//! Putting the log together again: the local log's valid prefix, continued by whatever window holds the next
+//! Assembling the log: the local log's valid prefix, continued by any member's window that holds the next
 //! record, for as long as records chain.
 
 use alloc::vec::Vec;
@@ -12,23 +12,22 @@ use crate::wire::{ChainPoint, CheckedRecord, CrcSeed, ScanStep, scan_step};
 use super::logfile::{LogFile, LogScan};
 use super::recovery::Recovery;
 
-/// What one member's window held above the local log's end.
+/// The part of one member's window above the local log's end.
 #[derive(Clone, Debug, Default)]
 pub struct PeerWindow {
-    /// Where the window begins at the member; everything below was on the writer's disk.
+    /// Start of the window at the member; everything below was on the writer's disk.
     pub trim: Lsn,
     /// The LSN of `bytes`' first byte.
     pub from: Lsn,
-    /// The window's bytes from there.
+    /// The window's bytes from `from` on.
     pub bytes: Vec<u8>,
-    /// Records below this may have been acknowledged, by what all members together said they hold and by the
-    /// rule.
+    /// Records below this may have been acknowledged, according to all members' claims and the commit rule.
     pub promised: Lsn,
 }
 
-/// Damage of the local log that nobody can repair, as far as the members told when they were asked: found
-/// before they are sealed (rule 18). `durable`: everything below was on this disk, as its own files say.
-/// `limit`: as [`AssembleOptions::limit`].
+/// Finds damage of the local log that no member can repair, according to the probe's answers. It is called
+/// before any member is fenced (rule 18). `durable` is the LSN below which this disk's own files prove that
+/// everything was on it; `limit` is that of [`AssembleOptions::limit`].
 pub fn beyond_repair<F: StorageFile>(
     log: &LogFile<F>,
     local: &LogScan,
@@ -39,7 +38,7 @@ pub fn beyond_repair<F: StorageFile>(
     let at = local.end.lsn;
     let proof = match log.proof_beyond(at, limit) {
         Ok(beyond) => beyond.max(durable).max(local.proof).max(inquiry.trimmed()),
-        // Whether the log ends there cannot be told.
+        // The end of the log cannot be determined.
         Err(error) => return Some(AssembleError::Io(error)),
     };
     let lost = at < proof || local.unreadable.is_some();
@@ -51,7 +50,7 @@ pub fn beyond_repair<F: StorageFile>(
     })
 }
 
-/// The log as recovered: on the local file from its head to `end`, synced.
+/// The recovered log: in the local file from its head to `end`, synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AssembledLog {
     /// Where the next record goes.
@@ -64,22 +63,22 @@ pub struct AssembledLog {
     pub repaired: u64,
 }
 
-/// Why the log could not be put together.
+/// Why the log could not be assembled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AssembleError {
-    /// Writing what was taken, or syncing it, failed.
+    /// Reading the local log, or writing and syncing records from members, failed.
     Io(IoError),
-    /// The record at `at` is bad everywhere, yet everything below `proof` was on the disk once, or the
-    /// members said that they hold everything below `promised`; or the disk does not give the bytes at `at`,
-    /// so that nobody can tell whether the log ends there.
+    /// No intact record exists at `at`, although everything below `proof` was on the disk once, or enough
+    /// members claim everything below `promised`. Or the disk cannot read the bytes at `at`, so that the end
+    /// of the log is unknown.
     Corrupt {
-        /// The first LSN that nobody has.
+        /// The first LSN without an intact copy.
         at: Lsn,
-        /// Below this, everything had been durable.
+        /// Everything below was durable once.
         proof: Lsn,
-        /// Below this, records may have been acknowledged.
+        /// Records below may have been acknowledged.
         promised: Lsn,
-        /// The local disk refused to give the bytes.
+        /// The error with which the local disk failed to read the bytes.
         unreadable: Option<IoError>,
     },
 }
@@ -89,7 +88,7 @@ impl core::fmt::Display for AssembleError {
         match self {
             AssembleError::Io(error) => write!(
                 out,
-                "reading or writing the log failed at recovery: {error}; open the journal again"
+                "reading or writing the log failed during recovery: {error}; open the journal again"
             ),
             AssembleError::Corrupt {
                 at,
@@ -100,23 +99,23 @@ impl core::fmt::Display for AssembleError {
                 if proof > at {
                     write!(
                         out,
-                        "the log is damaged: LSN {at} to {proof} had been on the disk and is bad now"
+                        "the log is damaged: LSN {at} to {proof} was on the disk once and is invalid now"
                     )?;
                 } else if promised > at {
                     write!(
                         out,
-                        "members hold LSN {at} to {promised}, but what they give is damaged, and acknowledged records may lie there"
+                        "members hold LSN {at} to {promised}, but their copies are damaged, and acknowledged records may be among them"
                     )?;
                 } else {
                     write!(
                         out,
-                        "the log cannot be read from LSN {at} on, and records may lie there"
+                        "the log cannot be read from LSN {at} on, and records may follow"
                     )?;
                 }
                 if let Some(error) = unreadable {
                     write!(out, " ({error})")?;
                 }
-                out.write_str("; no member gives it whole. Restore the log file from a copy, or give up what follows with --accept-loss")
+                out.write_str("; no member has an intact copy. Restore the log file from a copy, or discard everything from there on with --accept-loss")
             }
         }
     }
@@ -130,27 +129,31 @@ impl From<IoError> for AssembleError {
     }
 }
 
-/// What assembling needs to know beside the log and the windows.
+/// Inputs of [`assemble()`] beside the log and the windows.
 #[derive(Clone, Copy, Debug)]
 pub struct AssembleOptions {
-    /// Everything below was durable, by the superblock or the view.
+    /// Everything below was durable, according to the superblock or the view.
     pub proof: Lsn,
-    /// The end of the log's room: head plus capacity.
+    /// The end of the log's space: head plus capacity.
     pub limit: Lsn,
-    /// Take what there is even where acknowledged records are missing.
+    /// Recover the rest even if acknowledged records are missing.
     pub accept_loss: bool,
-    /// The log's beginning came from another machine, as of a volume that is restored: what view and records
-    /// call durable was so on that machine's disk. On this one it was, by its superblock, what lies below
-    /// this.
+    /// Set if the log's beginning came from another machine, as for a restored volume. View and records then
+    /// say what was durable on that machine's disk. This LSN, from the superblock, says what was durable on
+    /// this one's.
     pub local_durable: Option<Lsn>,
 }
 
-/// Continues the local log, scanned as `local`, with the members' `windows`; writes what it took to the local
-/// file and syncs. `genuine` is asked of every record that a member gave (its seal must open); the local file
-/// is our own, and its checksums suffice.
+/// Continues the local log, scanned as `local`, with the members' `windows`. Writes the added records to the
+/// local file and syncs it. `genuine` checks every record that a member gave: its AEAD tag must verify. For
+/// the local file its checksums suffice.
 ///
-/// What it takes is the longest chain that starts at the local prefix. It refuses when something had been
-/// durable beyond the end it found (rule 8).
+/// The result is the longest chain that starts at the local prefix.
+///
+/// # Errors
+///
+/// [`AssembleError::Corrupt`] if records beyond the end that was found had been durable or may have been
+/// acknowledged (rule 8), unless the loss is accepted. [`AssembleError::Io`] if the file failed.
 pub fn assemble<F: StorageFile>(
     log: &LogFile<F>,
     local: &LogScan,
@@ -185,13 +188,13 @@ pub fn assemble<F: StorageFile>(
     if let Some(error) = unreadable
         && SystemCall::Read.class(error) == FailureClass::Retry
     {
-        // The disk was not even asked: the next attempt may read it. Nobody's word makes that a loss to
-        // accept.
+        // The call did not reach the disk, so the next attempt may succeed. No operator's word makes that a
+        // loss to accept.
         return Err(error.into());
     }
     proof = proof.max(log.proof_beyond(taken.end.lsn, known.limit)?);
-    // Bytes that cannot be read are no end: an acknowledged record may be among them. Nor is a bad record in
-    // a member's window, which takes in whole records only: its memory has rotted, or it lies.
+    // Unreadable bytes are not the end: an acknowledged record may be among them. Nor is a bad record in a
+    // member's window, since members accept only whole records: the member's memory is damaged, or it lies.
     let promised = windows
         .iter()
         .map(|window| window.promised)
@@ -207,13 +210,12 @@ pub fn assemble<F: StorageFile>(
         });
     }
     if lost {
-        // Valid records of the history that is given up lie behind the end. Left there, their word for what
-        // had been durable would make the next recovery refuse again, and the log that begins now could chain
-        // to none of them.
+        // Valid records of the discarded history lie beyond the end. If they stayed, their stable LSNs would
+        // make the next recovery refuse again, and the continued log could not chain to them.
         log.erase(taken.end.lsn, known.limit)?;
     }
-    // What was read may be in the page cache only, and marked clean there by a sync that failed: a sync now
-    // would not write it. So what nothing of ours proves to have been on the disk is written again (at most
+    // The bytes read may exist only in the page cache, marked clean by a failed sync, and a sync now would
+    // not write them. So everything that this machine cannot prove to be on the disk is rewritten (at most
     // one window).
     let durable = known.local_durable.unwrap_or(known.proof.max(local.proof));
     log.rewrite(durable, taken.end.lsn)?;
@@ -221,7 +223,7 @@ pub fn assemble<F: StorageFile>(
     Ok(taken)
 }
 
-/// Takes the longest run of records that any window offers at the end. `false`: none offers any.
+/// Appends the longest run of records that any window offers at the end. `false` if none offers any.
 fn continue_from_members<F: StorageFile>(
     log: &LogFile<F>,
     taken: &mut AssembledLog,
@@ -250,14 +252,14 @@ fn continue_from_members<F: StorageFile>(
     Ok(true)
 }
 
-/// The window's bytes from `lsn` on.
+/// The window's bytes from `lsn` on; `None` if it begins later or ends earlier.
 pub(super) fn from(window: &PeerWindow, lsn: Lsn) -> Option<&[u8]> {
     (window.from <= lsn)
         .then(|| window.bytes.get(lsn.since(window.from) as usize..))
         .flatten()
 }
 
-/// Where the run of valid records at the front of `bytes` ends.
+/// The end of the run of valid records at the front of `bytes`, and their number.
 pub(super) fn walk(
     seed: CrcSeed,
     bytes: &[u8],

@@ -1,9 +1,8 @@
-//! What a dead node of a shared region left at its members: its records, in order, and then that they may
+//! Reading the records of a shared region's dead node from its members, and telling the members that they may
 //! drop them.
 //!
-//! Sealing and reading is [`Recovery::of_node`](super::Recovery::of_node). What stands here needs no file:
-//! the server merges the records and makes them durable in its own way, and may begin again at any point
-//! before that.
+//! [`Recovery::of_node`](super::Recovery::of_node) fences and reads the members. Nothing here needs a file:
+//! the server merges the records, makes them durable, and may start over at any point before that.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -20,12 +19,12 @@ use super::assemble::{PeerWindow, from, walk};
 use super::peer::bind_body;
 use super::{FrameBody, OutgoingFrame, View};
 
-/// Why what the members gave is not all.
+/// The members' windows lack records that may have been acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeReadError {
-    /// The records end here.
+    /// End of the records found.
     pub at: Lsn,
-    /// The members said that they hold everything below, as many of them as an acknowledgement takes.
+    /// The LSN up to which enough members claim to hold everything for it to have been acknowledged.
     pub promised: Lsn,
 }
 
@@ -33,7 +32,7 @@ impl core::fmt::Display for NodeReadError {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(
             out,
-            "members hold LSN {} to {} of the node's journal, but what they give is damaged, and acknowledged records may lie there. Start the node again at its directory, or give up what follows with --accept-loss",
+            "members hold LSN {} to {} of the node's journal, but their copies are damaged, and acknowledged records may be among them. Restart the node in its directory, or discard everything from there on with --accept-loss",
             self.at, self.promised
         )
     }
@@ -41,10 +40,16 @@ impl core::fmt::Display for NodeReadError {
 
 impl core::error::Error for NodeReadError {}
 
-/// Passes the records of the reign `reign` that continue `kept`, the server's end, to `each`, in order;
-/// returns where they end. `genuine` is asked of every record that a member gave (its seal must open).
+/// Passes the records of epoch `reign` that continue `kept`, the server's end, to `each`, in order. Returns
+/// where they end. `genuine` checks every record that a member gave: its AEAD tag must verify.
 ///
-/// All windows are of one reign and so of one history: what one gives damaged another may give whole.
+/// All windows are of one epoch and so of one history: a record that is damaged in one window may be intact
+/// in another.
+///
+/// # Errors
+///
+/// The second value is an error if members claim to hold records that no window has intact. The records
+/// before them have then been passed.
 pub fn node_records(
     windows: &[PeerWindow],
     kept: ChainPoint,
@@ -80,7 +85,7 @@ pub fn node_records(
     (end, all)
 }
 
-/// Passes records that were checked before.
+/// Passes records that have already been checked.
 fn pass(
     bytes: &[u8],
     start: ChainPoint,
@@ -97,28 +102,29 @@ fn pass(
     }
 }
 
-/// Tells the lenders of a node that is gone, so that its records are merged and durable, that they may drop
-/// what they hold, and that its journal is over: the members of its newest view, and others that may have a
-/// window, as spares have that were about to become members, or members of a view before. Whoever cannot be
-/// reached keeps it: memory that is wasted, nothing else.
+/// Tells lenders that a journal has ended and that they may free what they hold of it.
 ///
-/// All are sealed, also those without a window: a node that stood still may come back, and would be given
-/// another. They remember that as long as they have room for it
+/// For a node that is gone, its records must be merged and durable. The notice goes to the members of its
+/// newest view, and to other lenders that may have a window: spares that were about to become members, and
+/// members of an earlier view. A lender that cannot be reached keeps its window; that only wastes memory.
+///
+/// All lenders are fenced, even those without a window: a node that was merely paused may come back and ask
+/// for a new one. They remember the fence as long as they have room for it
 /// ([`MemberState::may_be_forgotten`](crate::member::MemberState::may_be_forgotten)).
 #[derive(Clone, Debug)]
 pub struct ForgetNotice {
     journal: JournalId,
-    /// Windows of this reign only are given back; `None`: of any.
+    /// The epoch whose windows are freed; `None`: windows of any epoch.
     reign: Option<Epoch>,
     epoch: Epoch,
     writer: WriterId,
-    /// Whoever tells has everything below on a disk. What lies behind it, a lender alone may have.
+    /// Everything below is on the sender's disk. Records above may exist only at a lender.
     durable_end: Lsn,
     planted: FaultSwitch,
     lenders: Vec<(String, NoticeStep)>,
 }
 
-/// How far one lender has been told.
+/// Progress of the notice at one lender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NoticeStep {
     Bind,
@@ -128,9 +134,9 @@ enum NoticeStep {
         generation: u32,
     },
     Awaited(AwaitedReply),
-    /// Another session speaks for the journal here.
+    /// Another session serves the journal at this lender.
     InUse,
-    /// It holds so many bytes that whoever tells did not have.
+    /// The lender holds this many bytes that the sender's log does not have.
     HoldsMore {
         bytes: u64,
     },
@@ -145,10 +151,10 @@ enum AwaitedReply {
 }
 
 impl ForgetNotice {
-    /// The end of a log that lacks nothing, or whose records nobody wants.
+    /// The end of a log that lacks nothing, or whose records are not needed.
     pub const ALL: Lsn = Lsn(u64::MAX);
 
-    /// Of the node whose newest view at the server is `view`. Its members are told, and `others`.
+    /// A notice for a dead node, to the members of `view`, the newest that the server has, and to `others`.
     pub fn new(view: &View, others: &[String]) -> ForgetNotice {
         let (epoch, writer) = view.fence();
         let members = view.members.iter().map(|member| &member.address);
@@ -168,13 +174,13 @@ impl ForgetNotice {
         }
     }
 
-    /// Of a journal that was deleted, with a log that had everything below `had` on its disk. Its last writer
-    /// says so, under its own epoch. Windows of all reigns go.
+    /// A notice for a deleted journal whose log had everything below `had` on its disk. It is sent under the
+    /// last writer's own epoch, and frees windows of all epochs.
     ///
-    /// Three things keep a copy that is deleted from taking its original's records along. The seal of a newer
-    /// writer refuses whoever has an old copy. A lender refuses while the original is served
-    /// ([`Flag::UNLESS_IN_USE`]). And a window that reaches beyond `had` stays
-    /// ([`ForgetNotice::holds_more`]): the original may need it.
+    /// Three rules keep the deletion of a copy from destroying records of the original. The fence of a newer
+    /// writer refuses a sender with an old copy. A lender refuses while the original is being served
+    /// ([`Flag::UNLESS_IN_USE`]). A window that reaches beyond `had` stays ([`ForgetNotice::holds_more`]),
+    /// because the original may need it.
     pub fn deleted(
         journal: JournalId,
         (epoch, writer): (Epoch, WriterId),
@@ -194,17 +200,17 @@ impl ForgetNotice {
         }
     }
 
-    /// Switches planted faults on.
+    /// Plants a fault (simulator tests only).
     pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
-    /// Whom to tell: lenders are named by their places here.
+    /// The addresses of the lenders; the other methods take an index into this list.
     pub fn addresses(&self) -> impl ExactSizeIterator<Item = &str> {
         self.lenders.iter().map(|(address, _)| address.as_str())
     }
 
-    /// A connection to lender `index` stands.
+    /// Handles a new connection to lender `index`.
     pub fn on_connected(&mut self, index: usize) {
         let (_, telling) = &mut self.lenders[index];
         if *telling != NoticeStep::Done {
@@ -212,7 +218,7 @@ impl ForgetNotice {
         }
     }
 
-    /// The next frame for lender `index`, if it is time for one. Each is answered by one frame.
+    /// The next frame for lender `index`, if one is due. Each is answered by one frame.
     pub fn next_frame(&mut self, index: usize) -> Option<OutgoingFrame> {
         let (_, telling) = &mut self.lenders[index];
         let header = |kind| FrameHeader {
@@ -228,7 +234,7 @@ impl ForgetNotice {
             ),
             NoticeStep::Fence => (AwaitedReply::Fenced, header(FrameKind::Fence), FrameBody::NONE),
             NoticeStep::Leave { reign, generation } => {
-                // A window that another reign opened is no remnant of a node: it is not given back, and its
+                // A window that another epoch opened does not belong to the dead node: it stays, and its
                 // journal goes on.
                 let (flags, reign) = match self.reign {
                     Some(reign) => (Flag::ENDED, reign.0),
@@ -250,7 +256,7 @@ impl ForgetNotice {
         Some(OutgoingFrame { header, body })
     }
 
-    /// Lender `index` sent a frame.
+    /// Handles a frame from lender `index`.
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>) {
         let believes = self.planted.is(PlantedFault::HoldingsForgotten);
         let (_, telling) = &mut self.lenders[index];
@@ -274,31 +280,29 @@ impl ForgetNotice {
             {
                 NoticeStep::InUse
             }
-            // It will be there again, or have room again, another time.
+            // The lender is stopping; a later connection may succeed.
             (NoticeStep::Awaited(awaited), FrameKind::Refuse)
                 if RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::Stopping) =>
             {
                 NoticeStep::Awaited(awaited)
             }
-            // It obeys somebody else, or has nothing to say to us.
+            // The lender obeys a newer writer, or has nothing of this journal.
             (NoticeStep::Awaited(_), FrameKind::Refuse) => NoticeStep::Done,
             (telling, _) => telling,
         };
     }
 
-    /// Whether lender `index` has nothing of the journal any more, or is none of ours.
+    /// Whether lender `index` has freed everything of the journal, or obeys a newer writer.
     pub fn is_done(&self, index: usize) -> bool {
         self.lenders[index].1 == NoticeStep::Done
     }
 
-    /// Whether another session speaks for the journal at lender `index`. It is asked again over the next
-    /// connection.
+    /// Whether another session serves the journal at lender `index`. The next connection asks again.
     pub fn is_in_use(&self, index: usize) -> bool {
         self.lenders[index].1 == NoticeStep::InUse
     }
 
-    /// How many bytes lender `index` holds that the deleted log did not have, if it is kept from freeing
-    /// them.
+    /// Number of bytes that lender `index` holds beyond the deleted log, if that keeps it from freeing them.
     pub fn holds_more(&self, index: usize) -> Option<u64> {
         match self.lenders[index].1 {
             NoticeStep::HoldsMore { bytes } => Some(bytes),
@@ -306,7 +310,7 @@ impl ForgetNotice {
         }
     }
 
-    /// Whether nothing is left to say to lender `index` over this connection.
+    /// Whether this connection to lender `index` has no more frames to send.
     pub fn is_answered(&self, index: usize) -> bool {
         matches!(
             self.lenders[index].1,
@@ -314,7 +318,7 @@ impl ForgetNotice {
         )
     }
 
-    /// Whether all are.
+    /// Whether all lenders are done.
     pub fn is_over(&self) -> bool {
         self.lenders
             .iter()

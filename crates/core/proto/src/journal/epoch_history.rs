@@ -1,7 +1,8 @@
-//! The reigns that a journal has had, and where each began: what tells a data lender's copy of this history
-//! from one of another. A log can end lower than it did (loss was accepted, an old copy was opened) and then
-//! grow past where it ended: its LSNs say nothing of that, and the log itself only as long as it reaches
-//! back.
+//! The epochs that a journal has had, and the LSN at which each began. They tell a data lender's copy of this
+//! history from a copy of another one.
+//!
+//! A log can end lower than before (a loss was accepted, or an old copy was opened) and then grow past its
+//! former end. Its LSNs do not show that, and its records show it only as far back as the log reaches.
 
 use alloc::vec::Vec;
 
@@ -9,32 +10,32 @@ use crate::id::{Epoch, Lsn, WriterId};
 use crate::limit::EPOCH_HISTORY_MAX;
 use crate::wire::{ByteReader, ShortInputError};
 
-/// Reigns that a restore leaves out. A client that the data lender heard nothing of may have taken some of
-/// them: whoever restores must come after all of these, and a member that was sealed by one of these shows
-/// that there were any.
+/// Number of epochs that a restore skips. A client that the data lender did not hear from may have used some
+/// of them. A restore must come after all of these, and a member fenced by one of them proves that they
+/// exist.
 const EPOCHS_SKIPPED: u32 = 1 << 16;
-/// The base of a reign that never served.
+/// The base of an epoch that never served.
 pub(super) const NEVER_SERVED: Lsn = Lsn(u64::MAX);
 
-/// One reign.
+/// One epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EpochRecord {
     epoch: Epoch,
     writer: WriterId,
-    /// Where the log ended when it began, or lower, where it stands for earlier reigns too.
+    /// End of the log when the epoch began; or lower, if the entry stands for earlier epochs too.
     base: Lsn,
 }
 
-/// Reigns in their order: the one whose view the data lender is known to have kept, or the oldest; then the
-/// latest.
+/// The epochs in ascending order: first the one whose view the data lender is known to have, or the oldest;
+/// then the latest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpochHistory(Vec<EpochRecord>);
 
 impl EpochHistory {
-    /// A reign begins, where the log ends at `base`.
+    /// Adds an epoch that begins while the log ends at `base`.
     ///
-    /// At the bound the second and the third become one, which began where the lower of them did: a copy of
-    /// the first is still judged exactly, and one of the second is not known any more.
+    /// When the history is full, the second and third entries are merged into one with the lower base. A copy
+    /// of the first epoch is still judged exactly; a copy of the second is no longer known.
     pub fn begin(&mut self, epoch: Epoch, writer: WriterId, base: Lsn) {
         self.0.retain(|reign| reign.epoch < epoch);
         if self.0.len() == EPOCH_HISTORY_MAX {
@@ -44,18 +45,19 @@ impl EpochHistory {
         self.0.push(EpochRecord { epoch, writer, base });
     }
 
-    /// The data lender keeps a view of the reign `epoch`, and has its history: none before matters any more.
+    /// Drops the epochs before `epoch`: the data lender has a view of `epoch`, and so its history.
     pub fn forget_before(&mut self, epoch: Epoch) {
         self.0.retain(|reign| reign.epoch >= epoch);
     }
 
-    /// Whether none is known: the journal has never been opened, or never by a version that wrote them down.
+    /// Whether no epoch is known: the journal was never opened, or only by versions that did not record
+    /// epochs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Where a log of the reign `epoch` of `writer` that ends at `end` leaves this history; `None`: it does
-    /// not.
+    /// The LSN at which a log of `epoch` and `writer` that ends at `end` leaves this history; `None` if it
+    /// does not.
     pub fn fork(&self, epoch: Epoch, writer: WriterId, end: Lsn) -> Option<Lsn> {
         let named = |reign: &EpochRecord| (reign.epoch, reign.writer) == (epoch, writer);
         let Some(at) = self.0.iter().position(named) else {
@@ -65,13 +67,13 @@ impl EpochHistory {
         (lowest < end).then_some(lowest)
     }
 
-    /// The last reign that served.
+    /// The last epoch that served.
     pub(super) fn last_served_epoch(&self) -> Option<Epoch> {
         let served = |reign: &&EpochRecord| reign.base != NEVER_SERVED;
         self.0.iter().rev().find(served).map(|reign| reign.epoch)
     }
 
-    /// The last reign that served, and its writer.
+    /// The last epoch that served, and its writer.
     pub(super) fn last_served(&self) -> Option<(Epoch, WriterId)> {
         let last = self.last_served_epoch()?;
         let named = |reign: &&EpochRecord| reign.epoch == last;
@@ -88,7 +90,7 @@ impl EpochHistory {
         }
     }
 
-    /// `Ok(None)`: out of bounds.
+    /// Reads a history; `Ok(None)` if it is too long or not in ascending order.
     pub(super) fn decode(cursor: &mut ByteReader<'_>) -> Result<Option<EpochHistory>, ShortInputError> {
         let count = usize::from(cursor.u8()?);
         let mut reigns = Vec::new();
@@ -104,7 +106,7 @@ impl EpochHistory {
     }
 }
 
-/// The lowest epoch in which a replica may be claimed whose client was last heard in the reign `heard`.
+/// The lowest epoch in which a replica may be claimed whose client was last heard from in epoch `heard`.
 pub(super) fn epoch_after_any(heard: Epoch) -> Epoch {
     Epoch(
         (heard.0 / EPOCHS_SKIPPED)
@@ -113,8 +115,8 @@ pub(super) fn epoch_after_any(heard: Epoch) -> Epoch {
     )
 }
 
-/// Whether a journal of this epoch has been claimed from a copy: another directory of it may be served by
-/// somebody who was not told.
+/// Whether a journal of this epoch has been claimed from a copy. A writer in another directory of the journal
+/// may then still be running.
 pub(super) fn was_claimed_from_copy(epoch: Epoch) -> bool {
     epoch.0 >= EPOCHS_SKIPPED
 }
@@ -127,7 +129,7 @@ mod tests {
         WriterId(u64::from(epoch) + 100)
     }
 
-    /// Reigns 1, 2 and so on that began at these places.
+    /// A history of epochs 1, 2, … that began at these LSNs.
     fn reigns(bases: &[u64]) -> EpochHistory {
         let mut reigns = EpochHistory::default();
         for (epoch, base) in (1..).zip(bases) {
@@ -143,35 +145,35 @@ mod tests {
     }
 
     #[test]
-    fn a_log_leaves_the_history_where_the_next_reign_began_below_its_end() {
+    fn a_log_forks_where_a_later_epoch_began_below_its_end() {
         let reigns = reigns(&[0, 500, 300, 900]);
         assert_eq!(fork(&reigns, 1, 300), None);
         assert_eq!(fork(&reigns, 1, 400), Some(300), "the third began below it");
         assert_eq!(fork(&reigns, 3, 900), None);
         assert_eq!(fork(&reigns, 3, 908), Some(900));
         assert_eq!(fork(&reigns, 4, u64::MAX), None, "the present one");
-        assert_eq!(fork(&reigns, 5, 0), Some(0), "a reign that was never ours");
+        assert_eq!(fork(&reigns, 5, 0), Some(0), "an epoch that is not in the history");
         assert_eq!(
             reigns.fork(Epoch(3), writer(4), Lsn(0)),
             Some(Lsn(0)),
-            "another's of the same epoch"
+            "another writer of the same epoch"
         );
     }
 
     #[test]
-    fn many_reigns_later_the_first_is_still_judged_exactly_and_nothing_lost_is_taken_for_ours() {
+    fn a_full_history_judges_its_first_epoch_exactly_and_accepts_no_fork() {
         let mut bases: Vec<u64> = (0..100).map(|reign| 1000 + reign * 10).collect();
         bases[40] = 700;
         let reigns = reigns(&bases);
         assert_eq!(fork(&reigns, 1, 700), None);
         assert_eq!(fork(&reigns, 1, 701), Some(700));
-        assert_eq!(fork(&reigns, 50, 701), Some(0), "it is not known any more");
+        assert_eq!(fork(&reigns, 50, 701), Some(0), "it was merged away");
         assert_eq!(fork(&reigns, 99, 1990), None, "the latest are");
         assert_eq!(fork(&reigns, 99, 1991), Some(1990));
     }
 
     #[test]
-    fn what_was_before_the_reign_that_the_copy_keeps_does_not_matter() {
+    fn epochs_before_the_one_that_the_data_lender_has_are_dropped() {
         let mut reigns = reigns(&[0, 500, 300]);
         reigns.forget_before(Epoch(3));
         reigns.begin(Epoch(4), writer(4), Lsn(800));

@@ -1,12 +1,12 @@
 //! Giving an empty log a larger data area.
 //!
-//! The byte at LSN `n` lies at `n` modulo the capacity, so another capacity moves every record. A log that
-//! holds none has nothing to move: what is left in its data area are records of the past, at places where no
-//! reader will look for them. `docs/journal.md` argues why none of them can be taken for a record, or for
-//! proof of damage, at its new place.
+//! The byte at LSN `n` lies at `n` modulo the capacity, so another capacity moves every record. An empty log
+//! has none to move: its data area holds only old records, at places where no reader looks for them.
+//! `docs/journal.md` shows why none of them can be taken for a record, or for proof of damage, at its new
+//! place.
 //!
-//! What only the driver can do (making the file longer, before; holding the journal's lock, all the time) is
-//! left to it.
+//! Not here: making the file longer beforehand, and holding the journal's lock throughout. The driver does
+//! both.
 
 use crate::failure::CallError;
 use crate::id::Lsn;
@@ -16,31 +16,31 @@ use crate::port::{IoError, StorageFile};
 use super::logfile::{LogFile, LogFileError, LogSuperblock, check_size};
 use super::slot_pair::SlotPair;
 
-/// Why a log was not given another size. It is as before, unless storing the new superblock failed: then it
-/// has the old size or the new, and either is sound.
+/// Why a log was not resized. The log is unchanged, unless storing the new superblock failed: then it has
+/// either the old or the new size, and both are sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogGrowError {
-    /// The size is out of bounds, or the file failed or is shorter than it must be.
+    /// The size is out of bounds, or the file failed or is too short.
     File(LogFileError),
-    /// A log does not become smaller.
+    /// The requested size is smaller; a log cannot shrink.
     Smaller {
-        /// Bytes of the data area.
+        /// Size of the data area, in bytes.
         capacity: u64,
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: u64,
     },
-    /// The log holds records.
+    /// The log is not empty.
     NotEmpty {
-        /// Where they begin.
+        /// Start of its records.
         head: Lsn,
-        /// Where they end, as far as they are valid.
+        /// End of its valid records.
         end: Lsn,
     },
-    /// Records had been on the disk and are bad now.
+    /// Records that were on the disk are damaged.
     Damaged {
-        /// Where the valid ones end.
+        /// End of the valid records.
         at: Lsn,
-        /// Below this, everything had been durable.
+        /// Everything below was durable once.
         proof: Lsn,
     },
 }
@@ -51,17 +51,17 @@ impl core::fmt::Display for LogGrowError {
             LogGrowError::File(error) => error.fmt(out),
             LogGrowError::Smaller { capacity, asked } => write!(
                 out,
-                "the log has {capacity} bytes, and {asked} are fewer; a log only grows: for a smaller one make a new \
-                 journal"
+                "the log has {capacity} bytes, more than the {asked} requested; a log cannot shrink: create a new \
+                 journal for a smaller one"
             ),
             LogGrowError::NotEmpty { head, end } => write!(
                 out,
-                "the log holds records from LSN {head} to {end}, which a larger log would look for elsewhere; let its \
-                 program truncate it and close it, then try again"
+                "the log holds records from LSN {head} to {end}, and only an empty log can grow; let its program \
+                 truncate it and close it, then try again"
             ),
             LogGrowError::Damaged { at, proof } => write!(
                 out,
-                "the log is damaged: LSN {at} to {proof} had been on the disk and is bad now; recover the journal first"
+                "the log is damaged: LSN {at} to {proof} was on the disk once and is invalid now; recover the journal first"
             ),
         }
     }
@@ -87,25 +87,29 @@ impl From<CallError> for LogGrowError {
     }
 }
 
-/// The leave to grow: only [`LogFile::may_grow`] gives it, so that the log is read through once.
+/// Permission to grow a log. Only [`LogFile::may_grow`] grants it, after reading the log through.
 #[derive(Debug)]
 pub struct GrowPermit {
     superblock: LogSuperblock,
 }
 
 impl GrowPermit {
-    /// Bytes that the data area will have.
+    /// Future size of the data area, in bytes.
     pub fn capacity(&self) -> u64 {
         self.superblock.capacity
     }
 }
 
 impl<F: StorageFile> LogFile<F> {
-    /// Asks for `capacity` bytes. `base` is what the durable view knows to be on the disk.
+    /// Checks that the log can grow to `capacity` bytes. `base` is the LSN below which, according to the
+    /// durable view, everything is on the disk.
     ///
-    /// To be asked before the file is made longer, so that a refusal changes nothing. Asking for the size
-    /// that the log has is granted: its superblock is stored once more, and an attempt that was cut off is
-    /// complete.
+    /// Call it before the file is made longer, so that a refusal changes nothing. The log's present size is
+    /// accepted, too: storing its superblock once more completes an attempt that was cut off.
+    ///
+    /// # Errors
+    ///
+    /// The size is out of bounds or smaller, the log is not empty or damaged, or the file failed.
     pub fn may_grow(
         &self,
         superblock: &LogSuperblock,
@@ -149,8 +153,12 @@ impl<F: StorageFile> LogFile<F> {
         })
     }
 
-    /// Grows, durably. The file is long enough already, and that is synced; nothing was appended since the
-    /// leave was given.
+    /// Makes the new size durable. The file must already have its new length, synced, and nothing may have
+    /// been appended since the permit was granted.
+    ///
+    /// # Errors
+    ///
+    /// The file is too short, or storing the superblock failed.
     pub fn grow(
         self,
         slots: &mut SlotPair,
@@ -159,7 +167,7 @@ impl<F: StorageFile> LogFile<F> {
         let grown = growth.superblock;
         assert!(grown.capacity >= self.capacity());
         check_size(self.file(), grown.capacity)?;
-        // The old capacity's last act: from the first slot's sync on, records are looked for at their new
+        // The old capacity ends here: from the first slot's sync on, records are looked for at their new
         // places.
         self.store(slots, &grown)?;
         Ok((self.with_capacity(grown.capacity), grown))

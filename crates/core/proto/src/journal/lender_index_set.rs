@@ -1,28 +1,28 @@
-//! A set of a journal's lenders, by their place in the configuration.
+//! A set of a journal's lenders, identified by their index in the configuration.
 
 use crate::limit::LENDERS_MAX;
 
-/// Up to [`LENDERS_MAX`] lenders.
+/// A set of up to [`LENDERS_MAX`] lenders, as a bit mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LenderIndexSet(u16);
 
 const _: () = assert!(LENDERS_MAX <= u16::BITS as usize, "one bit a lender");
 
 impl LenderIndexSet {
-    /// No lender.
+    /// The empty set.
     pub const EMPTY: LenderIndexSet = LenderIndexSet(0);
 
-    /// How many.
+    /// Number of lenders in the set.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether lender `index` is in it.
+    /// Whether the set contains lender `index`.
     pub fn has(self, index: usize) -> bool {
         index < LENDERS_MAX && self.0 & (1 << index) != 0
     }
@@ -41,7 +41,7 @@ impl LenderIndexSet {
         LenderIndexSet(self.0 & !(1 << index))
     }
 
-    /// What is in this set and not in `other`.
+    /// The lenders of this set that are not in `other`.
     #[must_use]
     pub fn minus(self, other: LenderIndexSet) -> LenderIndexSet {
         LenderIndexSet(self.0 & !other.0)

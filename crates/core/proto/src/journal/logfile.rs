@@ -30,19 +30,19 @@ const DATA_OFFSET: u64 = SlotPair::bytes(SLOT_BYTES);
 /// Bytes read at once when scanning: large enough that the disk streams, small enough to stay in the cache.
 const SCAN_BYTES: usize = 512 * 1024;
 
-/// What the superblock says.
+/// The contents of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSuperblock {
-    /// Whose log.
+    /// The journal that the log belongs to.
     pub journal: JournalId,
     /// Bytes of the data area.
     pub capacity: u64,
-    /// The oldest record kept, and what it chains to.
+    /// Start of the oldest record kept, and the chain value before it.
     pub head: ChainPoint,
-    /// Everything below was on the disk when this was written.
+    /// Everything below was on the disk when the superblock was written.
     pub stable: Lsn,
-    /// No record of this log ends farther than this above what its writer knew to be on the disk; zero: not
-    /// known, up to [`WINDOW_BYTES_MAX`].
+    /// Maximum distance, in bytes, from what the writer knew to be on the disk to the end of any record of
+    /// this log. Zero: unknown, up to [`WINDOW_BYTES_MAX`].
     pub window: u64,
 }
 
@@ -51,9 +51,9 @@ pub struct LogSuperblock {
 pub enum LogFileError {
     /// The file failed.
     Io(IoError),
-    /// Not a netram log at all.
+    /// The file is not a netram log.
     NotALog,
-    /// Written by another version of the format.
+    /// The log has another version of the format.
     Format(u16),
     /// Both superblocks are damaged.
     Damaged,
@@ -64,14 +64,14 @@ pub enum LogFileError {
         /// Bytes it has.
         found: u64,
     },
-    /// The log of another journal.
+    /// The log belongs to another journal.
     OtherJournal {
         /// The journal expected.
         expected: JournalId,
         /// The journal found.
         found: JournalId,
     },
-    /// Asked to create a log of a size that is out of bounds.
+    /// The requested size of a log is out of bounds.
     Size(u64),
 }
 
@@ -79,7 +79,7 @@ impl core::fmt::Display for LogFileError {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             LogFileError::Io(error) => error.fmt(out),
-            LogFileError::NotALog => out.write_str("not a netram log; give the log that netram made"),
+            LogFileError::NotALog => out.write_str("not a netram log; name a log file that netram created"),
             LogFileError::Format(found) => {
                 write!(
                     out,
@@ -92,7 +92,7 @@ impl core::fmt::Display for LogFileError {
             LogFileError::Truncated { expected, found } => {
                 write!(
                     out,
-                    "the log file has {found} bytes and should have {expected}; it was cut off: restore it from a copy"
+                    "the log file has {found} bytes but should have {expected}; it was truncated: restore it from a copy"
                 )
             }
             LogFileError::OtherJournal { expected, found } => {
@@ -139,38 +139,42 @@ impl From<SlotError> for LogFileError {
     }
 }
 
-/// How far a scan came.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogScan {
-    /// Where the valid prefix ends.
+    /// End of the valid prefix.
     pub end: ChainPoint,
-    /// Records passed.
+    /// Number of records visited.
     pub records: u64,
     /// The highest LSN below which some record proves that everything was on the disk.
     pub proof: Lsn,
-    /// The scan ended at bytes that the disk would not give.
+    /// The error at which the scan ended, if the disk could not read the bytes there.
     pub unreadable: Option<IoError>,
 }
 
-/// A log file's geometry, and reading and writing by LSN. The superblock's slots are kept beside it by
-/// whoever writes them, so that data can be written while a superblock is.
+/// Access to a log file by LSN. The writer of superblocks keeps their [`SlotPair`] separately, so that data
+/// can be written at the same time.
 #[derive(Debug)]
 pub struct LogFile<F> {
     file: F,
     capacity: u64,
-    /// As the superblock says.
+    /// The superblock's `window`.
     window: u64,
     seed: CrcSeed,
     planted: FaultSwitch,
 }
 
 impl<F: StorageFile> LogFile<F> {
-    /// Bytes of a log file whose data area has `capacity` bytes.
+    /// Size of a log file whose data area has `capacity` bytes.
     pub const fn file_bytes(capacity: u64) -> u64 {
         DATA_OFFSET + capacity
     }
 
     /// Writes the superblocks of an empty log into `file`, which already has its full size, and syncs.
+    ///
+    /// # Errors
+    ///
+    /// The size is out of bounds, or the file failed or is too short.
     pub fn create(
         file: F,
         journal: JournalId,
@@ -179,7 +183,11 @@ impl<F: StorageFile> LogFile<F> {
         LogFile::create_at(file, journal, capacity, ChainPoint::default())
     }
 
-    /// The same for a log whose first record, written elsewhere, stands at `head`.
+    /// Creates a log as [`LogFile::create`] does, whose first record, written elsewhere, begins at `head`.
+    ///
+    /// # Errors
+    ///
+    /// The size is out of bounds, or the file failed or is too short.
     pub fn create_at(
         file: F,
         journal: JournalId,
@@ -211,6 +219,10 @@ impl<F: StorageFile> LogFile<F> {
     }
 
     /// Opens a log file.
+    ///
+    /// # Errors
+    ///
+    /// The file is not a log of this format, is damaged or truncated, or cannot be read.
     pub fn open(file: F) -> Result<(LogFile<F>, SlotPair, LogSuperblock), LogFileError> {
         let (slots, payload) = SlotPair::open(&file, MAGIC, SLOT_BYTES)?;
         let superblock = LogSuperblock::decode(&payload)?;
@@ -225,7 +237,7 @@ impl<F: StorageFile> LogFile<F> {
         Ok((log, slots, superblock))
     }
 
-    /// Plants a fault (tests of the simulator only).
+    /// Plants a fault (simulator tests only).
     pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
@@ -235,7 +247,7 @@ impl<F: StorageFile> LogFile<F> {
         self.capacity
     }
 
-    /// The journal's share in its records' CRCs.
+    /// The journal's contribution to its records' CRCs.
     pub fn seed(&self) -> CrcSeed {
         self.seed
     }
@@ -245,12 +257,16 @@ impl<F: StorageFile> LogFile<F> {
         &self.file
     }
 
-    /// The same file with a data area of another size, which its superblock says already.
+    /// The same file with a data area of another size, which its superblock already has.
     pub(super) fn with_capacity(self, capacity: u64) -> LogFile<F> {
         LogFile { capacity, ..self }
     }
 
     /// Writes `bytes` at `at`, in two pieces where the area wraps. Not durable before [`LogFile::sync`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the write. Part of `bytes` may have been written.
     pub fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
         assert!(bytes.len() as u64 <= self.capacity);
         let (first, second) = bytes.split_at(self.before_wrap(at, bytes.len()));
@@ -262,6 +278,10 @@ impl<F: StorageFile> LogFile<F> {
     }
 
     /// Fills `into` from `at`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the read.
     pub fn read(&self, at: Lsn, into: &mut [u8]) -> Result<(), IoError> {
         assert!(into.len() as u64 <= self.capacity);
         let cut = self.before_wrap(at, into.len());
@@ -273,7 +293,11 @@ impl<F: StorageFile> LogFile<F> {
         Ok(())
     }
 
-    /// Writes the bytes from `from` to `to` again, as they are read.
+    /// Reads the bytes from `from` to `to` and writes them again.
+    ///
+    /// # Errors
+    ///
+    /// The error of the read or the write.
     pub fn rewrite(&self, from: Lsn, to: Lsn) -> Result<(), IoError> {
         let mut buffer = vec![0; to.since(from).min(SCAN_BYTES as u64) as usize];
         let mut at = from;
@@ -287,6 +311,10 @@ impl<F: StorageFile> LogFile<F> {
     }
 
     /// Writes zeros from `from` to `to`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the write.
     pub fn erase(&self, from: Lsn, to: Lsn) -> Result<(), IoError> {
         let zeros = vec![0; to.since(from).min(SCAN_BYTES as u64) as usize];
         let mut at = from;
@@ -299,17 +327,25 @@ impl<F: StorageFile> LogFile<F> {
     }
 
     /// Makes everything written durable.
+    ///
+    /// # Errors
+    ///
+    /// The sync failed. Nothing written since the last good sync may be assumed to be on the disk.
     pub fn sync(&self) -> Result<(), IoError> {
         self.file.sync()
     }
 
     /// Makes `superblock` durable.
+    ///
+    /// # Errors
+    ///
+    /// The write or the sync failed, as for [`SlotPair::store`].
     pub fn store(&self, slots: &mut SlotPair, superblock: &LogSuperblock) -> Result<(), CallError> {
         slots.store(&self.file, &superblock.encode())
     }
 
-    /// Passes every valid record from `from` to `visit`, up to `limit`, until one is bad or `visit` says
-    /// `false`.
+    /// Passes every valid record from `from` to `visit`, up to `limit`, until one is invalid or `visit`
+    /// returns `false`.
     pub fn scan(
         &self,
         from: ChainPoint,
@@ -350,7 +386,7 @@ impl<F: StorageFile> LogFile<F> {
                     at = 0;
                     filled = wanted;
                     if self.read(scan.end.lsn, &mut buffer[..wanted]).is_err() {
-                        // A long read may fail for a sector beyond the record at hand.
+                        // A long read may fail because of a sector beyond the present record.
                         filled = length;
                         if let Err(error) = self.read(scan.end.lsn, &mut buffer[..length]) {
                             scan.unreadable = Some(error);
@@ -362,15 +398,19 @@ impl<F: StorageFile> LogFile<F> {
         }
     }
 
-    /// Looks behind a bad record at `bad` for valid ones, and returns the highest LSN below which one of
-    /// those read proves that everything was on the disk. If that lies above `bad`, the bad record is damage
-    /// and not the end (rule 8). Fails when the system refused a read: the proof may lie there, and be read
-    /// the next time (rule 17).
+    /// Looks for valid records beyond an invalid one at `bad`. Returns the highest LSN below which one of
+    /// them proves that everything was on the disk. If that lies above `bad`, the invalid record is damage
+    /// and not the end (rule 8).
     ///
     /// Reads a bounded part, however long the log is. A record that ends more than the writer's window above
-    /// `bad` names a stable LSN above `bad`, so the proof begins within the window. Where that is damaged,
-    /// too, samples are read at distances that double: damage is told from the end if as many bytes of
-    /// records follow it as it is long.
+    /// `bad` has a stable LSN above `bad`, so the proof begins within the window. If that part is damaged
+    /// too, samples are read at doubling distances. Damage is then told from the end if at least as many
+    /// bytes of records follow it as it is long.
+    ///
+    /// # Errors
+    ///
+    /// The system refused a read. The proof may lie in those bytes, and a later attempt may read them (rule
+    /// 17).
     pub fn proof_beyond(&self, bad: Lsn, limit: Lsn) -> Result<Lsn, IoError> {
         let reach = match self.window {
             0 => WINDOW_BYTES_MAX,
@@ -387,10 +427,10 @@ impl<F: StorageFile> LogFile<F> {
         Ok(proof)
     }
 
-    /// The proof in records that begin between `from` and `to`.
+    /// The proof found in records that begin between `from` and `to`.
     fn proof_between(&self, mut from: Lsn, to: Lsn, limit: Lsn) -> Result<Lsn, IoError> {
         let mut proof = Lsn(0);
-        // A record that begins just before `to` has its header behind it.
+        // The header of a record that begins just before `to` lies beyond it.
         let bytes = |from: Lsn| (to.since(from) + RECORD_HEADER_BYTES as u64).min(SCAN_BYTES as u64);
         let mut buffer = vec![0; bytes(from) as usize];
         while from < to && from.plus(RECORD_HEADER_BYTES as u64) <= limit {
@@ -403,8 +443,8 @@ impl<F: StorageFile> LogFile<F> {
         Ok(proof)
     }
 
-    /// Fills `into` from `at`. `false`: the disk does not give these bytes. Fails when the system refused to
-    /// ask it.
+    /// Fills `into` from `at`. `false` if the disk cannot read these bytes; an error if the system refused
+    /// the call.
     fn gives(&self, at: Lsn, into: &mut [u8]) -> Result<bool, IoError> {
         match self.read(at, into) {
             Ok(()) => Ok(true),
@@ -466,12 +506,12 @@ pub(super) fn check_size<F: StorageFile>(file: &F, capacity: u64) -> Result<(), 
 }
 
 impl LogSuperblock {
-    /// The same where a writer whose ring has `ring` bytes may append behind `end`. Durable before it
-    /// appends.
+    /// The superblock for a writer whose ring has `ring` bytes and that appends after `end`. It must be
+    /// durable before the writer appends.
     pub fn for_ring(&self, ring: u64, end: Lsn) -> LogSuperblock {
         let window = match self.window {
             _ if end == self.head.lsn => ring,
-            // An earlier release wrote there, with a ring that nobody has noted.
+            // An earlier release wrote there, with a ring of unknown size.
             0 => 0,
             window => window.max(ring),
         };

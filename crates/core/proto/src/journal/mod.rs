@@ -2,15 +2,15 @@
 //!
 //! | part | decides |
 //! |---|---|
-//! | [`JournalWriter`] | whom to send what, which view counts, what is acknowledged |
-//! | [`Recovery`] | whom to seal and read before a journal may serve again, and whether that suffices |
-//! | [`assemble`] | the longest valid chain from the local log and the members' windows |
-//! | [`node_records`], [`ForgetNotice`] | what a dead node's members held, and that they may drop it |
+//! | [`JournalWriter`] | what to send to which lender, which view counts, what is acknowledged |
+//! | [`Recovery`] | which members to fence and read before a journal may serve again, and whether the answers suffice |
+//! | [`assemble()`] | the longest valid chain of records from the local log and the members' windows |
+//! | [`node_records`], [`ForgetNotice`] | the records that a dead node's members hold; the notice that they may drop them |
 //! | [`LogFile`] | where a record lies in a log file of fixed size that wraps, and where its valid prefix ends |
-//! | [`GrowPermit`] | when a log may be given a larger file, and the one store that does it |
+//! | [`GrowPermit`] | when a log may get a larger file, and the one store that does it |
 //! | [`View`], [`SlotPair`] | the durable view file: two slots, so that a torn write leaves the other |
 //!
-//! None of them does I/O of its own accord: the first two return frames to send, the others go through
+//! None of them does I/O of its own: the first two return frames to send, the others go through
 //! [`crate::port::StorageFile`].
 
 mod assemble;
@@ -57,13 +57,13 @@ pub struct OutgoingFrame {
     pub body: FrameBody,
 }
 
-/// Where a frame's body comes from.
+/// The source of a frame's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameBody {
     /// A few bytes, and how many of them.
     Inline([u8; 16], usize),
     /// A [`ChannelInvite`](crate::multicast::ChannelInvite) for the channel of this number. The machine
-    /// numbers channels; the driver has their keys, and makes a new one for a number that it has not seen.
+    /// numbers channels; the driver holds their keys, and draws a new key for a new number.
     Channel(u32),
     /// `bytes` of the journal's ring from `from`.
     Log {

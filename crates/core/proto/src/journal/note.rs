@@ -1,11 +1,11 @@
-//! Who claimed a journal, for people: the operator whose directory is fenced is told who did it, and when. It
-//! decides nothing.
+//! A note for people about the process that claimed a journal: it tells the operator of a fenced directory
+//! which command fenced it, and when. It influences no decision.
 //!
-//! It stands behind the view of the reign that claimed, in the view file and in what a data lender keeps, so
-//! that both are durable at once. Readers of earlier releases pass over it.
+//! It follows the claiming epoch's view, in the view file and at a data lender, so that both become durable
+//! together. Readers of earlier releases ignore it.
 //!
 //! ```text
-//!  0  time u64        seconds of the wall clock
+//!  0  time u64        wall clock, seconds
 //!  8  bytes u8 | text
 //! ```
 
@@ -15,17 +15,17 @@ use alloc::vec::Vec;
 use crate::limit::NOTE_BYTES_MAX;
 use crate::wire::ByteReader;
 
-/// Who claimed, and when.
+/// The command that claimed a journal, and the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimNote {
-    /// Seconds of the wall clock, there.
+    /// Wall-clock time of the claiming machine, in seconds.
     pub time: u64,
-    /// Which command on which machine.
+    /// The command and its machine.
     by: String,
 }
 
 impl ClaimNote {
-    /// Says that `by` claimed at `time`. What is longer than [`NOTE_BYTES_MAX`] is cut off.
+    /// A note that `by` claimed at `time`. The text is truncated to [`NOTE_BYTES_MAX`] bytes.
     pub fn new(time: u64, by: &str) -> ClaimNote {
         let mut end = by.len().min(NOTE_BYTES_MAX);
         while !by.is_char_boundary(end) {
@@ -35,7 +35,7 @@ impl ClaimNote {
         ClaimNote { time, by }
     }
 
-    /// Which command on which machine.
+    /// The command and its machine.
     pub fn by(&self) -> &str {
         &self.by
     }
@@ -46,7 +46,7 @@ impl ClaimNote {
         bytes.extend_from_slice(self.by.as_bytes());
     }
 
-    /// What stands behind a view. A view without one is as good.
+    /// Reads the note that follows a view; `None` if there is none, which is not an error.
     pub(super) fn decode(cursor: &mut ByteReader<'_>) -> Option<ClaimNote> {
         let time = cursor.u64().ok()?;
         let length = cursor.u8().ok()?;
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_comes_back_and_what_is_cut_off_is_none() {
+    fn a_note_survives_encoding_and_a_truncated_one_is_ignored() {
         let long = "ä".repeat(NOTE_BYTES_MAX);
         for by in [
             "netram disk restore on db7 (process 4211)",

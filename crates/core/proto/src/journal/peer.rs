@@ -1,4 +1,4 @@
-//! One address that recovery asks, and the few frames that go there.
+//! One address that recovery asks, and the frames sent to it.
 
 use alloc::string::{String, ToString};
 
@@ -11,14 +11,14 @@ use super::recovery::MemberReport;
 use super::refusal::PeerAnswer;
 use super::{FrameBody, OutgoingFrame};
 
-/// Whose memory is behind an address.
+/// The owner of the memory behind an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerIdentity {
-    /// That of the view's member with this number, or so the view says.
+    /// The view's member with this index, at least according to the view.
     Member(usize),
     /// Not known yet.
     Unknown,
-    /// Nobody's of the view.
+    /// No member of the view.
     NotMember,
 }
 
@@ -28,18 +28,18 @@ pub(super) struct RecoveryPeer {
     pub(super) identity: PeerIdentity,
     pub(super) answer: PeerAnswer,
     pub(super) bound: bool,
-    /// It is known who sealed it before.
+    /// Whether the epoch that had fenced it is known.
     pub(super) fence_known: bool,
-    /// The frame that has been handed out and is not answered yet.
+    /// The kind of the frame that was sent and is not answered yet.
     pub(super) outstanding: Option<FrameKind>,
-    /// Where its window ends, as it says.
+    /// End of its window, according to the member.
     pub(super) held: Lsn,
-    /// Up to where it is read.
+    /// End of the range to read.
     pub(super) read_end: Lsn,
     pub(super) window: PeerWindow,
-    /// What it told when it was only asked.
+    /// Its answer to the probe.
     pub(super) report: Option<MemberReport>,
-    /// It did not answer the question: nothing is waited for.
+    /// Whether it failed to answer the probe, so that recovery does not wait for it.
     pub(super) absent: bool,
 }
 
@@ -60,13 +60,13 @@ impl RecoveryPeer {
         }
     }
 
-    /// Nothing is waited for any more.
+    /// Whether recovery no longer waits for this address.
     pub(super) fn is_over(&self) -> bool {
         let silent = matches!(self.answer, PeerAnswer::Unreachable | PeerAnswer::Connected);
         self.is_settled() || self.absent && silent
     }
 
-    /// Whether it has said all that it will.
+    /// Whether it has given its final answer.
     pub(super) fn is_settled(&self) -> bool {
         !matches!(
             self.answer,

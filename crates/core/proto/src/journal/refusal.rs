@@ -1,28 +1,28 @@
-//! How the members of a view answer recovery, and why recovery cannot go on.
+//! How members answer recovery, and why recovery fails.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::id::{Epoch, Lsn};
 
-/// How one member stands.
+/// The state of one member during recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAnswer {
-    /// No connection yet, or it broke.
+    /// There is no connection yet, or it broke.
     Unreachable,
-    /// Connected; not sealed yet.
+    /// The member is connected and not fenced yet.
     Connected,
-    /// Sealed; its window is being read.
+    /// The member is fenced, and its window is being read.
     Reading,
-    /// Sealed and read.
+    /// The member is fenced, and its window has been read.
     Complete,
-    /// The lender is there, but it does not hold the window: it restarted without its memory, gave the window
-    /// up, or has opened another in its place since.
+    /// The lender does not hold the window: it restarted without its memory, freed the window, or has since
+    /// opened another one in its place.
     Amnesiac,
-    /// Its window begins above the replica's end, or a reign that the replica was never told of has sealed
-    /// it: the client went on without its data lender.
+    /// Its window begins above the replica's end, or an epoch that the replica never heard of has fenced it.
+    /// The client went on without its data lender.
     AheadOfReplica,
-    /// It says that it holds more than its window has room for: nothing that it says is believed.
+    /// It claims to hold more than fits its window, so nothing that it says is trusted.
     Overclaims,
 }
 
@@ -39,30 +39,30 @@ impl core::fmt::Display for PeerAnswer {
     }
 }
 
-/// Why recovery cannot go on.
+/// Why recovery fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecoveryError {
-    /// Too few members answered: an acknowledged record could be at those that are missing.
+    /// Too few members answered: the missing ones could hold an acknowledged record.
     Missing {
-        /// Members that must answer.
+        /// Number of members that must answer.
         needed: usize,
-        /// Members that did.
+        /// Number of members that answered.
         answered: usize,
-        /// The addresses that did not, and how each stands.
+        /// The addresses of the others, and the state of each.
         missing: Vec<(String, PeerAnswer)>,
-        /// The local log's end: what is in doubt begins here.
+        /// End of the local log; records from here on are in doubt.
         from: Lsn,
-        /// The highest LSN that a member that answered holds everything below of; `None`: nobody answered.
+        /// The highest LSN up to which an answering member holds everything; `None` if no member answered.
         held_max: Option<Lsn>,
     },
     /// A newer writer owns the journal.
     Fenced {
-        /// Its epoch.
+        /// The epoch of that writer.
         seen: Epoch,
     },
-    /// Of a replica: its view names nobody who could tell whether the client's disk had more.
+    /// The replica's view names no member that could tell whether the client's disk had more.
     Unproven {
-        /// The replica's end: what is in doubt begins here.
+        /// End of the replica; records from here on are in doubt.
         from: Lsn,
     },
 }
@@ -88,28 +88,28 @@ impl core::fmt::Display for RecoveryError {
                 match shown {
                     Some(shown) if shown <= from => write!(
                         out,
-                        "The local log ends at or above all that the members that answered hold (LSN {shown}): probably nothing is missing. "
+                        "The members that answered hold nothing beyond the local log (their end: LSN {shown}), so probably nothing is missing. "
                     )?,
                     Some(shown) => write!(
                         out,
-                        "Members that answered hold records up to LSN {shown}, which would be kept. "
+                        "The members that answered hold records up to LSN {shown}; these would be kept. "
                     )?,
-                    None => out.write_str("No member can tell whether there was more. ")?,
+                    None => out.write_str("No member can tell whether there were more records. ")?,
                 }
                 out.write_str(
-                    "Bring a missing lender back, or give up what only it may hold with --accept-loss",
+                    "Bring a missing lender back, or accept the loss of what only it may hold with --accept-loss",
                 )
             }
             RecoveryError::Unproven { from } => write!(
                 out,
-                "no member can tell whether the client's disk had more than the replica: commits waited for the disk alone when it was last heard. In doubt: LSN {from} and above. Use the client's disk, or give up what only it may have with --accept-loss"
+                "no member can tell whether the client's disk had more than the replica: commits waited for the disk alone when the client was last heard from. In doubt: LSN {from} and above. Use the client's disk, or accept the loss of what only it may have with --accept-loss"
             ),
             RecoveryError::Fenced { seen } => {
                 write!(
                     out,
-                    "another writer fenced this journal with epoch {seen}. If another directory of it is in use (a restored volume, a copy), \
-                     that one is newer: do not use this one. If none is (a restore or take-over that never served), say that this \
-                     directory is the newest: --newest"
+                    "another writer fenced this journal with epoch {seen}. If the journal is in use from another directory (a restored \
+                     volume, a copy), that directory is newer: do not use this one. If not (a restore or takeover that never served), \
+                     state that this directory is the newest with --newest"
                 )
             }
         }

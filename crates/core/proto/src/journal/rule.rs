@@ -1,5 +1,5 @@
-//! The commit rule: how many members must hold a record before it is acknowledged, and so how many must
-//! answer before recovery may believe that it has seen every acknowledged record.
+//! The commit rule: the number of members that must hold a record before it is acknowledged. It determines
+//! the number that must answer before recovery may conclude that it has seen every acknowledged record.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,19 +7,19 @@ use core::str::FromStr;
 use crate::id::Lsn;
 use crate::limit::MEMBERS_MAX;
 
-/// When the members of a view satisfy a commit.
+/// The condition under which the members of a view acknowledge a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommitRule {
-    /// Every member holds it (LND's SCP). One live member suffices for recovery.
+    /// Every member holds the record (LND's SCP). Recovery needs one member.
     #[default]
     All,
-    /// One member holds it (LND's LCP). Recovery needs every member.
+    /// One member holds the record (LND's LCP). Recovery needs every member.
     Any,
-    /// At least this many hold it. Recovery needs n − k + 1.
+    /// At least this many members hold the record. Recovery needs n − k + 1.
     AtLeast(u8),
 }
 
-/// Not a commit rule.
+/// The text is not a commit rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleError;
 
@@ -35,7 +35,7 @@ impl fmt::Display for RuleError {
 impl core::error::Error for RuleError {}
 
 impl CommitRule {
-    /// Members that must hold a record in a view of `members`.
+    /// Number of members that must hold a record in a view of `members`.
     pub fn copies(self, members: usize) -> usize {
         match self {
             CommitRule::All => members,
@@ -44,14 +44,15 @@ impl CommitRule {
         }
     }
 
-    /// Members of a view of `members` that must answer so that no acknowledged record can be elsewhere.
+    /// Number of members, of a view of `members`, that must answer so that no acknowledged record can be
+    /// elsewhere.
     pub fn answers(self, members: usize) -> usize {
         (members + 1).saturating_sub(self.copies(members))
     }
 
-    /// The LSN that enough of `held` have reached. `held` is reordered. `None`: the rule cannot be met.
+    /// The LSN that enough entries of `held` have reached; `None` if the rule cannot be met. Reorders `held`.
     ///
-    /// At most [`MEMBERS_MAX`] numbers are sorted: about 5 ns for two or three.
+    /// Sorts at most [`MEMBERS_MAX`] numbers: about 5 ns for two or three.
     pub fn satisfied(self, held: &mut [Lsn]) -> Option<Lsn> {
         let copies = self.copies(held.len());
         if copies == 0 || copies > held.len() {
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_acknowledged_is_at_one_of_those_who_must_answer() {
+    fn every_acknowledged_record_is_at_one_of_the_members_that_must_answer() {
         for members in 1..=MEMBERS_MAX {
             for rule in [
                 CommitRule::All,
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_counts_copies() {
+    fn the_rule_is_satisfied_by_the_lsn_that_enough_members_hold() {
         let held = [Lsn(5), Lsn(9), Lsn(7)];
         assert_eq!(CommitRule::All.satisfied(&mut held.clone()), Some(Lsn(5)));
         assert_eq!(CommitRule::Any.satisfied(&mut held.clone()), Some(Lsn(9)));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_read_as_they_are_printed() {
+    fn rules_survive_printing_and_parsing() {
         for rule in [CommitRule::All, CommitRule::Any, CommitRule::AtLeast(2)] {
             assert_eq!(alloc::format!("{rule}").parse(), Ok(rule));
         }

@@ -1,7 +1,8 @@
-//! A small durable value in two slots of a file: written to the one, synced, then to the other, synced. A
-//! torn write leaves the other slot, and damage at rest to one of them leaves the very same value: an older
-//! view would name the wrong members, and recovery would not know what it misses. The file is of full size
-//! from the start, so that a full disk cannot stop a view change.
+//! A small durable value, stored in two slots of a file: one is written and synced, then the other.
+//!
+//! A torn write leaves the other slot intact. Damage at rest to one slot leaves the same value in the other,
+//! not an older one: an older view would name the wrong members, and recovery would not notice what it
+//! misses. The file has its full size from the start, so a full disk cannot stop a view change.
 //!
 //! ```text
 //!  0  magic (8)
@@ -19,17 +20,18 @@ use crate::wire::{ByteReader, Crc};
 
 const HEADER_BYTES: usize = 24;
 
-/// Which slot holds the newest value, and what its number is.
+/// The state of a two-slot file: which slot is newer, and its sequence number.
 #[derive(Clone, Debug)]
 pub struct SlotPair {
     magic: [u8; 8],
     slot_bytes: usize,
     sequence: u64,
-    /// The slot to be written first: one that holds no value, or the older one.
+    /// Index of the slot to write first: one without a valid value, or the older one.
     first: u64,
-    /// Both slots hold a value.
+    /// Whether both slots hold a valid value.
     sound: bool,
-    /// A sync failed. What the disk holds is unknown, and a later good sync would not tell (rule 9).
+    /// Set after a failed sync. The contents of the disk are then unknown, and a later good sync would not
+    /// tell (rule 9).
     failed: Option<CallError>,
 }
 
@@ -40,7 +42,7 @@ pub enum SlotError {
     Io(IoError),
     /// Neither slot starts with this kind of file's magic.
     Foreign,
-    /// Neither slot checks.
+    /// Both slots are damaged.
     Damaged,
 }
 
@@ -54,12 +56,16 @@ impl From<IoError> for SlotError {
 }
 
 impl SlotPair {
-    /// Bytes that the two slots take.
+    /// Size of both slots, in bytes.
     pub const fn bytes(slot_bytes: usize) -> u64 {
         2 * slot_bytes as u64
     }
 
     /// Writes `payload` as the first value.
+    ///
+    /// # Errors
+    ///
+    /// A write or the sync failed.
     pub fn create<F: StorageFile>(
         file: &F,
         magic: [u8; 8],
@@ -79,6 +85,10 @@ impl SlotPair {
     }
 
     /// Reads the newest valid value.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, is not of this type, or both slots are damaged.
     pub fn open<F: StorageFile>(
         file: &F,
         magic: [u8; 8],
@@ -92,7 +102,7 @@ impl SlotPair {
             let mut slot = vec![0; slot_bytes];
             match file.read_at(index * slot_bytes as u64, &mut slot) {
                 Ok(()) => (),
-                // One unreadable slot is what the other is for.
+                // The other slot may replace one that cannot be read.
                 Err(error @ IoError::EIO) => {
                     unreadable = Some(error);
                     missing = Some(index);
@@ -122,15 +132,19 @@ impl SlotPair {
                 },
                 payload,
             )),
-            // Restoring the file would be the wrong remedy for a disk that does not give it.
+            // An unreadable disk is an I/O error: restoring the file would be the wrong remedy.
             (None, Some(error)) => Err(SlotError::Io(error)),
             (None, None) if ours => Err(SlotError::Damaged),
             (None, None) => Err(SlotError::Foreign),
         }
     }
 
-    /// Replaces the value; it is durable when this returns. After a failed sync every later call fails alike.
-    /// After any other error the file holds the value before or this one, and the next call may succeed.
+    /// Replaces the value. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// A write or a sync failed. After a failed sync every later call returns the same error. After any other
+    /// error the file holds the old or the new value, and the next call may succeed.
     pub fn store<F: StorageFile>(&mut self, file: &F, payload: &[u8]) -> Result<(), CallError> {
         if let Some(failure) = self.failed {
             return Err(failure);
@@ -140,8 +154,12 @@ impl SlotPair {
         stored
     }
 
-    /// Replaces the value with one in whose place the value before may come back: should this one rot, it
-    /// does. Half of the syncs that [`SlotPair::store`] takes. Errors are those of [`SlotPair::store`].
+    /// Replaces the value in one slot only, with half of the syncs of [`SlotPair::store`]. If that slot is
+    /// damaged later, the file falls back to the value before.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SlotPair::store`].
     pub fn store_loosely<F: StorageFile>(&mut self, file: &F, payload: &[u8]) -> Result<(), CallError> {
         if !self.sound {
             return self.store(file, payload);
@@ -150,7 +168,7 @@ impl SlotPair {
             return Err(failure);
         }
         self.sequence += 1;
-        // Always the newer slot: the older one keeps the last value that nothing but itself may stand for.
+        // Writes the newer slot always: the older one keeps the last value that was stored in full.
         let older = self.first;
         let stored = self.write_slot(file, 1 - older, payload);
         self.failed = stored.err().filter(|failure| failure.is_final());
@@ -168,8 +186,8 @@ impl SlotPair {
         Ok(())
     }
 
-    /// Writes one slot and syncs it. A write that is refused midway leaves half a value there: the next call
-    /// must begin with that slot, while the other one is sound.
+    /// Writes one slot and syncs it. A write that fails midway leaves an invalid slot: the next call must
+    /// begin with it, while the other one is valid.
     fn write_slot<F: StorageFile>(&mut self, file: &F, index: u64, payload: &[u8]) -> Result<(), CallError> {
         assert!(HEADER_BYTES + payload.len() <= self.slot_bytes);
         (self.first, self.sound) = (index, false);
@@ -215,12 +233,12 @@ mod tests {
     const MAGIC: [u8; 8] = *b"NETRAMXX";
     const BYTES: usize = 512;
 
-    /// A file whose operations fail from the `fuse`-th write or sync on; what was written before stays.
+    /// A file whose operations fail from the `fuse`-th write or sync on. Earlier writes remain.
     struct Cut {
         bytes: RefCell<Vec<u8>>,
         fuse: RefCell<usize>,
         unreadable: Option<u64>,
-        /// What a write that fails says. It leaves some of its bytes if it is not EIO.
+        /// Error of a failing write. Unless it is EIO, the write leaves some of its bytes.
         refusal: IoError,
     }
 
@@ -286,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_cut_off_anywhere_leaves_the_old_value_or_the_new() {
+    fn a_store_cut_off_anywhere_leaves_the_old_or_the_new_value() {
         for fuse in 0..4 {
             let file = Cut::new(stored(&[b"old"]), usize::MAX);
             let (mut slots, _) = SlotPair::open(&file, MAGIC, BYTES).unwrap();
@@ -308,9 +326,9 @@ mod tests {
         }
     }
 
-    /// A view file that found no room for a moment made its journal read-only for good.
+    /// A view file that was refused space for a moment made its journal read-only for good.
     #[test]
-    fn a_refused_store_leaves_a_sound_slot_at_every_step_of_the_next_one() {
+    fn a_refused_store_leaves_a_valid_slot_at_every_step_of_the_next_one() {
         for refused in [0, 2] {
             for cut in 0..=4 {
                 let file = Cut {
@@ -336,10 +354,10 @@ mod tests {
         }
     }
 
-    /// The refused write may have left half a value in the newer slot: a loose store that then took the older
-    /// one would leave nothing whole.
+    /// The refused write may have damaged the newer slot. A loose store to the older one would then leave no
+    /// valid slot.
     #[test]
-    fn after_a_refused_loose_store_the_next_one_begins_with_the_slot_that_was_refused() {
+    fn after_a_refused_loose_store_the_next_one_begins_with_the_refused_slot() {
         for cut in 0..=4 {
             let file = Cut {
                 refusal: IoError::ENOSPC,
@@ -350,7 +368,7 @@ mod tests {
             *file.fuse.borrow_mut() = 0;
             let refusal = slots.store_loosely(&file, b"wake").unwrap_err();
             assert_eq!(refusal, IoError::ENOSPC.of(SystemCall::Write));
-            assert_eq!(read(&file), b"full", "half of it was written");
+            assert_eq!(read(&file), b"full", "half of the new value was written");
             *file.fuse.borrow_mut() = cut;
             let stored = slots.store_loosely(&file, b"newer");
             assert_eq!(stored.is_ok(), cut == 4);
@@ -360,8 +378,8 @@ mod tests {
         }
     }
 
-    /// One damaged sector brought the view before back: the members of the newest were never asked, and what
-    /// they had acknowledged was lost without a word (simulator seed 50001).
+    /// One damaged sector brought back the previous view. The newest view's members were never asked, and
+    /// records that they had acknowledged were lost silently (simulator seed 50001).
     #[test]
     fn damage_to_one_slot_leaves_the_newest_value() {
         let good = stored(&[b"old", b"new"]);
@@ -378,9 +396,9 @@ mod tests {
         }
     }
 
-    /// The newer value was written over first: cut off there, the value before the last came back.
+    /// The newer slot was overwritten first: a cut-off then brought back the value before the last.
     #[test]
-    fn a_slot_that_was_left_behind_is_written_first() {
+    fn an_outdated_slot_is_written_first() {
         for behind in 0..2 {
             let file = Cut::new(stored(&[b"old"]), usize::MAX);
             let (mut slots, _) = SlotPair::open(&file, MAGIC, BYTES).unwrap();
@@ -398,9 +416,9 @@ mod tests {
         }
     }
 
-    /// Two states of one value take turns in one slot; the other keeps the value that both may be taken for.
+    /// Two states of one value alternate in one slot; the other slot keeps the value that may replace both.
     #[test]
-    fn a_value_stored_loosely_takes_one_sync_and_falls_back_to_the_one_before() {
+    fn a_loose_store_takes_one_sync_and_falls_back_to_the_value_before() {
         let file = Cut::new(stored(&[b"counting"]), usize::MAX);
         let (mut slots, _) = SlotPair::open(&file, MAGIC, BYTES).unwrap();
         for value in [b"clean".as_slice(), b"counting", b"clean"] {
@@ -422,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_stored_in_full_where_one_slot_holds_nothing() {
+    fn a_loose_store_is_full_while_one_slot_is_invalid() {
         let mut rotten = stored(&[b"old"]);
         rotten[25] ^= 1;
         let file = Cut::new(rotten, usize::MAX);
@@ -433,12 +451,12 @@ mod tests {
         assert_eq!(
             file.bytes.borrow()[BYTES..],
             sound,
-            "the only sound slot was left alone"
+            "the only valid slot is left alone"
         );
     }
 
     #[test]
-    fn a_slot_that_does_not_check_is_written_first() {
+    fn an_invalid_slot_is_written_first() {
         for slot in 0..2 {
             let mut rotten = stored(&[b"old"]);
             rotten[slot * BYTES + 25] ^= 1;
@@ -450,7 +468,7 @@ mod tests {
             assert_eq!(
                 file.bytes.borrow()[(1 - slot) * BYTES..][..BYTES],
                 sound,
-                "the only sound slot"
+                "the only valid slot"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The durable view: who holds the journal's unsynced tail, under which rule, in whose reign.
+//! The durable view: the members that hold the journal's unsynced tail, the commit rule, and the epoch.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,24 +17,24 @@ use super::rule::CommitRule;
 use super::slot_pair::SlotPair;
 
 const FORMAT: u16 = 3;
-/// The same without joins, window sizes and clean ends.
+/// Format 2: without joins, window sizes and clean ends.
 const FORMAT_WITHOUT_JOINS: u16 = 2;
-/// The same without reigns, too.
+/// Format 1: as format 2, and without the epoch history.
 const FORMAT_WITHOUT_EPOCHS: u16 = 1;
 const COUNTING: u8 = 1;
 const CLEAN: u8 = 2;
 
-/// Which join opened a window: its reign, and its number there.
+/// The join that opened a window: its epoch, and its number in that epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinId {
-    /// The reign that joined the window.
+    /// The epoch that joined the window.
     pub epoch: Epoch,
-    /// The number of the join in that reign, from 1.
+    /// The number of the join in that epoch, from 1.
     pub generation: u32,
 }
 
 impl JoinId {
-    /// No join: they are numbered from 1.
+    /// No join: joins are numbered from 1.
     const NONE: JoinId = JoinId {
         epoch: Epoch(0),
         generation: 0,
@@ -48,49 +48,50 @@ pub struct ViewMember {
     pub incarnation: Incarnation,
     /// The join that opened the window; `None` in views of an earlier format.
     pub join: Option<JoinId>,
-    /// Where to find it.
+    /// Its address.
     pub address: String,
-    /// What feeds it.
+    /// Its power domain.
     pub domain: String,
 }
 
-/// What the view file says. `docs/journal.md` draws the bytes.
+/// The contents of the view file. `docs/journal.md` draws the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Counts the journal's views, from 1.
+    /// The number of this view among the journal's views, from 1.
     pub version: u64,
-    /// Whose view.
+    /// The journal.
     pub journal: JournalId,
-    /// The reign that stored it.
+    /// The epoch that stored it.
     pub epoch: Epoch,
-    /// Who reigns.
+    /// The writer of that epoch.
     pub writer: WriterId,
     /// How many members must hold a record.
     pub rule: CommitRule,
-    /// Whether the members' acknowledgements count. Not while there are fewer than the configured minimum, or
-    /// all are in one power domain without leave: then every acknowledged record is on the local disk.
+    /// Whether the members' acknowledgements count. They do not while there are fewer members than the
+    /// configured minimum, or while all share one power domain and that is not allowed. Every acknowledged
+    /// record is then on the local disk.
     pub counting: bool,
-    /// The journal rests: everything that it ever acknowledged lies below, on the local disk. Then members do
-    /// not count.
+    /// Set if the journal is clean: everything that it ever acknowledged lies below, on the local disk. The
+    /// members then do not count.
     pub clean: Option<Lsn>,
-    /// Bytes of each member's window; zero in views of an earlier format.
+    /// Size of each member's window, in bytes; zero in views of an earlier format.
     pub window_bytes: u64,
-    /// Everything below was on the local disk when the reign began.
+    /// Everything below was on the local disk when the epoch began.
     pub base: Lsn,
     /// The members, at most [`MEMBERS_MAX`].
     pub members: Vec<ViewMember>,
-    /// The reigns up to this one.
+    /// The epochs up to this one.
     pub epochs: EpochHistory,
-    /// Who claimed this reign, for people.
+    /// A note for people about the process that claimed this epoch.
     pub note: Option<ClaimNote>,
 }
 
-/// The payload of a view file is not a view of this version.
+/// Why the payload of a view file is not a usable view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ViewError {
-    /// Written by another version of the format.
+    /// The view was written in another version of the format.
     Format(u16),
-    /// Cut off or with a field out of bounds.
+    /// The view is truncated, or one of its fields is out of bounds.
     Malformed,
 }
 
@@ -100,11 +101,11 @@ impl core::fmt::Display for ViewError {
             ViewError::Format(found) => {
                 write!(
                     out,
-                    "the view file has format {found}, this version reads {FORMAT}; open it with the version that wrote it"
+                    "the view file has format {found}, this version reads up to {FORMAT}; open it with the version that wrote it"
                 )
             }
             ViewError::Malformed => {
-                out.write_str("the view file's contents make no sense although its checksum holds")
+                out.write_str("the view file is malformed although its checksum matches; restore it from a copy")
             }
         }
     }
@@ -122,7 +123,7 @@ impl View {
     /// The first bytes of a view file's slots.
     pub const MAGIC: [u8; 8] = *b"NETRAMVW";
 
-    /// The view of a journal that has just been created: no reign yet, no members.
+    /// The view of a journal that has just been created: no writer yet, no members.
     pub fn first(journal: JournalId) -> View {
         View {
             version: 1,
@@ -140,7 +141,7 @@ impl View {
         }
     }
 
-    /// A claim: the same view in the next reign.
+    /// The claim of a new writer: the same members in the next epoch.
     pub fn claimed(&self, writer: WriterId) -> View {
         let mut claim = View {
             version: self.version + 1,
@@ -155,7 +156,7 @@ impl View {
         claim
     }
 
-    /// Who reigns, in words: the claim's note, or the writer's number.
+    /// The text of the claim's note, or else the writer's number.
     pub fn claimant(&self) -> String {
         match &self.note {
             Some(note) => String::from(note.by()),
@@ -163,7 +164,7 @@ impl View {
         }
     }
 
-    /// A claim above every epoch that was seen elsewhere, on an operator's word that this directory is the
+    /// A claim above every epoch seen elsewhere, made when an operator states that this directory is the
     /// newest.
     pub fn claimed_above(&self, seen: Epoch, writer: WriterId) -> View {
         let claim = self.claimed(writer);
@@ -173,26 +174,27 @@ impl View {
         }
     }
 
-    /// Whether `other` is of a reign that came after this one's last: whoever keeps it refuses this one's
-    /// writer.
+    /// Whether `other` is of a newer epoch, or of another writer in the same one, and so refuses the writer
+    /// of this view.
     pub fn is_fenced_by(&self, other: &View) -> bool {
         let twin = other.epoch == self.epoch && other.writer != self.writer && other.writer != WriterId(0);
         other.epoch > self.epoch || twin
     }
 
-    /// Whether the reign that stored this view has served, as far as the view says: a claim that came to
-    /// nothing has not.
+    /// Whether the epoch that stored this view has served, as far as the view says. A claim that was given up
+    /// has not.
     pub fn has_served(&self) -> bool {
         self.epochs.last_served() == Some((self.epoch, self.writer))
     }
 
-    /// Whether a reign served in `other` that this history does not have: then this is not the newest.
+    /// Whether `other` has served in an epoch that this view's history lacks. Then this view is not the
+    /// newest.
     pub fn lacks_epoch_of(&self, other: &View) -> bool {
         let unknown = |(epoch, writer)| self.adopted().epochs.fork(epoch, writer, Lsn(0)).is_some();
         other.epochs.last_served().is_some_and(unknown)
     }
 
-    /// The same, with the reign of `other` in its history: it claimed, and never served.
+    /// The same view with the epoch of `other` in its history, as one that claimed and never served.
     pub fn with_claim_of(&self, other: &View) -> View {
         let mut view = self.adopted();
         if other.epoch > view.epoch {
@@ -202,8 +204,9 @@ impl View {
         view
     }
 
-    /// A claim of a replica, or of what was made of one. Its client may have reigned on without being heard:
-    /// its epochs are left out, for a nonce is made of epoch and LSN, and so that it stays refused.
+    /// A claim of a replica, or of a journal restored from one. Its client may have continued in later epochs
+    /// that nothing here knows of. Those epochs are skipped, because nonces are made of epoch and LSN, and so
+    /// that the client stays fenced.
     pub fn restored(&self, writer: WriterId) -> View {
         let claim = self.claimed(writer);
         let heard = self.epochs.last_served_epoch().unwrap_or(self.epoch);
@@ -213,15 +216,15 @@ impl View {
         }
     }
 
-    /// Epoch and writer under which the server of a shared region seals the members of a node that it fences:
-    /// after all that the node's own directory can have claimed. Nothing is written under them, so they need
-    /// not be anybody's alone.
+    /// The epoch and writer under which the server of a shared region fences the members of a dead node. The
+    /// epoch is above all that the node's own directory can have claimed. Nothing is written under it, so it
+    /// need not be unique.
     pub fn fence(&self) -> (Epoch, WriterId) {
         (epoch_history::epoch_after_any(self.epoch), self.writer)
     }
 
-    /// The same view where the reign that stored it need not have served: it is one of this history all the
-    /// same. So it is with a reign that claimed a replica in order to restore a volume from it.
+    /// The same view with its own epoch in its history even if that epoch never served. An epoch that claimed
+    /// a replica to restore a volume is one.
     pub fn adopted(&self) -> View {
         let mut view = self.clone();
         if self.epoch > Epoch(0) && view.epochs.fork(self.epoch, self.writer, Lsn(0)).is_some() {
@@ -231,8 +234,8 @@ impl View {
         view
     }
 
-    /// The view of the reign that claimed this one, once the local disk has everything below `end`: nobody
-    /// else need have any of it.
+    /// The view that the claiming epoch stores once the local disk has everything below `end`. It names no
+    /// members.
     pub fn released(&self, end: Lsn) -> View {
         let mut released = View {
             version: self.version + 1,
@@ -255,13 +258,13 @@ impl View {
         }
     }
 
-    /// Everything below was on the writer's disk, as far as the view tells.
+    /// Everything below was on the writer's disk, as far as the view says.
     pub fn proof(&self) -> Lsn {
         self.base.max(self.clean.unwrap_or_default())
     }
 
-    /// Whether this view names the same windows as `other` under the same rule, in the same reign. Then the
-    /// one may stand in the other's place, but for what counts.
+    /// Whether this view and `other` name the same windows, under the same rule, in the same epoch. They may
+    /// then differ only in whether members count.
     pub fn has_windows_of(&self, other: &View) -> bool {
         let neither = |view: &View| View {
             version: 0,
@@ -272,10 +275,14 @@ impl View {
         neither(self) == neither(other)
     }
 
-    /// Makes this the view in `file`. `full` is the last one that both slots were given, and is kept so.
+    /// Stores this view in `file`, durably. `full` is the last view that both slots hold, and is updated.
     ///
-    /// Where that one names the same windows and counts, it may come back in this one's place: it demands
-    /// more. So a journal that goes to rest, or wakes, pays one sync.
+    /// If `full` names the same windows and counts, one slot may keep it: falling back to it demands more of
+    /// recovery, not less. So a journal that becomes idle or active again pays one sync instead of two.
+    ///
+    /// # Errors
+    ///
+    /// The write or the sync failed. After a failed sync every later store fails too.
     pub fn store<F: StorageFile>(
         &self,
         slots: &mut SlotPair,
@@ -290,7 +297,8 @@ impl View {
         Ok(())
     }
 
-    /// Members that must answer before recovery may believe that it has seen every acknowledged record.
+    /// Number of members that must answer before recovery may conclude that it has seen every acknowledged
+    /// record.
     pub fn answers(&self) -> usize {
         if self.counting {
             self.rule.answers(self.members.len())
@@ -338,7 +346,11 @@ impl View {
         bytes
     }
 
-    /// Reads what [`View::encode`] wrote.
+    /// Reads a view that [`View::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// The format is unknown, or the bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Result<View, ViewError> {
         let mut cursor = ByteReader::new(bytes);
         let format = cursor.u16()?;
@@ -354,7 +366,7 @@ impl View {
         let epoch = Epoch(cursor.u32()?);
         let version = cursor.u64()?;
         if epoch.0 > EPOCH_MAX || version > VIEW_VERSION_MAX {
-            // What comes after it could not be numbered. Only a peer that lies has such a view.
+            // A later view or epoch could not be numbered. Only a lying peer has such a view.
             return Err(ViewError::Malformed);
         }
         let journal = JournalId(cursor.u128()?);
@@ -430,10 +442,10 @@ fn text(cursor: &mut ByteReader<'_>, length: usize, max: usize) -> Result<String
 mod tests {
     use super::*;
 
-    /// A node, or a data lender, could name the last epoch there is: what claimed or fenced it next began
-    /// again at the first one.
+    /// A node or a data lender could name the highest possible epoch; the next claim or fence then wrapped
+    /// around to the first.
     #[test]
-    fn a_view_after_which_nothing_could_be_numbered_is_none() {
+    fn a_view_that_leaves_no_higher_numbers_is_malformed() {
         let view = |epoch, version| View {
             epoch: Epoch(epoch),
             version,
@@ -456,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_comes_back_as_it_was_and_every_cut_is_refused() {
+    fn a_view_survives_encoding_and_every_truncation_is_refused() {
         let member = |n: u64| ViewMember {
             incarnation: Incarnation(n),
             join: Some(JoinId {
@@ -483,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_tells_who_claimed_it_and_the_next_claim_tells_its_own() {
+    fn a_view_carries_its_own_claim_note_only() {
         let mut view = View::first(JournalId(77)).claimed(WriterId(4));
         view.note = Some(ClaimNote::new(12, "netram disk restore on db7"));
         let read = View::decode(&view.encode());
@@ -496,9 +508,9 @@ mod tests {
         );
     }
 
-    /// A restore that was refused has claimed the copy; one that served has another history.
+    /// A refused restore has only claimed the copy; one that served has another history.
     #[test]
-    fn a_claim_that_never_served_is_adopted_and_a_reign_that_did_is_not_ours() {
+    fn a_claim_that_never_served_is_adopted_and_an_epoch_that_served_is_not() {
         let ours = View::first(JournalId(77)).claimed(WriterId(1)).released(Lsn(40));
         let claim = ours.restored(WriterId(9));
         assert!(ours.is_fenced_by(&claim) && !ours.lacks_epoch_of(&claim));
@@ -516,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_of_the_version_before_is_read_and_its_reign_is_known_from_the_next_claim_on() {
+    fn a_format_1_view_is_read_and_the_next_claim_records_its_epoch() {
         let view = View {
             epoch: Epoch(6),
             writer: WriterId(8),
@@ -536,13 +548,13 @@ mod tests {
             released.epochs.fork(Epoch(6), WriterId(8), Lsn(48)),
             Some(Lsn(40))
         );
-        // A claim that came to nothing is none of the reigns.
+        // A claim that was given up is not in the history.
         let next = released.claimed(WriterId(1)).claimed(WriterId(2));
         assert_eq!(next.epochs, released.epochs);
     }
 
     #[test]
-    fn a_view_without_joins_is_read_and_any_join_of_its_members_will_do() {
+    fn a_format_2_view_is_read_with_any_join_and_window_size() {
         let member = ViewMember {
             incarnation: Incarnation(5),
             join: None,
@@ -557,7 +569,7 @@ mod tests {
         view.epochs.begin(Epoch(3), WriterId(4), Lsn(5));
         let mut bytes = view.encode();
         bytes[..2].copy_from_slice(&FORMAT_WITHOUT_JOINS.to_le_bytes());
-        // The member's join, and before it the window's size and the clean end.
+        // Removes the member's join, and before it the window's size and the clean end.
         bytes.drain(74..82);
         bytes.drain(48..64);
         let read = View::decode(&bytes);
@@ -566,13 +578,13 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_a_replica_leaves_out_what_its_client_may_have_reigned() {
+    fn a_claim_of_a_replica_skips_the_epochs_of_its_client() {
         let first = View::first(JournalId(77));
         let heard = first.claimed(WriterId(1)).released(Lsn(0));
         let claim = heard.restored(WriterId(2));
         assert!(claim.epoch > Epoch(heard.epoch.0 + 0xffff), "{}", claim.epoch);
         assert_eq!(claim.epochs, heard.epochs);
-        // Trying again goes on from there.
+        // A second attempt continues from the first.
         let again = claim.adopted().restored(WriterId(3));
         assert_eq!(again.epoch, claim.epoch.next());
         let served = again.released(Lsn(0));

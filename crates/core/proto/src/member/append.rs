@@ -1,4 +1,4 @@
-//! Taking in bytes of the log: order, room, records, in this order.
+//! Accepting bytes of the log. Order is checked first, then space, then the records.
 
 use super::window::{Window, copy_out, pieces};
 use super::{Member, MemberReply};
@@ -32,7 +32,7 @@ impl Member {
             }
         }
         self.trim_below(frame.header.stable);
-        // What overlaps was received before: the same LSN of the same epoch is the same byte.
+        // Overlapping bytes were received before: the same LSN of the same epoch is the same byte.
         let known = usize::try_from(self.state.received.since(from)).unwrap_or(usize::MAX);
         let Some(fresh) = frame.body.get(known..).filter(|fresh| !fresh.is_empty()) else {
             return self.ack(0);
@@ -48,7 +48,8 @@ impl Member {
         self.take(fresh, window)
     }
 
-    /// Everything below `link` is on the writer's disk and we have fallen behind it: begin anew there.
+    /// Restarts the window at `link`: everything below is on the writer's disk, and this member has fallen
+    /// behind it.
     fn restart_at(&mut self, link: ChainPoint) {
         self.state.trim = link.lsn;
         self.state.held = link.lsn;
@@ -56,7 +57,7 @@ impl Member {
         self.state.chain = link.chain;
     }
 
-    /// Stores `fresh` behind what was received, and moves `held` over every record that is now whole.
+    /// Stores `fresh` after the received bytes, and moves `held` over every record that is now complete.
     fn take<W: Window>(&mut self, fresh: &[u8], window: &mut W) -> MemberReply {
         let mut link = self.chain_point();
         if self.state.received == self.state.held {
@@ -89,7 +90,7 @@ impl Member {
                 }
             }
         }
-        // Bytes first, then the word for them: a process killed in between has promised nothing.
+        // Bytes first, then the positions: a process killed in between has acknowledged nothing.
         self.state.held = link.lsn;
         self.state.chain = link.chain;
         self.ack(0)
@@ -129,7 +130,7 @@ impl Member {
         })
     }
 
-    /// Whether the bytes `trim..held` are whole records that chain, up to the chain value remembered.
+    /// Whether the bytes `trim..held` are whole records that chain up to the stored chain value.
     pub(super) fn window_checks<W: Window>(&self, window: &W) -> bool {
         let mut link = ChainPoint {
             lsn: self.state.trim,

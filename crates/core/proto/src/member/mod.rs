@@ -1,11 +1,12 @@
-//! What a lender does for one journal.
+//! A lender's side of one journal.
 //!
 //! A [`Member`] is a value: [`Member::handle`] takes a frame and returns the answer. It holds the newest
-//! bytes of the journal, `trim..held`, whole and checked, in a [`Window`]; it obeys the highest epoch that
-//! has sealed it and no other; and it acknowledges only what it holds (rules 2 and 4).
+//! bytes of the journal, `trim..held`, as whole checked records in a [`Window`]. It obeys only the writer of
+//! the highest epoch that has fenced it, and acknowledges only what it holds (rules 2 and 4).
 //!
-//! What it never does: forget a seal while the journal may go on, acknowledge across a gap, give up bytes
-//! that its writer has not declared stable, or answer for memory that an earlier incarnation held.
+//! A member never forgets a fence while the journal may go on, and never acknowledges across a gap. It never
+//! drops bytes that its writer has not declared stable, and never answers for memory of an earlier
+//! incarnation.
 
 mod append;
 mod window;
@@ -21,44 +22,44 @@ use crate::multicast::MissingRange;
 use crate::planted::{FaultSwitch, PlantedFault};
 use crate::wire::{ByteReader, ChainPoint, CrcSeed, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
-/// Everything a member must remember beside its bytes. The lender keeps a copy in shared memory, so that its
-/// process may be killed: see [`Member::restore`].
+/// A member's state beside its bytes. The lender keeps a copy in shared memory, so that a new process can
+/// take over after a kill: see [`Member::restore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberState {
-    /// The highest epoch that sealed this member; zero: none has.
+    /// The highest epoch that fenced this member; zero: none has.
     pub epoch: Epoch,
-    /// Who sealed it.
+    /// The writer that fenced it.
     pub writer: WriterId,
-    /// Whether there is a window.
+    /// Whether the member has a window.
     pub joined: bool,
     /// The epoch that joined the window.
     pub window_epoch: Epoch,
-    /// The number of that join; acknowledgements carry it.
+    /// The number of that join within its epoch; acknowledgements carry it.
     pub generation: u32,
     /// The window's first byte.
     pub trim: Lsn,
-    /// Everything from `trim` to here is held, in whole records that check and chain.
+    /// Everything from `trim` to here is held, in whole records whose CRCs and chain are correct.
     pub held: Lsn,
-    /// Bytes received, of which those from `held` on are a record's beginning.
+    /// End of the bytes received. Those from `held` on are the beginning of a record.
     pub received: Lsn,
     /// The CRC of the record that ends at `held`.
     pub chain: u32,
-    /// Whether who sealed it has said that the journal is over.
+    /// Whether the writer that fenced it has declared the journal ended.
     pub ended: bool,
-    /// Whether who sealed it has closed the journal, whole: nobody will ask this member for anything.
+    /// Whether the writer that fenced it has closed the journal cleanly, so that no recovery will ask this
+    /// member.
     pub closed: bool,
 }
 
 impl MemberState {
-    /// Whether the member is worth nothing to anybody: there is no window, and no seal that must hold.
+    /// Whether the lender may drop this state: there is no window, and no fence that must hold.
     ///
-    /// What a seal of a journal that is over still does is to refuse windows to its old writer. That saves
-    /// memory; nothing is lost without it. A writer counts only views that its region's server has, and the
-    /// server takes none of a node that is gone; and by a member of an older view it is told that there is no
-    /// window ([`Flag::KNOWN`] is missing), and counts it no more.
+    /// The fence of an ended journal only refuses windows to the journal's old writer. That saves memory;
+    /// nothing is lost without it. A writer counts only views that its region's server has, and the server
+    /// accepts none from a node that is gone. A member of an older view answers that it has no window
+    /// ([`Flag::KNOWN`] is missing), and the writer stops counting it.
     ///
-    /// Of a journal that was closed whole, and of one that was deleted, see docs/protocol.md, "Journals that
-    /// are over".
+    /// For journals that were closed cleanly or deleted, see docs/design/protocol.md, "Journals that are over".
     pub fn may_be_forgotten(&self) -> bool {
         !self.joined && (self.epoch == Epoch(0) || self.ended || self.closed)
     }
@@ -73,7 +74,7 @@ pub struct Member {
     planted: FaultSwitch,
 }
 
-/// What to answer.
+/// An answer to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberReply {
     /// A frame with a body of at most sixteen bytes.
@@ -92,7 +93,7 @@ impl MemberReply {
 }
 
 impl Member {
-    /// A member that holds nothing and has been sealed by nobody.
+    /// A member that holds nothing and has not been fenced.
     pub fn new(journal: JournalId, incarnation: Incarnation) -> Member {
         Member {
             seed: journal.into(),
@@ -102,9 +103,8 @@ impl Member {
         }
     }
 
-    /// A member as an earlier process of the same incarnation left it, or `None` if the bytes in `window` do
-    /// not bear out what `state` says; the window is then worth nothing and the lender must not answer for
-    /// it.
+    /// Restores a member that an earlier process of the same incarnation left. `None` if the bytes in
+    /// `window` do not match `state`; the lender must then discard the window.
     pub fn restore<W: Window>(
         journal: JournalId,
         incarnation: Incarnation,
@@ -119,28 +119,28 @@ impl Member {
         if state.joined && !(ordered && state.received.since(state.trim) <= window.capacity()) {
             return None;
         }
-        // The chain before `trim` is not kept, so the first record is taken at its word; all others must
+        // The chain value before `trim` is not stored, so the first record's own is trusted; all others must
         // follow it.
         member.state.received = state.held;
         (!state.joined || member.window_checks(window)).then_some(member)
     }
 
-    /// Plants a fault (tests of the simulator only).
+    /// Plants a fault (simulator tests only).
     pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
-    /// Whether its slot may be another journal's: [`MemberState::may_be_forgotten`].
+    /// Whether the lender may give its slot to another journal: see [`MemberState::may_be_forgotten`].
     pub fn may_be_forgotten(&self) -> bool {
         self.state.may_be_forgotten() || (self.planted.is(PlantedFault::FenceForgotten) && !self.state.joined)
     }
 
-    /// What the member remembers.
+    /// The member's state.
     pub fn state(&self) -> &MemberState {
         &self.state
     }
 
-    /// Takes one frame and says what to answer. `window` is this journal's memory.
+    /// Handles one frame and returns the answer. `window` is this journal's memory.
     ///
     /// About 25 ns plus one CRC and one copy of the body for an append; nothing is allocated.
     pub fn handle<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> MemberReply {
@@ -178,8 +178,8 @@ impl Member {
         MemberReply::Frame(header, body, 4)
     }
 
-    /// Says what there is, to whoever knows the journal's id. Nothing changes (rule 18): whoever wants to
-    /// fence this member asks first.
+    /// Answers a probe from any client that knows the journal's id. Changes nothing (rule 18): a writer
+    /// probes before it fences.
     fn probe_reply(&self) -> MemberReply {
         let mut header = self.header(FrameKind::ProbeReply);
         header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
@@ -278,8 +278,8 @@ impl Member {
         if let Some(refusal) = self.check_writer(frame) {
             return refusal;
         }
-        // A `Leave` delayed past the next join must not empty the new window: it names the reign and
-        // generation it means.
+        // A `Leave` delayed past the next join must not empty the new window, so it names the epoch and
+        // generation of its window.
         let meant = (frame.header.lsn.0, frame.header.mark);
         if meant == (u64::from(self.state.window_epoch.0), self.state.generation) {
             window.release();
@@ -309,9 +309,8 @@ impl Member {
         Some(self.refuse(refusal, Lsn(0), Lsn(0)))
     }
 
-    /// Whether there is a window that the frame's own reign joined. A later reign reads an earlier one's
-    /// window and does nothing else to it: where a loss was accepted between them, the same LSN is not the
-    /// same record.
+    /// Whether the window was joined in the frame's own epoch. A later epoch may only read an earlier one's
+    /// window: if a loss was accepted between them, the same LSN is not the same record.
     fn is_window_of(&self, frame: &Frame<'_>) -> bool {
         self.state.joined && self.state.window_epoch == frame.header.epoch
     }
@@ -329,23 +328,23 @@ impl Member {
         }
     }
 
-    /// Whether an append is this reign's, for the window that it joined. Any other is refused.
+    /// Whether an append comes from the current writer and is for the window that its epoch joined.
+    /// [`Member::handle`] refuses any other.
     pub fn accepts(&self, frame: &Frame<'_>) -> bool {
         self.check_writer(frame).is_none() && self.is_window_of(frame)
     }
 
-    /// The answer to whoever says that the journal is over while another session speaks for it. Nothing
-    /// changes.
+    /// The refusal to end the journal while another session serves it. Changes nothing.
     pub fn in_use(&self) -> MemberReply {
         self.refuse(RefusalReason::InUse, Lsn(0), Lsn(0))
     }
 
-    /// Says again what is held.
+    /// Repeats the acknowledgement of everything held.
     pub fn acknowledge(&self) -> MemberReply {
         self.ack(0)
     }
 
-    /// Tells the writer that bytes of the channel were missed.
+    /// A frame that reports missing bytes of the channel to the writer.
     pub fn missing(&self, hole: MissingRange) -> FrameHeader {
         let mut header = self.window_header(FrameKind::Missing);
         header.lsn = hole.from;
@@ -353,11 +352,11 @@ impl Member {
         header
     }
 
-    /// A header that names the window which this reign joined.
+    /// A header that names the window which the current epoch joined, if there is one.
     fn window_header(&self, kind: FrameKind) -> FrameHeader {
         let mut header = self.header(kind);
-        // Each reign numbers its joins from 1: the number of an earlier reign's, or of one that has left,
-        // would pass for the acknowledgement of a join that is still on its way.
+        // Each epoch numbers its joins from 1. The number of an earlier epoch's join, or of a window that has
+        // left, would be taken for the acknowledgement of a join still in flight.
         if !(self.state.joined && self.state.window_epoch == self.state.epoch) {
             header.mark = 0;
         }

@@ -40,7 +40,7 @@ impl Window for Ring {
     }
 }
 
-/// A writer's side: makes records and remembers where the log stands.
+/// A stand-in for the writer: makes records and tracks the end of the log.
 struct RecordMaker {
     epoch: Epoch,
     link: ChainPoint,
@@ -146,7 +146,7 @@ fn only_whole_checked_contiguous_records_are_acknowledged() {
         let first = bench.append(&hand, at, Lsn(0), &bytes[..cut]);
         assert!(
             first.lsn == at || first.lsn == at.plus(48),
-            "a part of a record was acknowledged"
+            "an incomplete record was acknowledged"
         );
         assert_eq!(first.stable, at.plus(cut as u64));
         let rest = bench.append(&hand, at.plus(cut as u64), Lsn(0), &bytes[cut..]);
@@ -157,7 +157,7 @@ fn only_whole_checked_contiguous_records_are_acknowledged() {
 }
 
 #[test]
-fn doubled_and_overlapping_appends_change_nothing() {
+fn duplicate_and_overlapping_appends_change_nothing() {
     let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let at = hand.link.lsn;
@@ -219,11 +219,10 @@ fn a_higher_epoch_fences_the_lower_and_a_twin_of_the_same_epoch() {
     assert_eq!(refusal(&bench.send(twin, &[])), Some(RefusalReason::Fenced));
 }
 
-/// A new reign's stable LSN trimmed the window that an earlier one had left, in the middle of a record of a
-/// history that had been given up; the lender's next process then took all of its memory for damaged
-/// (simulator seed 3018930).
+/// A new epoch's stable LSN trimmed the window of an earlier one in the middle of a record of a discarded
+/// history. The lender's next process then took all of its memory for damaged (simulator seed 3018930).
 #[test]
-fn a_later_reign_reads_a_window_that_it_did_not_join_and_changes_nothing() {
+fn a_later_epoch_cannot_change_a_window_that_it_did_not_join() {
     let mut old = RecordMaker::new(1);
     let mut bench = Bench::joined(&old);
     let body = [old.record(b"one"), old.record(b"two")].concat();
@@ -282,7 +281,7 @@ fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
 }
 
 #[test]
-fn a_window_refuses_more_than_it_holds_until_the_writer_is_stable() {
+fn a_full_window_refuses_appends_until_the_stable_lsn_frees_space() {
     let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let start = hand.link.lsn;
@@ -294,7 +293,7 @@ fn a_window_refuses_more_than_it_holds_until_the_writer_is_stable() {
         if refusal(&answer) == Some(RefusalReason::Overrun) {
             assert_eq!(answer.stable, start.plus(WINDOW));
             let answer = bench.append(&hand, at, ends[0], &bytes);
-            assert_eq!(answer.lsn, hand.link.lsn, "room was made by the stable LSN");
+            assert_eq!(answer.lsn, hand.link.lsn, "the stable LSN made room");
             break;
         }
         ends.push(hand.link.lsn);
@@ -303,7 +302,7 @@ fn a_window_refuses_more_than_it_holds_until_the_writer_is_stable() {
 }
 
 #[test]
-fn a_member_that_fell_behind_the_disk_begins_anew_there() {
+fn a_member_that_fell_behind_the_disk_restarts_at_the_stable_lsn() {
     let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     hand.record(b"never sent");
@@ -318,7 +317,7 @@ fn a_member_that_fell_behind_the_disk_begins_anew_there() {
     assert_eq!(
         bench.send(header, &bytes).flags,
         Flag::GAP,
-        "it is not told that it may"
+        "without FRESH it may not restart"
     );
     let header = FrameHeader {
         flags: Flag::FRESH,
@@ -329,7 +328,7 @@ fn a_member_that_fell_behind_the_disk_begins_anew_there() {
 }
 
 #[test]
-fn reads_stay_inside_the_window_whatever_length_is_asked() {
+fn a_read_never_returns_bytes_outside_the_window() {
     let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let at = hand.link.lsn;
@@ -366,7 +365,7 @@ fn reads_stay_inside_the_window_whatever_length_is_asked() {
 }
 
 #[test]
-fn a_killed_lender_process_takes_up_its_windows_only_if_they_check() {
+fn a_restarted_lender_process_keeps_a_window_only_if_it_checks() {
     let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let at = hand.link.lsn;
@@ -378,7 +377,7 @@ fn a_killed_lender_process_takes_up_its_windows_only_if_they_check() {
     assert_eq!(
         restored.state().received,
         at.plus(48),
-        "a record's beginning is asked for again"
+        "the beginning of a record is requested again"
     );
     bench.ring.write(at.plus(41), b"!");
     assert!(Member::restore(JOURNAL, INCARNATION, state, &bench.ring).is_none());
@@ -395,11 +394,11 @@ fn positions_that_no_log_reaches_are_refused_before_they_overflow() {
         far.link.lsn = at;
         assert_eq!(refusal(&bench.join(&far, 2)), Some(RefusalReason::Malformed));
     }
-    assert_eq!(bench.member.state().received, hand.link.lsn, "nothing has moved");
+    assert_eq!(bench.member.state().received, hand.link.lsn, "no position has moved");
 }
 
 #[test]
-fn an_answer_names_a_join_only_of_the_present_reign_and_only_while_it_lasts() {
+fn an_answer_names_only_the_current_join_of_the_current_epoch() {
     let old = RecordMaker::new(1);
     let mut bench = Bench::joined(&old);
     assert_eq!(bench.send(old.header(FrameKind::Ping), &[]).mark, 1);
@@ -407,7 +406,7 @@ fn an_answer_names_a_join_only_of_the_present_reign_and_only_while_it_lasts() {
     assert_eq!(
         bench.send(new.header(FrameKind::Fence), &[]).mark,
         1,
-        "whoever recovers must know"
+        "recovery must know the join"
     );
     assert_eq!(bench.send(new.header(FrameKind::Ping), &[]).mark, 0);
     bench.join(&new, 1);
@@ -421,12 +420,12 @@ fn an_answer_names_a_join_only_of_the_present_reign_and_only_while_it_lasts() {
     assert_eq!(
         bench.join(&new, 1).mark,
         0,
-        "a join of a number that has left is void"
+        "a join whose number has left is void"
     );
 }
 
 #[test]
-fn a_journal_is_over_when_whoever_sealed_it_says_so_and_goes_on_with_the_next_who_seals() {
+fn only_the_fencing_writer_ends_a_journal_and_the_next_fence_revives_it() {
     let old = RecordMaker::new(1);
     let mut bench = Bench::joined(&old);
     let new = RecordMaker::new(2);
@@ -441,25 +440,25 @@ fn a_journal_is_over_when_whoever_sealed_it_says_so_and_goes_on_with_the_next_wh
     bench.send(over(2, &new), &[]);
     assert!(
         !bench.member.may_be_forgotten(),
-        "there is a window that it does not mean"
+        "the window of another epoch remains"
     );
     bench.send(over(1, &new), &[]);
     assert!(bench.member.may_be_forgotten());
     assert_eq!(
         bench.send(old.header(FrameKind::Fence), &[]).kind,
         FrameKind::Refuse,
-        "while it is remembered it is sealed"
+        "a remembered member stays fenced"
     );
     bench.send(new.header(FrameKind::Fence), &[]);
-    assert!(bench.member.may_be_forgotten(), "nobody new");
+    assert!(bench.member.may_be_forgotten(), "the same writer again");
     let next = RecordMaker::new(3);
     bench.send(next.header(FrameKind::Fence), &[]);
     assert!(!bench.member.may_be_forgotten());
 }
 
-/// A seal of a journal that was closed took a slot for the life of a lender's memory.
+/// The fence of a closed journal occupied a slot for the life of the lender's memory.
 #[test]
-fn a_journal_that_was_closed_whole_may_be_forgotten_until_somebody_seals_it_anew() {
+fn a_cleanly_closed_journal_may_be_forgotten_until_it_is_fenced_again() {
     let hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let leave = |generation| FrameHeader {
@@ -469,7 +468,7 @@ fn a_journal_that_was_closed_whole_may_be_forgotten_until_somebody_seals_it_anew
         ..hand.header(FrameKind::Leave)
     };
     bench.send(leave(9), &[]);
-    assert!(!bench.member.may_be_forgotten(), "another join's window");
+    assert!(!bench.member.may_be_forgotten(), "the window of another join");
     bench.send(leave(1), &[]);
     assert!(bench.member.may_be_forgotten());
     let next = RecordMaker::new(2);

@@ -1,4 +1,4 @@
-//! The memory a member keeps its bytes in. The lender backs it with chunks of shared memory, the simulator
+//! The memory that holds a member's bytes. The lender backs it with chunks of shared memory, the simulator
 //! with a vector.
 
 use crate::id::Lsn;
@@ -6,31 +6,35 @@ use crate::wire::RefusalReason;
 
 /// A ring of bytes addressed by LSN: byte `n` lies at `n` modulo the capacity.
 pub trait Window {
-    /// Makes the window hold `bytes`, giving up what it held before. On refusal the numbers are what was
-    /// asked and what could be had.
+    /// Resizes the window to `bytes`, discarding its contents.
+    ///
+    /// # Errors
+    ///
+    /// The lender has too little memory, or the window exceeds its quota. The window is then empty.
     fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError>;
-    /// Gives all memory back; the capacity becomes zero.
+    /// Frees all memory; the capacity becomes zero.
     fn release(&mut self);
-    /// Bytes the window can hold.
+    /// The window's size in bytes.
     fn capacity(&self) -> u64;
-    /// Stores `bytes` at `at`. The caller keeps within the capacity.
+    /// Stores `bytes` at `at`. The caller stays within the capacity.
     fn write(&mut self, at: Lsn, bytes: &[u8]);
-    /// The longest piece from `at` that lies in one slice, at most `max` bytes and at least one if `max` is.
+    /// The longest piece from `at` that is contiguous in memory, at most `max` bytes; not empty unless `max`
+    /// is zero.
     fn piece(&self, at: Lsn, max: usize) -> &[u8];
 }
 
-/// Why a window could not be had.
+/// The lender cannot provide a window of the requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReserveError {
     /// `NoRoom` or `OverQuota`.
     pub refusal: RefusalReason,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub asked: u64,
-    /// Bytes that could be had.
+    /// Bytes available.
     pub limit: u64,
 }
 
-/// The pieces of `length` bytes of `window` from `at`.
+/// Iterates over the contiguous pieces of `length` bytes of `window` from `at`.
 pub(super) fn pieces<W: Window>(window: &W, at: Lsn, length: usize) -> impl Iterator<Item = &[u8]> {
     let mut done = 0;
     core::iter::from_fn(move || {
@@ -44,7 +48,7 @@ pub(super) fn pieces<W: Window>(window: &W, at: Lsn, length: usize) -> impl Iter
     })
 }
 
-/// Copies `into.len()` bytes of `window` from `at`.
+/// Copies `into.len()` bytes of `window` from `at` into `into`.
 pub fn copy_out<W: Window>(window: &W, at: Lsn, into: &mut [u8]) {
     let mut done = 0;
     let length = into.len();

@@ -1,11 +1,11 @@
-//! A writer's side of a channel: what one member said it missed and has not been sent again.
+//! The writer's record of the ranges that one member reported missing and that have not been sent again.
 
 use crate::id::Lsn;
 use crate::limit::MISSING_RANGES_MAX;
 
 use super::MissingRange;
 
-/// The holes of one member, in the order in which they were told.
+/// The missing ranges of one member, in the order in which it reported them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MissingRanges {
     ranges: [MissingRange; MISSING_RANGES_MAX],
@@ -26,7 +26,8 @@ impl Default for MissingRanges {
 }
 
 impl MissingRanges {
-    /// Adds a hole. What touches a known one, or finds no place, is joined to it with what lies between.
+    /// Adds a range. It is merged with a range that it touches; when the set is full, with the last one,
+    /// including the bytes between them.
     pub(crate) fn push(&mut self, hole: MissingRange) {
         assert!(hole.from < hole.to);
         let touches = |known: &MissingRange| known.from <= hole.to && hole.from <= known.to;
@@ -45,7 +46,7 @@ impl MissingRanges {
         }
     }
 
-    /// The first hole, which is taken out.
+    /// Removes and returns the oldest range.
     pub(crate) fn pop(&mut self) -> Option<MissingRange> {
         (self.count > 0).then(|| self.remove(0))
     }
@@ -54,7 +55,7 @@ impl MissingRanges {
         self.ranges[..self.count].iter().copied()
     }
 
-    /// Takes out the first hole that shares a byte with `other`.
+    /// Removes and returns the first range that shares a byte with `other`.
     pub(crate) fn take_overlapping(&mut self, other: MissingRange) -> Option<MissingRange> {
         let overlaps = |hole: MissingRange| hole.from < other.to && other.from < hole.to;
         let index = self.iter().position(overlaps)?;
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_come_out_in_order_and_touching_ones_as_one() {
+    fn ranges_come_out_in_order_and_touching_ones_merge() {
         let mut holes = MissingRanges::default();
         holes.push(hole(10, 20));
         holes.push(hole(40, 50));
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_holes_cover_what_lies_between_and_lose_none() {
+    fn a_full_set_merges_ranges_and_loses_none() {
         let mut holes = MissingRanges::default();
         for index in 0..3 * MISSING_RANGES_MAX as u64 {
             holes.push(hole(index * 100, index * 100 + 10));

@@ -1,13 +1,12 @@
 //! Appends that are sent once for all members, as datagrams to a multicast group (LND's transport).
 //!
-//! Only appends travel so. Joining, sealing, acknowledgements, reading and recovery stay on each member's own
-//! link, which keeps order and loses nothing while it stands; and over it a member is sent again what it
-//! missed. So nothing that a datagram does or does not do can acknowledge anything: a member takes bytes in
-//! order, whichever way they came.
+//! Only appends are multicast. Joins, fences, acknowledgements, reads and recovery use each member's own
+//! link, which keeps order and loses nothing while it stands; missed bytes are sent again over it. So no
+//! datagram, lost or forged, can acknowledge anything: a member accepts bytes in order, however they arrived.
 //!
-//! A *channel* is one key and the datagrams under it. The writer makes it, hands it over each member's own
-//! link (`Tune`), and makes another when a member that knew it has left. A datagram is a channel, a number,
-//! and one sealed frame:
+//! A *channel* is one key and the datagrams encrypted under it. The writer creates it and sends the key over
+//! each member's own link ([`ChannelInvite`]). It creates another channel when a member that knew the key has
+//! left. A datagram is a channel, a number, and one encrypted frame:
 //!
 //! ```text
 //!  0  channel u64                      which key; in the clear, authenticated
@@ -18,12 +17,12 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `mod.rs` | how datagrams and the invitation look; cutting a frame into datagrams |
-//! | `replay.rs` | a datagram counts once |
-//! | `gather.rs` | a lender's side: order again, and what is missing |
-//! | `holes.rs` | a writer's side: what one member misses |
-//! | `trip.rs` | a writer's side: how long one member takes |
-//! | `journal/writer/cast.rs` | a writer's side: who listens, what is multicast, what goes over a member's own link |
+//! | `mod.rs` | byte layout of datagrams and invitations; cutting a frame into datagrams |
+//! | `replay_window.rs` | lender: each datagram counts once |
+//! | `reassembly.rs` | lender: puts appends back in order and finds what is missing |
+//! | `missing_ranges.rs` | writer: the ranges that one member misses |
+//! | `rtt.rs` | writer: the round-trip time of one member |
+//! | `journal/writer/multicast.rs` | writer: which members listen, what is multicast, what goes over a member's own link |
 
 mod missing_ranges;
 mod reassembly;
@@ -41,15 +40,15 @@ use crate::id::Lsn;
 use crate::limit::{DATAGRAM_HEADER_BYTES, DATAGRAM_OVERHEAD_BYTES};
 use crate::wire::{ByteReader, FrameHeader};
 
-/// Bytes of a channel's key.
+/// Size of a channel's key, in bytes.
 pub const CHANNEL_KEY_BYTES: usize = 32;
-/// Bytes of a [`Tune`].
+/// Size of an encoded [`ChannelInvite`], in bytes.
 pub const INVITE_BYTES: usize = 16 + CHANNEL_KEY_BYTES;
 
-/// What stands in the clear before a datagram's sealed part.
+/// The unencrypted, authenticated header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramHeader {
-    /// Names the channel: random, so that writers that share a group need not agree on names.
+    /// The channel's id: random, so that writers that share a group need not agree on ids.
     pub channel: u64,
     /// Counts the channel's datagrams from zero. No number is used twice under one key.
     pub number: u64,
@@ -64,7 +63,7 @@ impl DatagramHeader {
         bytes
     }
 
-    /// The header at the front of `datagram`; `None`: it is too short to be one of ours.
+    /// Reads the header at the front of `datagram`; `None` if it is too short to be one of netram's.
     pub fn parse(datagram: &[u8]) -> Option<DatagramHeader> {
         if datagram.len() < DATAGRAM_OVERHEAD_BYTES {
             return None;
@@ -77,7 +76,7 @@ impl DatagramHeader {
     }
 }
 
-/// The body of a `Tune` frame: which group to listen to, and the channel's key.
+/// The body of an `Invite` frame: the group to listen to, and the channel's key.
 ///
 /// ```text
 ///  0  group's IPv4 address (4) | port u16 | zeros (2)
@@ -90,7 +89,7 @@ pub struct ChannelInvite {
     pub group: [u8; 4],
     /// Its UDP port.
     pub port: u16,
-    /// The channel's name.
+    /// The channel's id.
     pub channel: u64,
     /// The channel's key.
     pub key: [u8; CHANNEL_KEY_BYTES],
@@ -107,7 +106,7 @@ impl ChannelInvite {
         bytes
     }
 
-    /// The body of a `Tune` frame; `None`: it is none.
+    /// Reads the body of an `Invite` frame; `None` if it is malformed.
     pub fn parse(body: &[u8]) -> Option<ChannelInvite> {
         let mut cursor = ByteReader::new(body);
         let group = cursor.array().ok()?;
@@ -126,7 +125,7 @@ impl ChannelInvite {
 
 impl fmt::Debug for ChannelInvite {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Tune")
+        out.debug_struct("ChannelInvite")
             .field("group", &self.group)
             .field("port", &self.port)
             .field("channel", &self.channel)
@@ -134,9 +133,9 @@ impl fmt::Debug for ChannelInvite {
     }
 }
 
-/// Cuts an append of `bytes` bytes into appends that fit datagrams of `datagram_bytes`: the header of each,
-/// and how many bytes of the log from the header's LSN follow it. Bytes of a log can be cut anywhere: a
-/// member puts records together.
+/// Cuts an append of `bytes` bytes into appends that fit datagrams of `datagram_bytes`. Yields the header of
+/// each, and the number of log bytes from the header's LSN that follow it. A log can be cut anywhere: the
+/// member reassembles its records.
 pub fn fragment_append(
     header: FrameHeader,
     bytes: usize,
@@ -162,7 +161,7 @@ mod tests {
     use alloc::format;
     use alloc::vec;
 
-    const TUNE: ChannelInvite = ChannelInvite {
+    const INVITE: ChannelInvite = ChannelInvite {
         group: [239, 1, 2, 3],
         port: 7421,
         channel: 0x0102_0304_0506_0708,
@@ -170,14 +169,14 @@ mod tests {
     };
 
     #[test]
-    fn an_invitation_comes_back_as_it_was_and_does_not_print_its_key() {
-        assert_eq!(ChannelInvite::parse(&TUNE.encode()), Some(TUNE));
-        assert!(!format!("{TUNE:?}").contains("90, 90"), "0x5a is 90");
+    fn an_invitation_survives_encoding_and_never_prints_its_key() {
+        assert_eq!(ChannelInvite::parse(&INVITE.encode()), Some(INVITE));
+        assert!(!format!("{INVITE:?}").contains("90, 90"), "0x5a is 90");
     }
 
     #[test]
-    fn what_is_cut_too_long_or_not_zero_is_no_invitation() {
-        let good = TUNE.encode();
+    fn a_truncated_too_long_or_nonzero_padded_invitation_is_refused() {
+        let good = INVITE.encode();
         for cut in 0..good.len() {
             assert_eq!(ChannelInvite::parse(&good[..cut]), None, "cut at {cut}");
         }
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_too_short_for_a_sealed_frame_is_none_of_ours() {
+    fn a_datagram_too_short_for_an_encrypted_frame_is_ignored() {
         let header = DatagramHeader {
             channel: 7,
             number: u64::MAX,
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pieces_of_a_frame_fit_datagrams_and_leave_nothing_out() {
+    fn the_fragments_of_an_append_fit_datagrams_and_cover_it() {
         let header = FrameHeader {
             lsn: Lsn(1000),
             ..FrameHeader::new(FrameKind::Append)

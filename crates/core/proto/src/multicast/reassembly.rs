@@ -1,10 +1,10 @@
-//! A lender's side of a channel: appends that came in any order, doubled or not at all, become appends in
-//! order.
+//! The lender's side of a channel: turns appends that arrive in any order, duplicated or not at all, into
+//! appends in order.
 //!
-//! What lies beyond a hole is kept, within bounds, and the hole is told to the writer at once and once; if
-//! that is lost, or the last datagram of all was, the writer's timer finds it. The machine holds no position
-//! of its own: what has been received is the member's word, so that a member which begins anew needs to tell
-//! nobody.
+//! Appends beyond a missing range are buffered, within bounds, and the range is reported to the writer at
+//! once and only once. If that report or the very last datagram is lost, the writer's timer notices. The
+//! machine stores no position of its own: the member says how far it has received, so a member that restarts
+//! its window needs no extra step here.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -13,17 +13,17 @@ use crate::id::{Epoch, Lsn};
 use crate::limit::{REASSEMBLY_BYTES_MAX, REASSEMBLY_FRAGMENTS_MAX};
 use crate::wire::{Flag, Frame, FrameHeader};
 
-/// An append that came too early.
+/// A buffered append: bytes before it are still missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendFragment {
-    /// As it came.
+    /// The header as received.
     pub header: FrameHeader,
     /// Bytes of the log from the header's LSN.
     pub body: Box<[u8]>,
 }
 
 impl AppendFragment {
-    /// The piece as a frame.
+    /// The fragment as a frame.
     pub fn frame(&self) -> Frame<'_> {
         Frame {
             header: self.header,
@@ -36,52 +36,54 @@ impl AppendFragment {
     }
 }
 
-/// Bytes that have not come although later ones have.
+/// Bytes that have not arrived although later ones have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingRange {
     /// The first byte missing.
     pub from: Lsn,
-    /// The first byte after it that is there.
+    /// The first byte after it that has arrived.
     pub to: Lsn,
 }
 
-/// What to do with an append.
+/// The reaction to an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReassemblyVerdict {
-    /// Hand it to the member now, then ask [`Reassembly::next`].
+    /// Pass it to the member now, then call [`Reassembly::next`].
     Deliver,
     /// All of it was received before.
     Duplicate,
-    /// It waits for bytes before it. A hole that the writer has not been told of should be told now.
+    /// The append was buffered until earlier bytes arrive. A newly found missing range is to be reported to
+    /// the writer.
     Buffered(Option<MissingRange>),
-    /// There is no room to keep it: it counts as lost.
+    /// The buffer is full: the append counts as lost.
     Full,
 }
 
-/// Appends that wait for bytes before them.
+/// Appends that wait for earlier bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Reassembly {
     fragments: BTreeMap<Lsn, AppendFragment>,
     bytes: usize,
-    /// The end of what has come, holes or not: what begins beyond shows a new hole.
+    /// The highest byte that has arrived, gaps or not: an append that begins beyond it reveals a new missing
+    /// range.
     reach: Lsn,
-    /// Which window it is for.
+    /// The window that the fragments are for: epoch and generation of its join.
     window: (Epoch, u32),
-    /// A datagram has come since the last answer.
+    /// A datagram has arrived since the last answer.
     heard: bool,
 }
 
 impl Reassembly {
-    /// Judges an append; `received` is where the member's bytes end.
+    /// Judges an append; `received` is the end of the member's bytes.
     ///
-    /// What comes in order costs three comparisons; what does not, an allocation and a copy.
+    /// An append in order costs three comparisons, any other an allocation and a copy.
     pub fn handle(&mut self, frame: &Frame<'_>, received: Lsn) -> ReassemblyVerdict {
         let from = frame.header.lsn;
         let Some(end) = from.0.checked_add(frame.body.len() as u64).map(Lsn) else {
             // The member refuses it.
             return ReassemblyVerdict::Deliver;
         };
-        // An append that says where to begin anew is for the member to judge.
+        // An append with `FRESH` restarts the window; the member judges it.
         if from <= received || frame.header.flags & Flag::FRESH != 0 {
             let known = end <= received && !frame.body.is_empty();
             return if known {
@@ -117,7 +119,7 @@ impl Reassembly {
         }))
     }
 
-    /// The next append that the member can take, now that it has received everything below `received`.
+    /// The next append that the member can accept, now that it has received everything below `received`.
     pub fn next(&mut self, received: Lsn) -> Option<AppendFragment> {
         while let Some(first) = self.fragments.first_entry() {
             if *first.key() > received {
@@ -132,24 +134,24 @@ impl Reassembly {
         None
     }
 
-    /// A datagram has come, with news or without: the next answer tells.
+    /// Notes that a datagram has arrived, useful or not. The next answer reports it.
     pub fn on_datagram(&mut self) {
         self.heard = true;
     }
 
-    /// Whether the answer that is being sent is to say `HEARD`: without it the writer could not tell a member
-    /// that is slow from one that multicast does not reach.
+    /// Whether the next answer is to carry `HEARD`, which is then reset. Without that flag the writer could
+    /// not tell a slow member from one that multicast does not reach.
     pub fn take_heard(&mut self) -> bool {
         core::mem::take(&mut self.heard)
     }
 
-    /// Forgets everything: the window begins anew, or another reign does.
+    /// Drops everything: the window restarts, or the epoch changes.
     pub fn clear(&mut self) {
         *self = Reassembly::default();
     }
 
-    /// What follows is for the window that `epoch` joined as `generation`: what was kept for another one is
-    /// forgotten, whichever session replaced it.
+    /// Prepares for appends to the window that `epoch` joined as `generation`. Drops fragments of any other
+    /// window.
     pub fn begin_window(&mut self, epoch: Epoch, generation: u32) {
         if self.window != (epoch, generation) {
             self.clear();
@@ -157,12 +159,13 @@ impl Reassembly {
         }
     }
 
-    /// Bytes that are kept.
+    /// Bytes that are buffered.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether `more` bytes may be kept. What has been received meanwhile by another way makes room first.
+    /// Whether `more` bytes may be buffered. Fragments that arrived by another path in the meantime are
+    /// dropped first.
     fn has_room(&mut self, more: usize, received: Lsn) -> bool {
         let fits = |gather: &Reassembly| {
             gather.bytes + more <= REASSEMBLY_BYTES_MAX && gather.fragments.len() < REASSEMBLY_FRAGMENTS_MAX
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn another_window_begins_with_nothing() {
+    fn a_new_window_starts_with_an_empty_buffer() {
         let mut gather = Reassembly::default();
         gather.begin_window(Epoch(1), 1);
         assert_eq!(gather.handle(&append(10, &[1; 10]), Lsn(0)), hole(0, 10));
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_told_once_and_what_lies_beyond_comes_out_when_it_is_filled() {
+    fn a_missing_range_is_reported_once_and_later_appends_follow_when_it_is_filled() {
         let mut gather = Reassembly::default();
         assert_eq!(
             gather.handle(&append(0, &[1; 10]), Lsn(0)),
@@ -233,7 +236,7 @@ mod tests {
         assert_eq!(
             gather.handle(&append(20, &[3; 10]), Lsn(10)),
             ReassemblyVerdict::Duplicate,
-            "doubled"
+            "duplicate"
         );
         assert_eq!(gather.next(Lsn(10)), None);
         assert_eq!(
@@ -246,7 +249,7 @@ mod tests {
         assert_eq!(
             gather.handle(&append(40, &[5; 15]), Lsn(40)),
             ReassemblyVerdict::Deliver,
-            "cut otherwise the second time"
+            "fragmented differently the second time"
         );
         let last = gather.next(Lsn(55)).unwrap();
         assert_eq!((last.header.lsn, &*last.body), (Lsn(50), &[6; 10][..]));
@@ -254,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_two_that_swapped_places_needs_no_telling() {
+    fn swapped_datagrams_are_delivered_in_order() {
         let mut gather = Reassembly::default();
         assert_eq!(gather.handle(&append(10, &[2; 10]), Lsn(0)), hole(0, 10));
         assert_eq!(
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_what_was_received_otherwise_makes_room() {
+    fn the_buffer_is_bounded_and_bytes_received_otherwise_free_space() {
         let mut gather = Reassembly::default();
         let body = vec![7; 4096];
         let mut at = 8192;
@@ -287,7 +290,7 @@ mod tests {
         assert_eq!(
             gather.handle(&append(at, &body), Lsn(0)),
             ReassemblyVerdict::Full,
-            "told of nothing: the writer's timer finds it"
+            "nothing is reported: the writer's timer finds it"
         );
         let received = Lsn(8192 + 4096);
         assert!(matches!(
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_at_the_end_of_the_numbers_are_the_members_to_refuse() {
+    fn an_append_whose_end_overflows_is_left_to_the_member_to_refuse() {
         let mut gather = Reassembly::default();
         assert_eq!(
             gather.handle(&append(u64::MAX, &[1, 2]), Lsn(0)),
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn any_order_with_any_doubles_gives_the_bytes_in_order() {
+    fn any_order_with_any_duplicates_gives_the_bytes_in_order() {
         let mut draw = 7_u64;
         let mut roll = |below: usize| {
             draw = draw

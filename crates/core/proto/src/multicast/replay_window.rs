@@ -1,14 +1,13 @@
-//! Each datagram of a channel counts once: a window over the newest numbers, as IPsec has it.
+//! A sliding window over a channel's newest datagram numbers, as in IPsec: each datagram counts once.
 //!
-//! A doubled or replayed append would do no harm (the same position of the same reign holds the same byte),
-//! but it would cost its decryption and a look at the member each time.
+//! A duplicate or replayed append would do no harm (the same position of the same epoch holds the same byte),
+//! but each would cost a decryption and a call of the member.
 
-/// Numbers behind the newest of which is remembered whether they came. A datagram later than that counts as
-/// lost.
+/// How far behind the newest number the window reaches. An older datagram counts as lost.
 const WINDOW: u64 = 4096;
 const WORDS: usize = (WINDOW / 64) as usize;
 
-/// Which of a channel's newest datagrams have come.
+/// The newest datagram numbers of a channel that have arrived.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     /// One above the highest number seen.
@@ -27,8 +26,8 @@ impl Default for ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// Whether the datagram `number` has not come yet, and is not too old to tell. Ask before decrypting, and
-    /// [`take`](ReplayWindow::take) it after: a forged number must not push the window on.
+    /// Whether the datagram `number` has not arrived yet and is not too old to tell. Ask before decrypting,
+    /// and [`take`](ReplayWindow::take) it after: a forged number must not move the window.
     pub fn is_new(&self, number: u64) -> bool {
         if number == u64::MAX {
             return false;
@@ -39,7 +38,7 @@ impl ReplayWindow {
         !old && !came
     }
 
-    /// The datagram `number`, which is new, has come and is genuine.
+    /// Marks the datagram `number`, which is new and authenticated, as arrived.
     pub fn take(&mut self, number: u64) {
         assert!(self.is_new(number));
         if number >= self.next {
@@ -70,7 +69,7 @@ mod tests {
     use alloc::collections::BTreeSet;
 
     #[test]
-    fn numbers_in_any_order_count_once_each() {
+    fn each_number_counts_once_in_any_order() {
         // A model that remembers everything, and numbers that walk, jump ahead, fall back and repeat.
         let mut replay = ReplayWindow::default();
         let mut seen = BTreeSet::new();
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_number_of_all_is_never_taken() {
+    fn the_highest_number_is_never_accepted() {
         assert!(!ReplayWindow::default().is_new(u64::MAX));
         let mut replay = ReplayWindow::default();
         replay.take(u64::MAX - 1);

@@ -1,13 +1,12 @@
-//! How long a listener takes to answer, and so how long to wait before its bytes count as lost (RFC 6298 in
-//! form).
+//! Round-trip time of one listener, and the timeout after which its bytes count as lost (in the form of RFC
+//! 6298).
 //!
-//! A fixed time would take whoever is further away than it for one who hears nothing, and send everything
-//! twice.
+//! With a fixed timeout, a listener further away than it would look deaf, and everything would be sent twice.
 
 use crate::limit::MULTICAST_TIMEOUT_MAX;
 use crate::time::Nanos;
 
-/// One listener's time from a datagram to its answer.
+/// One listener's time from a multicast datagram to its answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RttEstimator {
     source: RttSource,
@@ -19,20 +18,20 @@ pub(crate) struct RttEstimator {
 enum RttSource {
     #[default]
     Nothing,
-    /// From an answer over the link, perhaps behind much else.
+    /// Derived from an answer over the link, perhaps queued behind other frames.
     Guessed,
     Measured,
 }
 
 impl RttEstimator {
-    /// What an answer over the link took. It counts until a datagram's answer is measured.
+    /// Sets the estimate from an answer over the link, until a datagram's answer is measured.
     pub(crate) fn guess(&mut self, sample: Nanos) {
         if self.source != RttSource::Measured {
             self.begin(sample, RttSource::Guessed);
         }
     }
 
-    /// What a datagram's answer took. Three multiplications and shifts.
+    /// Adds a measured datagram's answer. Costs three multiplications and shifts.
     pub(crate) fn measure(&mut self, sample: Nanos) {
         if self.source != RttSource::Measured {
             self.begin(sample, RttSource::Measured);
@@ -44,7 +43,7 @@ impl RttEstimator {
         self.smoothed = Nanos((7 * self.smoothed.0 + sample) / 8);
     }
 
-    /// How long to wait for an answer: at least `least` longer than it usually takes.
+    /// How long to wait for an answer: at least `least` longer than usual.
     pub(crate) fn timeout(&self, least: Nanos) -> Nanos {
         let slack = (4 * self.deviation.0).max(least.0);
         Nanos((self.smoothed.0 + slack).min(MULTICAST_TIMEOUT_MAX.0.max(least.0)))
@@ -67,7 +66,7 @@ mod tests {
     const LEAST: Nanos = Nanos::from_ms(2);
 
     #[test]
-    fn whoever_is_near_is_waited_for_briefly_and_whoever_is_far_for_longer() {
+    fn a_near_listener_has_a_short_timeout_and_a_far_one_a_long_one() {
         let mut trip = RttEstimator::default();
         assert_eq!(trip.timeout(LEAST), LEAST, "nothing is known yet");
         for _ in 0..100 {
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_counts_until_the_first_measurement_and_nobody_is_waited_for_without_end() {
+    fn a_guess_lasts_until_the_first_measurement_and_the_timeout_is_bounded() {
         let mut trip = RttEstimator::default();
         trip.guess(Nanos::from_ms(20));
         assert_eq!(trip.timeout(LEAST), Nanos::from_ms(60));

@@ -1,8 +1,8 @@
-//! What a connection may say, and when.
+//! The lender's check of the order of frames on one connection.
 //!
-//! A session speaks for one journal, named by its first frame; asking for the lender's status needs no
-//! journal. Everything else is misconduct and ends the session. The machine keeps no memory beyond the
-//! binding, so a peer that has not bound costs a lender nothing but its connection.
+//! The first frame binds a session to one journal, or opens a session of another kind. Only a question for
+//! the lender's status needs neither. Any other frame is misconduct and ends the session. The machine stores
+//! nothing but the binding, so a peer that has not bound costs a lender only its connection.
 
 use crate::id::{JournalId, WriterId};
 use crate::wire::{ByteReader, Frame, FrameKind};
@@ -13,46 +13,45 @@ pub struct LenderSession {
     journal: Option<JournalId>,
 }
 
-/// What the lender should do with a frame.
+/// The lender's reaction to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionAction {
     /// Bind this connection to the journal and answer `Bound`.
     Bind(JournalId, WriterId),
     /// Answer with the lender's status.
     Status,
-    /// Listen to the channel that the frame names, for the journal, and answer `Listening`.
+    /// Subscribe the journal to the channel that the frame names, and answer `Listening`.
     Invite(JournalId),
-    /// Hand this and all that follows to whoever keeps volumes on this machine's disk: a data session.
+    /// Hand this frame and all later ones to the server of replicas on this machine's disk: a data session.
     Data,
-    /// The session is to be that of a node of a shared region, whose server is another program: answer
-    /// `Refuse(NoRegion)`.
+    /// The peer wants a session of a shared region, which another program serves: answer `Refuse(NoRegion)`.
     Share,
-    /// Hand this and all that follows to whoever keeps pages: the session of a deposit.
+    /// Hand this frame and all later ones to the server of deposits: pages of another machine's memory.
     Deposit,
     /// Hand the frame to the journal's member.
     Member(JournalId),
 }
 
-/// The frame has no place here: answer `Refuse(Malformed)` and end the session.
+/// The frame is not allowed at this point. The lender answers `Refuse(Malformed)` and ends the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionError {
-    /// A member's frame before `Bind`.
+    /// The peer sent a frame for a journal, a replica or a deposit before it opened such a session.
     NotBound,
-    /// A second `Bind`.
+    /// The peer opened a session twice.
     BoundTwice,
-    /// A frame that only lenders send.
+    /// The peer sent a frame that only lenders send.
     WrongDirection,
-    /// A `Bind` whose body is not a journal id.
+    /// The body of `Bind` is not a journal id.
     BadBind,
 }
 
 impl core::fmt::Display for SessionError {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         out.write_str(match self {
-            SessionError::NotBound => "a frame for a journal before the session was bound to one",
+            SessionError::NotBound => "a frame for a journal before the session was bound to a journal",
             SessionError::BoundTwice => "a second bind in one session",
             SessionError::WrongDirection => "a frame that only lenders send",
-            SessionError::BadBind => "a bind that names no journal",
+            SessionError::BadBind => "a bind without a valid journal id",
         })
     }
 }
@@ -60,12 +59,16 @@ impl core::fmt::Display for SessionError {
 impl core::error::Error for SessionError {}
 
 impl LenderSession {
-    /// The journal this session is bound to.
+    /// The journal that this session is bound to.
     pub fn journal(&self) -> Option<JournalId> {
         self.journal
     }
 
-    /// Judges a frame by its place in the session.
+    /// Checks that a frame is allowed at this point of the session.
+    ///
+    /// # Errors
+    ///
+    /// The frame is not allowed here; see [`SessionError`].
     pub fn handle(&mut self, frame: &Frame<'_>) -> Result<SessionAction, SessionError> {
         match frame.header.kind {
             FrameKind::Bind => self.on_bind(frame),
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_binds_once_and_then_speaks_for_its_journal() {
+    fn a_session_binds_once_and_then_serves_its_journal() {
         let mut session = LenderSession::default();
         assert_eq!(
             session.handle(&frame(FrameKind::Append, &[])),
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_a_members_or_a_replicas() {
+    fn a_session_serves_one_purpose_only() {
         let mut session = LenderSession::default();
         assert_eq!(
             session.handle(&frame(FrameKind::Follow, &[])),

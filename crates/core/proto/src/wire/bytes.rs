@@ -1,4 +1,4 @@
-//! Little-endian numbers in and out of byte slices, never past their end.
+//! Reads and writes little-endian numbers in byte slices, never past their end.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortInputError;
 
-/// Appends a number as [`ByteReader::varint`] reads it.
+/// Appends `value` in the encoding of [`ByteReader::varint`].
 pub fn put_varint(to: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         to.push(value as u8 | 0x80);
@@ -15,7 +15,7 @@ pub fn put_varint(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// Reads fields one after another; every read is checked.
+/// Reads fields one after another. Every read checks the length.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteReader<'a> {
     rest: &'a [u8],
@@ -27,12 +27,16 @@ impl<'a> ByteReader<'a> {
         ByteReader { rest: bytes }
     }
 
-    /// What has not been read yet.
+    /// The bytes that have not been read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     /// The next `count` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fewer than `count` bytes are left. Nothing is then consumed.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], ShortInputError> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(ShortInputError)?;
         self.rest = rest;
@@ -40,6 +44,10 @@ impl<'a> ByteReader<'a> {
     }
 
     /// The next `N` bytes as an array.
+    ///
+    /// # Errors
+    ///
+    /// Fewer than `N` bytes are left. Nothing is then consumed.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], ShortInputError> {
         let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(ShortInputError)?;
         self.rest = rest;
@@ -47,27 +55,47 @@ impl<'a> ByteReader<'a> {
     }
 
     /// The next byte.
+    ///
+    /// # Errors
+    ///
+    /// No byte is left.
     pub fn u8(&mut self) -> Result<u8, ShortInputError> {
         Ok(self.array::<1>()?[0])
     }
 
     /// The next two bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fewer than two bytes are left.
     pub fn u16(&mut self) -> Result<u16, ShortInputError> {
         self.array().map(u16::from_le_bytes)
     }
 
     /// The next four bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fewer than four bytes are left.
     pub fn u32(&mut self) -> Result<u32, ShortInputError> {
         self.array().map(u32::from_le_bytes)
     }
 
     /// The next eight bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fewer than eight bytes are left.
     pub fn u64(&mut self) -> Result<u64, ShortInputError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// The next number of seven bits a byte, the lowest first, at most ten bytes; the last has its highest
-    /// bit clear. More than 64 bits, or a needless last byte, is as bad as too few bytes.
+    /// The next number in LEB128: seven bits a byte, lowest first, at most ten bytes, with the high bit clear
+    /// in the last.
+    ///
+    /// # Errors
+    ///
+    /// The bytes end too early, the value exceeds 64 bits, or the encoding has a needless last byte.
     pub fn varint(&mut self) -> Result<u64, ShortInputError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -87,6 +115,10 @@ impl<'a> ByteReader<'a> {
     }
 
     /// The next sixteen bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fewer than sixteen bytes are left.
     pub fn u128(&mut self) -> Result<u128, ShortInputError> {
         self.array().map(u128::from_le_bytes)
     }

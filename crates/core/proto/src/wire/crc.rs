@@ -8,21 +8,21 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// A CRC32C taken piece by piece, for bytes that do not lie in one slice.
+/// A CRC32C computed incrementally, for bytes that do not lie in one slice.
 pub struct Crc(Digest);
 
 impl Crc {
-    /// The CRC of nothing yet.
+    /// Starts a CRC over no bytes.
     pub fn new() -> Crc {
         Crc(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Takes in `bytes`.
+    /// Adds `bytes`.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The CRC of everything taken in.
+    /// The CRC of all bytes added.
     pub fn finish(self) -> u32 {
         self.0.finalize() as u32
     }

@@ -1,22 +1,22 @@
-//! Frames: what clients and lenders say to each other. A header of 40 bytes, then a body.
+//! Frames: the messages between clients and lenders. A header of 40 bytes, then a body.
 //!
 //! ```text
 //!  0  kind u8 | flags u8 | zero u16 | body u32
 //!  8  lsn u64
 //! 16  epoch u32 | mark u32
 //! 24  stable u64
-//! 32  who u64
+//! 32  sender u64
 //! 40  body
 //! ```
 //!
-//! `docs/protocol.md` says what each field means in each kind of frame. Little endian. Integrity is the
-//! link's (AEAD, or a local socket); records inside have their own CRC.
+//! `docs/design/protocol.md` says what each field means in each kind of frame. Numbers are little endian. The link
+//! protects frames against changes (AEAD, or a local socket); records inside have their own CRC.
 
 use super::bytes::{ByteReader, ShortInputError};
 use crate::id::{Epoch, Lsn};
 use crate::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
 
-/// What a frame is. Below 64: client to lender. From 64: lender to client.
+/// The type of a frame. Clients send kinds below 64, lenders those from 64 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -27,65 +27,65 @@ pub enum FrameKind {
     /// Empties the window and starts it at `lsn`. Body: window bytes (8). `mark`: chain at `lsn`; `stable`:
     /// generation.
     Join = 3,
-    /// Bytes of the log from `lsn`. `stable`: drop below it. Flag `FRESH`, and then `mark` is the chain at
+    /// Bytes of the log from `lsn`. `stable`: drop everything below it. Flag `FRESH`: `mark` is the chain at
     /// `lsn`.
     Append = 4,
-    /// Are you there? `lsn`: a number to be sent back. `stable`: drop below it. With flag `PROBE` and epoch
-    /// 0: a question that changes nothing, answered by `ProbeReply`.
+    /// Asks for a sign of life. `lsn`: a number to be returned. `stable`: drop everything below it. With flag
+    /// `PROBE` and epoch 0: a question that changes nothing, answered by `ProbeReply`.
     Ping = 5,
-    /// Asks for bytes of the window from `lsn`. Body: byte count (4). Only after a seal.
+    /// Asks for bytes of the window from `lsn`. Body: byte count (4). Allowed only after `Fence`.
     Read = 6,
-    /// Gives the window's memory back. `lsn`: the epoch that joined it; `mark`: its generation.
+    /// Frees the window. `lsn`: the epoch that joined it; `mark`: its generation.
     Leave = 7,
     /// Asks for the lender's status. Needs no bind.
     Status = 8,
-    /// Asks to listen to a channel, over which appends come by multicast. `lsn`: the channel's number. Body:
-    /// a [`ChannelInvite`](crate::multicast::ChannelInvite).
+    /// Asks the lender to listen to a channel, over which appends are multicast. `lsn`: the channel's number.
+    /// Body: a [`ChannelInvite`](crate::multicast::ChannelInvite).
     Invite = 9,
-    /// Opens a data session: the sender's volume is to be followed. Must be the first frame.
-    /// `docs/protocol.md` draws the bodies of this and of all that follow it.
+    /// Opens a data session, in which the lender follows the sender's volume. Must be the first frame.
+    /// `docs/design/protocol.md` draws the bodies of this and all later kinds of a data session.
     Follow = 10,
     /// Raw bytes of the volume's log from `lsn`, all of them on the client's disk.
     Records = 11,
-    /// The view to keep. `lsn`: its number; `stable`: bytes of the volume; `mark`: the highest epoch, where a
+    /// A view to store. `lsn`: its version; `stable`: bytes of the volume; `mark`: the highest epoch, if a
     /// claim raised it. Flag `CLOSED`.
     StoreView = 12,
-    /// Begins the replica anew at `lsn`, whose chain is `mark`: blocks follow. Flag `FULL`.
+    /// Restarts the replica's log at `lsn`, whose chain is `mark`; blocks follow. Flag `FULL`.
     Resync = 13,
-    /// Digests of the blocks from number `lsn` on. `mark`: a number to be sent back.
+    /// Digests of the blocks from number `lsn` on. `mark`: a number to be returned.
     Digests = 14,
-    /// Blocks, or with flag `HOLES` the numbers of blocks that are all zeros. `mark`: a number to be sent
-    /// back.
+    /// Blocks, or with flag `HOLES` the numbers of blocks that are all zeros. `mark`: a number to be
+    /// returned.
     Blocks = 15,
-    /// All blocks were sent; with the log up to `lsn` the replica is whole.
+    /// All blocks were sent; with the log up to `lsn` the replica is consistent.
     ResyncEnd = 16,
     /// Asks for blocks from number `lsn` on, as of a log that has reached `stable`. `mark`: a number to be
-    /// sent back. Body: count (4).
+    /// returned. Body: count (4).
     Fetch = 17,
-    /// Asks what replicas there are, or for one (body: volume id, 16). May be the first frame.
+    /// Asks for a list of replicas, or for one (body: volume id, 16). May be the first frame.
     Inquire = 18,
-    /// Opens a session of a shared region, from a node. Must be the first frame. What follows it are no
-    /// frames: `docs/protocol.md`.
+    /// Opens a session between a node and the server of a shared region. Must be the first frame. The
+    /// messages after it are not frames: see `docs/design/protocol.md`.
     Share = 19,
     /// Opens a session of a deposit: pages of an arena, in the lender's memory. Must be the first frame.
-    /// Body: deposit id (16). `epoch`: the session's number, higher than those before.
+    /// Body: deposit id (16). `epoch`: the session's number, higher than all earlier ones.
     Deposit = 20,
-    /// Asks for the deposit to have `lsn` slots, more or fewer than it has.
+    /// Changes the number of the deposit's slots to `lsn`.
     Resize = 21,
-    /// Pages to keep. `mark`: a number to be sent back.
+    /// Pages to store. `mark`: a number to be returned.
     Put = 22,
-    /// Asks for pages. `mark`: a number to be sent back.
+    /// Asks for pages. `mark`: a number to be returned.
     Get = 23,
-    /// Asks for blocks of pages. `mark`: a number to be sent back.
+    /// Asks for blocks of pages. `mark`: a number to be returned.
     Gather = 24,
-    /// Answers `Bind`. `who`: incarnation. Body: the lender's power domain.
+    /// Answers `Bind`. `sender`: incarnation. Body: the lender's power domain.
     Bound = 64,
     /// Answers `Fence`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag
     /// `KNOWN`.
     Fenced = 65,
     /// Answers `Join`, `Append`. `lsn`: held; `stable`: received; `mark`: generation. Flags `GAP`, `HEARD`.
     Ack = 66,
-    /// Answers `Ping`. As `Ack`, and the body is the ping's number (8).
+    /// Answers `Ping`. Fields as in `Ack`; the body is the ping's number (8).
     Pong = 67,
     /// Answers `Read`. Body: the bytes from `lsn`.
     Data = 68,
@@ -93,47 +93,50 @@ pub enum FrameKind {
     LeaveAck = 69,
     /// Answers `Status`. Body: JSON.
     Report = 70,
-    /// The request was refused. `flags`: a [`RefusalReason`]; `epoch`: the epoch seen; `lsn`, `stable`: its
-    /// numbers.
+    /// Refuses a request. `flags`: a [`RefusalReason`]; `epoch`: the epoch seen; `lsn`, `stable`: the
+    /// reason's numbers.
     Refuse = 71,
-    /// The lender is about to stop lending: move away. No answer expected. To a deposit's owner with flag
-    /// `PARTIAL`: it wants slots back from `lsn` on.
+    /// Announces that the lender is about to stop. The client moves away and does not answer. To a deposit's
+    /// owner with flag `PARTIAL`: the lender wants slots from `lsn` on back.
     Withdraw = 72,
-    /// Answers `ChannelInvite`. `lsn`: the channel's number. The lender listens.
+    /// Answers `Invite`: the lender listens. `lsn`: the channel's number.
     Listening = 73,
-    /// Bytes from `lsn` to `stable` were missed on the channel. `mark`: generation.
+    /// Bytes from `lsn` to `stable` are missing on the channel. `mark`: generation.
     Missing = 74,
-    /// Answers `Follow`, and says that a resync has begun or ended. `lsn`: flushed; `mark`: the chain there;
-    /// `stable`: the end of its log's room; `epoch`: the highest that claimed it; `flags`: its condition.
+    /// Answers `Follow`, and reports that a resync has begun or ended. `lsn`: flushed; `mark`: the chain
+    /// there; `stable`: the end of its log's space; `epoch`: the highest that claimed it; `flags`: its
+    /// condition.
     Following = 75,
-    /// The replica's log is durable below `lsn`, and has room up to `stable`. Body: what its image has (8).
+    /// The replica's log is durable below `lsn`, and has space up to `stable`. Body: the end of what its
+    /// image contains (8).
     Flushed = 76,
-    /// Answers `StoreView`. `lsn`: the view's number.
+    /// Answers `StoreView`. `lsn`: the view's version.
     ViewStored = 77,
-    /// Answers `Digests`. `lsn`, `mark`: as asked. Body: a bit a block that differs.
+    /// Answers `Digests`. `lsn`, `mark`: as in the request. Body: one bit for each block, set where it
+    /// differs.
     DigestReply = 78,
-    /// Answers `Blocks`. `mark`: as sent.
+    /// Answers `Blocks`. `mark`: as in the request.
     Stored = 79,
-    /// Answers `Fetch`. `lsn`, `mark`: as asked. Body: the blocks. Flag `BAD`: the replica has not got them
-    /// either; `LATER`: not now.
+    /// Answers `Fetch`. `lsn`, `mark`: as in the request. Body: the blocks. Flag `BAD`: the replica lacks
+    /// them too; `LATER`: not available now.
     Fetched = 80,
-    /// Blocks of the replica that do not check. Body: their numbers (8 each).
+    /// Blocks of the replica whose checksums do not match. Body: their numbers (8 each).
     BadBlocks = 81,
-    /// Answers `Inquire`: with flag `KNOWN` the replica asked for, otherwise JSON that names all.
+    /// Answers `Inquire`: with flag `KNOWN` the requested replica, otherwise JSON that lists all.
     Replica = 82,
-    /// Answers `Share`: what follows are the session's messages, both ways.
+    /// Answers `Share`. The session's own messages follow, in both directions.
     ShareAck = 83,
-    /// Answers `Deposit` and `Resize`. `lsn`: slots that the deposit has; `stable`: the life of what is in
-    /// them; `mark`: of `Deposit`, the seconds that it outlives a session.
+    /// Answers `Deposit` and `Resize`. `lsn`: number of slots; `stable`: the life of their contents; `mark`:
+    /// in answer to `Deposit`, the seconds that the deposit outlives a session.
     DepositAck = 84,
-    /// Answers `Put`: all of it is kept. `mark`: as sent.
+    /// Answers `Put`: all pages are stored. `mark`: as in the request.
     PutAck = 85,
-    /// Answers `Get`. `mark`: as sent. Body: the pages, those that are not there as of no bytes.
+    /// Answers `Get`. `mark`: as in the request. Body: the pages; an absent page has zero bytes.
     GetReply = 86,
-    /// Answers `Gather`. `mark`: as sent. Body: of each page the blocks, or none.
+    /// Answers `Gather`. `mark`: as in the request. Body: the requested blocks of each page, or none.
     GatherReply = 87,
-    /// Answers `Ping` with flag `PROBE`. `epoch`: the highest that sealed the member; `lsn`: held; `stable`:
-    /// trim; `mark`: generation. Body: who sealed it (8), epoch of the window (4). Flag `KNOWN`.
+    /// Answers `Ping` with flag `PROBE`. `epoch`: the highest that fenced the member; `lsn`: held; `stable`:
+    /// trim; `mark`: generation. Body: the writer that fenced it (8), epoch of the window (4). Flag `KNOWN`.
     ProbeReply = 88,
 }
 
@@ -201,32 +204,35 @@ pub struct Flag;
 impl Flag {
     /// `Fenced`, `ProbeReply`: the member has a window for this journal.
     pub const KNOWN: u8 = 1;
-    /// `Ping`: what does the member hold, and who sealed it? Of no reign: epoch 0.
+    /// `Ping` with epoch 0: asks what the member holds and which writer fenced it.
     pub const PROBE: u8 = 1;
-    /// `Leave`: the journal is over, and nobody needs its seal any more.
+    /// `Leave`: the journal has ended, and its fence is not needed any more.
     pub const ENDED: u8 = 1;
-    /// `Leave`: the journal was closed: its writer's disk has everything, and its durable view names nobody.
+    /// `Leave`: the journal was closed cleanly: its writer's disk has everything, and its durable view names
+    /// no member.
     pub const CLOSED_CLEAN: u8 = 2;
-    /// `Leave`: not if another session speaks for the journal.
+    /// `Leave`: refuse if another session serves the journal.
     pub const UNLESS_IN_USE: u8 = 4;
-    /// `Ack`: the append lay beyond what was received; send again from `stable` (received).
+    /// `Ack`: the append began beyond what was received; send again from `stable` (received).
     pub const GAP: u8 = 2;
-    /// `Withdraw`: the lender goes on, and wants some slots of the deposit back.
+    /// `Withdraw`: the lender goes on lending, and wants some slots of the deposit back.
     pub const PARTIAL: u8 = 1;
-    /// `Ack`, `Pong`: datagrams of the channel have come since the last such answer.
+    /// `Ack`, `Pong`: datagrams of the channel have arrived since the last such answer.
     pub const HEARD: u8 = 128;
-    /// `Append`: everything before is on the writer's disk; a member that lacks some of it begins anew here.
+    /// `Append`: everything before is on the writer's disk; a member that lacks some of it restarts its
+    /// window here.
     pub const FRESH: u8 = 4;
-    /// `Resync`: what the replica has is not built upon; `Follow`: make the replica if there is none.
+    /// `Resync`: discard the replica's contents. `Follow`: create the replica if it does not exist.
     pub const FULL: u8 = 8;
-    /// `StoreView`: the volume was closed, and the replica has all of it. `Follow`: it is closed, if it was.
+    /// `StoreView`: the volume was closed, and the replica has all of it. `Follow`: a closed volume stays
+    /// closed.
     pub const CLOSED: u8 = 16;
-    /// `Blocks`: only numbers, of blocks that are all zeros. `Fetch`, `Fetched`: not the blocks, but a bit
-    /// for each that is data.
+    /// `Blocks`: the body has only the numbers of blocks that are all zeros. `Fetch`, `Fetched`: instead of
+    /// the blocks, one bit for each, set where it has data.
     pub const HOLES: u8 = 32;
-    /// `Fetched`: the replica has not got the blocks either.
+    /// `Fetched`: the replica lacks the blocks too.
     pub const BAD: u8 = 64;
-    /// `Fetched`: the replica cannot tell now what the blocks are. Later it may.
+    /// `Fetched`: the replica cannot provide the blocks now, but may later.
     pub const LATER: u8 = 128;
 }
 
@@ -234,52 +240,52 @@ impl Flag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RefusalReason {
-    /// A newer writer sealed this member: stop. `epoch`: its epoch.
+    /// A newer writer fenced this member: stop. `epoch`: its epoch.
     Fenced = 1,
     /// The member holds no window for this journal: join first.
     NotJoined = 2,
-    /// The lender's memory is all lent. `lsn`: bytes asked, `stable`: bytes free.
+    /// The lender has no free memory. `lsn`: bytes requested, `stable`: bytes free.
     NoRoom = 3,
-    /// The window asked exceeds the quota of one journal. `lsn`: bytes asked, `stable`: the quota.
+    /// The requested window exceeds the quota of one journal. `lsn`: bytes requested, `stable`: the quota.
     OverQuota = 4,
-    /// The lender holds as many journals as it can. `stable`: how many.
+    /// The lender already holds the maximum number of journals. `stable`: that number.
     TooManyJournals = 5,
-    /// A record failed its check. `lsn`: where.
+    /// A record failed its check. `lsn`: its position.
     BadRecord = 6,
-    /// More bytes than the window holds. `lsn`: where the append would end, `stable`: where the window ends.
+    /// The append exceeds the window. `lsn`: where the append would end, `stable`: where the window ends.
     Overrun = 7,
-    /// A read outside the window. `lsn`, `stable`: the window.
+    /// The read lies outside the window. `lsn`, `stable`: the window's ends.
     OutOfWindow = 8,
-    /// The frame makes no sense here (its place, its lengths). The session ends.
+    /// The frame is invalid at this point, or its lengths are. The session ends.
     Malformed = 9,
     /// The lender is stopping.
     Stopping = 10,
-    /// A seal must come first.
+    /// The epoch has not fenced this member yet.
     NotFenced = 11,
-    /// The lender does not listen to the group that a `ChannelInvite` names.
+    /// The lender does not serve the multicast group that a `ChannelInvite` names.
     NoGroup = 12,
-    /// The lender keeps no volumes on a disk, or not this one.
+    /// The lender stores no replicas, or not this one.
     NoReplica = 13,
-    /// The replica's log and the client's are of different histories. `lsn`: where they differ.
+    /// The replica's log and the client's have different histories. `lsn`: where they differ.
     Diverged = 14,
     /// The replica's disk failed or is full. `lsn`: the error number.
     DiskFailed = 15,
-    /// Data sessions have a listener and a key of their own here.
+    /// This lender takes data sessions on another listener, with another key.
     DataElsewhere = 16,
-    /// This listener takes data sessions only.
+    /// This listener accepts data sessions only.
     DataOnly = 17,
-    /// No shared region is served here: this is a lender.
+    /// This is a lender; it serves no shared region.
     NoRegion = 18,
-    /// This is the server of a shared region: it lends nothing and keeps no volumes.
+    /// This is the server of a shared region; it lends no memory and stores no replicas.
     RegionOnly = 19,
-    /// The lender takes no deposits, or as many as it can. `stable`: how many.
+    /// The lender accepts no deposits, or holds the maximum number. `stable`: that number.
     NoDeposit = 20,
-    /// Another session speaks for the journal, which can therefore not be over.
+    /// Another session serves the journal, so the journal has not ended.
     InUse = 21,
 }
 
 impl RefusalReason {
-    /// The refusal that a `Refuse` frame's `flags` stand for.
+    /// The reason in the `flags` of a `Refuse` frame; `None` for an unknown byte.
     pub fn from_byte(byte: u8) -> Option<RefusalReason> {
         use RefusalReason::*;
         Some(match byte {
@@ -312,7 +318,7 @@ impl RefusalReason {
 /// The fixed part of every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What the frame is.
+    /// The type of the frame.
     pub kind: FrameKind,
     /// Bits of [`Flag`], or a [`RefusalReason`].
     pub flags: u8,
@@ -320,9 +326,9 @@ pub struct FrameHeader {
     pub lsn: Lsn,
     /// The writer's epoch.
     pub epoch: Epoch,
-    /// A chain value or a generation, by kind.
+    /// A chain value, a generation or a request's number, depending on the kind.
     pub mark: u32,
-    /// A second position, by kind.
+    /// A second position; its meaning depends on the kind.
     pub stable: Lsn,
     /// The writer's id (from a client) or the incarnation (from a lender).
     pub sender: u64,
@@ -333,20 +339,20 @@ pub struct FrameHeader {
 pub struct Frame<'a> {
     /// The fixed part.
     pub header: FrameHeader,
-    /// What follows it; at most [`FRAME_BODY_BYTES_MAX`] bytes.
+    /// The bytes after the header; at most [`FRAME_BODY_BYTES_MAX`].
     pub body: &'a [u8],
 }
 
 /// Why bytes are not a frame. The session that sent them ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// Fewer bytes than a header, or than the header's body length.
+    /// The packet is shorter than a header, or than the header's body length.
     Short,
-    /// More bytes than the header's body length, or a body over the limit.
+    /// The packet is longer than the header's body length, or the body exceeds the limit.
     Long,
-    /// A kind that this version does not know.
+    /// This version does not know the frame's kind.
     UnknownKind(u8),
-    /// Reserved bytes that are not zero.
+    /// Reserved bytes are not zero.
     Reserved,
 }
 
@@ -401,6 +407,10 @@ impl FrameHeader {
 
 impl<'a> Frame<'a> {
     /// Checks that `packet` is exactly one frame.
+    ///
+    /// # Errors
+    ///
+    /// The packet is not exactly one frame, or its kind is unknown.
     pub fn parse(packet: &'a [u8]) -> Result<Frame<'a>, FrameError> {
         let mut cursor = ByteReader::new(packet);
         let kind = cursor.u8()?;
@@ -446,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_comes_back_as_it_was() {
+    fn a_frame_survives_encoding_and_parsing() {
         let mut packet: Vec<u8> = sample().encode(5).to_vec();
         packet.extend_from_slice(b"hello");
         let frame = Frame::parse(&packet).unwrap();
@@ -455,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_surplus_is_refused() {
+    fn a_truncated_or_too_long_frame_is_refused() {
         let mut packet: Vec<u8> = sample().encode(5).to_vec();
         packet.extend_from_slice(b"hello");
         for cut in 0..packet.len() {
@@ -470,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_kinds_reserved_bytes_and_huge_lengths_are_refused() {
+    fn unknown_kinds_set_reserved_bytes_and_huge_lengths_are_refused() {
         let mut packet = sample().encode(0);
         packet[0] = 200;
         assert_eq!(Frame::parse(&packet).unwrap_err(), FrameError::UnknownKind(200));
@@ -483,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_survives_its_byte() {
+    fn every_refusal_reason_survives_encoding() {
         for byte in 1..=21 {
             assert_eq!(
                 RefusalReason::from_byte(byte).map(|refusal| refusal as u8),

@@ -1,7 +1,7 @@
-//! How things look as bytes. Everything that a peer or a disk hands us is checked here, once, and becomes a
-//! type that carries the proof; the machines take the types.
+//! Byte formats. All input from a peer or a disk is checked here, once, and becomes a type that carries the
+//! proof; the machines accept only these types.
 //!
-//! `docs/protocol.md` draws the frames, `docs/journal.md` the records.
+//! `docs/design/protocol.md` draws the frames, `docs/design/journal.md` the records.
 
 mod bytes;
 mod crc;

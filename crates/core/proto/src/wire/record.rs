@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!  0  length u32 | crc32c u32          length: the whole record, a multiple of 8
-//!  8  lsn u64                          where this record begins
+//!  8  lsn u64                          start of this record
 //! 16  epoch u32 | chain u32            chain: the predecessor's crc field
 //! 24  stable u64                       the writer's stable LSN when it made the record
 //! 32  kind u8 | flags u8 | zero u16 | payload u32
-//! 40  payload, then the seal's tag (16) if sealed, then zeros to a multiple of 8
+//! 40  payload, then the AEAD tag (16) if sealed, then zeros to a multiple of 8
 //! ```
 //!
-//! The CRC covers bytes 8 to the end and is mixed with the journal's id, so that torn, reordered, stale and
-//! foreign bytes all end the valid prefix (rule 7). `stable` is what tells corruption from an end (rule 8): a
-//! record that says "everything below X was on the disk" proves that a bad record below X is damage.
+//! The CRC covers bytes 8 to the end and is mixed with the journal's id, so torn, reordered, stale and
+//! foreign bytes all end the valid prefix (rule 7). `stable` tells corruption from the log's end (rule 8): a
+//! record which says "everything below X was on the disk" proves that a bad record below X is damage.
 
 use crate::id::{Epoch, JournalId, Lsn};
 use crate::limit::{RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, SEAL_TAG_BYTES};
@@ -22,7 +22,7 @@ use super::crc::{Crc, crc32c};
 
 const FLAG_SEALED: u8 = 1;
 
-/// The journal's share in every CRC: a record of another journal does not check.
+/// The journal's contribution to every CRC: a record of another journal fails its check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrcSeed(u32);
 
@@ -32,31 +32,31 @@ impl From<JournalId> for CrcSeed {
     }
 }
 
-/// Where a record must stand and what it must chain to.
+/// The LSN at which a record must begin and the CRC to which it must chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChainPoint {
     /// Where the record begins.
     pub lsn: Lsn,
-    /// The crc field of the record before it.
+    /// The CRC field of the record before it.
     pub chain: u32,
 }
 
-/// A record's fixed part, its lengths checked against each other and the limits.
+/// A record's header, its lengths checked against each other and the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     /// Bytes of the whole record.
     pub length: usize,
     /// The stored CRC, which the next record chains to.
     pub crc: u32,
-    /// Where the record says it begins.
+    /// The start of the record, as the record says.
     pub lsn: Lsn,
-    /// The reign that wrote it.
+    /// The epoch of its writer.
     pub epoch: Epoch,
     /// The predecessor's CRC.
     pub chain: u32,
-    /// Everything below was on the writer's disk when the record was made.
+    /// Everything below was on the writer's disk when the record was written.
     pub stable: Lsn,
-    /// What the payload is.
+    /// The type of the payload.
     pub kind: RecordKind,
     /// Whether the payload is sealed (encrypted, with a tag behind it).
     pub sealed: bool,
@@ -71,18 +71,18 @@ pub enum RecordError {
     Lengths,
     /// The CRC does not match.
     Crc,
-    /// The record belongs elsewhere: another LSN, or another predecessor.
+    /// The record has another LSN or another predecessor.
     Misplaced,
 }
 
-/// Bytes that a record with `payload` bytes takes in the log.
+/// Size in the log of a record with `payload` bytes of payload.
 pub const fn record_bytes(payload: usize, sealed: bool) -> usize {
     let tag = if sealed { SEAL_TAG_BYTES } else { 0 };
     (RECORD_HEADER_BYTES + payload + tag).next_multiple_of(RECORD_ALIGN)
 }
 
 impl RecordHeader {
-    /// A header for a record of `payload` bytes at `link`. Its CRC is set by [`finish_record`].
+    /// A header for a record of `payload` bytes at `link`. [`finish_record`] sets its CRC.
     pub fn new(
         link: ChainPoint,
         epoch: Epoch,
@@ -106,7 +106,11 @@ impl RecordHeader {
         }
     }
 
-    /// Checks the fixed part of a record.
+    /// Checks a record's header.
+    ///
+    /// # Errors
+    ///
+    /// The lengths contradict each other or exceed the limits, or a reserved byte is set.
     pub fn parse(bytes: &[u8; RECORD_HEADER_BYTES]) -> Result<RecordHeader, RecordError> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
@@ -154,7 +158,7 @@ impl RecordHeader {
         self.lsn.plus(self.length as u64)
     }
 
-    /// What the next record must be.
+    /// The position and chain value of the next record.
     pub fn next_point(&self) -> ChainPoint {
         ChainPoint {
             lsn: self.next(),
@@ -162,24 +166,24 @@ impl RecordHeader {
         }
     }
 
-    /// Whether the record stands where `link` says; the CRC is a separate question.
+    /// Whether the record has the position and chain value of `link`. Its CRC is a separate question.
     pub fn stands_at(&self, link: ChainPoint) -> bool {
         self.lsn == link.lsn && self.chain == link.chain
     }
 
-    /// As [`RecordHeader::stands_at`], with the fault that this crate's users may plant.
+    /// The check of [`RecordHeader::stands_at`], with a planted fault.
     pub(crate) fn follows(&self, link: ChainPoint, planted: FaultSwitch) -> bool {
         self.stands_at(link) || self.lsn == link.lsn && planted.is(PlantedFault::ChainUnchecked)
     }
 
-    /// Whether the record's CRC is `body`'s, the CRC of bytes 8 to the end.
+    /// Whether the record's CRC agrees with `body`, the CRC of bytes 8 to the end.
     pub fn matches(&self, body: u32, seed: CrcSeed) -> bool {
         self.crc == body ^ seed.0
     }
 }
 
-/// Computes the CRC of a record whose other bytes are final, stores it, and returns it: the next record's
-/// chain.
+/// Computes and stores the CRC of a record that is otherwise complete. Returns it: the next record's chain
+/// value.
 pub fn finish_record(record: &mut [u8], seed: CrcSeed) -> u32 {
     assert!(record.len() >= RECORD_HEADER_BYTES);
     let crc = crc32c(&record[8..]) ^ seed.0;
@@ -187,18 +191,18 @@ pub fn finish_record(record: &mut [u8], seed: CrcSeed) -> u32 {
     crc
 }
 
-/// What stands at the front of some bytes of a log.
+/// The result of checking the front of some log bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanStep {
-    /// A whole record that checks and chains.
+    /// A whole record whose CRC and chain are correct.
     Record(RecordHeader),
-    /// The front may be a record; this many bytes are needed to tell.
+    /// The front may be a record; this many bytes are needed to decide.
     Incomplete(usize),
-    /// The front is no record of this log.
+    /// The front is not a record of this log.
     Bad(RecordError),
 }
 
-/// Judges the record at the front of `bytes`, which must stand at `link`.
+/// Checks the record at the front of `bytes`, which must have the position and chain value of `link`.
 pub fn scan_step(bytes: &[u8], link: ChainPoint, seed: CrcSeed, planted: FaultSwitch) -> ScanStep {
     let Some(front) = bytes.first_chunk::<RECORD_HEADER_BYTES>() else {
         return ScanStep::Incomplete(RECORD_HEADER_BYTES);
@@ -223,21 +227,21 @@ pub fn scan_step(bytes: &[u8], link: ChainPoint, seed: CrcSeed, planted: FaultSw
 /// A record that has passed every check, with its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedRecord<'a> {
-    /// The fixed part.
+    /// The header.
     pub header: RecordHeader,
     /// The whole record.
     pub bytes: &'a [u8],
 }
 
 impl<'a> CheckedRecord<'a> {
-    /// The payload, with the seal's tag behind it when sealed.
+    /// The payload; with the AEAD tag behind it if the record is sealed.
     pub fn payload(&self) -> &'a [u8] {
         let tag = if self.header.sealed { SEAL_TAG_BYTES } else { 0 };
         &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.header.payload + tag]
     }
 }
 
-/// Checks one record whose bytes are handed over in pieces, the first of which holds at least the header.
+/// Checks one record whose bytes come in pieces.
 pub fn check_record<'a>(
     header: &RecordHeader,
     mut pieces: impl Iterator<Item = &'a [u8]>,
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_and_its_successor_chains() {
+    fn a_record_survives_encoding_and_its_successor_chains() {
         let first = ChainPoint {
             lsn: Lsn(64),
             chain: 7,
@@ -362,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_check_as_the_whole_does() {
+    fn a_record_in_pieces_checks_like_a_whole_one() {
         let link = ChainPoint {
             lsn: Lsn(64),
             chain: 7,
