@@ -82,7 +82,7 @@ fn main() {
     children.into_iter().for_each(end);
 }
 
-/// Commits, and prints how long each took.
+/// Commits, and prints percentiles of the commit time.
 fn commit(journal: &Journal) {
     let mut times: Vec<Duration> = Vec::with_capacity(COMMITS);
     for _ in 0..COMMITS {
@@ -123,7 +123,7 @@ fn lend(arguments: &[String]) {
         ..LenderConfig::default()
     });
     let lender = lender.expect("a lender");
-    // The parent's end closes our input, however it ends.
+    // The parent's end closes our standard input, even if it was killed.
     let _ = std::io::read_to_string(std::io::stdin());
     lender.stop_and_forget(Duration::ZERO);
 }

@@ -1,5 +1,4 @@
-//! Appending: a record is encoded, sealed and checksummed where it will stay, in the ring, under the
-//! journal's lock.
+//! Appending: a record is encoded, sealed and checksummed in place, in the ring, under the journal's lock.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,12 +11,12 @@ use netram_proto::wire::{ChainPoint as Chain, RecordHeader, finish_record, recor
 use crate::core::{Core, JournalState};
 use crate::seal::RecordSealer;
 
-/// A waiter for room looks up this often: a forgotten wake-up costs a delay, not a hang.
+/// Maximum sleep of a thread that waits for room in the window: a missed wake-up costs a delay, not a hang.
 const ROOM_WAIT_MAX: Duration = Duration::from_millis(10);
 
 impl JournalState {
-    /// Appends a record; says also what the next one chains to. Waits while the window is full. Takes about
-    /// 0.1 µs beside copying and sealing the payload.
+    /// Appends a record and also returns the chain value for the next one. Waits while the window is full.
+    /// Takes about 0.1 µs beside copying and sealing the payload.
     pub(crate) fn append(
         &self,
         kind: RecordKind,
@@ -38,8 +37,8 @@ impl JournalState {
             if core.ring.room() >= bytes as u64 && core.writer.has_room(bytes as u64) {
                 break;
             }
-            // Back-pressure: the window is full until the disk has more of it (rule 10), and a shared
-            // region's server.
+            // Backpressure: the window is full until the disk has more of it (rule 10); in a shared region,
+            // until the server has.
             self.counters.window_stalls.fetch_add(1, Ordering::Relaxed);
             self.request_sync();
             self.send(&mut core);
@@ -52,7 +51,8 @@ impl JournalState {
         let wakes = core.writer.view_pending();
         drop(core);
         if wakes {
-            // The journal was clean: members count again once the keeper has stored a view that says so.
+            // The journal was clean: members count again once the maintenance thread has stored a view that
+            // says so.
             self.wake_maintenance();
         }
         self.counters.records.fetch_add(1, Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! How commits wait.
+//! Waiting for commits.
 //!
-//! One waiting thread *leads*: it polls the links for all. The others *follow*: they watch the acknowledged
-//! LSN. When the leader's own commit is done, whoever looks next leads. So acknowledgements are read by the
-//! thread that needs them, with no context switch in between, and many threads' commits share frames and
-//! system calls.
+//! One waiting thread is the *leader* and polls the links for all. The others are *followers* and watch the
+//! acknowledged LSN. When the leader's own commit is done, the next follower that looks becomes leader.
+//! Acknowledgements are thus read by a thread that needs them, without a context switch, and commits of many
+//! threads share frames and system calls.
 //!
-//! How long they poll before they sleep is the journal's `WaitPolicy`.
+//! The journal's `WaitPolicy` sets how long threads poll before they sleep.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex};
@@ -18,22 +18,22 @@ use netram_transport::{Poller, WaitPolicy, WaitStep, Waker};
 
 use crate::core::JournalState;
 
-/// The token of the waker among the poller's; links have their lender's index.
+/// The waker's token in the poller; a link's token is its lender's index.
 const WAKER_TOKEN: u64 = u64::MAX;
-/// A sleeper looks up this often, whatever happens: a forgotten wake-up costs a delay, not a hang.
+/// Maximum sleep of a thread: a missed wake-up costs a delay, not a hang.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// The sleeping leader looks up this often while a socket is full, to push on, and while a member may have
-/// missed a datagram, to send it again.
+/// Maximum sleep of the leader while a socket is full, to flush it, and while a member may have missed a
+/// datagram, to send it again.
 const SLEEP_IMPATIENT: Duration = Duration::from_millis(1);
 
-/// What waiters share.
+/// State shared by the threads that wait.
 pub(crate) struct CommitWaiters {
     leading: AtomicBool,
-    /// Threads that wait, or whose wait is over and that have not run since.
+    /// Threads that wait, including those whose wait is over but that have not run since.
     waiters: AtomicUsize,
-    /// The leader sleeps in the kernel; an append must send by itself, news must wake it.
+    /// The leader sleeps in the kernel: an append must send by itself, and a change of state must wake it.
     asleep: AtomicBool,
-    /// Followers that sleep.
+    /// Number of sleeping followers.
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
@@ -41,7 +41,7 @@ pub(crate) struct CommitWaiters {
     waker: Waker,
 }
 
-/// The right to poll the links, given up when dropped.
+/// The right to poll the links, given up on drop.
 pub(crate) struct LeaderGuard<'a>(&'a CommitWaiters);
 
 impl CommitWaiters {
@@ -61,21 +61,21 @@ impl CommitWaiters {
         })
     }
 
-    /// Lets a sleeping leader hear of this link. Closing the link's socket ends that by itself.
+    /// Adds the link to the leader's poller. Closing the link's socket removes it.
     pub(crate) fn watch(&self, link: &netram_transport::Link, index: usize) -> std::io::Result<()> {
         self.poller
             .add(link, index as u64, netram_transport::Interest::Read)
     }
 
-    /// The right to poll, unless somebody has it.
+    /// Takes the right to poll, unless another thread has it.
     pub(crate) fn lead(&self) -> Option<LeaderGuard<'_>> {
         let free = !self.leading.load(Ordering::Relaxed) && !self.leading.swap(true, Ordering::Acquire);
-        // Not `then_some`: a `LeaderGuard` made in vain would take the right from whoever has it, when
-        // dropped.
+        // Not `then_some`: it would construct a `LeaderGuard` in any case, whose drop takes the right from
+        // the thread that has it.
         free.then(|| LeaderGuard(self))
     }
 
-    /// Wakes whoever sleeps: something that they may be waiting for has happened, and is published.
+    /// Wakes the sleeping threads after a published change that they may be waiting for.
     pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
@@ -83,12 +83,12 @@ impl CommitWaiters {
             self.wake.notify_all();
         }
         if self.asleep.load(Ordering::Relaxed) {
-            // A full counter is as good as a wake-up.
+            // A full counter wakes the leader, too.
             let _ = self.waker.wake();
         }
     }
 
-    /// Sleeps as a follower until `wake`, unless `done` already.
+    /// Sleeps as a follower until `wake`, unless `done` is already true.
     fn follow(&self, done: impl Fn() -> bool) {
         let lock = self.lock.lock().expect("nothing panics under this lock");
         self.sleepers.fetch_add(1, Ordering::Relaxed);
@@ -102,12 +102,12 @@ impl CommitWaiters {
 }
 
 impl LeaderGuard<'_> {
-    /// Sleeps until a link has something, `wake`, or the time is over, unless `done` already.
+    /// Sleeps until a link is ready, `wake`, or `longest` has passed, unless `done` is already true.
     pub(crate) fn sleep(&self, longest: Duration, done: impl Fn() -> bool) {
         self.0.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if !done() {
-            // An error here is a wake-up too: the loop above looks at every link anyway.
+            // An error ends the sleep too: the caller's loop examines every link anyway.
             let _ = self.0.poller.sleep(Some(longest));
             let _ = self.0.waker.drain();
         }
@@ -121,14 +121,14 @@ impl Drop for LeaderGuard<'_> {
         fence(Ordering::SeqCst);
         if self.0.sleepers.load(Ordering::Relaxed) > 0 {
             let _lock = self.0.lock.lock().expect("nothing panics under this lock");
-            // One sleeper suffices to lead; it passes on what it learns.
+            // One follower suffices as the next leader; it passes on what it learns.
             self.0.wake.notify_one();
         }
     }
 }
 
 impl JournalState {
-    /// Waits until everything below the ticket's end is as safe as `durability` says. Allocates nothing.
+    /// Waits until everything below the ticket's end has the given durability. Does not allocate.
     pub(crate) fn wait(
         &self,
         ticket: CommitTicket,
@@ -154,7 +154,7 @@ impl JournalState {
     fn wait_for_turn(&self, end: Lsn, durability: Durability) -> Result<CommitVotes, WaitError> {
         let since = Instant::now();
         loop {
-            // A follower whose leader has just left is usually done, and has nothing to poll for.
+            // A follower whose leader has just left is usually done and need not poll.
             if let Some(outcome) = self.outcome(end, durability) {
                 return outcome;
             }
@@ -176,9 +176,9 @@ impl JournalState {
         since: Instant,
     ) -> Result<CommitVotes, WaitError> {
         if self.config.wait != WaitPolicy::Spin && self.waiting.waiters.load(Ordering::Relaxed) > 1 {
-            // The others' commits are about to follow ours: one pass of the scheduler lets them append first,
-            // and all go in one frame. It costs nothing when they run elsewhere, and half a microsecond when
-            // they do not.
+            // Other threads are about to commit: one pass of the scheduler lets them append first, so that
+            // all records go in one frame. It costs nothing when they run on other cores, and half a
+            // microsecond otherwise.
             std::thread::yield_now();
         }
         loop {
@@ -201,7 +201,7 @@ impl JournalState {
         }
     }
 
-    /// What to do after a look that found nothing. Spinning needs no clock.
+    /// The next action after a poll that found nothing. Spinning needs no clock.
     fn next_step(&self, since: Instant) -> WaitStep {
         match self.config.wait {
             WaitPolicy::Spin => WaitStep::Poll,
@@ -209,7 +209,7 @@ impl JournalState {
         }
     }
 
-    /// Watches while somebody else leads. `None`: nobody does any more.
+    /// Watches while another thread leads; `None` once there is no leader.
     fn wait_following(
         &self,
         end: Lsn,
@@ -217,7 +217,7 @@ impl JournalState {
         since: Instant,
     ) -> Option<Result<CommitVotes, WaitError>> {
         if self.waiting.asleep.load(Ordering::Relaxed) {
-            // The leader would have to be woken only to send for us.
+            // Otherwise the leader would have to be woken only to send this record.
             self.send(&mut self.core());
         }
         while self.waiting.leading.load(Ordering::Relaxed) {
@@ -235,7 +235,7 @@ impl JournalState {
         None
     }
 
-    /// Whether it is worth to look under the lock.
+    /// Whether the wait may be over, so that a check under the lock is worthwhile.
     fn may_be_done(&self, end: Lsn, durability: Durability) -> bool {
         let reached = |watched: &std::sync::atomic::AtomicU64| watched.load(Ordering::SeqCst) >= end.0;
         let done = match durability {
@@ -246,7 +246,7 @@ impl JournalState {
         done || self.halted.load(Ordering::SeqCst)
     }
 
-    /// The wait's end, if it has come.
+    /// The result of the wait, if it is over.
     fn outcome(&self, end: Lsn, durability: Durability) -> Option<Result<CommitVotes, WaitError>> {
         if !self.may_be_done(end, durability) {
             return None;
@@ -259,8 +259,8 @@ impl JournalState {
             Durability::Disk => votes.disk,
             Durability::Both => votes.disk && votes.rule,
         };
-        // A fenced writer's disk goes on, but nothing beyond what it had acknowledged counts any more (rule
-        // 4). Nor does that of a node of a shared region ever count alone.
+        // A fenced writer's disk still syncs, but no record beyond what was acknowledged before counts any
+        // more (rule 4). The disk of a shared region's node never counts alone.
         if done && writer.acked() >= end {
             return Some(Ok(votes));
         }

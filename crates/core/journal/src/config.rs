@@ -1,4 +1,4 @@
-//! What a journal is opened with.
+//! Settings with which a journal is opened.
 
 use std::time::Duration;
 
@@ -11,100 +11,101 @@ use netram_proto::limit::{
 use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 
-/// Bytes of the ring by default: at 100 MB/s of commits it bridges a disk that stalls for 80 ms.
+/// Default bytes of the ring. At 100 MB/s of commits it bridges a disk stall of 80 ms.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
-/// How long a record may wait for the disk thread by default. The members are the fast vote; syncing more
-/// often than this only takes the processor from commits (docs/journal.md, "The disk's vote").
+/// Default time that a record may wait for the disk thread. Members vote faster; syncing more often only
+/// takes processor time from commits (docs/design/journal.md, "The disk's vote").
 pub const DISK_DELAY_DEFAULT: Duration = Duration::from_millis(1);
 
-/// The power domain of a machine that nobody labelled. Lenders use the same, so that what nobody labelled
-/// counts as one.
+/// The power domain of an unlabelled machine. Lenders use the same, so all unlabelled machines count as one
+/// domain.
 pub const DOMAIN_DEFAULT: &str = "default";
 
-/// How a journal replicates, waits and recovers. Every field has a working default but `security` and
-/// `lenders`.
+/// Settings for replication, waiting and recovery. Every field but `security` and `lenders` has a working
+/// default.
 #[derive(Clone, Debug)]
 pub struct JournalConfig {
-    /// Lenders that may become members, in order of preference. None: every commit waits for the local disk.
+    /// Lenders that may become members, in order of preference. If empty, every commit waits for the local
+    /// disk.
     pub lenders: Vec<NetAddress>,
-    /// How links to them are protected.
+    /// The protection of links to lenders.
     pub security: Security,
-    /// How many members must hold a record before it is acknowledged.
+    /// Number of members that must hold a record before it is acknowledged.
     pub rule: CommitRule,
-    /// Members to have. The other lenders are spares.
+    /// Number of members wanted. The other lenders are spares.
     pub members: usize,
-    /// With fewer members than this, commits wait for the disk until members are back. `None`: as many as
-    /// `members` for the rule `all`, else as many as the rule needs copies.
+    /// Minimum number of members; with fewer, commits wait for the disk. `None`: `members` for the rule
+    /// `all`, otherwise the number of copies that the rule needs.
     pub members_min: Option<usize>,
     /// This machine's power domain.
     pub domain: String,
-    /// Whether all members may be in this machine's power domain. Only for trying things out on one machine.
+    /// Whether all members may be in this machine's power domain. Only for experiments on one machine.
     pub one_domain: bool,
-    /// Bytes of the ring, and of the window that each member is asked for. Rounded up to whole pages.
+    /// Bytes of the ring, and of the window requested from each member. Rounded up to whole pages.
     pub window_bytes: u64,
-    /// Heartbeats and failure detection.
+    /// Intervals of heartbeats and failure detection.
     pub timing: WriterTimings,
-    /// What a waiting commit does with its core.
+    /// Whether a waiting commit spins, yields or blocks.
     pub wait: WaitPolicy,
-    /// How long a record may wait before the disk thread writes and syncs it; zero: at once.
+    /// Maximum time before the disk thread writes and syncs a record; zero means at once.
     pub disk_delay: Duration,
-    /// Whether records are sealed (encrypted and authenticated with the journal's own key) before they leave.
-    /// If so, recovery takes sealed records only from members: to seal a journal that was not, close it
-    /// cleanly first.
+    /// Whether records are sealed (encrypted and authenticated with the journal's own key) before they leave
+    /// this machine. If so, recovery accepts only sealed records from members. To turn sealing on for an
+    /// existing journal, close it cleanly first.
     pub seal: bool,
-    /// How long recovery waits for members that must answer.
+    /// Maximum time that recovery waits for members that must answer.
     pub patience: Duration,
-    /// How long recovery waits for members beyond those that must answer.
+    /// Maximum time that recovery waits for further members.
     pub grace: Duration,
-    /// Open even if acknowledged records may be missing. Never set this by default.
+    /// Opens the journal even if acknowledged records may be missing. Must not be set by default.
     pub accept_loss: bool,
-    /// The operator says that no other directory of this journal is newer, although somebody has fenced it.
-    /// Never set this by default.
+    /// The operator's claim that this directory is the newest one of the journal although another writer has
+    /// fenced it. Must not be set by default.
     pub newest: Option<NewestClaim>,
-    /// The files are a data lender's copy of a journal whose writer had a disk of its own.
+    /// Set if the files are a data lender's copy of a journal whose writer had a disk of its own.
     pub replica_origin: Option<ReplicaOrigin>,
-    /// Appends are sent once for all members, to this multicast group; `None`: to each over its own link.
+    /// The multicast group to which appends are sent once for all members; `None` sends them to each member
+    /// over its own link.
     pub multicast: Option<MulticastOptions>,
-    /// Who acknowledges beside the members. [`Voter::ServerEntry`]: the journal is a node's of a shared
-    /// region. It opens only when nothing is left in it that the server may lack ([`crate::OrphanJournal`]);
-    /// its head can be trimmed only up to what the server keeps; appends wait while the window is full of
-    /// what the server lacks.
+    /// The voter beside the members. With [`Voter::Server`] the journal belongs to a node of a shared region.
+    /// It then opens only if it holds no record that the server may lack ([`crate::OrphanJournal`]). Its head
+    /// can be trimmed only up to what the server keeps, and appends wait while the window is full of records
+    /// that the server lacks.
     pub voter: Voter,
-    /// A delay added to every sync of the log, to model a slower disk in benchmarks. Always label its
-    /// results.
+    /// Delay added to every sync of the log, to model a slower disk in benchmarks. Results must say so.
     pub modelled_sync_delay: Duration,
 }
 
-/// An operator's word that a journal's directory is the newest: it claims above whatever fenced it, if what
-/// lenders hold does not speak against it.
+/// An operator's claim that a journal's directory is the newest. Recovery uses an epoch above the one that
+/// fenced it, unless the records that lenders hold contradict the claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewestClaim {
-    /// The view that a data lender keeps, claimed by somebody who never served.
+    /// The view of a data lender's copy, claimed by a writer that never served.
     pub copy: Option<View>,
 }
 
-/// A journal opened from a data lender's copy: it must be proven that nothing acknowledged was on the
-/// writer's disk alone.
+/// Marks a journal opened from a data lender's copy. Recovery must prove that no acknowledged record was on
+/// the writer's disk alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaOrigin {
-    /// The writer had closed the journal, ending here, as far as the copy was told.
+    /// LSN at which the writer had closed the journal, if the data lender was told so.
     pub closed: Option<Lsn>,
 }
 
-/// How appends are multicast.
+/// Settings for multicast appends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastOptions {
-    /// The group, which the lenders must serve too.
+    /// The group, which the lenders must serve, too.
     pub group: MulticastGroup,
-    /// Bytes of a datagram; `None`: as many as the network there carries whole. More than that is worse than
-    /// less.
+    /// Maximum bytes of a datagram; `None` takes the largest that the network carries unfragmented. A larger
+    /// value costs more than a smaller one.
     pub datagram_bytes: Option<usize>,
-    /// How many networks datagrams may pass through, their own included.
+    /// Time to live: the number of networks that datagrams may pass through, including the first.
     pub ttl: u8,
 }
 
 impl MulticastOptions {
-    /// To `group`, as its network has it.
+    /// Multicast to `group` with default settings.
     pub fn to(group: MulticastGroup) -> MulticastOptions {
         MulticastOptions {
             group,
@@ -142,7 +143,7 @@ impl Default for JournalConfig {
 }
 
 impl JournalConfig {
-    /// A configuration for `members` members out of `lenders`, the rest at their defaults.
+    /// A configuration for `members` members out of `lenders`, with defaults otherwise.
     pub fn with_lenders(lenders: Vec<NetAddress>, security: Security, members: usize) -> JournalConfig {
         JournalConfig {
             lenders,
@@ -152,12 +153,12 @@ impl JournalConfig {
         }
     }
 
-    /// Members below which commits wait for the disk.
+    /// The number of members below which commits wait for the disk.
     pub fn min(&self) -> usize {
         self.members_min.unwrap_or(self.rule.copies(self.members)).max(1)
     }
 
-    /// Why the configuration contradicts itself or a limit, if it does.
+    /// Checks the settings for contradictions and limits; the error says which.
     pub(crate) fn check(&self) -> Result<(), String> {
         let wrong = |what: String| Err(what);
         if self.lenders.len() > LENDERS_MAX {
@@ -214,12 +215,12 @@ impl JournalConfig {
         Ok(())
     }
 
-    /// The ring in whole pages, and no larger than the log: what is beyond could never be used.
+    /// Bytes of the ring: whole pages, and no more than the log, since more could never be used.
     pub(crate) fn ring_bytes(&self, capacity: u64) -> u64 {
         self.window_bytes.next_multiple_of(LOG_ALIGN).min(capacity)
     }
 
-    /// What the machine needs to know.
+    /// The part of the settings that the writer's state machine needs.
     pub(crate) fn writer_config(&self, window_bytes: u64) -> WriterConfig {
         WriterConfig {
             lenders: self.lenders.iter().map(NetAddress::to_string).collect(),

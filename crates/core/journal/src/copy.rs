@@ -1,11 +1,12 @@
-//! What whoever feeds a copy of the journal elsewhere is told: that the disk has more, and the newest view.
+//! Notifications for the thread that feeds a replica of the journal: new durable records, and the newest
+//! view.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netram_proto::journal::View;
 use netram_transport::Waker;
 
-/// Shared by the journal's threads and the one that feeds the copy.
+/// State shared by the journal's threads and the one that feeds the replica.
 #[derive(Debug)]
 pub(crate) struct CopyState(Mutex<Inner>);
 
@@ -13,7 +14,7 @@ pub(crate) struct CopyState(Mutex<Inner>);
 struct Inner {
     /// The view that is durable here, or about to be.
     newest: View,
-    /// Woken when there is something new for the copy.
+    /// Woken when there is something new for the replica.
     waker: Option<Arc<Waker>>,
 }
 
@@ -26,7 +27,7 @@ impl CopyState {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `waker` woken from now on.
+    /// Sets the waker that is woken from now on.
     pub(crate) fn watch(&self, waker: Arc<Waker>) {
         self.lock().waker = Some(waker);
     }
@@ -35,14 +36,14 @@ impl CopyState {
         self.lock().newest.clone()
     }
 
-    /// `view` is about to be durable here.
+    /// Notes that `view` is about to be durable here.
     pub(crate) fn note_view(&self, view: View) {
         let mut inner = self.lock();
         inner.newest = view;
         inner.wake();
     }
 
-    /// The local disk has more.
+    /// Notes that the local disk has more records.
     pub(crate) fn stable(&self) {
         self.lock().wake();
     }
@@ -53,8 +54,8 @@ impl Inner {
         if let Some(waker) = &self.waker
             && let Err(error) = waker.wake()
         {
-            // It looks up by itself, a little later.
-            tracing::debug!(%error, "the thread that feeds the copy could not be woken");
+            // The thread also looks by itself, a little later.
+            tracing::debug!(%error, "cannot wake the thread that feeds the replica");
         }
     }
 }

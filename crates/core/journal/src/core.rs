@@ -1,4 +1,4 @@
-//! The state under the journal's one lock, and what its threads share beside it.
+//! The state under the journal's one lock, and what the journal's threads share beside it.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -23,45 +23,45 @@ use crate::reason::UncountedReason;
 use crate::seal::RecordSealer;
 use crate::sys::{RingAppender, RingDrain};
 
-/// What the lock protects.
+/// The state that the lock protects.
 pub(crate) struct Core {
     pub(crate) writer: JournalWriter,
     pub(crate) ring: RingAppender,
     pub(crate) links: LenderLinks,
-    /// Where the next record goes and what it chains to.
+    /// Where the next record goes, and its chain value.
     pub(crate) end: Chain,
     pub(crate) disk_error: Option<IoError>,
     pub(crate) closed: bool,
     pub(crate) seed: CrcSeed,
 }
 
-/// The log file's superblock, and whether a sync of the file ever failed. One lock for all syncs of the file:
-/// the kernel tells of a failed write once, to whichever sync comes first.
+/// The log file's superblock, and whether a sync of the file ever failed. All syncs of the file take this
+/// lock, since the kernel reports a failed write only once, to the first sync after it.
 pub(crate) struct LogSync {
     slots: SlotPair,
     superblock: LogSuperblock,
     failed: Option<CallError>,
 }
 
-/// What the disk thread waits for.
+/// Signals to the disk thread.
 #[derive(Debug, Default)]
 pub(crate) struct DiskSignal {
     pub(crate) state: Mutex<DiskState>,
     pub(crate) wake: Condvar,
-    /// The disk thread sleeps without a deadline: an append must wake it.
+    /// The disk thread sleeps without a deadline, so an append must wake it.
     pub(crate) parked: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct DiskState {
-    /// Somebody waits for the disk: sync now.
+    /// A thread waits for the disk: sync now.
     pub(crate) sync_requested: bool,
     pub(crate) stop: bool,
-    /// The journal is being closed: what the disk refuses is not waited out any more.
+    /// The journal is being closed: refused writes are no longer retried for long.
     pub(crate) closing: bool,
 }
 
-/// The error numbers that keep files of the journal from being written at the moment; zero: none.
+/// Error numbers that currently prevent files of the journal from being written; zero: none.
 #[derive(Debug, Default)]
 pub(crate) struct WriteRefusals {
     pub(crate) log: AtomicI32,
@@ -69,7 +69,7 @@ pub(crate) struct WriteRefusals {
 }
 
 impl WriteRefusals {
-    /// The one that commits feel first.
+    /// The current refusal; that of the log first, since it affects commits first.
     pub(crate) fn any(&self) -> Option<IoError> {
         [&self.log, &self.view]
             .map(|refusal| refusal.load(Ordering::Relaxed))
@@ -79,7 +79,7 @@ impl WriteRefusals {
     }
 }
 
-/// Counters for `status`; relaxed, each written by whoever does the thing.
+/// Counters for `status`. They are relaxed; each is written by the thread that does the counted work.
 #[derive(Debug, Default)]
 pub(crate) struct JournalCounters {
     pub(crate) records: AtomicU64,
@@ -87,47 +87,47 @@ pub(crate) struct JournalCounters {
     pub(crate) window_stalls: AtomicU64,
 }
 
-/// Everything that the journal's threads share.
+/// State shared by the journal's threads.
 pub(crate) struct JournalState {
     core: Mutex<Core>,
-    /// With `core`: the drain let go of ring space, or never will.
+    /// Used with `core`: the drain released ring space, or never will again.
     pub(crate) room: Condvar,
-    /// Copies of the machine's positions, so that waiting needs no lock. Of a shared journal `stable` is what
-    /// is acknowledged, too.
+    /// Copies of the writer's positions, so that waiting needs no lock. In a shared journal `stable` is also
+    /// acknowledged.
     pub(crate) acked: AtomicU64,
     pub(crate) stable: AtomicU64,
     pub(crate) ruled: AtomicU64,
     pub(crate) tail: AtomicU64,
     pub(crate) head: AtomicU64,
-    /// Something ended: fenced, disk failed or closed. Look under the lock.
+    /// The journal was fenced or closed, or its disk failed. Details are under the lock.
     pub(crate) halted: AtomicBool,
-    /// The members' acknowledgements count at the moment.
+    /// Whether the members' acknowledgements count at the moment.
     pub(crate) counting: AtomicBool,
     pub(crate) waiting: CommitWaiters,
     pub(crate) disk: DiskSignal,
-    /// The way to the disk: locked by whoever is on it.
+    /// The disk writer; a thread holds its lock while it writes.
     pub(crate) drain: SharedDiskWriter,
     /// A copy of the drain's position.
     pub(crate) drained: AtomicU64,
-    /// What whoever keeps a copy is told, and says.
+    /// Notifications for the thread that feeds a replica, and its acknowledgements.
     pub(crate) copy: CopyState,
     pub(crate) maintenance: Mutex<bool>,
     pub(crate) maintenance_wake: Condvar,
     pub(crate) log: LogFile<DiskFile>,
     pub(crate) log_sync: Mutex<LogSync>,
     pub(crate) config: JournalConfig,
-    /// Opens every sealed record; seals new ones if the configuration says so.
+    /// Opens every sealed record, and seals new ones if the configuration says so.
     pub(crate) sealer: RecordSealer,
     pub(crate) counters: JournalCounters,
     pub(crate) refusals: WriteRefusals,
     pub(crate) paths: JournalPaths,
     pub(crate) payload_max: usize,
     origin: Instant,
-    /// The right to write, until the journal is closed.
+    /// The right to write, held until the journal is closed.
     lock: Mutex<Option<JournalLock>>,
 }
 
-/// What [`JournalState`] is made of.
+/// Parts of a new [`JournalState`].
 pub(crate) struct JournalStateParts {
     pub(crate) writer: JournalWriter,
     pub(crate) ring: RingAppender,
@@ -150,8 +150,8 @@ impl JournalState {
         let end = parts.end;
         let links = LenderLinks::new(parts.writer.lender_count(), parts.multicast_sender);
         let seed = parts.log.seed();
-        // A record may take half of the ring and of the log: the other half is what is being written
-        // meanwhile.
+        // A record may take half of the ring and of the log, since the other half is being written at the
+        // same time.
         let largest = (parts.ring.capacity().min(parts.log.capacity()) / 2)
             .min(netram_proto::limit::RECORD_BYTES_MAX as u64) as usize;
         let payload_max = largest - record_bytes(0, true);
@@ -197,14 +197,13 @@ impl JournalState {
         }
     }
 
-    /// Gives up the right to write. By then nothing of the journal writes any more; a thread that is still
-    /// connecting may live for seconds, and whoever opens the journal next need not wait for it.
+    /// Gives up the right to write, once no thread of the journal writes any more. A thread that is still
+    /// connecting may live for seconds, and the journal's next opening need not wait for it.
     pub(crate) fn unlock(&self) {
         self.lock.lock().expect("nothing panics under this lock").take();
     }
 
-    /// The journal's lock. A thread that panicked under it broke an invariant of ours: so does whoever comes
-    /// next.
+    /// Takes the journal's lock. Panics if a thread panicked under it, since an invariant is broken then.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().expect("a thread of this journal panicked")
     }
@@ -213,7 +212,7 @@ impl JournalState {
         Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Why each lender does not count, beside the machine's word on it. Allocates.
+    /// For each lender the reason why it does not count, from its link and the writer's status. Allocates.
     pub(crate) fn reasons(core: &Core, status: &WriterStatus) -> Vec<Option<UncountedReason>> {
         let lenders = status.lenders.iter().enumerate();
         lenders
@@ -221,8 +220,8 @@ impl JournalState {
             .collect()
     }
 
-    /// Moves frames both ways on every link, and makes the result known if there is one. The hot path: a look
-    /// that finds nothing costs a clock, and a system call a link.
+    /// Moves frames in both directions on every link and publishes the result. This is the hot path: a call
+    /// that finds nothing costs a clock reading and one system call a link.
     pub(crate) fn pump(&self, core: &mut Core) {
         let now = self.now();
         let mut news = false;
@@ -238,7 +237,7 @@ impl JournalState {
         }
     }
 
-    /// Sends what there is to send on every link, and makes the machine's positions known.
+    /// Sends pending frames on every link and publishes the writer's positions.
     pub(crate) fn send(&self, core: &mut Core) {
         self.transmit(core, self.now());
         self.publish(core);
@@ -255,7 +254,7 @@ impl JournalState {
             if core.links.remove(index).is_some() {
                 tracing::warn!(
                     lender = core.writer.address(index),
-                    "gave the lender up: silent too long, or misbehaved"
+                    "dropped the lender: it was silent for too long or broke the protocol"
                 );
             }
         }
@@ -275,12 +274,12 @@ impl JournalState {
         self.send(core);
     }
 
-    /// Copies the machine's positions to where waiters see them, and wakes those who sleep.
+    /// Copies the writer's positions to where waiting threads read them, and wakes the sleeping ones.
     pub(crate) fn publish(&self, core: &mut Core) {
         let writer = &core.writer;
         let mut news = changed(&self.acked, writer.acked().0);
         if changed(&self.stable, writer.stable_for_good().0) {
-            // Once a sync; the lock and the wake-up are nothing beside it.
+            // This runs once a sync; the lock and the wake-up are negligible beside it.
             self.copy.stable();
             news = true;
         }
@@ -289,7 +288,7 @@ impl JournalState {
         if self.counting.load(Ordering::Relaxed) != counting {
             self.counting.store(counting, Ordering::SeqCst);
             if !counting {
-                // Whoever waits for members to acknowledge now waits for the disk.
+                // Threads that wait for members now wait for the disk.
                 self.request_sync();
             }
             news = true;
@@ -331,8 +330,8 @@ impl JournalState {
         }
     }
 
-    /// Judges a failure to write `what` (the log, the view file): when to try again, or that its file is
-    /// given up. Logs what is news.
+    /// Handles a failed write of `what` (the log or the view file): returns when to retry, or gives the file
+    /// up. Logs changes only.
     pub(crate) fn judge(
         &self,
         policy: &mut RetryPolicy,
@@ -345,12 +344,12 @@ impl JournalState {
             && pause.should_log
         {
             let journal = self.paths.root().display();
-            tracing::warn!(%failure, what, %journal, "the local disk refuses a write; trying on");
+            tracing::warn!(%failure, what, %journal, "the local disk refused a write; retrying");
         }
         verdict
     }
 
-    /// The local disk is given up: a sync failed (rule 9), or writes failed for too long.
+    /// Gives up the local disk: a sync failed (rule 9), or writes failed for too long.
     pub(crate) fn poison(&self, error: IoError, what: &str) {
         let mut core = self.core();
         if core.disk_error.is_none() {
@@ -374,15 +373,15 @@ impl JournalState {
         synced
     }
 
-    /// Makes a superblock durable that says that everything below `stable` is on the disk and, if `head` is
-    /// given, that the log begins there.
+    /// Durably stores a superblock that states that everything below `stable` is on the disk. If `head` is
+    /// given, it also states that the log begins there.
     pub(crate) fn store_superblock(&self, head: Option<Chain>, stable: Lsn) -> Result<(), CallError> {
         let mut sync = self.log_sync.lock().expect("nothing panics under this lock");
         if let Some(failure) = sync.failed {
             return Err(failure);
         }
-        // Threads that trim at the same time come here in any order. The head never goes back: what lies
-        // below it may have been overwritten already.
+        // Threads that trim concurrently arrive in any order. The head never moves back, since bytes below it
+        // may have been overwritten.
         let newest = sync.superblock;
         let head = head
             .filter(|head| head.lsn > newest.head.lsn)
@@ -400,7 +399,7 @@ impl JournalState {
         Ok(())
     }
 
-    /// The log's head, and what the record there chains to.
+    /// The log's head and its chain value.
     pub(crate) fn head_link(&self) -> Chain {
         self.log_sync
             .lock()
@@ -410,8 +409,8 @@ impl JournalState {
     }
 }
 
-/// Stores `value` where waiters see it. `true`: they have not seen it before. The comparison keeps the usual
-/// case, no news, from taking the cache line away from them.
+/// Stores `value` where waiting threads read it. Returns whether it is new. Comparing first keeps the cache
+/// line shared in the usual case of no change.
 fn changed(seen: &AtomicU64, value: u64) -> bool {
     let news = seen.load(Ordering::Relaxed) != value;
     if news {

@@ -1,4 +1,4 @@
-//! Deleting a journal: its files go, the log first, and its lenders are told.
+//! Deleting a journal: its files are removed, the log first, and its lenders are told to free their windows.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,17 +12,17 @@ use crate::open::open_view;
 use crate::paths::{JournalLayout, JournalPaths, remove};
 
 impl JournalPaths {
-    /// Deletes the journal, its segment table and its settings. What a deletion that was cut off has left is
-    /// deleted, too. Segments stay.
+    /// Deletes the journal, its segment table and its settings, and the remains of an interrupted deletion.
+    /// Segments stay.
     ///
-    /// `lenders` and the members of the last view are told that they may free `windows`. Those returned were
-    /// away, and will be told when a program of this user opens a journal; or they hold what this log lacks.
-    /// `key` is the cluster key's file.
+    /// `lenders` and the members of the last view are told that they may free `windows`. The result lists
+    /// lenders that were unreachable, which are told when a program of this user next opens a journal, and
+    /// lenders that hold bytes which this log lacks. `key` is the cluster key's file.
     ///
     /// # Errors
-    /// The journal was not closed and `windows` are not all; it is open, there is none, its directory holds
-    /// something else, or the system refuses. Before [`JournalDeleteError::Io`] some files may be gone:
-    /// deleting again deletes the rest.
+    /// `NotClosed` if the journal was not closed and `windows` is not [`WindowRelease::All`]; `NoJournal`;
+    /// `Journal` if it is open; `Foreign` for other files in its directory. After [`JournalDeleteError::Io`]
+    /// some files may be gone; deleting again removes the rest.
     pub fn delete(
         &self,
         list: Option<ForgetList>,
@@ -30,7 +30,7 @@ impl JournalPaths {
         lenders: &[NetAddress],
         key: Option<&Path>,
     ) -> Result<Vec<UnfreedWindow>, JournalDeleteError> {
-        // Without its lock file no process has the journal, or can have it: an earlier deletion got that far.
+        // Without its lock file no process can have the journal open: an earlier deletion removed it.
         let _lock = match self.lock_file().try_exists().unwrap_or(true) {
             true => Some(self.lock()?),
             false if self.log().exists() => {
@@ -39,7 +39,7 @@ impl JournalPaths {
             }
             false => None,
         };
-        // Cut off behind the last file, a deletion has left nothing but whom to tell.
+        // A deletion interrupted after the last file has only its notices to lenders left to do.
         let begun = list.as_ref().is_some_and(|list| list.has_begun(self.root()));
         if !begun && !self.files().iter().any(|file| file.exists()) {
             return Err(JournalDeleteError::NoJournal {
@@ -70,7 +70,7 @@ impl JournalPaths {
         if directory.exists() {
             for (number, file) in files.iter().enumerate() {
                 remove(file).map_err(failed(file))?;
-                // Without its log there is no journal; the lock goes only after the rest.
+                // The journal is gone with its log. The lock file is removed only after everything else.
                 if number == 0 || number + 2 == files.len() {
                     sync(directory)?;
                 }
@@ -83,11 +83,12 @@ impl JournalPaths {
         Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
     }
 
-    /// Why `what`, which is about to be deleted with this journal, must be kept: its durable view counts on
-    /// lenders, and `windows` are not all. A view that is gone or damaged opens no journal, so it keeps none.
+    /// Why `what`, which is about to be deleted together with this journal, must be kept: the durable view
+    /// counts on lenders, and `windows` is not all. A missing or damaged view keeps no journal, since it
+    /// cannot be opened either.
     ///
     /// # Errors
-    /// The system refuses to read the view, which may count on lenders.
+    /// The view cannot be read at the moment; it may count on lenders.
     pub fn not_closed(
         &self,
         what: &Path,
@@ -122,7 +123,7 @@ impl JournalPaths {
         }))
     }
 
-    /// The journal's files in the order in which they go.
+    /// The journal's files, in the order of their removal.
     fn files(&self) -> [PathBuf; 6] {
         [
             self.log(),
@@ -134,7 +135,7 @@ impl JournalPaths {
         ]
     }
 
-    /// Something in the journal's directory that is not the journal's.
+    /// The first file in the journal's directory that does not belong to the journal.
     fn foreign(&self) -> Result<Option<PathBuf>, JournalDeleteError> {
         if self.layout() == JournalLayout::Beside || !self.root().exists() {
             return Ok(None);

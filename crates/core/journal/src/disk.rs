@@ -1,13 +1,13 @@
-//! The way to the disk: the ring's newest records are written to the log file in batches and synced, and the
-//! machine is told what is stable.
+//! Writing to the disk: the ring's newest records are written to the log file in batches and synced, and the
+//! writer learns what is stable.
 //!
-//! The disk thread does it, `disk_delay` after a batch's first record, or at once when somebody waits for the
-//! disk. A commit that only the disk can end goes itself when nobody is on the way: handing over to the
-//! thread and back would cost two context switches. Whoever holds the drain is on the way, one at a time;
-//! what others append meanwhile is the next batch. What is written are the very bytes that the members hold.
+//! The disk thread does this `disk_delay` after a batch's first record, or at once when a thread waits for
+//! the disk. A commit that only the disk can complete writes by itself if no write is under way, which saves
+//! two context switches. The holder of the drain's lock writes; records appended during that time form the
+//! next batch. The bytes written are those that the members hold.
 //!
-//! A write that the system refuses (rule 17) is tried again at the same place, from the ring, which keeps the
-//! bytes until they are synced. Meanwhile commits go on as far as the members' window reaches.
+//! A write that the system refuses (rule 17) is retried at the same place from the ring, which keeps the
+//! bytes until they are synced. Commits go on as far as the members' window reaches.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, TryLockError};
@@ -20,15 +20,15 @@ use netram_proto::port::Durability;
 use crate::core::JournalState;
 use crate::sys::RingDrain;
 
-/// With nothing to write, the thread looks up this often all the same.
+/// Maximum sleep of the disk thread when there is nothing to write.
 const IDLE_MAX: Duration = Duration::from_millis(500);
 
-/// The way to the disk.
+/// The disk writer behind its lock.
 pub(crate) type SharedDiskWriter = Mutex<DiskWriter>;
 
-/// What whoever is on the way to the disk needs.
+/// State of the thread that writes to the disk.
 pub(crate) struct DiskWriter {
-    /// The ring's reading end; `None` once the disk was given up, so that nobody tries again (rule 9).
+    /// The ring's reading end; `None` once the disk was given up, so that no thread retries (rule 9).
     drain: Option<RingDrain>,
     policy: RetryPolicy,
 }
@@ -42,17 +42,17 @@ impl DiskWriter {
     }
 }
 
-/// How a way to the disk ended.
+/// The result of one batch.
 enum BatchOutcome {
     /// The disk has everything that the ring had.
     Done,
-    /// The system refused; to be tried again after this time.
+    /// The system refused the write; retry after this time.
     Refused(Duration),
-    /// The disk was given up, now or before.
+    /// The disk was given up, now or earlier.
     GivenUp,
 }
 
-/// Runs until the journal is closed and everything is stable, or the disk was given up.
+/// Runs until the journal is closed and everything is stable, or until the disk was given up.
 pub(crate) fn run(shared: &Arc<JournalState>) {
     while wait_for_work(shared) {
         let stored = {
@@ -67,8 +67,8 @@ pub(crate) fn run(shared: &Arc<JournalState>) {
     }
 }
 
-/// Waits before a refused write is tried again, whoever asks; not longer than until the journal is to be
-/// closed.
+/// Waits before a refused write is retried, regardless of requests, but no longer than until the journal is
+/// being closed.
 fn pause_for(shared: &JournalState, pause: Duration) {
     let signal = &shared.disk;
     let state = signal.state.lock().expect("nothing panics under this lock");
@@ -82,19 +82,19 @@ fn pause_for(shared: &JournalState, pause: Duration) {
     drop(waited.expect("nothing panics under this lock"));
 }
 
-/// Goes to the disk for a commit of this durability, if only the disk can end it and nobody is on the way;
-/// otherwise asks the thread to go.
+/// Writes to the disk for a commit of this durability if only the disk can complete it and no write is under
+/// way. Otherwise asks the disk thread to write.
 pub(crate) fn write_or_request(shared: &JournalState, durability: Durability) {
-    // With lenders, a commit that any vote may end must go on listening to them: the disk may hang.
+    // With lenders, a commit that any vote may complete must keep listening to them, since the disk may hang.
     let disk_alone = durability == Durability::Disk || shared.config.lenders.is_empty();
     if !disk_alone {
         return shared.request_sync();
     }
     match shared.drain.try_lock() {
-        // The pause after a refusal is the thread's to keep.
+        // The disk thread keeps the pause after a refusal.
         Ok(way) if way.policy.failing().is_some() => shared.request_sync(),
         Ok(mut way) => {
-            // Members get the record before the sync, not after it.
+            // Members get the record before the sync begins.
             shared.send(&mut shared.core());
             if let BatchOutcome::Refused(_) = store_batch(shared, &mut way) {
                 shared.request_sync();
@@ -105,7 +105,7 @@ pub(crate) fn write_or_request(shared: &JournalState, durability: Durability) {
     }
 }
 
-/// Writes and syncs what the ring has and the disk lacks.
+/// Writes and syncs the records that the ring has and the disk lacks.
 fn store_batch(shared: &JournalState, way: &mut DiskWriter) -> BatchOutcome {
     let DiskWriter {
         drain: Some(drain),
@@ -140,7 +140,7 @@ fn store_batch(shared: &JournalState, way: &mut DiskWriter) -> BatchOutcome {
     if policy.failing().is_some() {
         let failures = policy.succeeded();
         shared.refusals.log.store(0, Ordering::Relaxed);
-        tracing::info!(failures, journal = %shared.paths.root().display(), "the local disk takes writes again");
+        tracing::info!(failures, journal = %shared.paths.root().display(), "the local disk accepts writes again");
     }
     let mut core = shared.core();
     drain.let_go(end.lsn);
@@ -159,16 +159,15 @@ fn store(shared: &JournalState, drain: &RingDrain, end: Lsn) -> Result<(), CallE
     shared.sync_log()
 }
 
-/// Waits until a batch is due. `false`: stop.
+/// Waits until a batch is due. Returns `false` when the thread must stop.
 fn wait_for_work(shared: &JournalState) -> bool {
     let signal = &shared.disk;
     let mut state = signal.state.lock().expect("nothing panics under this lock");
-    // Where the batch begins that is being waited for, and when it is due. A commit may have taken it to the
-    // disk.
+    // Start and due time of the batch that is awaited. A commit may have written it in the meantime.
     let mut batch: Option<(u64, Instant)> = None;
     loop {
-        // Not the stable LSN: once a view could not be stored that stays where it is, and the ring empties
-        // all the same.
+        // Not the stable LSN: once a view could not be stored it stays where it is, while the ring still
+        // empties.
         let position = shared.drained.load(Ordering::SeqCst);
         let pending = shared.tail.load(Ordering::SeqCst) > position;
         if state.stop && !pending {
@@ -190,7 +189,7 @@ fn wait_for_work(shared: &JournalState) -> bool {
         } else {
             state.sync_requested = false;
             signal.parked.store(true, Ordering::SeqCst);
-            // An append between the look above and the flag would otherwise go unseen.
+            // Otherwise an append between the check above and the flag would go unnoticed.
             if shared.tail.load(Ordering::SeqCst) == position {
                 let waited = signal.wake.wait_timeout(state, IDLE_MAX);
                 state = waited.expect("nothing panics under this lock").0;

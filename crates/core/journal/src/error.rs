@@ -1,4 +1,4 @@
-//! Why a journal could not be created or opened: one variant a reaction.
+//! Errors of creating, opening, growing and deleting journals; one variant a reaction of the caller.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use netram_proto::port::IoError;
 
 use crate::reason::UnreachableLenders;
 
-/// Why no journal was created. Nothing that was there before was touched.
+/// Why no journal was created. Existing files were not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalCreateError {
-    /// There is something already.
+    /// A file or directory of that name exists.
     #[error("{0} exists already; choose another name, or remove it if its journal is of no use any more")]
     Exists(PathBuf),
-    /// The size asked for is out of bounds.
+    /// The requested size is out of bounds.
     #[error("{0}")]
     Size(LogFileError),
     /// The file system refused.
@@ -25,7 +25,7 @@ pub enum JournalCreateError {
     Io {
         /// The directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -33,25 +33,26 @@ pub enum JournalCreateError {
 /// Why a journal was not deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalDeleteError {
-    /// Nothing of a journal is there.
+    /// The path holds neither a journal nor the remains of one.
     #[error("{path} is no journal, nor what is left of one")]
     NoJournal {
         /// The directory or log file.
         path: PathBuf,
     },
-    /// Lenders may alone have its newest commits.
+    /// Lenders may hold the only copy of the journal's newest commits.
     #[error("{0}")]
     NotClosed(#[from] JournalNotClosed),
-    /// The directory has something that is not the journal's: it is part of a mount, a volume or a region.
+    /// The directory holds a file that is not the journal's: the journal is part of a mount, a volume or a
+    /// region.
     #[error(
         "{path} is not the journal's, so nothing was deleted: what the journal belongs to must be given up first \
          (`netram recover` for a mounted directory, `netram shared merge` for a node); a file of yours can be moved elsewhere"
     )]
     Foreign {
-        /// What was found.
+        /// The first such file.
         path: PathBuf,
     },
-    /// Another process has it open.
+    /// Another process has the journal open, or its lock cannot be taken.
     #[error("{0}")]
     Journal(#[from] JournalOpenError),
     /// The file system refused.
@@ -59,13 +60,13 @@ pub enum JournalDeleteError {
     Io {
         /// The directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Lenders may alone have the newest commits of what was to be deleted, or of the original of which it is a
-/// copy.
+/// Lenders may hold the only copy of the newest commits of the journal to be deleted, or of the original of
+/// which it is a copy.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{path} was not closed, so nothing was deleted: {lenders} may alone have its newest commits. If it is a copy of something that is still \
@@ -76,18 +77,18 @@ pub struct JournalNotClosed {
     pub(crate) lenders: String,
 }
 
-/// Why a journal could not be opened. Nothing was lost by trying.
+/// Why a journal could not be opened. The attempt lost nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalOpenError {
     /// A file of the journal is missing or cannot be opened.
     #[error("{path}: {source}; name the directory that `netram journal create` made, or the log file")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Somebody has removed the file by which a journal has one writer at a time.
+    /// The lock file, which keeps a journal to one writer, was removed.
     #[error(
         "the lock file {path} is gone; make sure that no program has this log open, then make the file again, empty: \
          touch {path}"
@@ -101,7 +102,7 @@ pub enum JournalOpenError {
     InUse {
         /// The journal directory.
         path: PathBuf,
-        /// Who has it.
+        /// The id of that process.
         pid: String,
     },
     /// The log file is not usable.
@@ -109,7 +110,7 @@ pub enum JournalOpenError {
     Log {
         /// The log file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: LogFileError,
     },
     /// The view file is not usable.
@@ -117,7 +118,7 @@ pub enum JournalOpenError {
     View {
         /// The view file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: ViewFileError,
     },
     /// The log and the view belong to different journals.
@@ -132,7 +133,7 @@ pub enum JournalOpenError {
         /// The view's journal.
         view: JournalId,
     },
-    /// The data key does not open the log's records.
+    /// The log's records were not sealed with this data key.
     #[error("{path}: this key did not seal the log's records; put the journal's own data key back")]
     OtherKey {
         /// The key's file.
@@ -143,17 +144,18 @@ pub enum JournalOpenError {
     Refused {
         /// The journal directory.
         path: PathBuf,
-        /// What is missing, and what to do.
+        /// What is missing, and the remedy.
         refusal: RecoveryError,
         /// Why lenders did not answer.
         away: Box<UnreachableLenders>,
     },
-    /// The operator calls this directory the newest, and what lenders hold says otherwise.
+    /// The operator claimed that this directory is the newest, and the records that lenders hold contradict
+    /// that.
     #[error("{path}: {source}")]
     NotNewest {
         /// The journal directory.
         path: PathBuf,
-        /// What speaks against it.
+        /// The contradiction.
         source: NotNewestError,
     },
     /// The server of a shared region has fenced this node.
@@ -163,37 +165,37 @@ pub enum JournalOpenError {
     NodeFenced {
         /// The journal directory.
         path: PathBuf,
-        /// The epoch under which the members were sealed.
+        /// The epoch under which the members were fenced.
         seen: Epoch,
     },
-    /// A node of a shared region left records here that the server may lack.
+    /// An earlier process of this node left records that the region's server may lack.
     #[error(
         "{path}: an earlier process of this node left records (LSN {from} to {end}); offer them to the region's server first"
     )]
     Unmerged {
         /// The journal directory.
         path: PathBuf,
-        /// The first of them.
+        /// LSN of the first of them.
         from: Lsn,
-        /// Where they end.
+        /// LSN at which they end.
         end: Lsn,
     },
-    /// The log is damaged where it had been durable.
+    /// The log is damaged below an LSN to which it had been durable.
     #[error("{path}: {source}")]
     Damaged {
         /// The log file.
         path: PathBuf,
-        /// Where, and what to do.
+        /// The damaged range, and the remedy.
         source: AssembleError,
     },
-    /// The reign could not be made durable.
+    /// The new epoch could not be stored durably.
     #[error("{path}: storing epoch {epoch} failed: {source}; mend the disk, then open again")]
     Store {
-        /// The file.
+        /// The file that could not be written.
         path: PathBuf,
-        /// The epoch to be.
+        /// The new epoch.
         epoch: Epoch,
-        /// What the system said.
+        /// The system's error.
         source: IoError,
     },
     /// The configuration contradicts itself or a limit.
@@ -202,25 +204,25 @@ pub enum JournalOpenError {
     /// The system refused memory, a thread or a descriptor.
     #[error("{what}: {source}")]
     System {
-        /// What was asked for.
+        /// The requested resource.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why a log did not grow. Nothing was lost by trying.
+/// Why a log was not enlarged. The attempt lost nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalGrowError {
-    /// The journal could not be recovered, which comes first.
+    /// The journal could not be recovered, which is the first step.
     #[error("{0}")]
     Recovery(#[from] JournalOpenError),
-    /// The log cannot have that size, or not now.
+    /// The log cannot have that size, or its state does not allow it now.
     #[error("{path}: {source}")]
     Refused {
         /// The log file.
         path: PathBuf,
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         source: GrowRefusal,
     },
 }
@@ -228,18 +230,18 @@ pub enum JournalGrowError {
 /// Why a view file is not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewFileError {
-    /// The file failed.
+    /// The file could not be read.
     #[error("{0}")]
     Io(IoError),
-    /// Not a view file.
+    /// The file is not a view file.
     #[error("not a netram view file; put the journal's own back")]
     Foreign,
-    /// Both slots are damaged.
+    /// Both copies of the view in the file are damaged.
     #[error(
         "both copies of the view are damaged, so nobody can say which lenders hold the newest records; restore the file from a copy"
     )]
     Damaged,
-    /// The contents make no sense.
+    /// The file's contents contradict themselves or a limit.
     #[error("{0}")]
     Contents(ViewError),
 }

@@ -1,11 +1,11 @@
-//! What a dead node of a shared region left at its members, read by the server.
+//! The journal of a dead node of a shared region, read by the server from the node's members.
 //!
-//! The server has written down that the node is being fenced: from then on it takes nothing more from it.
-//! Reading seals the members, so that they do not either. Nothing is stored here, so it may be cut off and
-//! begun anew at any point; the lenders give their windows back when they are told
-//! ([`FencedJournal::forget`]), after the server has made durable that the node is gone. Both is for journals
-//! that nobody begins anew: a node has one of its own each time it joins. Why so many members suffice:
-//! crates/core/proto/src/journal/writer/server_ack.rs.
+//! The server first durably records that the node is being fenced, and from then on accepts nothing more from
+//! it. Reading fences the members, so that they do not either. Nothing is stored here, so reading can be
+//! interrupted and repeated at any point. After the server has durably recorded that the node is gone,
+//! [`FencedJournal::forget`] tells the lenders to free their windows. Both need a journal that is never
+//! reopened: a node has a new one each time it joins. crates/core/proto/src/journal/writer/server_ack.rs
+//! explains why the members suffice.
 
 use std::time::Instant;
 
@@ -24,11 +24,11 @@ use crate::open::{members, span};
 use crate::reason::{RecoveryFailure, UnreachableLenders};
 use crate::seal::DataKey;
 
-/// What the server knows of a node's journal.
+/// The server's knowledge of a node's journal.
 pub struct FencedJournal {
     /// The newest view that the server has.
     pub view: View,
-    /// Where the records end that the server has.
+    /// Where the records that the server has end.
     pub server_end: Chain,
     /// The key that seals the journal's records.
     pub key: DataKey,
@@ -37,46 +37,49 @@ pub struct FencedJournal {
 /// A record that the server lacked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedRecord {
-    /// Where it begins.
+    /// LSN at which the record begins.
     pub lsn: Lsn,
-    /// Where it ends, and its CRC.
+    /// Where the record ends, and its CRC.
     pub end: Chain,
-    /// The reign that wrote it.
+    /// The epoch that wrote the record.
     pub epoch: Epoch,
-    /// Whose it is.
+    /// The record's kind, which says whose it is.
     pub kind: RecordKind,
-    /// What it carries.
+    /// The decrypted payload.
     pub payload: Vec<u8>,
 }
 
-/// Everything that the server lacked.
+/// The records that the server lacked.
 #[derive(Clone, Debug)]
 pub struct FencedRecords {
-    /// The records, in the node's order.
+    /// The records, in the order of the node's appends.
     pub records: Vec<FencedRecord>,
-    /// Where they end: nothing beyond it was ever acknowledged, nor ever will be.
+    /// Where they end: no record beyond it was or will ever be acknowledged.
     pub end: Chain,
-    /// The members, and how each answered.
+    /// The members, and each one's answer.
     pub members: Vec<(String, PeerAnswer)>,
-    /// Acknowledged records may be missing, and the caller accepted that.
+    /// The accepted loss: acknowledged records may be missing, as `accept_loss` allowed.
     pub loss_accepted: Option<String>,
 }
 
-/// Why a dead node's journal could not be read to its end. Nothing was lost by trying.
+/// Why a dead node's journal could not be read completely. The attempt lost nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum FencedJournalError {
-    /// Too few members answered, or somebody else has sealed them later.
+    /// Too few members answered, or a later reader has fenced them.
     #[error("the node's journal: {0}{1}")]
     Refused(RecoveryError, UnreachableLenders),
-    /// What they gave is damaged where records may have been acknowledged.
+    /// The members' bytes are damaged where records may have been acknowledged.
     #[error("{0}")]
     Damaged(NodeReadError),
 }
 
 impl FencedJournal {
-    /// Seals the members and reads what the server lacks, with the proof that it is all; waits
-    /// `config.patience` for those that must answer. Of `config` only `lenders` (a member may have moved to
-    /// one of these addresses), `security`, `seal`, `patience`, `grace` and `accept_loss` count.
+    /// Fences the members and reads the records that the server lacks, with the proof that they are complete.
+    /// Waits up to `config.patience` for members that must answer. Of `config` only `lenders` (new addresses
+    /// of members), `security`, `seal`, `patience`, `grace` and `accept_loss` are used.
+    ///
+    /// # Errors
+    /// `Refused` if too few members answered or a later reader fenced them, `Damaged` if their bytes are.
     pub fn read(&self, config: &JournalConfig) -> Result<FencedRecords, FencedJournalError> {
         let (grace, patience) = (span(config.grace), span(config.patience));
         let spares: Vec<String> = config.lenders.iter().map(ToString::to_string).collect();
@@ -102,7 +105,7 @@ impl FencedJournal {
             self.view.journal.into(),
             FaultSwitch::NONE,
             &mut |record| {
-                // Without its seal a record could be made up by any lender that has seen the one before.
+                // Any lender that has seen the record before could forge an unsealed one.
                 let trusted = record.header.sealed || !config.seal;
                 trusted && sealer.open(&record.header, record.bytes, &mut plain).is_some()
             },
@@ -136,18 +139,18 @@ impl FencedJournal {
         })
     }
 
-    /// Tells the members, and `others` that may have a window, that they may drop what they hold: that the
-    /// node is gone is durable at the server. Returns those that could not be told within `config.patience`
-    /// together; their memory is wasted until they hear it, or are restarted.
+    /// Tells the members, and `others` that may have a window, that they may free it, since the server has
+    /// durably recorded that the node is gone. Returns those that could not be told within `config.patience`
+    /// in all. They keep the memory until they are told or restarted.
     pub fn forget(&self, others: &[String], config: &JournalConfig) -> Vec<String> {
         let mut forget = ForgetNotice::new(&self.view, others);
         let deadline = Instant::now() + config.patience;
-        // What is no address is nobody's.
+        // An invalid address belongs to no lender.
         let addresses = forget.addresses().map(|address| address.parse().ok());
         let addresses: Vec<Option<NetAddress>> = addresses.collect();
         loop {
             let mut untold = Vec::new();
-            // In turns: one that cannot be reached must not keep the others' time.
+            // One attempt each in turns, so that an unreachable lender does not take the others' time.
             for (index, address) in addresses.iter().enumerate() {
                 let Some(address) = address.as_ref().filter(|_| !forget.is_done(index)) else {
                     continue;
@@ -167,14 +170,14 @@ impl FencedJournal {
     }
 }
 
-/// Talks to one lender until it is done, the link breaks or it is silent.
+/// Exchanges frames with one lender until it is done, the link breaks, or it stays silent.
 fn tell(forget: &mut ForgetNotice, index: usize, link: &mut Link) {
     let deadline = Instant::now() + members::CONNECT_TIMEOUT;
     forget.on_connected(index);
     while !forget.is_done(index) && Instant::now() < deadline {
         if let Some(outgoing) = forget.next_frame(index) {
             let FrameBody::Inline(body, length) = outgoing.body else {
-                unreachable!("there is no ring here")
+                unreachable!("a forget notice sends no log bytes")
             };
             let sent = link.send(&[&outgoing.header.encode(length), &body[..length]]);
             if sent.is_err() {

@@ -1,4 +1,4 @@
-//! A real file as `proto` sees one.
+//! A real file behind `proto`'s [`StorageFile`].
 
 use std::fs::File as StdFile;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ pub struct DiskFile {
 }
 
 impl DiskFile {
-    /// Takes an open file.
+    /// Wraps an open file.
     pub fn new(file: StdFile) -> DiskFile {
         DiskFile {
             file,
@@ -23,7 +23,7 @@ impl DiskFile {
         }
     }
 
-    /// The same with `delay` added to every sync.
+    /// Wraps an open file and adds `delay` to every sync.
     pub fn with_sync_delay(file: StdFile, delay: Duration) -> DiskFile {
         DiskFile {
             file,
@@ -31,15 +31,15 @@ impl DiskFile {
         }
     }
 
-    /// Drops what the page cache holds of the file, so that the next read tells what the *disk* has: after a
-    /// failed sync the cache shows bytes that the disk never got.
+    /// Drops the file's pages from the page cache, so that the next read returns what the *disk* has. After a
+    /// failed sync the cache holds bytes that the disk never got.
     pub fn drop_cache(&self) {
-        // Best effort: dirty pages stay, and they are what the next sync will write.
+        // Best effort: dirty pages stay, and the next sync writes them.
         let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
     }
 }
 
-/// The system's error as `proto` carries it.
+/// The system's error in `proto`'s form.
 pub fn io_error(error: &std::io::Error) -> IoError {
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof => IoError::EOF,

@@ -1,9 +1,8 @@
-//! A journal that is kept for a writer on another machine: its records come as that writer's log has them,
-//! raw and sealed, and stand here at the same LSNs. What it may take, and when it may be believed, is
-//! `proto`'s affair.
+//! A journal kept for a writer on another machine. It receives the raw, sealed bytes of that writer's log and
+//! stores them at the same LSNs. `proto` decides what it may accept and when it is valid.
 //!
-//! The files are those of any journal, so that opening them as one is all that a take-over needs. Nothing is
-//! appended and no epoch claimed while it follows.
+//! The files are those of any journal, so a takeover only has to open them. While it follows, nothing is
+//! appended and no epoch is claimed.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,21 +27,21 @@ use crate::paths::{JournalLayout, JournalLock, JournalPaths};
 use crate::records;
 use crate::seal::{DataKey, RecordSealer};
 
-/// What a journal directory is made of when its records exist elsewhere.
+/// The parts of a journal directory that is created from existing records.
 pub struct JournalInit {
-    /// Which journal.
+    /// The journal's id.
     pub journal: JournalId,
-    /// Bytes that its log can hold.
+    /// Capacity of the log in bytes.
     pub log_bytes: u64,
-    /// The key that seals its records.
+    /// The key that seals the records.
     pub key: DataKey,
-    /// Its view.
+    /// The initial view.
     pub view: View,
-    /// Where its log begins, and what the record there chains to.
+    /// Where the log begins, with the chain value of the record there.
     pub start: Chain,
 }
 
-/// A journal that follows a writer elsewhere. Its lock is held until it is dropped.
+/// A journal that follows a writer on another machine. It holds the journal's lock until it is dropped.
 pub struct JournalFollower {
     paths: JournalPaths,
     log: LogFile<DiskFile>,
@@ -51,7 +50,7 @@ pub struct JournalFollower {
     stable: AtomicU64,
     view_file: Mutex<ViewFile>,
     sealer: RecordSealer,
-    /// The log was durable up to here, and is not valid so far any more.
+    /// LSN below which the log had been durable, if it is no longer valid up to there.
     damaged_below: Option<Lsn>,
     _lock: JournalLock,
 }
@@ -61,24 +60,30 @@ struct State {
     superblock: LogSuperblock,
     /// Where the durable records end.
     end: Chain,
-    /// A sync failed, or an emptying was cut off: what the disk holds is known only after a new opening (rule
-    /// 9).
+    /// A sync failed, or a restart was interrupted. The contents of the disk are then unknown until the
+    /// journal is opened again (rule 9).
     failed: Option<IoError>,
 }
 
 impl JournalFollower {
-    /// Makes the directory `root` of `parts`, with an empty log that begins at their start. Durable on
-    /// return.
+    /// Creates the directory `root` from `parts`, with an empty log that begins at their start. It is durable
+    /// on return.
+    ///
+    /// # Errors
+    /// `Exists`, `Size` if the log's size is out of bounds, or `Io`.
     pub fn create(root: &Path, parts: &JournalInit) -> Result<(), JournalCreateError> {
         JournalPaths::of(root, JournalLayout::Directory).create_of(parts)
     }
 
-    /// Opens the journal at `root` to go on following. What a crash left behind the valid records is erased:
-    /// the writer has it and sends it again, and a remnant that checks would later be taken for a sign of
-    /// damage before it.
+    /// Opens the journal at `root` to continue following. Bytes that a crash left behind the valid records
+    /// are erased. The writer sends them again, and a valid remnant would later look like a sign of damage
+    /// before it.
     ///
-    /// Refuses while the disk does not give what it has: this may be the only copy. See
-    /// [`JournalFollower::damaged_below`] for one that is damaged.
+    /// The opening is refused while the disk cannot be read, since this may be the only copy. A damaged log
+    /// opens; see [`JournalFollower::damaged_below`].
+    ///
+    /// # Errors
+    /// Another process has the journal open, or a file is missing, unreadable or of another journal.
     pub fn open(root: &Path) -> Result<JournalFollower, JournalOpenError> {
         let place = JournalPaths::at(root);
         let lock = place.lock()?;
@@ -94,7 +99,7 @@ impl JournalFollower {
         }
         let epoch = view.epoch;
         let sealer = open_sealer(&place)?;
-        // As in any recovery: what counts is what the disk gives back.
+        // As in any recovery, only what the disk returns counts.
         let _ = log.file().sync();
         log.file().drop_cache();
         let limit = superblock.head.lsn.plus(log.capacity());
@@ -117,8 +122,8 @@ impl JournalFollower {
         if lost.is_none() && beyond > scan.end.lsn {
             log.erase(scan.end.lsn, limit).map_err(stored)?;
         }
-        // A sync that failed may have marked clean what the disk does not have, and what its records call
-        // durable was so at the client: whatever this disk is not known to have is written again.
+        // A failed sync may have marked pages clean that the disk does not have, and the records' own proofs
+        // hold for the client's disk. Records not known to be on this disk are therefore written again.
         log.rewrite(superblock.stable.max(superblock.head.lsn), scan.end.lsn)
             .map_err(stored)?;
         log.sync().map_err(stored)?;
@@ -140,22 +145,22 @@ impl JournalFollower {
         })
     }
 
-    /// The directory.
+    /// The journal's directory.
     pub fn root(&self) -> PathBuf {
         self.paths.root().to_path_buf()
     }
 
-    /// Which journal.
+    /// The journal's id.
     pub fn id(&self) -> JournalId {
         self.state().superblock.journal
     }
 
-    /// The journal's share in its records' CRCs.
+    /// The journal's part of its records' CRCs.
     pub fn seed(&self) -> CrcSeed {
         self.log.seed()
     }
 
-    /// The log's oldest record, and what it chains to.
+    /// The log's oldest record and its chain value.
     pub fn head(&self) -> Chain {
         self.state().superblock.head
     }
@@ -165,27 +170,33 @@ impl JournalFollower {
         self.state().end
     }
 
-    /// Damage was found when it was opened: the log had been durable up to here, and ends lower now. It is
-    /// good for nothing but to be begun anew ([`JournalFollower::restart`]); until then nothing behind the
-    /// damage is touched, for whoever must save what can be saved.
+    /// LSN below which the log had been durable, if damage was found at the opening and the log now ends
+    /// lower. Such a log can only be restarted ([`JournalFollower::restart`]). Until then the bytes behind
+    /// the damage are not touched, so that they can be salvaged.
     pub fn damaged_below(&self) -> Option<Lsn> {
         self.damaged_below
     }
 
-    /// The writer's view, as far as it was told here.
+    /// The newest view that the writer has sent.
     pub fn view(&self) -> View {
         self.views().newest().clone()
     }
 
-    /// Makes `view` durable.
+    /// Durably stores `view`.
+    ///
+    /// # Errors
+    /// The view file cannot be written.
     pub fn store_view(&self, view: View) -> Result<(), IoError> {
         Ok(self.views().store(view)?)
     }
 
-    /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are durable.
-    /// Returns how many there were.
+    /// Fills `into` with the log's raw bytes from `from` on, up to the end of the durable records. Returns
+    /// their number.
+    ///
+    /// # Errors
+    /// `from` is outside the log, or the file cannot be read.
     pub fn read_raw(&self, from: Lsn, into: &mut [u8]) -> Result<usize, LogError> {
-        // The head does not move meanwhile.
+        // The lock keeps the head from moving.
         let state = self.state();
         if from < state.superblock.head.lsn || from > state.end.lsn {
             return Err(LogError::OutOfRange(from));
@@ -195,18 +206,24 @@ impl JournalFollower {
         Ok(there)
     }
 
-    /// Writes bytes of the log, whose place was checked, behind what is durable. They count with
-    /// [`JournalFollower::flush`], which must not come before a write that was refused has been repeated.
+    /// Writes bytes of the log behind the durable ones; the caller has checked their position. They count
+    /// after [`JournalFollower::flush`], which must not be called before a refused write was repeated.
+    ///
+    /// # Errors
+    /// The write was refused, or an earlier sync failed.
     pub fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
         let state = self.state();
         state.check()?;
         let (head, end) = (state.superblock.head.lsn, at.plus(bytes.len() as u64));
-        assert!(state.end.lsn <= at, "what is durable is not written again");
-        assert!(end.since(head) <= self.log.capacity(), "the log has room for it");
+        assert!(state.end.lsn <= at, "durable bytes are not written again");
+        assert!(end.since(head) <= self.log.capacity(), "the bytes fit in the log");
         self.log.write(at, bytes)
     }
 
     /// Makes the records up to `end` durable.
+    ///
+    /// # Errors
+    /// The sync failed, now or earlier.
     pub fn flush(&self, end: Chain) -> Result<(), IoError> {
         let mut state = self.state();
         state.check()?;
@@ -219,14 +236,17 @@ impl JournalFollower {
         Ok(())
     }
 
-    /// Empties the log and begins it anew at `start`. Durable on return.
+    /// Empties the log and begins it again at `start`. Durable on return.
+    ///
+    /// # Errors
+    /// The log could not be erased; it must then be opened again.
     pub fn restart(&self, start: Chain) -> Result<(), IoError> {
         let mut state = self.state();
         state.check()?;
-        // Records of the log before could stand where new ones will, and check.
+        // Old records could stand where new ones will, and be valid.
         let end = start.lsn.plus(self.log.capacity());
         let erased = self.log.erase(start.lsn, end).and_then(|()| self.log.sync());
-        // Whatever it was: records that the superblock still names may be gone.
+        // After any failure, records that the superblock still names may be gone.
         state.failed = erased.err();
         erased?;
         let superblock = LogSuperblock {
@@ -258,16 +278,16 @@ impl JournalFollower {
     }
 }
 
-/// What a scan of the log says: `Some` where records are missing that had been durable.
+/// The durable end of the log, if the scan found that records below it are missing.
 fn judge(scan: &LogScan, superblock: &LogSuperblock) -> Result<Option<Lsn>, IoError> {
     match scan.unreadable {
-        // Perhaps the disk gives it the next time. What is behind must not be erased.
+        // The disk may return it the next time. The bytes behind it must not be erased.
         Some(error) => Err(error),
         None => Ok((scan.end.lsn < superblock.stable).then_some(superblock.stable)),
     }
 }
 
-/// The error that ends belief in the file: a failed sync, never a refused write (rule 17).
+/// The error after which the file's contents are unknown: a failed sync, never a refused write (rule 17).
 fn final_of(done: Result<(), CallError>) -> Option<IoError> {
     let failure = done.err().filter(|failure| failure.is_final());
     failure.map(IoError::from)
@@ -286,7 +306,7 @@ impl RecordLog for JournalFollower {
         _: usize,
         _: &mut dyn FnMut(&mut [u8]),
     ) -> Result<CommitTicket, AppendError> {
-        // Only its writer appends, and he is elsewhere.
+        // Only the writer on the other machine appends.
         Err(AppendError::Closed)
     }
 
@@ -341,8 +361,8 @@ impl RecordLog for JournalFollower {
 mod tests {
     use super::*;
 
-    /// A sector that could not be read for a moment was taken for the end of the log, and all behind it was
-    /// erased.
+    /// A sector that could not be read for a moment was taken for the end of the log, and everything behind
+    /// it was erased.
     #[test]
     fn what_cannot_be_read_is_not_the_end() {
         let end = Chain {

@@ -1,37 +1,37 @@
-//! A process is told from its children. A child of `fork` has a copy of every value, and none of the threads,
-//! and what it does to a descriptor it does to the parent's: a lock is given up, a member is told that the
-//! journal is over.
+//! Detecting `fork`. A child has a copy of every value and none of the threads, and its operations on a
+//! descriptor affect the parent: they would release the parent's lock, or tell a member that the journal is
+//! over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::paths::random;
 use crate::sys;
 
-/// The process in which a value was made.
+/// Identifies the process in which a value was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForkMark(u64);
 
 impl ForkMark {
-    /// Marks this process.
+    /// The mark of this process.
     pub fn here() -> ForkMark {
         ForkMark(sys::word_wiped_by_fork().map_or_else(|| u64::from(std::process::id()), name))
     }
 
-    /// The mark of some other process.
+    /// A mark that belongs to another process.
     #[cfg(test)]
     pub(crate) fn of_another() -> ForkMark {
         ForkMark(!ForkMark::here().0)
     }
 
-    /// Whether this is a child of the process that was marked. A load, where the kernel wipes pages in
-    /// children.
+    /// Whether this process is a child of the marked one. Costs one load if the kernel can wipe pages on
+    /// fork.
     #[inline]
     pub fn is_child(self) -> bool {
         ForkMark::here() != self
     }
 }
 
-/// A number that no ancestor has. A process's own number may be one of an ancestor that is gone.
+/// A random number that no ancestor has. A process id could be that of an ancestor that is gone.
 #[inline]
 fn name(word: &AtomicU64) -> u64 {
     match word.load(Ordering::Relaxed) {
@@ -43,7 +43,7 @@ fn name(word: &AtomicU64) -> u64 {
 #[cold]
 fn begin(word: &AtomicU64) -> u64 {
     let name = u64::from_le_bytes(random()) | 1;
-    // Another thread may be doing the same.
+    // Another thread may be setting it at the same time.
     match word.compare_exchange(0, name, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => name,
         Err(other) => other,
@@ -55,13 +55,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_no_child_of_itself_and_what_was_wiped_is_named_anew() {
+    fn a_process_is_not_its_own_child_and_a_wiped_mark_is_renewed() {
         let mark = ForkMark::here();
         assert!(!mark.is_child() && mark == ForkMark::here());
         let word = AtomicU64::new(0);
         let first = name(&word);
         assert_eq!(name(&word), first);
-        // As the kernel leaves it in a child.
+        // The kernel leaves a zero in a child.
         word.store(0, Ordering::Relaxed);
         assert_ne!(name(&word), first);
     }

@@ -1,4 +1,4 @@
-//! Looking at a journal without opening it for writing: nothing is changed, no lender is asked.
+//! Reading a journal without opening it for writing: nothing is changed, and no lender is asked.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::open::{open_log, open_sealer, open_view};
 use crate::paths::JournalPaths;
 use crate::seal::RecordSealer;
 
-/// A journal, looked at from outside.
+/// A journal that is only read.
 pub struct JournalInspector {
     log: LogFile<DiskFile>,
     superblock: LogSuperblock,
@@ -21,26 +21,30 @@ pub struct JournalInspector {
     in_use: bool,
 }
 
-/// What [`JournalInspector::verify`] found.
+/// Result of [`JournalInspector::verify`].
 #[derive(Clone, Copy, Debug)]
 pub struct VerifyReport {
-    /// Where the valid prefix ends, how many records it has, and what they prove.
+    /// The valid prefix: its end, its number of records, and what the records prove.
     pub scan: LogScan,
-    /// A record that checks but does not open: not this journal's writer sealed it.
+    /// LSN of the first record with a valid CRC that does not decrypt, so this journal's writer did not seal
+    /// it.
     pub forged: Option<Lsn>,
-    /// Everything below had been on the disk, by whatever proves the most.
+    /// LSN below which everything is proven to have been on the disk.
     pub proof: Lsn,
 }
 
 impl VerifyReport {
-    /// The stretch that had been durable and is bad now.
+    /// The range that had been durable and is no longer valid.
     pub fn damage(&self) -> Option<(Lsn, Lsn)> {
         (self.scan.end.lsn < self.proof).then_some((self.scan.end.lsn, self.proof))
     }
 }
 
 impl JournalInspector {
-    /// Opens the journal at `root`, a directory or a log file, for looking.
+    /// Opens the journal at `root`, a directory or a log file, for reading.
+    ///
+    /// # Errors
+    /// A file of the journal is missing, unreadable or not the journal's.
     pub fn open(root: &Path) -> Result<JournalInspector, JournalOpenError> {
         let place = JournalPaths::at(root);
         let in_use = place.is_locked()?;
@@ -56,12 +60,12 @@ impl JournalInspector {
         })
     }
 
-    /// Whether a process has the journal open. What is seen then is a moment of a moving thing.
+    /// Whether a process has the journal open. What is read then may change at any moment.
     pub fn in_use(&self) -> bool {
         self.in_use
     }
 
-    /// The superblock.
+    /// The log's superblock.
     pub fn superblock(&self) -> &LogSuperblock {
         &self.superblock
     }
@@ -71,12 +75,12 @@ impl JournalInspector {
         &self.view
     }
 
-    /// Bytes that the log can hold.
+    /// Capacity of the log in bytes.
     pub fn capacity(&self) -> u64 {
         self.log.capacity()
     }
 
-    /// Whether the local log has any record. Cheap, whatever it holds.
+    /// Whether the local log has any record. Reads at most one.
     pub fn has_records(&self) -> bool {
         let mut found = false;
         let limit = self.superblock.head.lsn.plus(self.log.capacity());
@@ -87,7 +91,7 @@ impl JournalInspector {
         found
     }
 
-    /// Passes every valid record of the local log to `each` until it says `false`; the payload is opened.
+    /// Passes the valid records of the local log to `each`, decrypted, until it returns `false`.
     pub fn verify(&self, each: &mut dyn FnMut(Record<'_>) -> bool) -> VerifyReport {
         let limit = self.superblock.head.lsn.plus(self.log.capacity());
         let (mut plain, mut forged, mut stopped) = (Vec::new(), None, false);

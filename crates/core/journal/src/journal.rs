@@ -1,4 +1,4 @@
-//! The journal as its users hold it.
+//! The public interface of an open journal.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -28,10 +28,10 @@ use crate::paths::{JournalLayout, JournalLock, JournalPaths};
 use crate::reason::{QuorumError, UncountedReason};
 use crate::records;
 
-/// An open journal: one writer, any number of threads. Closed when dropped.
+/// An open journal: one writer, any number of threads. Dropping it closes it.
 ///
-/// A child of `fork` has neither the threads nor the links. There a journal appends nothing and waits for
-/// nothing ([`AppendError::Closed`]), and dropping it leaves lock, members and files to the parent.
+/// A child of `fork` has neither the threads nor the links. In it the journal refuses appends and waits
+/// ([`AppendError::Closed`]), and dropping it leaves lock, members and files to the parent.
 pub struct Journal {
     mark: ForkMark,
     shared: Arc<JournalState>,
@@ -40,32 +40,32 @@ pub struct Journal {
     maintenance: Option<JoinHandle<ViewFile>>,
 }
 
-/// How a journal stands.
+/// A snapshot of a journal's state.
 #[derive(Clone, Debug)]
 pub struct JournalStatus {
-    /// Which journal.
+    /// The journal's id.
     pub journal: JournalId,
-    /// Its positions.
+    /// Positions of the log.
     pub log: LogState,
-    /// Its reign, view and lenders; `writer.blocked` says why commits wait for the disk, if they do.
+    /// The epoch, the view and the lenders; `writer.blocked` says why commits wait for the disk, if they do.
     pub writer: WriterStatus,
-    /// Why each of `writer.lenders` does not count, in the same order; `None`: it does.
+    /// Why each of `writer.lenders` does not count, in the same order; `None` if it does.
     pub reasons: Vec<Option<UncountedReason>>,
-    /// The local disk's failure, if it failed.
+    /// The local disk's failure, if it was given up.
     pub disk_error: Option<IoError>,
-    /// The error with which the system refuses to write a file of the journal at the moment (ENOSPC, say). It
-    /// is tried again until it succeeds; commits wait when the members' window is full.
+    /// The error with which the system currently refuses to write a file of the journal (for example ENOSPC).
+    /// The write is retried until it succeeds; commits wait once the members' window is full.
     pub disk_refused: Option<IoError>,
-    /// Records appended in this reign.
+    /// Records appended in this epoch.
     pub records: u64,
-    /// Syncs of the log file in this reign.
+    /// Syncs of the log file in this epoch.
     pub syncs: u64,
-    /// How often an append waited for the disk because the window was full.
+    /// Number of appends that waited for the disk because the window was full.
     pub window_stalls: u64,
 }
 
 impl JournalStatus {
-    /// Why commits wait for the disk, and why each lender does not count. `None`: members acknowledge
+    /// Why commits wait for the disk, and why each lender does not count; `None` if members acknowledge
     /// commits.
     pub fn quorum_error(&self) -> Option<QuorumError> {
         let lenders = self.writer.lenders.iter().zip(&self.reasons);
@@ -81,20 +81,29 @@ impl JournalStatus {
 }
 
 impl Journal {
-    /// Makes a new journal directory at `root` with a log of `log_bytes`.
+    /// Creates a journal directory at `root` with a log of `log_bytes`.
+    ///
+    /// # Errors
+    /// `Exists`, `Size` if `log_bytes` is out of bounds, or `Io`.
     pub fn create(root: &Path, log_bytes: u64) -> Result<JournalId, JournalCreateError> {
         JournalPaths::of(root, JournalLayout::Directory).create(log_bytes)
     }
 
-    /// Recovers the journal at `root`, a directory or a log file, and starts a reign. Members join in the
-    /// background: until they have, commits wait for the local disk (see [`Journal::wait_for_members`]).
+    /// Recovers the journal at `root`, a directory or a log file, and begins an epoch. Members join in the
+    /// background; until then commits wait for the local disk (see [`Journal::wait_for_members`]).
+    ///
+    /// # Errors
+    /// One [`JournalOpenError`] a reaction; the attempt loses nothing.
     pub fn open(root: &Path, config: JournalConfig) -> Result<(Journal, JournalRecovery), JournalOpenError> {
         Journal::open_and(root, config, &mut || Ok(()))
     }
 
-    /// The same; `complete` is called when the local log has everything and is synced, and before the members
-    /// are released. A crash before it is one of a recovery that will be done again; after it the log alone
-    /// is enough.
+    /// Opens the journal like [`Journal::open`] and calls `complete` when the local log is complete and
+    /// synced, before the members are released. After a crash before `complete` returns, the recovery is
+    /// repeated; after it the local log alone suffices.
+    ///
+    /// # Errors
+    /// Those of [`Journal::open`]; `Store` if `complete` fails.
     pub fn open_and(
         root: &Path,
         config: JournalConfig,
@@ -103,8 +112,11 @@ impl Journal {
         Journal::open_locked(JournalPaths::at(root).lock()?, config, complete)
     }
 
-    /// The same, of a journal that the caller has locked ([`JournalPaths::lock`]): nobody else has had it
-    /// since.
+    /// Opens the journal like [`Journal::open_and`] under a lock that the caller has taken
+    /// ([`JournalPaths::lock`]), so that no other process can have opened it since.
+    ///
+    /// # Errors
+    /// Those of [`Journal::open_and`].
     pub fn open_locked(
         lock: JournalLock,
         config: JournalConfig,
@@ -135,24 +147,35 @@ impl Journal {
         ))
     }
 
-    /// Asks what opening the journal at `root` would come to. Nothing is changed, here or at any lender.
+    /// Determines whether the journal at `root` would open, without changing anything here or at lenders.
+    ///
+    /// # Errors
+    /// The settings contradict themselves, or a file of the journal cannot be read.
     pub fn check(root: &Path, config: &JournalConfig) -> Result<OpenCheck, JournalOpenError> {
         open::check(root, config)
     }
 
-    /// The same of a data lender's copy that is to be recovered at `root`: its view, and where its log ends.
+    /// Does the same for a data lender's copy with the view `view` and a log that ends at `end`, to be
+    /// recovered at `root`.
     pub fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> OpenCheck {
         open::check_copy(root, view, end, config)
     }
 
-    /// Gives the journal at `root`, which nobody may have open, a log of `log_bytes` (rounded up to whole
-    /// pages). It is recovered first, and must then hold no record: its user trims it before.
+    /// Enlarges the log of the journal at `root` to `log_bytes`, rounded up to whole pages. No process may
+    /// have it open. It is recovered first and must then be empty, so its user trims it before.
+    ///
+    /// # Errors
+    /// `Recovery` if the journal does not open, `Refused` if the log is not empty or the size is not
+    /// possible.
     pub fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Result<GrowReport, JournalGrowError> {
         open::grow(root, config, log_bytes)
     }
 
-    /// [`Log::append`], which says also what the next record chains to: what the server of a shared region
-    /// needs to know of a record, beside its payload, to find the next one at this node's members.
+    /// Does the same as [`RecordLog::append`] and also returns the next record's chain value. With it and the
+    /// payload, a shared region's server can find the next record at this node's members.
+    ///
+    /// # Errors
+    /// The record is too large, the log is full, or the journal is fenced, closed or failed.
     pub fn append_linked(
         &self,
         kind: RecordKind,
@@ -165,16 +188,19 @@ impl Journal {
         self.shared.append(kind, length, fill)
     }
 
-    /// Which journal this is.
+    /// The journal's id.
     pub fn id(&self) -> JournalId {
         self.id
     }
 
-    /// Waits until the members' acknowledgements count. `Err`: why they still do not.
+    /// Waits until the members' acknowledgements count.
+    ///
+    /// # Errors
+    /// After `timeout`: why they do not.
     pub fn wait_for_members(&self, timeout: Duration) -> Result<(), QuorumError> {
         let deadline = Instant::now() + timeout;
         loop {
-            // Of a clean journal they count from the first append on.
+            // In a clean journal they count from the first append on.
             let blocked = self.shared.core().writer.blocked();
             match blocked {
                 None => return Ok(()),
@@ -186,7 +212,7 @@ impl Journal {
         }
     }
 
-    /// How the journal stands. Allocates; not for the way of a commit.
+    /// A snapshot of the journal's state. Allocates, so it is not meant for the commit path.
     pub fn status(&self) -> JournalStatus {
         let (writer, reasons, disk_error) = {
             let core = self.shared.core();
@@ -208,18 +234,24 @@ impl Journal {
         }
     }
 
-    /// Writes everything to the local disk, releases the members, and ends the reign. After that the next
-    /// opening needs nobody. Dropping the journal does the same and tells nobody of an error.
+    /// Writes everything to the local disk, releases the members and ends the epoch. The next opening then
+    /// needs no lender. Dropping the journal does the same but reports no error.
     ///
-    /// A shared journal's members keep what they hold: it may be all that the server can read of this node.
+    /// A shared journal's members keep their windows, which may be all that the server can read of this node.
     /// See [`Journal::leave`].
+    ///
+    /// # Errors
+    /// The disk failed or the journal was fenced; the next opening recovers it.
     pub fn close(mut self) -> Result<(), WaitError> {
         self.shut_down(Voter::Disk)
     }
 
-    /// Closes a shared journal after the server has written down that this node left: nobody will ask for it
-    /// any more, and its members are told to forget. `false`: the server lacks some of it, and so it was
-    /// closed as any other.
+    /// Closes a shared journal after the server has recorded that this node left. The members are told to
+    /// free their windows. Returns `false` if the server lacks records; the journal is then closed as by
+    /// [`Journal::close`].
+    ///
+    /// # Errors
+    /// The disk failed or the journal was fenced.
     pub fn leave(mut self) -> Result<bool, WaitError> {
         let kept = {
             let core = self.shared.core();
@@ -233,14 +265,14 @@ impl Journal {
         self.shut_down(releases).map(|()| kept)
     }
 
-    /// `releases`: members are released if the journal is one of this voter's.
+    /// Closes the journal. Members are released if the journal's voter is `releases`.
     fn shut_down(&mut self, releases: Voter) -> Result<(), WaitError> {
         let (Some(disk), Some(keeper)) = (self.disk.take(), self.maintenance.take()) else {
             return Ok(());
         };
         if self.mark.is_child() {
-            // The threads are the parent's: their handles would be given back here, and waited for in vain.
-            // So are the links and the lock, which a last owner would give up.
+            // The threads belong to the parent: joining them here would never end. The links and the lock do,
+            // too, and dropping the last owner would close them.
             let _parents = ManuallyDrop::new((disk, keeper, Arc::clone(&self.shared)));
             return Err(WaitError::Closed);
         }
@@ -249,7 +281,7 @@ impl Journal {
         let voter = self.shared.config.voter;
         let flushed = match voter {
             Voter::Disk => self.shared.wait(CommitTicket { lsn: end, end }, Durability::Disk),
-            // The disk thread writes everything before it ends; the server may be silent for ever.
+            // The disk thread writes everything before it ends. The server may never answer.
             Voter::Server => Ok(CommitVotes::default()),
         };
         if releases == voter && flushed.is_ok() {
@@ -268,7 +300,7 @@ impl Journal {
         closed
     }
 
-    /// Says that everything is on the disk, if it is.
+    /// Stores in the superblock that everything is on the disk, if it is.
     fn store_end(&self) -> Result<(), WaitError> {
         let (stable, disk_error) = {
             let core = self.shared.core();
@@ -280,14 +312,15 @@ impl Journal {
         stored.map_err(|failure| failed(failure.error))
     }
 
-    /// Everything is on the disk: stores a view without members, and tells the members that they may forget.
+    /// Stores a view without members once everything is on the disk, and tells the members that they may free
+    /// their windows.
     fn release_members(&self, mut view_file: ViewFile) -> Result<(), WaitError> {
         self.store_end()?;
         let (stable, reigns) = {
             let core = self.shared.core();
             (core.writer.stable(), core.writer.epochs().clone())
         };
-        // The keeper may have told a view, and been refused the write until now.
+        // The maintenance thread may have announced a view whose write was refused until now.
         let told = self.shared.copy.newest().version;
         let view = View {
             epochs: reigns,
@@ -310,21 +343,21 @@ impl Journal {
         self.shared.copy.newest()
     }
 
-    /// Has `waker` woken whenever the disk has more, or another view.
+    /// Sets a waker that is woken whenever the disk has more records or there is another view.
     pub fn watch(&self, waker: Arc<Waker>) {
         self.shared.copy.watch(waker);
     }
 
-    /// What the data lender in service has; `None`: there is none in service. To be said again every few
-    /// moments, or it counts as out of service.
+    /// Sets what the data lender in service holds; `None` if none is in service. Must be repeated every few
+    /// moments, or the data lender counts as out of service.
     pub fn set_replica_ack(&self, kept: Option<ReplicaAck>) {
         let mut core = self.shared.core();
         core.writer.on_replica_ack(kept, self.shared.now());
         self.shared.publish(&mut core);
     }
 
-    /// The server of a shared region keeps so much. A record that was appended here ends at `kept.end`; what
-    /// was said before may come after.
+    /// Sets what the server of a shared region keeps. A record appended here must end at `kept.end`.
+    /// Acknowledgements may arrive out of order.
     pub fn set_server_ack(&self, kept: ServerAck) {
         let mut core = self.shared.core();
         core.writer.on_server_ack(kept, self.shared.now());
@@ -333,19 +366,19 @@ impl Journal {
         self.shared.room.notify_all();
     }
 
-    /// What the server of a shared region was heard to keep; `None`: the journal is not a shared one.
+    /// The last acknowledgement of a shared region's server; `None` if the journal is not shared.
     pub fn server_ack(&self) -> Option<ServerAck> {
         self.shared.core().writer.server_ack()
     }
 
-    /// The number of the view that would count if the server had it. [`Journal::newest_view`] is that view,
-    /// or is about to be a later one.
+    /// Number of the view that would count if the server had it. [`Journal::newest_view`] is that view, or
+    /// about to be a later one.
     pub fn view_for_server(&self) -> Option<u64> {
         self.shared.core().writer.view_for_server()
     }
 
-    /// Whether what is appended to a shared journal may have to wait for its server alone: members do not
-    /// count at the moment, or a view waits for the server. Then it is to be sent the records before they are
+    /// Whether appends to a shared journal may have to wait for its server alone, because members do not
+    /// count or a view waits for the server. Records must then be sent to the server before they are
     /// acknowledged.
     pub fn needs_server(&self) -> bool {
         let core = self.shared.core();
@@ -353,38 +386,43 @@ impl Journal {
         shared && (!core.writer.counting() || core.writer.view_for_server().is_some())
     }
 
-    /// The server of a shared region says that it has fenced this node. Nothing is acknowledged from now on;
-    /// what was not is of unknown fate, and the server knows it.
+    /// Notes that the server of a shared region has fenced this node. From now on nothing is acknowledged;
+    /// the server decides the outcome of unacknowledged records.
     pub fn set_fenced_by_server(&self) {
         let (seen, _) = self.newest_view().fence();
         self.on_replica_fenced(seen);
     }
 
-    /// The epoch that fenced this journal.
+    /// The epoch that fenced this journal, if any.
     pub fn fenced(&self) -> Option<Epoch> {
         self.shared.core().writer.fenced()
     }
 
-    /// The data lender obeys a newer reign: this journal was restored or taken over elsewhere.
+    /// Notes that the data lender follows a newer epoch: this journal was restored or taken over elsewhere.
     pub fn on_replica_fenced(&self, seen: Epoch) {
         let mut core = self.shared.core();
         core.writer.on_replica_fenced(seen);
         self.shared.publish(&mut core);
     }
 
-    /// Where what is durable here ends, and what the next record chains to.
+    /// Where the durable records end, and the next record's chain value.
     pub fn stable_link(&self) -> Chain {
         self.shared.core().writer.stable_point()
     }
 
-    /// What the record at `at`, between the log's head and its stable end, chains to.
+    /// The chain value at `at`, which is between the log's head and its stable end.
+    ///
+    /// # Errors
+    /// `at` is out of range or not at a record, or the log cannot be read.
     pub fn link_at(&self, at: Lsn) -> Result<Chain, LogError> {
         records::link_at(&self.shared.log, self.shared.head_link(), self.stable_link(), at)
     }
 
-    /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are stable.
-    /// Returns how many there were. They are what a log elsewhere needs to be the same; they can end within a
-    /// record.
+    /// Fills `into` with the log's raw, sealed bytes from `from` on, up to the stable end. Returns their
+    /// number. With them a log elsewhere becomes identical; they may end within a record.
+    ///
+    /// # Errors
+    /// `from` is out of range, or the log cannot be read.
     pub fn read_raw(&self, from: Lsn, into: &mut [u8]) -> Result<usize, LogError> {
         let state = self.state();
         if from < state.head || from > state.stable {
@@ -393,7 +431,7 @@ impl Journal {
         let there = state.stable.since(from).min(into.len() as u64) as usize;
         let read = self.shared.log.read(from, &mut into[..there]);
         read.map_err(LogError::Io)?;
-        // What was trimmed meanwhile may have been overwritten.
+        // Bytes trimmed in the meantime may have been overwritten.
         match from < self.state().head {
             true => Err(LogError::OutOfRange(from)),
             false => Ok(there),
@@ -456,7 +494,7 @@ impl RecordLog for Journal {
         }
         let stable = self.state().stable;
         if let Err(failure) = self.shared.store_superblock(Some(link), stable) {
-            // A refusal leaves the head where it was, and its caller to try again.
+            // After a refusal the head is unchanged, and the caller retries.
             if failure.is_final() {
                 self.shared.poison(failure.error, "log");
             }
@@ -467,7 +505,7 @@ impl RecordLog for Journal {
     }
 }
 
-/// Does the last work of a journal that is being closed: what the system refuses is tried again for a moment.
+/// Completes a journal that is being closed; refused writes are retried for a short time.
 fn retry_briefly(
     shared: &JournalState,
     mut work: impl FnMut() -> Result<(), CallError>,
@@ -499,7 +537,7 @@ mod tests {
         journal
             .append(RecordKind(16), 8, &mut |into| into.fill(7))
             .unwrap();
-        // What the keeper does when it cannot store a view: from here on nothing becomes stable.
+        // The maintenance thread does this when it cannot store a view; from here on nothing becomes stable.
         journal.shared.poison(IoError::EIO, "view");
         let (ended, end) = std::sync::mpsc::channel();
         std::thread::spawn(move || ended.send(journal.close()));
@@ -509,9 +547,9 @@ mod tests {
         assert_eq!(closed, Err(WaitError::DiskFailed(IoError::EIO)));
     }
 
-    /// As a child of `fork` has it: dropping it must leave everything to the parent, whose it is.
+    /// A copy in a child of `fork`: dropping it must leave everything to the parent.
     #[test]
-    fn a_copy_in_a_child_of_fork_appends_nothing_and_gives_nothing_up() {
+    fn a_copy_in_a_child_of_fork_appends_nothing_and_releases_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("journal");
         Journal::create(&root, 1 << 20).unwrap();
@@ -529,9 +567,9 @@ mod tests {
         let again = Journal::open(&root, JournalConfig::default());
         assert!(
             matches!(again, Err(JournalOpenError::InUse { .. })),
-            "the parent has it"
+            "the parent holds the lock"
         );
-        // The parent's threads go on.
+        // The parent's threads still run.
         shared.wait(ticket, Durability::Disk).unwrap();
     }
 }

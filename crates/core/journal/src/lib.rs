@@ -1,33 +1,33 @@
 //! A journal whose newest bytes are durable in other machines' memory before the local disk has them.
 //!
-//! [`Journal::create`] makes a journal directory, [`Journal::open`] recovers it and starts a reign, and
-//! [`netram_proto::port::RecordLog`] is what one does with it: append, wait, read, trim.
+//! [`Journal::create`] makes a journal directory, and [`Journal::open`] recovers it and begins an epoch.
+//! [`netram_proto::port::RecordLog`] has the operations: append, wait, read, trim.
 //!
 //! The decisions are `netram-proto`'s ([`netram_proto::journal::JournalWriter`],
 //! [`netram_proto::journal::Recovery`]); this crate moves bytes between a ring in memory, sockets and files.
 //!
-//! | module | idea |
+//! | module | contents |
 //! |---|---|
-//! | [`config`] | what a journal is opened with |
-//! | [`paths`] | where a journal's files are, their creation and their lock |
-//! | [`file`] | a real file as `proto` sees one |
-//! | `sys` | the ring: one mapping seen twice, so that no record is ever cut (the crate's only unsafe) |
-//! | [`seal`] | records are sealed before they leave, so that a lender never sees plaintext |
-//! | `append` | a record is made where it will stay |
-//! | `core` | the state under the journal's one lock: machine, ring, links |
-//! | `commit_wait` | how commits wait: a leader polls the links, followers watch, the disk has a vote |
-//! | `disk` | the thread that writes the ring to the log and syncs |
-//! | `maintenance` | the thread that connects lenders, keeps time and stores views |
+//! | [`config`] | settings of a journal |
+//! | [`paths`] | a journal's files: names, creation, lock |
+//! | [`mod@file`] | a real file behind `proto`'s file trait |
+//! | `sys` | the ring, mapped twice so that no record wraps (the crate's only unsafe module) |
+//! | [`seal`] | encryption of records, so that a lender never sees plaintext |
+//! | `append` | encoding of records in the ring |
+//! | `core` | the state under the journal's one lock: writer, ring, links |
+//! | `commit_wait` | waiting for commits: one leader polls the links, followers watch; the disk votes too |
+//! | `disk` | the thread that writes the ring to the log and syncs it |
+//! | `links`, `maintenance` | links to lenders; the thread that reconnects them, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
-//! | [`reason`] | why a lender does not count |
-//! | `copy` | what whoever feeds a copy elsewhere is told |
-//! | [`fork`] | a process is told from its children |
-//! | [`follow`] | a journal that is kept for a writer elsewhere |
-//! | [`orphan`] | what an earlier process of a shared region's node left: opened to be offered to the server |
-//! | [`fenced_journal`] | what a dead node left at its members: read by the server |
-//! | `delete` | the files of a journal that is of no use any more |
-//! | [`forget`] | what is deleted: its lenders are told, also later |
-//! | [`inspect`] | looking at a journal without opening it for writing |
+//! | [`reason`] | why a lender does not count, and its message |
+//! | `copy` | notifications for the thread that feeds a replica |
+//! | [`fork`] | detection of children of `fork` |
+//! | [`follow`] | a journal kept for a writer on another machine |
+//! | [`orphan`] | a journal left by an earlier process of a shared region's node, to be offered to the server |
+//! | [`fenced_journal`] | a dead node's journal, read by the server from its members |
+//! | `delete` | removal of a journal's files |
+//! | [`forget`] | the list of lenders that must still be told of deleted journals |
+//! | [`inspect`] | reading a journal without opening it for writing |
 
 mod append;
 mod commit_wait;

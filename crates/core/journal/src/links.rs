@@ -1,4 +1,4 @@
-//! The links to lenders, and moving frames between them and the writer's machine.
+//! The links to lenders, and the transfer of frames between them and the writer's state machine.
 
 use netram_proto::journal::{FrameBody, JournalWriter, OutgoingFrame};
 use netram_proto::time::{Nanos, Time};
@@ -11,37 +11,37 @@ use zeroize::Zeroizing;
 use crate::reason::LinkFailure;
 use crate::sys::RingAppender;
 
-/// The link to each configured lender, where one stands, and the multicast that they share.
+/// The links to all configured lenders, by index, and the multicast sender that they share.
 #[derive(Debug)]
 pub(crate) struct LenderLinks {
     slots: Vec<Slot>,
     multicast_sender: Option<MulticastSender>,
-    /// Datagrams so far.
+    /// Datagrams sent and refused so far.
     pub(crate) multicast_sent: SendCounts,
-    /// When datagrams that this machine did not take may be complained of again.
+    /// Earliest time of the next log line about refused datagrams.
     log_again_at: Time,
 }
 
-/// Between two complaints of datagrams that were not taken.
+/// Minimum time between log lines about refused datagrams.
 const DROP_LOG_INTERVAL: Nanos = Nanos::from_ms(1000);
 
 #[derive(Debug, Default)]
 struct Slot {
     link: Option<Link>,
-    /// A frame that the link had no room for.
+    /// A frame for which the link had no room.
     waiting: Option<OutgoingFrame>,
-    /// The socket is full; bytes wait in the link.
+    /// Whether the socket is full and the link has buffered bytes.
     unflushed: bool,
     /// Why the lender could not be reached, as last logged.
     failure: Option<LinkFailure>,
 }
 
-/// Why a link was given up.
+/// Why a link was dropped.
 #[derive(Debug)]
 pub(crate) enum LenderLinkError {
     /// The connection failed or the peer closed it.
     Link(LinkError),
-    /// The peer sent what is no frame.
+    /// The peer sent bytes that are not a valid frame.
     Frame(netram_proto::wire::FrameError),
 }
 
@@ -55,7 +55,7 @@ impl LenderLinks {
         }
     }
 
-    /// Multicasts everything that the machine has for all: before what each needs beside it is sent.
+    /// Multicasts the frames that are for all members; called before the frames for each one.
     pub(crate) fn multicast(&mut self, writer: &mut JournalWriter, ring: &RingAppender, now: Time) {
         let Some(caster) = &mut self.multicast_sender else {
             return;
@@ -67,7 +67,7 @@ impl LenderLinks {
             let FrameBody::Log { from, bytes } = outgoing.body else {
                 unreachable!("only appends are multicast")
             };
-            // As in `queue`: what is no longer in the ring is on the disk, and the members are told so.
+            // As in `queue`: bytes that have left the ring are on the disk, and the members are told so.
             if let Some(body) = ring.read(from, bytes) {
                 let sent = caster.send(&outgoing.header, body);
                 self.multicast_sent.sent += sent.sent;
@@ -75,7 +75,7 @@ impl LenderLinks {
                 if sent.lost > 0 && self.log_again_at <= now {
                     self.log_again_at = now + DROP_LOG_INTERVAL;
                     let (group, lost) = (caster.group(), self.multicast_sent.lost);
-                    tracing::warn!(%group, lost, "this machine does not take all datagrams; members are sent them over their links");
+                    tracing::warn!(%group, lost, "the system refused multicast datagrams; members get the records over their links");
                 }
             }
         }
@@ -92,7 +92,7 @@ impl LenderLinks {
         };
     }
 
-    /// Why lender `index` cannot be reached. `true`: that is news since it was last reached.
+    /// Notes why lender `index` cannot be reached. Returns whether the reason is new.
     pub(crate) fn note_failure(&mut self, index: usize, why: &LinkFailure) -> bool {
         let slot = &mut self.slots[index];
         let news = slot.failure.as_ref() != Some(why);
@@ -102,7 +102,7 @@ impl LenderLinks {
         news
     }
 
-    /// Why lender `index` could not be reached when that was last tried.
+    /// Why the last attempt to reach lender `index` failed.
     pub(crate) fn failure(&self, index: usize) -> Option<&LinkFailure> {
         self.slots[index].failure.as_ref()
     }
@@ -111,13 +111,13 @@ impl LenderLinks {
         std::mem::take(&mut self.slots[index]).link
     }
 
-    /// Whether some link has bytes that its socket would not take.
+    /// Whether a link has bytes that its socket has not taken.
     pub(crate) fn any_unflushed(&self) -> bool {
         self.slots.iter().any(|slot| slot.unflushed)
     }
 
-    /// Hands every frame that has arrived from lender `index` to the machine; `true`: there was one. One
-    /// system call when there is none.
+    /// Passes every frame that has arrived from lender `index` to the writer. Returns whether there was one.
+    /// Costs one system call when there is none.
     pub(crate) fn receive(
         &mut self,
         index: usize,
@@ -136,7 +136,7 @@ impl LenderLinks {
         Ok(heard)
     }
 
-    /// Sends lender `index` everything that the machine has for it, with one system call.
+    /// Sends lender `index` all frames that the writer has for it, with one system call.
     pub(crate) fn send(
         &mut self,
         index: usize,
@@ -147,7 +147,7 @@ impl LenderLinks {
         let slot = &mut self.slots[index];
         let Some(link) = &mut slot.link else { return Ok(()) };
         let mut queued = slot.unflushed;
-        // An invitation that waited for room while the channel was renewed; the machine has another for it.
+        // An invitation that waited while the channel was renewed is obsolete; the writer has a new one.
         let stale = |outgoing: &mut OutgoingFrame| matches!(outgoing.body, FrameBody::Channel(number) if number != writer.channel());
         slot.waiting.take_if(stale);
         while let Some(outgoing) = slot.waiting.take().or_else(|| writer.next_frame(index, now)) {
@@ -171,7 +171,8 @@ impl LenderLinks {
     }
 }
 
-/// `false`: it waited so long for a full socket that the disk overtook it and the ring was reused.
+/// Queues a frame. Returns `false` if it waited so long for a full socket that its bytes were synced and left
+/// the ring.
 fn queue(
     link: &mut Link,
     outgoing: &OutgoingFrame,
@@ -187,7 +188,7 @@ fn queue(
                 let tune = Zeroizing::new(caster.invite(*number).encode());
                 link.queue(&[&outgoing.header.encode(tune.len()), &tune[..]])?;
             }
-            None => unreachable!("the machine invites to a channel only where one is configured"),
+            None => unreachable!("invitations are sent only if multicast is configured"),
         },
         FrameBody::Log { from, bytes } => match ring.read(*from, *bytes) {
             Some(body) => link.queue(&[&outgoing.header.encode(*bytes), body])?,

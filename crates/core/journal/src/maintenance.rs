@@ -1,5 +1,5 @@
-//! The keeper: keeps time for the machine, brings lenders back, stores views, and polls the links while
-//! nobody waits for a commit.
+//! The maintenance thread: it keeps time for the writer, reconnects lenders, stores views, and polls the
+//! links while no commit waits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,16 +13,16 @@ use crate::core::{Core, JournalState};
 use crate::file::DiskFile;
 use crate::reason::LinkFailure;
 
-/// How often the machine is told the time. Bounds how late a silent lender is noticed.
+/// Interval at which the writer is told the time. It bounds how late a silent lender is noticed.
 const TICK: Duration = Duration::from_millis(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a closing waits for lenders, to tell them. Those that do not hear it keep a window until the
-/// journal is opened again or deleted.
+/// Maximum time that a close waits for lenders to take notice. A lender that does not keeps its window until
+/// the journal is opened again or deleted.
 const CLOSE_NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Between looks while a closing waits.
+/// Poll interval while a close waits.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// The view file, which only the keeper writes once the journal serves.
+/// The view file. Once the journal serves, only the maintenance thread writes it.
 pub(crate) struct ViewFile {
     file: DiskFile,
     slots: SlotPair,
@@ -31,12 +31,12 @@ pub(crate) struct ViewFile {
     full: View,
 }
 
-/// A view that is to be stored, and how often the system refused.
+/// A view to be stored, and how often the system refused it.
 #[derive(Default)]
 struct PendingView {
     view: Option<View>,
     policy: RetryPolicy,
-    /// Not before.
+    /// Earliest time of the next attempt.
     due: Option<Instant>,
 }
 
@@ -56,7 +56,7 @@ impl ViewFile {
         &self.newest
     }
 
-    /// Makes `view` durable.
+    /// Durably stores `view`.
     pub(crate) fn store(&mut self, view: View) -> Result<(), CallError> {
         view.store(&mut self.slots, &self.file, &mut self.full)?;
         self.newest = view;
@@ -64,7 +64,7 @@ impl ViewFile {
     }
 }
 
-/// Runs until the journal is closed. Hands the view file back for the last view.
+/// Runs until the journal is closed, and returns the view file for the last view.
 pub(crate) fn run(shared: &Arc<JournalState>, mut view_file: ViewFile) -> ViewFile {
     let mut pending = PendingView::default();
     loop {
@@ -73,8 +73,8 @@ pub(crate) fn run(shared: &Arc<JournalState>, mut view_file: ViewFile) -> ViewFi
             if core.closed {
                 return view_file;
             }
-            // What lenders said waits in the sockets, perhaps since before a pause of this process: it comes
-            // before the clock. While a commit waits, its thread polls; two at it would only fight for the
+            // Frames may have arrived before a pause of this process, so they are handled before the time.
+            // While a commit waits its thread polls the links; a second poller would only contend for the
             // lock.
             if let Some(_lead) = shared.waiting.lead() {
                 shared.pump(&mut core);
@@ -116,19 +116,19 @@ fn announce(shared: &JournalState, before: &View, view: &View) {
         .map(|member| member.address.as_str())
         .collect();
     if view.has_windows_of(before) {
-        // It goes to rest, or wakes: twice an idle period.
+        // The journal becomes clean or wakes, twice per idle period.
         tracing::debug!(version = view.version, clean = ?view.clean.map(|lsn| lsn.0), "new view of the same members");
     } else {
         tracing::info!(version = view.version, counting = view.counting, members = ?names, "new view");
     }
-    // At the same time wherever a copy of the journal is kept: the machine says when it counts.
+    // The view is announced at the same time for replicas; the writer decides when it counts.
     shared.copy.note_view(view.clone());
 }
 
-/// Stores the view that is pending, if it is due. `true`: it is stored.
+/// Stores the pending view if it is due. Returns whether it is stored.
 ///
-/// One that the system refuses stays pending. Until it is stored the old view and the new one must both hold
-/// a commit; whichever of the two a crash leaves in the file, its members have everything.
+/// A view that the system refuses stays pending. Until it is stored a commit needs the members of both the
+/// old and the new view, so a crash may leave either in the file.
 fn store(shared: &JournalState, view_file: &mut ViewFile, pending: &mut PendingView) -> bool {
     let Some(view) = &pending.view else { return false };
     if pending.due.is_some_and(|due| Instant::now() < due) {
@@ -155,7 +155,7 @@ fn store(shared: &JournalState, view_file: &mut ViewFile, pending: &mut PendingV
     false
 }
 
-/// Connects in a thread of its own: a silent host must not keep the keeper from its clock.
+/// Connects in a new thread, so that a silent host does not stop the maintenance thread's clock.
 fn start_connecting(shared: &Arc<JournalState>, index: usize) {
     let connecting = Arc::clone(shared);
     let spawned = std::thread::Builder::new()
@@ -183,9 +183,9 @@ fn start_connecting(shared: &Arc<JournalState>, index: usize) {
                     shared.install(&mut core, index, link);
                 }
                 Err(why) => {
-                    // It is tried again and again: the log needs each reason once, a wrong key above all.
+                    // Attempts repeat, and each reason is logged once; a wrong key matters most.
                     if core.links.note_failure(index, &why) {
-                        tracing::warn!(lender = %address, %why, "cannot reach the lender; trying on");
+                        tracing::warn!(lender = %address, %why, "cannot reach the lender; retrying");
                     }
                     core.writer.on_lost(index, shared.now());
                 }
@@ -200,8 +200,8 @@ fn start_connecting(shared: &Arc<JournalState>, index: usize) {
 }
 
 impl JournalState {
-    /// The journal is about to be closed: waits until each lender can be spoken to, or cannot. A journal that
-    /// is closed as soon as it is open has no link yet to lenders that have windows of its earlier reigns.
+    /// Called before the journal is closed: waits until each lender is either connected or unreachable. A
+    /// journal closed right after its opening has no link yet to lenders that hold windows of earlier epochs.
     pub(crate) fn connect_before_close(&self) {
         let until = Instant::now() + CLOSE_NOTICE_TIMEOUT;
         let mut core = self.core();
@@ -219,8 +219,7 @@ impl JournalState {
         }
     }
 
-    /// Tells the lenders that the journal is closed, and waits until those that can be spoken to have heard
-    /// it.
+    /// Tells the lenders that the journal is closed, and waits until the connected ones have confirmed.
     pub(crate) fn announce_close(&self, core: &mut Core) {
         let until = Instant::now() + CLOSE_NOTICE_TIMEOUT;
         core.writer.on_close();
@@ -231,14 +230,14 @@ impl JournalState {
         }
     }
 
-    /// The journal is about to be closed: nothing that the disk refuses is waited out any more.
+    /// Called before the journal is closed: refused writes are no longer retried for long.
     pub(crate) fn begin_close(&self) {
         let mut state = self.disk.state.lock().expect("nothing panics under this lock");
         state.closing = true;
         self.disk.wake.notify_all();
     }
 
-    /// Everything from now on refuses; whoever waits learns that it is over.
+    /// Ends the journal: all further operations fail, and waiting threads are woken.
     pub(crate) fn end(&self) {
         let mut core = self.core();
         core.closed = true;

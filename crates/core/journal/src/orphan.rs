@@ -1,10 +1,10 @@
-//! What an earlier process of a node of a shared region left in its directory: opened to offer the server
-//! what it lacks, and for nothing else.
+//! The journal that an earlier process of a shared region's node left in its directory. It is opened only to
+//! offer the server the records that it lacks.
 //!
-//! Opening it recovers it, as every opening does: local log and members, with the same proof. The members
-//! keep what they have: should this machine die too before the server has everything, it can still read them.
-//! So it does not matter who comes first. A server that fences the node afterwards finds the windows as they
-//! were; if it has begun before, its seal comes after any of ours, and the opening is refused
+//! Opening it recovers it like every opening: local log and members, with the same proof. The members keep
+//! their windows, so that the server can still read them if this machine dies before the server has
+//! everything. The order does not matter. A server that fences the node afterwards finds the windows
+//! unchanged. If it fenced the node first, its fence has a higher epoch than ours and the opening is refused
 //! ([`JournalOpenError::NodeFenced`]).
 
 use std::path::Path;
@@ -19,15 +19,18 @@ use crate::error::JournalOpenError;
 use crate::open::{JournalFiles, JournalRecovery};
 use crate::records;
 
-/// A journal with what a node left. Nothing can be appended.
+/// A journal left by an earlier process of the node. Nothing can be appended to it.
 pub struct OrphanJournal {
     files: JournalFiles,
     end: Chain,
 }
 
 impl OrphanJournal {
-    /// Recovers the journal at `root`. Of `config` how members are reached counts, and `seal`, `patience`,
-    /// `grace`, `accept_loss`.
+    /// Recovers the journal at `root`. Of `config` it uses how members are reached, `seal`, `patience`,
+    /// `grace` and `accept_loss`.
+    ///
+    /// # Errors
+    /// Those of [`crate::Journal::open`]; `NodeFenced` if the server fenced the node first.
     pub fn open(
         root: &Path,
         config: &JournalConfig,
@@ -41,7 +44,7 @@ impl OrphanJournal {
         Ok((OrphanJournal { files, end }, recovered))
     }
 
-    /// The oldest record. All below it the server keeps.
+    /// Start of the oldest record. The server keeps everything below it.
     pub fn head(&self) -> Chain {
         self.files.superblock.head
     }
@@ -51,20 +54,29 @@ impl OrphanJournal {
         self.end
     }
 
-    /// Where the record at `at` begins (or the records end), with the CRC of the one before.
+    /// The chain value of the record that begins at `at`, or of the end.
+    ///
+    /// # Errors
+    /// `at` is out of range or not at a record, or the log cannot be read.
     pub fn link_at(&self, at: Lsn) -> Result<Chain, LogError> {
         records::link_at(&self.files.log, self.head(), self.end, at)
     }
 
-    /// Calls `each` for every record from `from` (the head, or the `next` of a record) on, until it returns
-    /// `false`.
+    /// Calls `each` for the records from `from` on (the head, or the `next` of a record), until it returns
+    /// `false`. Returns where it stopped.
+    ///
+    /// # Errors
+    /// `from` is not at a record, or the log cannot be read.
     pub fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
         let start = records::link_at(&self.files.log, self.head(), self.end, from)?;
         records::read(&self.files.log, &self.files.sealer, start, self.end.lsn, each)
     }
 
-    /// The server keeps everything, and has written down that nothing more will come: the log is emptied, and
-    /// the directory can go: the server takes no journal twice.
+    /// Empties the log. The server must keep all records and have recorded that no more will come. The
+    /// directory can then be removed, since the server never merges a journal twice.
+    ///
+    /// # Errors
+    /// The superblock cannot be stored.
     pub fn merged(mut self) -> Result<(), JournalOpenError> {
         self.files.store_head(self.end)
     }

@@ -1,15 +1,16 @@
-//! The files of a journal: where they are, their creation and their lock.
+//! The files of a journal: their names, their creation and their lock.
 //!
-//! | in a directory `X` | beside a log file `X` | what |
+//! | in a directory `X` | beside a log file `X` | contents |
 //! |---|---|---|
-//! | `X/log` | `X` | the journal's log, of fixed size (docs/journal.md) |
+//! | `X/log` | `X` | the journal's log, of fixed size (docs/design/journal.md) |
 //! | `X/view` | `X.view` | the durable view, two slots |
 //! | `X/data.key` | `X.key` | the key that seals records before they leave this machine, mode 0600 |
-//! | `X/lock` | `X.lock` | locked by the one process that has the journal open; holds its number |
+//! | `X/lock` | `X.lock` | lock file of the one process that has the journal open; holds its process id |
 //!
-//! The second layout is for programs to which a log is a file: they create it, name it, and delete it to be
-//! rid of it (the original RVM's interface). What the log's user keeps beside it ([`JournalPaths::table`],
-//! [`JournalPaths::settings`]) is named here too, so that a new log never meets an old one's table.
+//! The second layout is for programs that treat a log as a file: they create it, name it, and delete the
+//! journal by deleting it (the original RVM's interface). The files that the log's user keeps beside it
+//! ([`JournalPaths::table`], [`JournalPaths::settings`]) are named here too, so that a new log never meets an
+//! old one's table.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -31,31 +32,31 @@ use crate::follow::JournalInit;
 use crate::fork::ForkMark;
 use crate::seal::DataKey;
 
-/// Zeros that are written at once to a new log.
+/// Bytes of zeros written to a new log in one call.
 const ZEROS_AT_ONCE: usize = 1024 * 1024;
-/// How often blocks are asked for when signals interrupt that. Writing the zeros allocates them too.
+/// Maximum attempts to preallocate blocks when signals interrupt them. Writing the zeros allocates them, too.
 const ALLOCATIONS_TRIED: usize = 8;
 
-/// How a journal's files lie.
+/// Layout of a journal's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalLayout {
-    /// All in one directory.
+    /// All files are in one directory.
     Directory,
-    /// The log is a file, the others are beside it.
+    /// The log is a file, and the others are beside it.
     Beside,
 }
 
-/// Where a journal's files are.
+/// The paths of a journal's files.
 #[derive(Clone, Debug)]
 pub struct JournalPaths {
     root: PathBuf,
     layout: JournalLayout,
 }
 
-/// The right to write the journal at one place; given up when dropped, or with the process.
+/// The right to write one journal, given up on drop or when the process ends.
 ///
-/// A child of `fork` has a copy of the descriptor. It gives nothing up, and dropping the lock here gives it
-/// up all the same.
+/// A child of `fork` has a copy of the descriptor. Dropping the copy releases nothing; dropping the lock in
+/// the parent releases it although the copy exists.
 #[derive(Debug)]
 pub struct JournalLock {
     file: File,
@@ -64,7 +65,7 @@ pub struct JournalLock {
 }
 
 impl JournalLock {
-    /// The journal's place.
+    /// The paths of the locked journal.
     pub fn paths(&self) -> &JournalPaths {
         &self.paths
     }
@@ -79,8 +80,8 @@ impl Drop for JournalLock {
 }
 
 impl JournalPaths {
-    /// The place of the journal at `root`, in the layout that is found there. Where nothing is, a directory
-    /// is meant.
+    /// The paths of the journal at `root`, in the layout found there; if nothing is there, in the directory
+    /// layout.
     pub fn at(root: &Path) -> JournalPaths {
         let directory = JournalPaths::of(root, JournalLayout::Directory);
         let beside = JournalPaths::of(root, JournalLayout::Beside);
@@ -90,18 +91,18 @@ impl JournalPaths {
         }
     }
 
-    /// The place of a journal at `root` that has, or will have, this layout.
+    /// The paths of a journal at `root` with the given layout.
     pub fn of(root: &Path, layout: JournalLayout) -> JournalPaths {
         let root = root.to_path_buf();
         JournalPaths { root, layout }
     }
 
-    /// The directory, or the log file: what a journal is called by.
+    /// The directory or the log file, by which users name the journal.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// How the files lie.
+    /// The layout of the files.
     pub fn layout(&self) -> JournalLayout {
         self.layout
     }
@@ -129,12 +130,12 @@ impl JournalPaths {
         self.companion("lock", "lock")
     }
 
-    /// The segment table of the log's user, who makes it.
+    /// The segment table, which the log's user creates.
     pub fn table(&self) -> PathBuf {
         self.companion("segments", "segments")
     }
 
-    /// The settings of the log's user, who writes them.
+    /// The settings file, which the log's user writes.
     pub fn settings(&self) -> PathBuf {
         self.companion("netram.toml", "toml")
     }
@@ -151,11 +152,14 @@ impl JournalPaths {
         }
     }
 
-    /// Makes a new journal with a log of `log_bytes` (rounded up to whole pages), all of it written to the
+    /// Creates a journal with a log of `log_bytes`, rounded up to whole pages. All of it is written to the
     /// disk, so that a full disk cannot stop a commit later.
     ///
-    /// What is there already is never touched, with one exception: beside a log file that is gone, the files
-    /// that belonged to it are replaced. Whoever deleted the log has deleted the journal.
+    /// Existing files are never changed, with one exception: beside a missing log file, the files that
+    /// belonged to it are replaced, since deleting the log deletes the journal.
+    ///
+    /// # Errors
+    /// `Exists`, `Size` if `log_bytes` is out of bounds, or `Io`.
     pub fn create(&self, log_bytes: u64) -> Result<JournalId, JournalCreateError> {
         let capacity = log_bytes.checked_next_multiple_of(LOG_ALIGN).unwrap_or(u64::MAX);
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) {
@@ -169,7 +173,7 @@ impl JournalPaths {
         Ok(journal)
     }
 
-    /// Makes the directory of a journal whose records exist elsewhere.
+    /// Creates the directory of a journal from existing parts.
     pub(crate) fn create_of(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
         let sizes = LOG_BYTES_MIN..=LOG_BYTES_MAX;
         if !sizes.contains(&parts.log_bytes) || !parts.log_bytes.is_multiple_of(LOG_ALIGN) {
@@ -178,8 +182,8 @@ impl JournalPaths {
         self.create_directory(parts)
     }
 
-    /// A directory that is there must have no journal: it is empty, holds somebody's settings, or what a
-    /// creation left that was killed.
+    /// An existing directory must hold no journal: it may be empty, or hold settings or the remains of an
+    /// interrupted creation.
     fn create_directory(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
         let new = match fs::create_dir(&self.root) {
             Ok(()) => true,
@@ -191,7 +195,7 @@ impl JournalPaths {
         }
         let made = self.create_files(parts);
         if made.is_err() && new {
-            // A half-made journal is of no use to anybody, and holds nothing.
+            // A half-created journal holds no records.
             let _ = fs::remove_dir_all(&self.root);
         }
         made?;
@@ -200,8 +204,8 @@ impl JournalPaths {
             .map_err(|error| self.failed(error))
     }
 
-    /// Whether the directory has nothing but what a creation makes before the log, and settings. A segment
-    /// table is made behind the log: where one is, a log has been lost, which nobody may forget by accident.
+    /// Whether the directory holds only settings and files that a creation makes before the log. A segment
+    /// table is made after the log, so its presence means that a log was lost, which must not go unnoticed.
     fn is_free(&self) -> bool {
         let made = [
             self.lock_file(),
@@ -214,8 +218,8 @@ impl JournalPaths {
         entries.is_some_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| ours(entry.path()))))
     }
 
-    /// The log appears last and whole, under its name: until then there is no journal, and the next attempt
-    /// begins anew.
+    /// The complete log gets its name last. Until then there is no journal, and the next attempt starts
+    /// again.
     fn create_files(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
         let mut options = OpenOptions::new();
         options
@@ -240,7 +244,7 @@ impl JournalPaths {
             .try_for_each(|stale| remove(stale))
             .and_then(|()| self.fill(&unfinished, parts))
             .and_then(|()| {
-                // Not over a log that somebody made in the meantime by other means.
+                // Must not replace a log that another program has created in the meantime.
                 Ok(renameat_with(
                     CWD,
                     &unfinished,
@@ -275,23 +279,26 @@ impl JournalPaths {
         JournalCreateError::Io { path, source }
     }
 
-    /// The names must be as durable as what they name.
+    /// Makes the new names durable.
     fn sync_parent(&self) -> io::Result<()> {
         File::open(self.parent())?.sync_all()
     }
 
-    /// The directory that has the journal's directory, or its log.
+    /// The directory that contains the journal's directory or its log.
     pub(crate) fn parent(&self) -> &Path {
         let parent = self.root.parent().filter(|parent| !parent.as_os_str().is_empty());
         parent.unwrap_or(Path::new("."))
     }
 
-    /// Takes the right to write.
+    /// Takes the lock that gives the right to write.
+    ///
+    /// # Errors
+    /// `InUse` if another process holds it, `NoLock` if the lock file was removed, `File` otherwise.
     pub fn lock(&self) -> Result<JournalLock, JournalOpenError> {
         let path = self.lock_file();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let mut file = opened.map_err(|source| match source.kind() {
-            // A new one would let a second writer in beside one that holds the file that was removed.
+            // A new lock file would admit a second writer beside one that holds the removed file.
             io::ErrorKind::NotFound if self.log().exists() => JournalOpenError::NoLock { path },
             _ => JournalOpenError::File { path, source },
         })?;
@@ -303,7 +310,7 @@ impl JournalPaths {
                 pid: pid.trim().to_string(),
             });
         }
-        // Only for the message above; a stale number does no harm.
+        // Only for the message above; an outdated number is harmless.
         let _ = file
             .set_len(0)
             .and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -314,27 +321,33 @@ impl JournalPaths {
         })
     }
 
-    /// Whether a process has the journal open. Shared, so that an opening at this moment is not in the way of
-    /// others who only look; it may see itself refused for an instant.
+    /// Whether a process has the journal open. The check takes a shared lock, so that it does not disturb
+    /// other checks; an opening at the same moment may be refused.
+    ///
+    /// # Errors
+    /// The lock file cannot be opened.
     pub fn is_locked(&self) -> Result<bool, JournalOpenError> {
         let file = self.open(self.lock_file(), false)?;
         Ok(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
     }
 
-    /// Who has the journal open, by its own word.
+    /// The process id that the lock's holder has written into the lock file.
     pub(crate) fn holder(&self) -> String {
         let pid = fs::read_to_string(self.lock_file()).unwrap_or_default();
         pid.trim().to_owned()
     }
 
     /// Opens one of the journal's files.
+    ///
+    /// # Errors
+    /// `File`, with the path and the system's error.
     pub fn open(&self, path: PathBuf, write: bool) -> Result<File, JournalOpenError> {
         let opened = OpenOptions::new().read(true).write(write).open(&path);
         opened.map_err(|source| JournalOpenError::File { path, source })
     }
 }
 
-/// What a journal begins with that never was.
+/// The initial parts of a new journal.
 fn new_parts(journal: JournalId, log_bytes: u64) -> JournalInit {
     JournalInit {
         journal,
@@ -345,7 +358,7 @@ fn new_parts(journal: JournalId, log_bytes: u64) -> JournalInit {
     }
 }
 
-/// Removes a file. One that is not there is removed.
+/// Removes a file; a missing file is not an error.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -353,7 +366,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A new file of full size, its blocks written.
+/// Creates a file of full size with its blocks written.
 fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
     let file = new_file(path)?;
     zero_up_to(&file, bytes)?;
@@ -361,16 +374,16 @@ fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the file `bytes` long, zeros behind what it has, all of its blocks written. Not durable before a
-/// sync.
+/// Extends the file to `bytes` with zeros and writes all new blocks. Not durable before a sync.
 ///
-/// Blocks that are only allocated count as unwritten, and the sync that writes one first also changes the
-/// file system's own books: a third on top of every sync of a log's first lap, on ext4 with commits of 2 KiB.
+/// Blocks that are only allocated count as unwritten, and the sync after their first write also updates the
+/// file system's metadata. On ext4 with commits of 2 KiB this added a third to every sync of a log's first
+/// lap.
 pub(crate) fn zero_up_to(file: &File, bytes: u64) -> io::Result<()> {
     let there = file.metadata()?.len();
-    // At once and first: together on the disk, and a disk without room says so before anything is written.
+    // Preallocating keeps the blocks together, and a full disk is reported before anything is written.
     match allocate_ahead(file, bytes) {
-        // Some file systems cannot allocate ahead, or not while signals come.
+        // Some file systems cannot preallocate, or not while signals arrive.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::INTR) => (),
         Err(errno) => return Err(errno.into()),
     }
@@ -384,8 +397,8 @@ pub(crate) fn zero_up_to(file: &File, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocates blocks. A signal to the calling thread may end it, and a file system may then give back what it
-/// had: with signals that come oftener than it takes, tried for ever it would never end.
+/// Preallocates blocks. A signal may interrupt it, and a file system may then release its progress, so
+/// unlimited retries could go on for ever under frequent signals.
 fn allocate_ahead(file: &File, bytes: u64) -> Result<(), Errno> {
     let mut tried = Err(Errno::INTR);
     for _ in 0..ALLOCATIONS_TRIED {
@@ -463,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_a_directory_is_meant() {
+    fn a_missing_path_means_the_directory_layout() {
         let directory = tempfile::tempdir().unwrap();
         let place = JournalPaths::at(&directory.path().join("bank"));
         assert_eq!(place.layout(), JournalLayout::Directory);

@@ -1,7 +1,7 @@
-//! Why a lender does not count: one type, and the one place that turns it into words.
+//! Why a lender does not count: one type, and the only place that turns it into text.
 //!
-//! A sentence names the cause, and the remedy where there is one. It does not name the lender, whose address
-//! stands before it.
+//! A message states the cause, and the remedy if there is one. The lender's address precedes it, so the
+//! message does not repeat it.
 
 use std::fmt;
 use std::io;
@@ -15,63 +15,63 @@ use netram_transport::{ConnectError, VersionRange};
 /// Why a lender's acknowledgements do not count at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UncountedReason {
-    /// There is no link, because of this.
+    /// No link could be made, for this reason.
     Unreachable(LinkFailure),
-    /// There was a link, and it is being made again.
+    /// The link was lost and is being re-established.
     Lost,
-    /// The link is being made: nothing is known yet.
+    /// The link is being established for the first time.
     Connecting,
-    /// It would not take the journal.
+    /// The lender refused the journal.
     Refused(LenderRefusal),
-    /// Its memory is that of the lender at this address, too, and counts once.
+    /// The lender is the same as the one at this address, and counts once.
     AliasOf(String),
-    /// It answered, and made no progress.
+    /// The lender answers but makes no progress.
     Stalled,
-    /// It said that it is about to stop.
+    /// The lender has announced that it is stopping.
     Stopping,
-    /// It is being given what the log holds.
+    /// The lender is receiving the log's records.
     Joining,
-    /// It is fed by what feeds the machine, or the members.
+    /// The lender shares a power domain with this machine or the members.
     OneDomain,
-    /// Enough others are members.
+    /// Enough other lenders are members.
     Spare,
 }
 
-/// Why there is no link to a lender.
+/// Why no link to a lender could be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkFailure {
-    /// Its name has no address.
+    /// The lender's name has no address.
     NameNotFound(String),
     /// No name server answered in time.
     NameUnanswered(String),
-    /// The machine answers, and no program listens there.
+    /// The machine answers, but no program listens there.
     NothingListens,
-    /// No answer in time: the machine is off, cut off, or drops what is sent to it.
+    /// No answer in time: the machine is down or unreachable, or packets are dropped.
     NoAnswer,
-    /// The network does not lead there.
+    /// The network has no route to the lender.
     NoRoute(String),
-    /// It has another cluster key.
+    /// The lender has another cluster key.
     WrongKey,
-    /// It demands a key, and there is none here.
+    /// The lender requires a key, and this machine has none.
     KeyRequired,
-    /// It has no key, and there is one here.
+    /// The lender has no key, and this machine has one.
     NoKeyThere,
-    /// There is no key here, and it is not on this machine.
+    /// This machine has no key, and the lender is on another machine.
     NoKeyHere,
-    /// It speaks other versions of the protocol.
+    /// The lender speaks other wire versions.
     WrongVersion {
-        /// Ours.
+        /// The versions of this build.
         ours: VersionRange,
-        /// The other side's.
+        /// The lender's versions.
         theirs: VersionRange,
     },
-    /// It has as many connections as it takes.
+    /// The lender has its maximum number of connections.
     Busy,
-    /// It ended the connection before there was a link.
+    /// The lender ended the connection before the handshake was complete.
     CutOff,
-    /// What listens there is another program.
+    /// The program that listens there is not netram.
     NotNetram,
-    /// This machine refused, a descriptor for instance.
+    /// This machine's system refused, for example a descriptor.
     LocalSystem(String),
 }
 
@@ -102,7 +102,7 @@ impl From<&ConnectError> for LinkFailure {
 impl LinkFailure {
     fn of_system(error: &io::Error) -> LinkFailure {
         match error.kind() {
-            // Of a Unix socket: the file of a lender that has gone, or none.
+            // For a Unix socket: the file is missing, or its lender is gone.
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => LinkFailure::NothingListens,
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => LinkFailure::NoAnswer,
             io::ErrorKind::HostUnreachable
@@ -115,10 +115,9 @@ impl LinkFailure {
 }
 
 impl UncountedReason {
-    /// Why this lender does not count. `away`: why there is no link, as far as that is known. `None`: it
-    /// counts.
+    /// Why this lender does not count; `None` if it does. `away` is why there is no link, if that is known.
     pub fn of(lender: &JournalLenderStatus, away: Option<&LinkFailure>) -> Option<UncountedReason> {
-        // Of a member whose link was lost the other reasons are old.
+        // For a member whose link was lost the other reasons are outdated.
         if lender.member && lender.link == LinkPhase::Ready {
             return None;
         }
@@ -127,7 +126,7 @@ impl UncountedReason {
             (LinkPhase::Down(_) | LinkPhase::Connecting, Some(away), _) => {
                 UncountedReason::Unreachable(away.clone())
             }
-            // It says so before it has bound the journal, and may end the link with it.
+            // A lender refuses before it has bound the journal, and may end the link with it.
             (_, _, Some(refused)) if !lender.member => UncountedReason::Refused(refused),
             (LinkPhase::Down(_) | LinkPhase::Connecting, None, _)
                 if lender.member || lender.incarnation.0 != 0 =>
@@ -155,16 +154,16 @@ impl fmt::Display for UncountedReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UncountedReason::Unreachable(away) => away.fmt(out),
-            UncountedReason::Lost => out.write_str("the link was lost, and is being made again"),
+            UncountedReason::Lost => out.write_str("the link was lost and is being re-established"),
             UncountedReason::Connecting => out.write_str("it is being connected"),
             UncountedReason::Refused(refused) => refusal(out, *refused),
             UncountedReason::AliasOf(other) => write!(
                 out,
                 "its memory is that of the lender at {other}, and counts once: name another lender"
             ),
-            UncountedReason::Stalled => out.write_str("it answers, and makes no progress"),
+            UncountedReason::Stalled => out.write_str("it answers but makes no progress"),
             UncountedReason::Stopping => out.write_str("it is stopping"),
-            UncountedReason::Joining => out.write_str("it is being given what the log holds"),
+            UncountedReason::Joining => out.write_str("it is receiving the log's records"),
             UncountedReason::OneDomain => out.write_str(
                 "it is in one power domain with this machine or the members: say what feeds it with `netram lend --domain`",
             ),
@@ -225,19 +224,21 @@ fn refusal(out: &mut fmt::Formatter<'_>, refused: LenderRefusal) -> fmt::Result 
         RefusalReason::DataOnly => {
             out.write_str("it takes data sessions only at this address: name another of its addresses")
         }
-        RefusalReason::RegionOnly => out.write_str("it belongs to a shared region, and lends nothing"),
+        RefusalReason::RegionOnly => {
+            out.write_str("it serves a shared region and lends no memory to journals")
+        }
         other => write!(out, "it refused: {other:?}"),
     }
 }
 
-/// Why commits wait for the disk: what is missing, and why each lender that is no member does not count.
+/// Why commits wait for the disk: what is missing, and why each lender that is not a member does not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuorumError {
-    /// What is missing.
+    /// The missing condition.
     pub blocked: DiskWaitReason,
-    /// How many lenders the settings name.
+    /// Number of lenders in the settings.
     pub configured: usize,
-    /// Each lender that does not count, and why.
+    /// The lenders that do not count, each with the reason.
     pub lenders: Vec<(String, UncountedReason)>,
 }
 
@@ -253,7 +254,8 @@ impl fmt::Display for QuorumError {
 
 impl std::error::Error for QuorumError {}
 
-/// Lenders that recovery could not reach when it gave up, and why. The sentence of a refusal ends in it.
+/// Lenders that recovery could not reach before it gave up, with reasons. The message of a refusal ends with
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnreachableLenders(pub Vec<(String, LinkFailure)>);
 
@@ -270,9 +272,9 @@ impl fmt::Display for UnreachableLenders {
 /// Why recovery was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecoveryFailure {
-    /// What could not be proven.
+    /// The condition that could not be proven.
     pub(crate) refusal: RecoveryError,
-    /// Why some did not answer.
+    /// Why some lenders did not answer.
     pub(crate) unreachable: UnreachableLenders,
 }
 
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_of_a_connection_is_told_apart() {
+    fn system_errors_of_a_connection_map_to_distinct_reasons() {
         let of = |errno| LinkFailure::of_system(&io::Error::from_raw_os_error(errno));
         assert_eq!(of(111), LinkFailure::NothingListens, "ECONNREFUSED");
         assert_eq!(of(2), LinkFailure::NothingListens, "ENOENT");
@@ -338,7 +340,7 @@ mod tests {
         );
         let lost = JournalLenderStatus { link: down, ..member };
         assert_eq!(UncountedReason::of(&lost, None), Some(UncountedReason::Lost));
-        // A refusal of before is no reason any more once nothing listens.
+        // A previous refusal is outdated once nothing listens.
         let refused = JournalLenderStatus {
             refused: Some(LenderRefusal {
                 reason: RefusalReason::NoRoom,

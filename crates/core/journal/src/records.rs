@@ -1,4 +1,4 @@
-//! Reading a log file by LSN: what an open journal and one that follows another's writer have in common.
+//! Reading a log file by LSN, shared by open journals and followers.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::LogFile;
@@ -9,7 +9,7 @@ use netram_proto::wire::{ChainPoint as Chain, RecordHeader};
 use crate::file::DiskFile;
 use crate::seal::RecordSealer;
 
-/// The chain value that the record at `at` must have, checked against what stands there.
+/// The chain value at `at`, verified against the log's contents.
 pub(crate) fn link_at(
     log: &LogFile<DiskFile>,
     head: Chain,
@@ -36,8 +36,8 @@ pub(crate) fn link_at(
     }
 }
 
-/// Passes the records from `start` to `stable` to `each`, opened, until it says `false`. Returns where it
-/// stopped.
+/// Passes the records from `start` to `stable` to `each`, decrypted, until it returns `false`. Returns where
+/// it stopped.
 pub(crate) fn read(
     log: &LogFile<DiskFile>,
     sealer: &RecordSealer,

@@ -1,9 +1,9 @@
-//! Sealing records: AES-256-GCM under a key that never leaves this machine, so that a lender holds ciphertext
-//! only and cannot make up a record that recovery would take.
+//! Encryption of records: AES-256-GCM under a key that never leaves this machine. A lender holds only
+//! ciphertext and cannot forge a record that recovery would accept.
 //!
 //! The nonce is the record's epoch and LSN. It never repeats: an epoch is durable before its first record,
 //! every opening takes a new one, and within an epoch an LSN is written once. The record's header (without
-//! lengths and CRC) is the associated data. About 80 ns for 128 B, 0.5 µs for 4 KiB.
+//! lengths and CRC) is the associated data. Costs about 80 ns for 128 B, 0.5 µs for 4 KiB.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -17,34 +17,37 @@ use zeroize::Zeroizing;
 
 use crate::paths::random;
 
-/// Bytes of a journal's key.
+/// Bytes of a journal's data key.
 pub const KEY_BYTES: usize = 32;
-/// The part of a record's header that is authenticated: LSN to payload length.
+/// The authenticated part of a record's header: from the LSN to the payload length.
 const AUTHENTICATED: std::ops::Range<usize> = 8..RECORD_HEADER_BYTES;
 
-/// The key of one journal's records.
+/// The key that seals one journal's records. Erased from memory on drop.
 pub struct DataKey(Zeroizing<[u8; KEY_BYTES]>);
 
-/// Seals and opens records.
+/// Encrypts and decrypts records with a [`DataKey`].
 pub struct RecordSealer(LessSafeKey);
 
 impl DataKey {
-    /// A new key.
+    /// Generates a random key.
     pub fn generate() -> DataKey {
         DataKey(Zeroizing::new(random()))
     }
 
-    /// A key that was made elsewhere.
+    /// Wraps the bytes of an existing key.
     pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> DataKey {
         DataKey(Zeroizing::new(bytes))
     }
 
-    /// The key itself: for whoever is trusted with the journal's contents.
+    /// The key's bytes, for a process that is trusted with the journal's contents.
     pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
 
     /// Writes the key to a new file that only its owner can read, and syncs it.
+    ///
+    /// # Errors
+    /// The file exists or cannot be written.
     pub fn save_new(&self, path: &Path) -> io::Result<()> {
         let mut file = OpenOptions::new()
             .write(true)
@@ -56,6 +59,9 @@ impl DataKey {
     }
 
     /// Reads the key from its file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or does not hold exactly one key.
     pub fn load(path: &Path) -> io::Result<DataKey> {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         let mut file = OpenOptions::new().read(true).open(path)?;
@@ -69,7 +75,7 @@ impl DataKey {
         Ok(DataKey(key))
     }
 
-    /// The key, ready for use.
+    /// The cipher for this key.
     pub fn sealer(&self) -> RecordSealer {
         let key = UnboundKey::new(&AES_256_GCM, &self.0[..]).expect("the key has the cipher's length");
         RecordSealer(LessSafeKey::new(key))
@@ -77,8 +83,7 @@ impl DataKey {
 }
 
 impl RecordSealer {
-    /// Encrypts the payload of `record` where it stands and puts the tag behind it. The header is written
-    /// already.
+    /// Encrypts the payload of `record` in place and writes the tag behind it. The header is already written.
     pub fn seal(&self, header: &RecordHeader, record: &mut [u8]) {
         assert!(header.sealed);
         let (front, rest) = record.split_at_mut(RECORD_HEADER_BYTES);
@@ -90,8 +95,8 @@ impl RecordSealer {
         rest[..SEAL_TAG_BYTES].copy_from_slice(tag.as_ref());
     }
 
-    /// Opens the payload of `record` into `plain`, which is overwritten. `None`: this is not what the
-    /// journal's own writer sealed.
+    /// Decrypts the payload of `record` into `plain`, which is overwritten. `None` if this journal's writer
+    /// did not seal it.
     pub fn open<'a>(&self, header: &RecordHeader, record: &[u8], plain: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let payload = RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + header.payload;
         plain.clear();

@@ -1,12 +1,12 @@
-//! The ring: a piece of memory mapped twice in a row, so that every record lies in one slice however the ring
+//! The ring: memory mapped twice in a row, so that every record is one contiguous slice even where the ring
 //! wraps.
 //!
-//! Two handles share it, and nobody else can touch its bytes: the [`RingAppender`] (under the journal's lock)
-//! writes new records and reads old ones to send them; the [`RingDrain`] (of whoever goes to the disk) reads
-//! what the disk lacks, without the lock, while the appender goes on. They never meet: the appender writes
-//! only from the tail on, and never so far that it would reach what the drain has not let go.
+//! Exactly two handles reach its bytes. The [`RingAppender`], under the journal's lock, writes new records
+//! and reads old ones to send them. The [`RingDrain`], held by the thread that writes to the disk, reads what
+//! the disk lacks without that lock. They never touch the same bytes: the appender writes only from the tail
+//! on, and never into bytes that the drain has not released.
 //!
-//! Beside it a word that the kernel wipes in children of this process, for [`crate::fork`].
+//! This module also has a word that the kernel wipes in children of this process, for [`crate::fork`].
 //!
 //! This is the crate's only unsafe module.
 
@@ -20,34 +20,34 @@ use netram_proto::id::Lsn;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// The memory and the two positions that keep its users apart.
+/// The memory, and the two positions that keep the handles apart.
 #[derive(Debug)]
 struct RingBuffer {
-    /// `2 * capacity` bytes; the second half shows the same memory as the first.
+    /// `2 * capacity` bytes; the second half maps the same memory as the first.
     base: NonNull<u8>,
     capacity: usize,
-    /// Bytes below are written. Moved by the appender only.
+    /// End of the written bytes. Moved by the appender only.
     tail: AtomicU64,
-    /// Bytes below may be overwritten. Moved by the drain only.
+    /// Bytes below it may be overwritten. Moved by the drain only.
     drained: AtomicU64,
 }
 
-// SAFETY: the memory is reached through `RingAppender` and `RingDrain` only, of which there is one each, and
-// their methods keep what is written apart from what is read (see there).
+// SAFETY: the memory is reached only through `RingAppender` and `RingDrain`, of which there is one each.
+// Their methods never write bytes that the other may read.
 unsafe impl Send for RingBuffer {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for RingBuffer {}
 
 /// Writes records at the tail, and reads them to send them.
 #[derive(Debug)]
 pub(crate) struct RingAppender(Arc<RingBuffer>);
 
-/// Reads what has not been let go yet.
+/// Reads the bytes that were not released yet.
 #[derive(Debug)]
 pub(crate) struct RingDrain(Arc<RingBuffer>);
 
-/// A word that is zero in a child of `fork`, whatever it was in the parent. `None`: this kernel wipes no
-/// page.
+/// A word that is zero in a child of `fork`, whatever it was in the parent; `None` if this kernel cannot wipe
+/// pages on fork.
 #[inline]
 pub(crate) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
     static WORD: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
@@ -55,16 +55,16 @@ pub(crate) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
         let (bytes, access) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a fresh mapping at an address of the kernel's choosing aliases nothing.
         let page = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }.ok()?;
-        // SAFETY: it is this page, which nobody else knows yet; the advice changes what a child of fork finds
-        // in it.
+        // SAFETY: this is the page mapped above, which no other code knows yet; the advice only changes what
+        // a child of fork finds in it.
         unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) }.ok()?;
-        // SAFETY: the page is never unmapped, is aligned for a word, and zeros are one. Only this reference
-        // is made of it.
+        // SAFETY: the page is never unmapped, is aligned for a word, and zeros are a valid word. This is its
+        // only reference.
         Some(unsafe { &*page.cast::<AtomicU64>() })
     })
 }
 
-/// Makes a ring of `capacity` bytes, a multiple of the page size, that is empty at `start`.
+/// Creates a ring of `capacity` bytes, a multiple of the page size, that is empty at `start`.
 pub(crate) fn ring(capacity: u64, start: Lsn) -> io::Result<(RingAppender, RingDrain)> {
     let capacity = usize::try_from(capacity).map_err(io::Error::other)?;
     assert!(capacity > 0 && capacity.is_multiple_of(rustix::param::page_size()));
@@ -80,7 +80,7 @@ pub(crate) fn ring(capacity: u64, start: Lsn) -> io::Result<(RingAppender, RingD
         )
     }?;
     let base = NonNull::new(reserved.cast::<u8>()).expect("the kernel maps nothing at zero");
-    // From here on dropping `shared` unmaps the reservation, whatever has been mapped into it.
+    // From here on dropping `shared` unmaps the whole reservation, including what was mapped into it.
     let shared = RingBuffer {
         base,
         capacity,
@@ -117,18 +117,18 @@ impl RingBuffer {
 }
 
 impl RingAppender {
-    /// Bytes the ring holds.
+    /// Capacity of the ring in bytes.
     pub(crate) fn capacity(&self) -> u64 {
         self.0.capacity as u64
     }
 
-    /// Bytes that can be appended before the drain lets go of more.
+    /// Bytes that can be appended before the drain releases more.
     pub(crate) fn room(&self) -> u64 {
         let used = self.0.tail.load(Ordering::Relaxed) - self.0.drained.load(Ordering::Acquire);
         self.capacity() - used
     }
 
-    /// Appends `length` bytes that `fill` writes. The bytes it is given hold anything.
+    /// Appends `length` bytes that `fill` writes. Their previous contents are arbitrary.
     pub(crate) fn append(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) {
         assert!(length as u64 <= self.room());
         let tail = self.0.tail.load(Ordering::Relaxed);
@@ -138,11 +138,11 @@ impl RingAppender {
         // beside `&mut self`.
         let bytes = unsafe { slice::from_raw_parts_mut(start, length) };
         fill(bytes);
-        // Release: whoever sees the new tail sees the bytes.
+        // Release: a thread that sees the new tail sees the bytes.
         self.0.tail.store(tail + length as u64, Ordering::Release);
     }
 
-    /// The `length` bytes from `at`, or `None` when they have not been written or may have been overwritten.
+    /// The `length` bytes from `at`; `None` if they were not written or may have been overwritten.
     pub(crate) fn read(&self, at: Lsn, length: usize) -> Option<&[u8]> {
         let tail = self.0.tail.load(Ordering::Relaxed);
         let end = at.0.checked_add(length as u64)?;
@@ -157,12 +157,12 @@ impl RingAppender {
 }
 
 impl RingDrain {
-    /// Where the drain stands.
+    /// LSN up to which bytes were released.
     pub(crate) fn position(&self) -> Lsn {
         Lsn(self.0.drained.load(Ordering::Relaxed))
     }
 
-    /// Everything from the drain's position to `end`, which the appender has written.
+    /// The bytes from the drain's position to `end`, which the appender has written.
     pub(crate) fn up_to(&self, end: Lsn) -> &[u8] {
         let from = self.position();
         assert!(from <= end && end.0 <= self.0.tail.load(Ordering::Acquire));
@@ -173,7 +173,7 @@ impl RingDrain {
         unsafe { slice::from_raw_parts(start, length) }
     }
 
-    /// Gives the bytes below `end` back to the appender.
+    /// Releases the bytes below `end` to the appender.
     pub(crate) fn let_go(&mut self, end: Lsn) {
         assert!(self.position() <= end && end.0 <= self.0.tail.load(Ordering::Acquire));
         // Release: the appender overwrites only after our reads are done.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overwritten_or_never_written_cannot_be_read() {
+    fn overwritten_and_unwritten_bytes_cannot_be_read() {
         let page = rustix::param::page_size();
         let (mut appender, mut drain) = ring(page as u64, Lsn(0)).unwrap();
         appender.append(page, |bytes| bytes.fill(1));
@@ -209,7 +209,7 @@ mod tests {
         drain.let_go(Lsn(100));
         assert!(
             appender.read(Lsn(0), 8).is_some(),
-            "let go, but not overwritten yet"
+            "released, but not overwritten yet"
         );
         appender.append(100, |bytes| bytes.fill(2));
         assert!(appender.read(Lsn(99), 8).is_none());

@@ -1,4 +1,4 @@
-//! One deleted journal in the list of those whose lenders must still be told.
+//! One deleted journal in the list of journals whose lenders must still be told.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::paths::JournalPaths;
 
 const FIRST_LINE: &str = "netram over 1";
 
-/// A journal that is deleted, and who may still have something of it.
+/// A deleted journal, and the lenders that may still hold a window of it.
 ///
 /// ```text
 /// netram over 1
@@ -25,29 +25,30 @@ const FIRST_LINE: &str = "netram over 1";
 /// lender tcp://10.0.0.2:7420
 /// ```
 ///
-/// `end all`: nothing of the journal is wanted any more. Without `key` the lenders are reached in the clear.
-/// Any number of lenders.
+/// `end all` means that no byte of the journal is needed any more. Without `key` the lenders are reached in
+/// the clear. There may be any number of lenders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForgetEntry {
-    /// The journal.
+    /// The journal's id.
     pub journal: JournalId,
-    /// Its last reign, under which lenders are told.
+    /// The journal's last epoch, which the notice to lenders carries.
     pub epoch: Epoch,
-    /// That reign's writer.
+    /// The writer of that epoch.
     pub writer: WriterId,
-    /// Up to where the deleted log was on its disk. Lenders that hold more keep it ([`Forget::holds_more`]).
+    /// LSN up to which the deleted log was on its disk. Lenders that hold more keep it
+    /// ([`ForgetNotice::holds_more`]).
     pub end: Lsn,
-    /// What was deleted with it.
+    /// The deleted path.
     pub root: PathBuf,
-    /// The cluster key's file; not the key, which may be replaced.
+    /// Path of the cluster key's file, since the key itself may be replaced.
     pub key: Option<PathBuf>,
-    /// Those that have not been told.
+    /// Addresses of the lenders that have not been told.
     pub lenders: Vec<String>,
 }
 
 impl ForgetEntry {
-    /// Makes the entry of the journal at `place`, whose log is on its disk up to `end`. `None`: no lender has
-    /// heard of it, or its view cannot be read.
+    /// The entry of the journal at `place`, whose log is on its disk up to `end`; `None` if its view names no
+    /// epoch that a lender could know, or cannot be read.
     pub fn of(
         root: &Path,
         place: &JournalPaths,

@@ -1,27 +1,27 @@
-//! Journals that are deleted: their lenders are told, also later if they were away.
+//! Deleted journals: their lenders are told to free the windows, later if they are unreachable.
 //!
-//! Whoever deletes a journal writes down first who must be told ([`JournalDeletion::begin`]), in a list that
-//! does not lie in what is deleted:
+//! A deletion first writes down which lenders must be told ([`JournalDeletion::begin`]), in a list outside
+//! the deleted directory:
 //!
-//! | where | when |
+//! | directory | used |
 //! |---|---|
-//! | `$NETRAM_STATE_DIR/over` | that is set |
-//! | `$STATE_DIRECTORY/over` | a service manager set it |
-//! | `/var/lib/netram/over` | of root |
-//! | `$XDG_STATE_HOME/netram/over`, `~/.local/state/netram/over` | of all others |
+//! | `$NETRAM_STATE_DIR/over` | if that variable is set |
+//! | `$STATE_DIRECTORY/over` | if a service manager set that variable |
+//! | `/var/lib/netram/over` | by root |
+//! | `$XDG_STATE_HOME/netram/over`, `~/.local/state/netram/over` | by other users |
 //!
-//! An entry is `JOURNAL.deleting` until all is removed, then `JOURNAL.over`. Nobody is told of the first
-//! kind: a deletion that was cut off may have removed nothing, and the lenders may have the journal's newest
-//! bytes. Deleting the rest completes it. An entry goes when all have been told, or are given up after
-//! [`RETENTION`].
+//! An entry is named `JOURNAL.deleting` until everything is removed, then `JOURNAL.over`. Lenders are not
+//! told of a `.deleting` entry: an interrupted deletion may have removed nothing, and the lenders may hold
+//! the journal's newest bytes. Repeating the deletion completes it. An entry is removed when all lenders have
+//! been told, or after [`RETENTION`].
 //!
-//! The lenders are told by the program that deletes, and by whatever program of the user opens a journal
-//! later.
+//! Lenders are told by the deleting program, and later by any program of the user that opens a journal.
 //!
-//! A deleted directory may be a copy, whose original was killed and still needs its lenders: they cannot tell
-//! the two apart. So nothing is deleted whose view counts on lenders ([`JournalPaths::not_closed`]), unless
-//! the operator says that nobody wants their bytes ([`WindowRelease::All`]). And a lender that holds bytes
-//! which the deleted log lacked keeps them: the copy was made before the original counted on it.
+//! A deleted directory may be a copy whose original was killed and still needs its lenders, and lenders
+//! cannot tell the two apart. A journal whose view counts on lenders is therefore not deleted
+//! ([`JournalPaths::not_closed`]), unless the operator says that those bytes are not needed
+//! ([`WindowRelease::All`]). A lender that holds bytes which the deleted log lacked keeps them, since the
+//! copy was made before the original counted on it.
 
 mod entry;
 
@@ -44,51 +44,51 @@ use crate::paths::JournalPaths;
 
 pub use entry::ForgetEntry;
 
-/// How long a lender is worth being told. Its memory seldom lasts as long; where it does, its operator sees
-/// the age.
+/// Time for which lenders of a deleted journal are told. A lender's memory seldom lasts as long; if it does,
+/// the age is shown to its operator.
 pub const RETENTION: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How long a deletion waits for lenders that do not answer. They are told another time.
+/// Maximum time that a deletion waits for lenders that do not answer. They are told later.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// Between looks at a link.
+/// Interval between polls of a link.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// The list of who must still be told.
+/// The durable list of lenders that must still be told of deleted journals.
 #[derive(Clone, Debug)]
 pub struct ForgetList {
     directory: PathBuf,
 }
 
-/// Somebody deletes journals. If this is dropped before [`JournalDeletion::done`], nobody is told.
+/// A deletion under way. If this is dropped before [`JournalDeletion::done`], no lender is told.
 #[derive(Debug)]
 pub struct JournalDeletion {
     list: ForgetList,
     root: PathBuf,
-    /// What could not be written down: told now, or by nobody.
+    /// Entries that could not be written; their lenders are told at the end of this deletion or never.
     unwritten: Vec<ForgetEntry>,
 }
 
-/// One lender that has not been told, or that has freed nothing.
+/// A lender that was not told, or that kept its window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfreedWindow {
-    /// The journal that is over.
+    /// The deleted journal's id.
     pub journal: String,
-    /// Where the lender was.
+    /// The lender's address.
     pub lender: String,
-    /// Bytes that the lender keeps because the deleted log did not have them. `None`: the lender was away.
+    /// Bytes that the lender keeps because the deleted log lacked them; `None` if the lender was unreachable.
     pub bytes_held: Option<u64>,
 }
 
-/// Which of a deleted journal's windows lenders may free.
+/// Which windows of a deleted journal lenders may free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowRelease {
-    /// Those of which the deleted log had every byte on its disk.
+    /// Windows whose bytes were all on the disk of the deleted log.
     Logged,
-    /// All: nobody wants what the log does not have.
+    /// All windows: bytes that the log lacks are not needed.
     All,
 }
 
-/// Up to where the journal at `place` is on its disk for certain, whatever this machine's memory has. Nothing
-/// is changed. `None`: its log is gone, or cannot be read.
+/// LSN up to which the journal at `place` is proven to be on its disk, regardless of the page cache. Changes
+/// nothing. `None` if its log is gone or cannot be read.
 fn proven_end(place: &JournalPaths) -> Option<Lsn> {
     let (log, _, superblock) = open_log(place, false, Duration::ZERO).ok()?;
     let limit = superblock.head.lsn.plus(log.capacity());
@@ -99,7 +99,7 @@ fn proven_end(place: &JournalPaths) -> Option<Lsn> {
 }
 
 impl ForgetList {
-    /// This user's. `None`: there is no home to keep it in.
+    /// The list of this user; `None` if no directory for it is known.
     pub fn usual() -> Option<ForgetList> {
         let set = |name| {
             std::env::var_os(name)
@@ -123,7 +123,7 @@ impl ForgetList {
         ForgetList { directory }
     }
 
-    /// Whether somebody is to be told.
+    /// Whether no lender is left to be told.
     pub fn is_empty(&self) -> bool {
         self.files("over").next().is_none()
     }
@@ -136,7 +136,7 @@ impl ForgetList {
         self.entries("deleting").any(|(_, entry)| entry.root == root)
     }
 
-    /// The entries of a kind that can be read.
+    /// The readable entries of one kind.
     fn entries(&self, kind: &'static str) -> impl Iterator<Item = (PathBuf, ForgetEntry)> + use<> {
         self.files(kind).filter_map(|path| {
             let entry = ForgetEntry::parse(&fs::read_to_string(&path).ok()?)?;
@@ -154,7 +154,7 @@ impl ForgetList {
         self.directory.join(format!("{}.{kind}", entry.journal))
     }
 
-    /// Durable on return.
+    /// Writes an entry durably.
     fn write(&self, entry: &ForgetEntry, kind: &str) -> io::Result<()> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -176,13 +176,13 @@ impl ForgetList {
 
     fn remove(&self, path: &Path) {
         if let Err(error) = fs::remove_file(path) {
-            tracing::debug!(path = %path.display(), %error, "an entry of the list of deleted journals stays");
+            tracing::debug!(path = %path.display(), %error, "cannot remove an entry from the list of deleted journals");
         }
-        // Both only if nothing is left in them.
+        // The directories are removed only if they are empty.
         let _ = fs::remove_dir(&self.directory);
     }
 
-    /// Tells whoever can be reached within `patience` in all. Returns those that could not be.
+    /// Tells the lenders that can be reached within `patience` in all. Returns the others.
     pub fn tell(&self, patience: Duration) -> Vec<UnfreedWindow> {
         let deadline = Instant::now() + patience;
         let (mut away, mut untold) = (BTreeSet::new(), Vec::new());
@@ -198,7 +198,7 @@ impl ForgetList {
             if entry.lenders.len() < before
                 && let Err(error) = self.write(&entry, "over")
             {
-                tracing::debug!(%error, "told lenders stay in the list of deleted journals; they are told again");
+                tracing::debug!(%error, "cannot update the list of deleted journals; its lenders will be told again");
             }
             let journal = entry.journal.to_string();
             untold.extend(entry.lenders.into_iter().map(|lender| UnfreedWindow {
@@ -212,12 +212,12 @@ impl ForgetList {
 }
 
 impl JournalDeletion {
-    /// Writes down, durably, who must be told that the journals at `places` are over, which are about to be
-    /// deleted with `root`. `lenders` are those of the settings; the members of the journals' views are told
-    /// as well. They free `windows`.
+    /// Durably records that the lenders of the journals at `places`, which are about to be deleted together
+    /// with `root`, must be told. These are `lenders`, from the settings, and the members of the journals'
+    /// views. They will free `windows`.
     ///
-    /// What cannot be read or written down is no reason to keep a journal: its lenders keep its memory until
-    /// their operator frees it.
+    /// A view or list that cannot be read or written does not stop the deletion. The lenders then keep the
+    /// memory until their operator frees it.
     pub fn begin(
         list: Option<ForgetList>,
         root: &Path,
@@ -235,7 +235,7 @@ impl JournalDeletion {
         };
         let entries = places.iter().filter_map(|place| {
             let entry = ForgetEntry::of(&root, place, end(place), lenders, key)?;
-            // Cut off behind its log, an earlier attempt has written down where that ended.
+            // An earlier deletion interrupted after the log's removal has recorded where the log ended.
             let is_it = |one: &&ForgetEntry| (one.journal, &one.root) == (entry.journal, &root);
             let before = begun.iter().find(is_it).filter(|_| !place.log().exists());
             Some(ForgetEntry {
@@ -257,7 +257,7 @@ impl JournalDeletion {
         for entry in entries {
             if let Err(error) = list.write(&entry, "deleting") {
                 let directory = list.directory.display();
-                tracing::warn!(%error, %directory, "lenders that are away will not be told that the journal is over: the list cannot be written");
+                tracing::warn!(%error, %directory, "cannot write the list of deleted journals; unreachable lenders will not be told of this deletion");
                 unwritten.push(entry);
             }
         }
@@ -268,9 +268,9 @@ impl JournalDeletion {
         })
     }
 
-    /// All is removed, durably, also what an earlier attempt had begun to remove. Tells the lenders, and
-    /// those of earlier deletions; returns those of this one that are away, and will be told when the next
-    /// program of this user opens a journal.
+    /// Called when all files are durably removed, including those of an interrupted deletion. Tells the
+    /// lenders of this deletion and of earlier ones. Returns those of this one that were unreachable; they
+    /// are told when a program of this user next opens a journal.
     pub fn done(self, patience: Duration) -> Vec<UnfreedWindow> {
         let mut ours = BTreeSet::new();
         for (path, entry) in self.list.entries("deleting") {
@@ -290,7 +290,7 @@ impl JournalDeletion {
     }
 }
 
-/// Tells in the background whoever was away when a journal was deleted; once in a process.
+/// Starts a thread, once per process, that tells lenders which were unreachable during earlier deletions.
 pub(crate) fn tell_in_background() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -298,14 +298,14 @@ pub(crate) fn tell_in_background() {
             return;
         };
         let thread = std::thread::Builder::new().name("netram-over".to_owned());
-        // Without a thread they are told another time.
+        // If no thread can be started they are told another time.
         let _ = thread.spawn(move || list.tell(10 * PATIENCE));
     });
 }
 
 /// Tells the lenders of `config`, and the members of the last view of the journal at `root`, that the journal
-/// is over. It is about to be removed, and whoever else needed it has it. Returns those that are away: they
-/// keep its memory until their operator frees it.
+/// is over. The caller is about to remove it and has its records elsewhere. Returns the unreachable lenders,
+/// which keep the memory until their operator frees it.
 pub fn tell_now(root: &Path, config: &JournalConfig, patience: Duration) -> Vec<String> {
     let Some(mut entry) = ForgetEntry::of(
         root,
@@ -321,16 +321,15 @@ pub fn tell_now(root: &Path, config: &JournalConfig, patience: Duration) -> Vec<
     entry.lenders
 }
 
-/// Tells the entry's lenders, and keeps those that have not freed everything: those that could not be told,
-/// and those that hold more than the deleted log had, which are returned with how many bytes that is. `away`:
-/// not tried again.
+/// Tells the entry's lenders and keeps in the entry those that have not freed everything. Returns the lenders
+/// that hold more than the deleted log had, with the number of bytes. Lenders in `away` are not tried again.
 fn tell(entry: &mut ForgetEntry, away: &mut BTreeSet<String>, deadline: Instant) -> BTreeMap<String, u64> {
     let security = match &entry.key {
         None => Security::Insecure,
         Some(path) => match ClusterKey::load(path) {
             Ok(key) => Security::Key(key),
             Err(error) => {
-                tracing::debug!(path = %path.display(), %error, "no lender can be told that a journal is over");
+                tracing::debug!(path = %path.display(), %error, "cannot tell lenders of a deleted journal: its cluster key cannot be read");
                 return BTreeMap::new();
             }
         },
@@ -371,14 +370,14 @@ fn tell_with(
     holds
 }
 
-/// Talks to one lender until it is told, the link breaks or it is silent.
+/// Exchanges frames with one lender until it is told, the link breaks, or it stays silent.
 pub fn talk(forget: &mut ForgetNotice, index: usize, link: &mut Link, deadline: Instant) {
     let deadline = deadline.min(Instant::now() + PATIENCE);
     forget.on_connected(index);
     while !forget.is_answered(index) && Instant::now() < deadline {
         if let Some(outgoing) = forget.next_frame(index) {
             let netram_proto::journal::FrameBody::Inline(body, length) = outgoing.body else {
-                unreachable!("there is no ring here")
+                unreachable!("a forget notice sends no log bytes")
             };
             let sent = link.send(&[&outgoing.header.encode(length), &body[..length]]);
             if sent.and_then(|_| link.flush()).is_err() {

@@ -1,4 +1,4 @@
-//! A journal's files, opened and checked.
+//! Opening and checking a journal's files.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
-//! A larger log for a journal that nobody has open.
+//! Enlarging the log of a journal that no process has open.
 //!
-//! 1. Recover, as every opening does: afterwards the view names no members, and the local log is complete.
+//! 1. Recover, as every opening does: the view then names no members, and the local log is complete.
 //! 2. Refuse unless the log is empty (`LogFile::may_grow`).
-//! 3. Make the file longer, with zeros, and sync. The log does not know yet.
+//! 3. Extend the file with zeros and sync it. The log's superblock does not state it yet.
 //! 4. Store the superblock with the new capacity, last.
 //!
-//! A crash before 4 leaves the old log with unused bytes behind it, which the next attempt cuts off. The
-//! right to write the journal is held from the first step to the last.
+//! A crash before step 4 leaves the old log with unused bytes behind it, which the next attempt removes. The
+//! lock is held from the first step to the last.
 
 use std::fs::File;
 use std::io;
@@ -21,14 +21,14 @@ use crate::error::JournalGrowError;
 use crate::file::{DiskFile, io_error};
 use crate::paths::zero_up_to;
 
-/// What growing did.
+/// Result of enlarging a log.
 #[derive(Clone, Debug)]
 pub struct GrowReport {
-    /// Bytes that the log could hold before.
+    /// Capacity before, in bytes.
     pub before: u64,
-    /// Bytes that it can hold now.
+    /// Capacity now, in bytes.
     pub after: u64,
-    /// What recovery found at the start.
+    /// Result of the recovery at the start.
     pub recovered: JournalRecovery,
 }
 
@@ -70,7 +70,8 @@ pub(crate) fn grow(
     })
 }
 
-/// Cuts off what an earlier attempt left behind the first `old` bytes, and writes zeros up to `new`, durably.
+/// Truncates the file to `old` bytes, which removes an earlier attempt's bytes, and extends it with zeros to
+/// `new`, durably.
 fn lengthen(file: &File, old: u64, new: u64) -> io::Result<()> {
     file.set_len(old)?;
     zero_up_to(file, new)?;

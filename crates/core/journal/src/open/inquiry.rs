@@ -1,5 +1,5 @@
-//! Step 3 of an opening: may it succeed? (Rule 18.) All parties are asked; nothing changes, here or
-//! elsewhere.
+//! The inquiry before an opening claims its epoch (rule 18): would it succeed? All members are asked; nothing
+//! is changed, here or elsewhere.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,24 +21,24 @@ use crate::paths::JournalPaths;
 use crate::reason::RecoveryFailure;
 use crate::seal::RecordSealer;
 
-/// What an opening would come to.
+/// Forecast of an opening.
 #[derive(Debug)]
 pub struct OpenCheck {
-    /// The reign that would begin.
+    /// The epoch that would begin.
     pub epoch: Epoch,
-    /// Where the local log's valid prefix ends.
+    /// LSN at which the local log's valid prefix ends.
     pub local_end: Lsn,
-    /// Members that must answer.
+    /// Number of members that must answer.
     pub needed: usize,
-    /// The members of the last view: how each stands, and what it told.
+    /// The members of the last view with their answers and reports.
     pub members: Vec<(String, PeerAnswer, Option<MemberReport>)>,
-    /// What would be given up, and the caller accepts that.
+    /// The loss that the caller's settings would accept.
     pub loss_accepted: Option<String>,
-    /// Why the journal would not open; `None`: it would.
+    /// Why the journal would not open; `None` if it would.
     pub refusal: Option<JournalOpenError>,
 }
 
-/// A journal's files, read and not changed.
+/// A journal's files, which are read and not changed.
 pub(super) struct JournalSnapshot<'a> {
     pub(super) root: &'a Path,
     pub(super) log: &'a LogFile<DiskFile>,
@@ -47,16 +47,16 @@ pub(super) struct JournalSnapshot<'a> {
     pub(super) view: &'a View,
 }
 
-/// What the question came to.
+/// Result of the inquiry.
 pub(super) struct InquiryResult {
-    /// The reign to be; nothing of it is durable.
+    /// The view of the new epoch; no part of it is durable yet.
     pub(super) claim: View,
     /// The members' answers.
     pub(super) inquiry: Recovery,
     pub(super) loss_accepted: Option<String>,
 }
 
-/// Asks what opening the journal at `root` would come to. Nothing is changed.
+/// Determines whether the journal at `root` would open, without changing anything.
 pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<OpenCheck, JournalOpenError> {
     config.check().map_err(JournalOpenError::Config)?;
     let place = JournalPaths::at(root);
@@ -116,11 +116,11 @@ pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<OpenCheck, Jo
     Ok(check)
 }
 
-/// Asks what recovering a data lender's copy would come to, which has the view `view` and a log that ends at
-/// `end`, in the new directory `root`. Nothing is changed.
+/// Determines whether a data lender's copy with the view `view` and a log that ends at `end` could be
+/// recovered in the new directory `root`. Changes nothing.
 pub(crate) fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> OpenCheck {
-    // One claim is the data lender's, the next one the new journal's, which fences: an earlier attempt may
-    // have come as far as the first.
+    // The data lender makes one claim and the new journal, which fences, the next. An earlier attempt may
+    // have got as far as the first.
     let claim = view.restored(WriterId(0)).restored(WriterId(0));
     let mut inquiry = fence(&claim, end, config).probing();
     let verdict = members::ask(&mut inquiry, config);
@@ -158,7 +158,7 @@ fn member_answers(inquiry: &Recovery) -> Vec<(String, PeerAnswer, Option<MemberR
 }
 
 impl JournalSnapshot<'_> {
-    /// Asks all parties whether the reign after the last view's may begin.
+    /// Asks all members whether the epoch after the last view's may begin.
     pub(super) fn ask(
         &self,
         local: &LogScan,
@@ -193,8 +193,8 @@ impl JournalSnapshot<'_> {
         })
     }
 
-    /// The last view again, in the next reign. On an operator's word that this is the newest, above all
-    /// epochs that anybody names.
+    /// The last view in the next epoch. If the operator claims that this is the newest directory, the epoch
+    /// is above all that any lender names.
     fn claim(&self, from: Lsn, config: &JournalConfig) -> Result<View, (Box<Recovery>, JournalOpenError)> {
         let writer = WriterId(u64::from_le_bytes(crate::paths::random()));
         let claim = match (&config.newest, config.replica_origin) {
@@ -212,7 +212,7 @@ impl JournalSnapshot<'_> {
             }
         };
         if claim.epoch.0 > EPOCH_MAX {
-            // Stored, it could not be read again.
+            // If it were stored it could not be read again.
             let inquiry = self.fence(&claim, from, config).probing();
             let (path, source) = (self.root.to_path_buf(), NotNewestError::NoEpoch(self.view.epoch));
             return Err((Box::new(inquiry), JournalOpenError::NotNewest { path, source }));
@@ -223,8 +223,8 @@ impl JournalSnapshot<'_> {
         })
     }
 
-    /// The highest epoch that fenced the journal at any lender that is known, if what they hold bears out
-    /// that this is the newest.
+    /// The highest epoch that fenced the journal at any known lender, if the records they hold are consistent
+    /// with the operator's claim.
     fn highest_epoch(
         &self,
         from: Lsn,
@@ -232,7 +232,7 @@ impl JournalSnapshot<'_> {
     ) -> Result<Epoch, (Box<Recovery>, JournalOpenError)> {
         let claim = self.view.claimed(self.view.writer);
         let mut inquiry = self.fence(&claim, from, config).probing();
-        // That it is fenced is why it is asked.
+        // The inquiry is expected to fail, since the journal is fenced.
         let _ = members::ask(&mut inquiry, config);
         match inquiry.newest() {
             Ok(seen) => Ok(seen),
@@ -243,12 +243,12 @@ impl JournalSnapshot<'_> {
         }
     }
 
-    /// What seals and reads the members of `claim`, or only asks them.
+    /// The machine that fences and reads the members of `claim`, or only asks them.
     pub(super) fn fence(&self, claim: &View, from: Lsn, config: &JournalConfig) -> Recovery {
         fence(claim, from, config)
     }
 
-    /// The refusal as the caller is told it.
+    /// Turns the failure into the caller's error.
     pub(super) fn refused(&self, why: RecoveryFailure, config: &JournalConfig) -> JournalOpenError {
         let path = self.root.to_path_buf();
         let away = Box::new(why.unreachable);
@@ -261,7 +261,7 @@ impl JournalSnapshot<'_> {
     }
 }
 
-/// Whether the operator goes on all the same.
+/// Whether the operator accepts this refusal's consequence.
 pub(super) fn is_accepted(refusal: &RecoveryError, config: &JournalConfig) -> bool {
     let loss = matches!(
         refusal,
@@ -270,7 +270,7 @@ pub(super) fn is_accepted(refusal: &RecoveryError, config: &JournalConfig) -> bo
     loss && config.accept_loss
 }
 
-/// What seals and reads the members of `claim`, or only asks them.
+/// The machine that fences and reads the members of `claim`, or only asks them.
 fn fence(claim: &View, from: Lsn, config: &JournalConfig) -> Recovery {
     let (grace, patience) = (span(config.grace), span(config.patience));
     let spares: Vec<String> = config.lenders.iter().map(ToString::to_string).collect();
@@ -287,14 +287,14 @@ fn warn_old_releases(inquiry: &Recovery) {
         if told.is_some_and(|told| told.partial) {
             tracing::warn!(
                 lender = address,
-                "this lender is of an earlier release and cannot say what it holds before it is fenced: if the opening is \
-                 refused after all, it has been fenced; run the same release on both"
+                "this lender runs an earlier release and cannot report what it holds before it is fenced, so it stays fenced if \
+                 the opening is refused; run the same release on both"
             );
         }
     }
 }
 
-/// Who claims, for whoever is fenced by it.
+/// A note about the claiming program, shown to a writer that it fences.
 pub fn claim_note() -> ClaimNote {
     let mut arguments = std::env::args();
     let program = arguments.next().unwrap_or_default();

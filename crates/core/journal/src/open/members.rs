@@ -1,4 +1,4 @@
-//! Asking the last view's members for what they hold: links for [`Recovery`], and nothing else.
+//! Reading the windows of the last view's members: links for [`Recovery`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
@@ -14,18 +14,18 @@ use crate::reason::{LinkFailure, RecoveryFailure, UnreachableLenders};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// Between looks at the links: far below a disk's sync, and no load.
+/// Interval between polls of the links: far below a disk's sync, and no load.
 pub(crate) const PAUSE: Duration = Duration::from_micros(200);
 
-/// How often it is said who is waited for.
+/// Interval between log lines about members that have not answered.
 const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What the thread that connects to one member shares with who asks it.
+/// State shared by the thread that connects to one member and the thread that asks it.
 #[derive(Default)]
 struct ConnectRequest {
-    /// A connection is to be made, again if need be. Written by both sides.
+    /// Whether a connection is wanted. Written by both threads.
     connection: AtomicBool,
-    /// Why there is none.
+    /// Why the last attempt failed.
     failure: Mutex<Option<LinkFailure>>,
 }
 
@@ -35,7 +35,7 @@ impl ConnectRequest {
     }
 }
 
-/// Seals and reads the members until the machine knows enough.
+/// Fences and reads the members until the recovery has a verdict.
 pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(), RecoveryFailure> {
     let began = Instant::now();
     let addresses: Vec<String> = recovery.addresses().map(String::from).collect();
@@ -44,7 +44,7 @@ pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(),
         .iter()
         .for_each(|wanted| wanted.connection.store(true, Ordering::Relaxed));
     let (sender, connected) = mpsc::channel();
-    // The threads end when `wanted` does, at the latest one attempt after the verdict.
+    // The threads end when the channel is dropped, at the latest one attempt after the verdict.
     let start = |index: usize| {
         let Ok(address) = addresses[index].parse::<NetAddress>() else {
             return Ok(());
@@ -85,7 +85,7 @@ fn await_verdict(
     loop {
         if !unstarted.is_empty() && Instant::now() >= start_at {
             start_at = Instant::now() + CONNECT_PAUSE;
-            // Refused by a limit of this machine, perhaps for a moment.
+            // A limit of this machine refused the thread, perhaps for a moment.
             unstarted.retain(|index| {
                 let Err(error) = start(*index) else { return false };
                 *wanted[*index].failure() = Some(LinkFailure::LocalSystem(error.to_string()));
@@ -122,7 +122,7 @@ fn await_verdict(
     }
 }
 
-/// Says who is waited for and why, and how much longer.
+/// Logs which members have not answered and why, and how long recovery will wait.
 fn log_waiting(recovery: &Recovery, wanted: &[ConnectRequest], patience: Duration) {
     let answers = recovery.answers().zip(wanted);
     let missing = answers.filter(|((_, answer), _)| *answer != PeerAnswer::Complete);
@@ -133,14 +133,14 @@ fn log_waiting(recovery: &Recovery, wanted: &[ConnectRequest], patience: Duratio
         })
         .collect();
     tracing::warn!(
-        "recovery waits for lenders that may hold acknowledged records that are nowhere else: {}. It waits {} s longer \
-         (`patience`, NETRAM_PATIENCE), and then refuses",
+        "recovery is waiting for lenders that may hold the only copy of acknowledged records: {}. It will refuse after \
+         another {} s (`patience`, NETRAM_PATIENCE)",
         missing.join(", "),
         patience.as_secs()
     );
 }
 
-/// Connects to one member whenever that is wanted: it may be restarted while we ask it.
+/// Connects to one member whenever a connection is wanted, since it may be restarted while it is asked.
 fn keep_connecting(
     index: usize,
     address: &NetAddress,
@@ -155,13 +155,14 @@ fn keep_connecting(
                 Ok(link) => {
                     wanted.connection.store(false, Ordering::Relaxed);
                     *wanted.failure() = None;
-                    // Nobody listens any more once the verdict is in.
+                    // After the verdict the receiver is gone.
                     let _ = sender.send((index, link));
                 }
                 Err(error) => {
-                    // Whoever waits says so, and so does the journal that opens without it.
+                    // The waiting thread logs the reason, and so does the journal if it opens without this
+                    // member.
                     let why = LinkFailure::from(&error);
-                    tracing::debug!(lender = %address, %why, "cannot reach a member of the last view; trying on");
+                    tracing::debug!(lender = %address, %why, "cannot reach a member of the last view; retrying");
                     *wanted.failure() = Some(why);
                 }
             }
@@ -171,12 +172,12 @@ fn keep_connecting(
     }
 }
 
-/// Sends and receives what there is. `Err`: the link is of no further use.
+/// Sends and receives pending frames. After an error the link must be dropped.
 fn exchange(recovery: &mut Recovery, index: usize, link: &mut Link) -> Result<bool, ()> {
     let mut moved = false;
     while let Some(outgoing) = recovery.next_frame(index) {
         let FrameBody::Inline(body, length) = outgoing.body else {
-            unreachable!("recovery sends no log bytes")
+            unreachable!("a recovery sends no log bytes")
         };
         link.send(&[&outgoing.header.encode(length), &body[..length]])
             .map_err(drop)?;
@@ -186,7 +187,7 @@ fn exchange(recovery: &mut Recovery, index: usize, link: &mut Link) -> Result<bo
         let frame = Frame::parse(packet).map_err(drop)?;
         recovery.on_frame(index, &frame);
         if frame.header.kind == FrameKind::Refuse {
-            // Whatever it is (a lender about to stop, one that is full), it may be otherwise in a moment.
+            // The lender may be stopping or full, which may change in a moment.
             return Err(());
         }
         moved = true;

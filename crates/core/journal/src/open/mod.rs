@@ -5,9 +5,9 @@
 //! 2. *Ask* the view's members whether recovery would succeed. A refusal ends here, and has changed nothing
 //!    (rule 18).
 //! 3. *Claim*: store the view again under the next epoch. From here on an older writer can be fenced.
-//! 4. Seal the view's members and read their windows, until enough have answered (rule 5) or it is certain
+//! 4. *Fence* the view's members and read their windows, until enough have answered (rule 5) or it is certain
 //!    that too few will.
-//! 5. Continue the local prefix with what they hold; write it to the local log; sync.
+//! 5. Extend the local prefix with the records they hold; write it to the local log; sync.
 //! 6. *Release*: store a view without members. From here on the local log alone is complete.
 //!
 //! A crash between any two steps finds the same members in the view (before 6) or needs none (after).
@@ -48,16 +48,16 @@ use inquiry::{InquiryResult, JournalSnapshot};
 pub use inquiry::{OpenCheck, claim_note};
 pub(crate) use inquiry::{check, check_copy};
 
-/// What recovery found and did.
+/// Result of a recovery.
 #[derive(Clone, Debug)]
 pub struct JournalRecovery {
-    /// The reign that has begun.
+    /// The epoch that has begun.
     pub epoch: Epoch,
-    /// The log's oldest record.
+    /// LSN of the log's oldest record.
     pub head: Lsn,
-    /// Where the local log's valid prefix ended.
+    /// LSN at which the local log's valid prefix ended.
     pub local_end: Lsn,
-    /// Where the log ends now.
+    /// LSN at which the log ends now.
     pub end: Lsn,
     /// Records that came from members rather than from the local disk.
     pub records_from_members: u64,
@@ -65,17 +65,17 @@ pub struct JournalRecovery {
     pub bytes_from_members: u64,
     /// Bytes among them that repaired a damaged stretch of the local log.
     pub repaired: u64,
-    /// The members of the last view, and how each answered.
+    /// The members of the last view, and each one's answer.
     pub members: Vec<(String, PeerAnswer)>,
-    /// Members that had to answer.
+    /// Number of members that had to answer.
     pub needed: usize,
-    /// Acknowledged records may be missing: recovery was not complete, and the caller accepted that.
+    /// The accepted loss: recovery was not complete, as `accept_loss` allowed.
     pub loss_accepted: Option<String>,
-    /// How long it took.
+    /// Duration of the recovery.
     pub took: Duration,
 }
 
-/// A journal that is ready for its threads.
+/// A recovered journal whose threads have not been started.
 pub(crate) struct ReadyJournal {
     pub(crate) shared: JournalState,
     pub(crate) journal: JournalId,
@@ -83,7 +83,7 @@ pub(crate) struct ReadyJournal {
     pub(crate) recovered: JournalRecovery,
 }
 
-/// The journal's files, and the right to write them.
+/// The journal's files and its lock.
 pub(crate) struct JournalFiles {
     paths: JournalPaths,
     lock: JournalLock,
@@ -94,7 +94,7 @@ pub(crate) struct JournalFiles {
     pub(crate) sealer: RecordSealer,
 }
 
-/// What was found, before the members are released.
+/// Result of steps 4 and 5, before the members are released.
 struct LogRecovery {
     local: LogScan,
     assembled: AssembledLog,
@@ -102,7 +102,7 @@ struct LogRecovery {
     loss_accepted: Option<String>,
 }
 
-/// What is done between steps 5 and 6: the local log is complete, and the members still have what they had.
+/// Called between steps 5 and 6: the local log is complete, and the members still hold their windows.
 pub(crate) type CompletionHook<'a> = &'a mut dyn FnMut() -> Result<(), IoError>;
 
 pub(crate) fn open(
@@ -113,7 +113,7 @@ pub(crate) fn open(
     let root = lock.paths().root().to_path_buf();
     let (files, taken, recovered) = JournalFiles::recovered_with(lock, &config, complete)?;
     if config.voter == Voter::Server && recovered.head != recovered.end {
-        // The reign would begin behind records that the server may lack, and its members be emptied of them.
+        // The epoch would begin behind records that the server may lack, and its members would drop them.
         return Err(JournalOpenError::Unmerged {
             path: root,
             from: recovered.head,
@@ -124,7 +124,7 @@ pub(crate) fn open(
 }
 
 impl JournalFiles {
-    /// All steps: afterwards the local log is complete, and nobody else need have any of it.
+    /// Runs all steps: afterwards the local log is complete, and no member is needed.
     pub(crate) fn recovered(
         root: &Path,
         config: &JournalConfig,
@@ -133,7 +133,7 @@ impl JournalFiles {
         JournalFiles::recovered_with(JournalPaths::at(root).lock()?, config, complete)
     }
 
-    /// The same, of a journal that the caller has locked.
+    /// Does the same for a journal that the caller has locked.
     fn recovered_with(
         lock: JournalLock,
         config: &JournalConfig,
@@ -193,7 +193,7 @@ impl JournalFiles {
         })
     }
 
-    /// What the question is about.
+    /// The files as the inquiry reads them.
     fn looked(&self) -> JournalSnapshot<'_> {
         JournalSnapshot {
             root: self.paths.root(),
@@ -204,14 +204,14 @@ impl JournalFiles {
         }
     }
 
-    /// Step 3.
+    /// Step 3: stores the claimed view durably.
     fn claim(&mut self, claim: &View) -> Result<(), JournalOpenError> {
         let stored = self.view_file.store(claim.clone());
         stored.map_err(|source| self.not_stored(self.paths.view(), claim.epoch, source))
     }
 
-    /// Steps 4 and 5. What the members answered a moment ago may have changed, so that it may be refused
-    /// after all.
+    /// Steps 4 and 5. The members' state may have changed since the inquiry, so the recovery may still be
+    /// refused.
     fn recover(
         &self,
         asked: &InquiryResult,
@@ -220,7 +220,7 @@ impl JournalFiles {
     ) -> Result<LogRecovery, JournalOpenError> {
         let claim = &asked.claim;
         let fence = self.looked().fence(claim, local.end.lsn, config);
-        // Where nothing is given up, all are waited for as without a question.
+        // If no loss is accepted, all members are awaited as without the inquiry.
         let mut recovery = match asked.loss_accepted {
             Some(_) => fence.after_probe(&asked.inquiry),
             None => fence,
@@ -250,7 +250,7 @@ impl JournalFiles {
                 known,
                 FaultSwitch::NONE,
                 &mut |record| {
-                    // Without its seal a record could be made up by any lender that has seen the one before.
+                    // Any lender that has seen the record before could forge an unsealed one.
                     let trusted = record.header.sealed || !config.seal;
                     trusted
                         && self
@@ -270,7 +270,10 @@ impl JournalFiles {
         };
         let taken = taken.map_err(damaged)?;
         if let Some(loss) = &loss_accepted {
-            tracing::warn!(loss, "went on all the same: loss was accepted");
+            tracing::warn!(
+                loss,
+                "records may be lost, and the settings accept that; continuing"
+            );
         }
         let members = recovery
             .answers()
@@ -284,12 +287,12 @@ impl JournalFiles {
         })
     }
 
-    /// The local log's valid prefix, as the disk has it.
+    /// Scans the local log's valid prefix, as the disk has it.
     fn scan(&self) -> Result<LogScan, JournalOpenError> {
         scan_log(&self.log, &self.superblock, &self.sealer, &self.paths)
     }
 
-    /// Step 6: everything below `end` is on the local disk, and nobody else need have it.
+    /// Step 6: everything below `end` is on the local disk, so the members are released.
     fn release(&mut self, claim: &View, end: Lsn, config: &JournalConfig) -> Result<(), JournalOpenError> {
         let released = claim.released(end);
         let ring = config.ring_bytes(self.log.capacity());
@@ -303,7 +306,7 @@ impl JournalFiles {
         stored.map_err(|source| self.not_stored(self.paths.view(), claim.epoch, source))
     }
 
-    /// Everything below `end` is of no use to anybody any more. Durable on return.
+    /// Trims the log to `end`, below which no record is needed any more. Durable on return.
     pub(crate) fn store_head(&mut self, end: Chain) -> Result<(), JournalOpenError> {
         let superblock = LogSuperblock {
             head: end,
@@ -327,7 +330,7 @@ impl JournalFiles {
         JournalOpenError::Store { path, epoch, source }
     }
 
-    /// Everything that the journal's threads need.
+    /// Builds the state that the journal's threads need.
     fn serve(
         self,
         mut config: JournalConfig,
@@ -377,21 +380,20 @@ impl JournalFiles {
     }
 }
 
-/// The valid prefix of a log, as the disk has it.
+/// Scans the valid prefix of a log, as the disk has it.
 fn scan_log(
     log: &LogFile<DiskFile>,
     superblock: &LogSuperblock,
     sealer: &RecordSealer,
     place: &JournalPaths,
 ) -> Result<LogScan, JournalOpenError> {
-    // An error here was caused by an earlier process's writes, and has been reported now. What counts is what
-    // the disk gives back once the cache is dropped.
+    // An error here stems from an earlier process's writes and has now been reported. Only what the disk
+    // returns with an empty cache counts.
     let _ = log.file().sync();
     log.file().drop_cache();
     let limit = superblock.head.lsn.plus(log.capacity());
-    // One record tells whether the key is the log's own; opening all of them would cost more than reading
-    // them. With another's key the journal would serve, and seal what no later opening with the right key
-    // could read.
+    // Checking one record with the key suffices; opening all would cost more than reading them. With a wrong
+    // key the journal would serve, and seal records that no later opening with the right key could read.
     let (mut own_key, mut plain) = (None, Vec::new());
     let scan = log.scan(superblock.head, limit, &mut |record| {
         if own_key.is_none() && record.header.sealed {
@@ -405,14 +407,14 @@ fn scan_log(
     }
 }
 
-/// The sender of multicast, if it is wanted and can be had. Without it each member is served over its own
-/// link: slower, and no reason to keep a journal shut.
+/// The multicast sender, if it is wanted and can be opened. Without it each member is served over its own
+/// link, which is slower but no reason to refuse the opening.
 fn multicast_sender(config: &mut JournalConfig) -> Option<MulticastSender> {
     let multicast = config.multicast.as_ref()?;
     match MulticastSender::open(&multicast.group, multicast.datagram_bytes, multicast.ttl) {
         Ok(caster) => Some(caster),
         Err(error) => {
-            tracing::warn!(group = %multicast.group, %error, "no multicast: appends go to each member over its own link");
+            tracing::warn!(group = %multicast.group, %error, "multicast is unavailable; appends go to each member over its own link");
             config.multicast = None;
             None
         }
