@@ -1,11 +1,11 @@
-//! What a commit of 128 bytes costs at a lender, beside a bare TCP ping-pong of the same byte counts.
+//! Latency of a commit of 128 bytes at a lender, compared with a bare TCP ping-pong of the same byte counts.
 //!
 //! ```text
 //! cargo run --release -p netram-lender --example echo_commit
 //! ```
 //!
-//! One connection over TCP loopback, both sides spinning, each pinned to a processor of its own. On a machine
-//! with fewer than two free processors the figures mean nothing.
+//! Uses one connection over TCP loopback; both sides spin, each pinned to its own processor. With fewer than
+//! two idle processors the figures are meaningless.
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -57,7 +57,7 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// Times `round` and sorts.
+/// Times `round` repeatedly and sorts the results.
 fn measure(mut round: impl FnMut() -> Result<(), Failure>) -> Result<Figures, Failure> {
     for _ in 0..WARM {
         round()?;
@@ -103,7 +103,7 @@ fn ping_pong(there: usize, back: usize) -> Result<Figures, Failure> {
     Ok(figures)
 }
 
-/// Fills `buffer`, spinning. `false`: the other side has closed.
+/// Fills `buffer`, spinning. `false` if the other side has closed.
 fn spin_read(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<bool> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -167,7 +167,7 @@ fn commits(security: Security) -> Result<Figures, Failure> {
     figures
 }
 
-/// Sends one frame and spins for its answer.
+/// Sends one frame and spins until its answer arrives.
 fn ask(link: &mut Link, header: FrameHeader, body: &[u8]) -> Result<FrameHeader, Failure> {
     link.send(&[&header.encode(body.len()), body])?;
     loop {

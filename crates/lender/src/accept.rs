@@ -1,8 +1,8 @@
-//! Strangers: from `accept` to the first frame, for all listeners, in one thread that never waits for any of
-//! them.
+//! Accepting connections: from `accept` to the first frame, for all listeners, in one thread that never waits
+//! for a single client.
 //!
-//! A stranger that says which journal it speaks for is handed to the shard that owns it. One that asks for
-//! the lender's status is answered here. All others cost a bounded number of places for a bounded time.
+//! A client that binds a journal is handed to the shard that owns it, and status requests are answered here.
+//! Connections that bind nothing are bounded in number and time.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -28,21 +28,21 @@ use crate::shard::SessionArrival;
 use crate::state::{ConnectionPermit, DaemonState};
 
 const WAKER: u64 = u64::MAX;
-/// Listeners are named from here on, strangers from zero.
+/// Poller tokens of listeners begin here; those of pending connections begin at zero.
 const LISTENERS: u64 = 1 << 32;
 const EVENTS: usize = 256;
-/// How long nobody is let in after the system refused (no more file descriptors).
+/// Pause in accepting after the system refused a connection (for example for want of file descriptors).
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A connection that has not said what it wants: see [`Strangers`].
+/// A connection that has not said what it wants; see [`PendingConnections`].
 struct UnboundConnection {
     stage: Stage,
     kind: ListenerKind,
-    /// `None`: it is only here to be told that the lender is busy.
+    /// `None` for a connection that is kept only to be told that the lender is busy.
     permit: Option<ConnectionPermit>,
 }
 
-/// Which sessions a listener takes.
+/// The kinds of session that a listener accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ListenerKind {
     All,
@@ -65,14 +65,14 @@ impl AsFd for Stage {
     }
 }
 
-/// What became of a stranger.
+/// The next step for a pending connection.
 enum Outcome {
     Stays,
     Answered,
     Bound(JournalId),
-    /// It asks for a volume's copy, with this frame.
+    /// The client asks for a volume's replica; holds its first frame.
     Data(Vec<u8>),
-    /// It opens a deposit's session, with this frame.
+    /// The client opens a session of a deposit; holds its first frame's header.
     Deposit(FrameHeader, DepositId),
     Gone,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Acceptor {
     deposit_sender: Sender<DepositArrival>,
     pending: PendingConnections<UnboundConnection>,
     flood: ReportThrottle,
-    /// What the system refused when a connection was to be accepted.
+    /// The back-off after the system refused to accept a connection.
     refusals: RetryBackoff,
     now: Instant,
 }
@@ -122,14 +122,14 @@ impl Acceptor {
         })
     }
 
-    /// Lets strangers in until the lender stops.
+    /// Accepts connections until the lender stops.
     pub(crate) fn run(mut self) {
         let mut events = ReadyEvents::with_capacity(EVENTS);
         let mut housekeeping = self.now + HOUSEKEEPING;
         while !self.shared.stopping() {
             let timeout = housekeeping.saturating_duration_since(self.now);
             if let Err(error) = self.poller.wait(&mut events, Some(timeout)) {
-                panic!("waiting for strangers failed: {error}");
+                panic!("waiting for connections failed: {error}");
             }
             self.now = Instant::now();
             for ready in events.iter() {
@@ -157,7 +157,7 @@ impl Acceptor {
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(IoError::EIO.errno);
                     if self.refusals.failed(IoError { errno }).should_log {
-                        tracing::error!(%error, "no connection can be accepted; trying again");
+                        tracing::error!(%error, "cannot accept connections; retrying");
                     }
                     std::thread::sleep(PAUSE);
                     return;
@@ -194,19 +194,19 @@ impl Acceptor {
         };
         let index = self.pending.insert(self.now, deadline, admitted, stranger);
         let Some(stranger) = self.pending.get_mut(index) else {
-            unreachable!("it was placed a moment ago")
+            unreachable!("it was inserted above")
         };
         if let Err(error) = self.poller.add(&stranger.stage, index as u64, Interest::Read) {
-            tracing::error!(%error, "a connection could not be waited for");
+            tracing::error!(%error, "cannot poll a new connection");
             self.pending.remove(index);
             return;
         }
         self.advance(index);
     }
 
-    /// Goes on with one stranger as far as its bytes allow.
+    /// Advances one pending connection as far as its bytes allow.
     fn advance(&mut self, index: usize) {
-        // `None`: removed earlier in this round.
+        // `None` if it was removed earlier in this round.
         let Some(stranger) = self.pending.get_mut(index) else {
             return;
         };
@@ -245,8 +245,8 @@ impl Acceptor {
         }
     }
 
-    /// Takes a stranger that has said what it wants out of this thread's hands. `None`: the system refused,
-    /// and the stranger's connection is closed. It comes again.
+    /// Removes a connection that has said what it wants from this thread. `None` if the system refuses; the
+    /// connection is then closed, and its client retries.
     fn let_go(&mut self, index: usize) -> Option<(Link, LenderSession, ConnectionPermit)> {
         let Some(UnboundConnection {
             stage: Stage::Greeting(link, session),
@@ -254,16 +254,16 @@ impl Acceptor {
             ..
         }) = self.pending.remove(index)
         else {
-            unreachable!("a stranger that bound has shaken hands, which takes a permit")
+            unreachable!("a bound connection has completed its handshake, which takes a permit")
         };
         if let Err(error) = self.poller.remove(&link) {
-            tracing::error!(%error, "a connection could not be handed over, and is closed");
+            tracing::error!(%error, "cannot hand over a connection; it is closed");
             return None;
         }
         Some((link, session, permit))
     }
 
-    /// Hands a stranger to whoever keeps copies of volumes.
+    /// Hands a connection to the service that keeps replicas of volumes.
     fn hand_to_data(&mut self, index: usize, first: Vec<u8>) {
         let Some((link, _, permit)) = self.let_go(index) else {
             return;
@@ -290,12 +290,12 @@ impl Acceptor {
         });
         let woken = sent.is_ok().then(|| self.shared.wakers[shard].wake());
         if let Some(Err(error)) = woken {
-            panic!("a shard cannot be woken: {error}");
+            panic!("cannot wake a shard: {error}");
         }
-        // A shard that takes nothing any more is stopping; the connection ends with the arrival.
+        // A shard without a receiver is stopping; the connection ends with the arrival.
     }
 
-    /// Hands a stranger to whoever keeps deposits.
+    /// Hands a connection to the thread that keeps deposits.
     fn deposit(&mut self, index: usize, header: FrameHeader, id: DepositId) {
         let Some((link, _, permit)) = self.let_go(index) else {
             return;
@@ -308,14 +308,14 @@ impl Acceptor {
         });
         let woken = sent.is_ok().then(|| self.shared.deposit_waker().wake());
         if let Some(Err(error)) = woken {
-            panic!("the thread of deposits cannot be woken: {error}");
+            panic!("cannot wake the deposit thread: {error}");
         }
     }
 
     fn housekeep(&mut self) {
         for (index, overdue) in self.pending.overdue(self.now) {
             match overdue {
-                // It says itself that it is too late.
+                // The call fails with the timeout.
                 PendingTimeout::Handshake => self.advance(index),
                 PendingTimeout::FirstRequest => {
                     self.shared.handshakes.silent();
@@ -329,7 +329,7 @@ impl Acceptor {
     }
 }
 
-/// Takes a stranger's first frames: any number of status requests, then a bind.
+/// Handles a client's first frames: any number of status requests, then one that starts a session.
 fn greet(shared: &DaemonState, door: ListenerKind, link: &mut Link, session: &mut LenderSession) -> Outcome {
     let mut outcome = Outcome::Stays;
     // A peer that does not read its answers gets no further ones.

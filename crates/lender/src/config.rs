@@ -1,4 +1,4 @@
-//! What a lender is to be.
+//! Settings of a lender.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,70 +19,71 @@ use crate::store::StoreConfig;
 /// Settings of a lender. Take the default and change fields.
 #[derive(Clone, Debug)]
 pub struct LenderConfig {
-    /// The lender's name: in logs, in its report, and in the name of its store. Letters, digits, `-`, `_`,
-    /// `.`.
+    /// The lender's name, used in logs, in its report and in the name of its store. Letters, digits, `-`,
+    /// `_`, `.`.
     pub name: String,
-    /// What feeds this machine with power (`mains-a`, `ups-1`).
+    /// The power domain of this machine (`mains-a`, `ups-1`).
     pub domain: String,
-    /// Where to listen. One address at least.
+    /// Addresses to listen at; at least one.
     pub listen: Vec<NetAddress>,
-    /// The multicast group on which appends may come, for journals that ask for it.
+    /// Multicast group on which appends may arrive, for journals that use it.
     pub multicast: Option<MulticastGroup>,
-    /// How links are protected. Without a key only local addresses are served.
+    /// The protection of links. Without a key only local addresses are served.
     pub security: Security,
-    /// Where data sessions come in, and only they; `None`: where all others do.
+    /// Listeners reserved for data sessions; `None` accepts data sessions at `listen`.
     pub data_listener: Option<DataListener>,
     /// Bytes to lend.
     pub memory: u64,
-    /// The most bytes of one journal's window; `None`: no bound but the memory and the protocol's.
+    /// Maximum bytes of one journal's window; `None` leaves only the limits of the memory and the protocol.
     pub quota: Option<u64>,
-    /// The most bytes of all deposits together, windows' memory included in `memory`; 0: none are taken;
-    /// `None`: half of the memory.
+    /// Maximum bytes of all deposits together, as part of `memory`; 0 refuses deposits; `None` is half of the
+    /// memory.
     pub deposits: Option<u64>,
     /// Bytes of a chunk, a power of two.
     pub chunk_bytes: u64,
-    /// Journals that can be remembered.
+    /// Maximum number of journals that are remembered.
     pub journals_max: u32,
-    /// Threads that serve journals; zero: one on up to two cores, else one for every two.
+    /// Number of threads that serve journals; zero means one on up to two cores, otherwise one for every two
+    /// cores.
     pub shards: usize,
-    /// What a shard does while nothing arrives.
+    /// Whether an idle shard spins, yields or blocks.
     pub wait: WaitPolicy,
-    /// The store's file; `None`: one in `/dev/shm`, named after the user and the lender.
+    /// The store's file; `None` is a file in `/dev/shm`, named after the user and the lender.
     pub store: Option<PathBuf>,
-    /// Whether the memory is locked against swapping.
+    /// Whether the memory is locked, so that it is never swapped out.
     pub mlock: bool,
-    /// Whether huge pages are asked for.
+    /// Whether huge pages are requested.
     pub huge_pages: bool,
     /// The processor that each shard is pinned to, in order; shards beyond the list are not pinned.
     pub pin: Vec<usize>,
-    /// When deposits are asked for memory back.
+    /// When deposits are asked to give memory back.
     pub watch: MemoryWatch,
-    /// Bounds on what clients may keep busy.
+    /// Limits on clients.
     pub limits: ClientLimits,
-    /// Whether a store on a disk is accepted. For tests: it is never taken up again.
+    /// Whether a store on a disk is accepted. Only for tests: such a store is never restored.
     pub allow_disk: bool,
-    /// Whether windows may be thrown away that clients may still need, where the store cannot be taken up or
-    /// is given back.
+    /// Whether windows that clients may still need are discarded when the store cannot be restored or is
+    /// given back.
     pub discard_windows: bool,
 }
 
-/// When a machine is short of memory, so that deposits are asked for some.
+/// When the machine counts as short of memory, so that deposits are asked to give some back.
 #[derive(Clone, Debug)]
 pub struct MemoryWatch {
-    /// So many bytes are to stay available; 0: that is not looked at.
+    /// Bytes of the machine's memory that must stay available; 0 disables this check.
     pub keep_free: u64,
-    /// The part of the time, in hundredths of a percent, for which some program may wait for memory; 0: that
-    /// is not looked at.
+    /// Maximum share of time, in hundredths of a percent, for which some program may wait for memory; 0
+    /// disables this check.
     pub waits: u32,
-    /// More is lent again when memory has been available for so long.
+    /// Time for which memory must be available before more is lent again.
     pub calm: Duration,
-    /// Where the kernel says how much there is.
+    /// The directory of the kernel's memory statistics (`/proc`).
     pub proc: PathBuf,
 }
 
 impl MemoryWatch {
-    /// As `netram lend` does unless it is told otherwise: a twentieth of the machine's memory stays
-    /// available, and programs wait for a tenth of the time at most.
+    /// The defaults of `netram lend`: a twentieth of the machine's memory stays available, and programs wait
+    /// at most a tenth of the time.
     pub fn usual(proc: PathBuf) -> MemoryWatch {
         let meminfo = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
         MemoryWatch {
@@ -95,7 +96,7 @@ impl MemoryWatch {
 }
 
 impl Default for MemoryWatch {
-    /// Nothing is looked at.
+    /// Disables both checks.
     fn default() -> MemoryWatch {
         MemoryWatch {
             keep_free: 0,
@@ -106,29 +107,29 @@ impl Default for MemoryWatch {
     }
 }
 
-/// Listeners for data sessions alone: whoever holds only the cluster key gets at no copy of a volume.
+/// Listeners for data sessions only, so that holders of the cluster key cannot reach replicas of volumes.
 #[derive(Clone, Debug)]
 pub struct DataListener {
-    /// Where to listen. One address at least.
+    /// Addresses to listen at; at least one.
     pub listen: Vec<NetAddress>,
-    /// How these links are protected.
+    /// The protection of these links.
     pub security: Security,
 }
 
-/// Bounds on what clients may keep busy.
+/// Limits on what clients may occupy.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
-    /// Connections in all.
+    /// Maximum number of connections.
     pub connections_max: usize,
-    /// Of these, connections that are shaking hands or have not bound yet.
+    /// Maximum number of connections that are in their handshake or have not bound yet.
     pub pending_max: usize,
-    /// How long a connection may take to its first frame.
+    /// Maximum time from a connection's handshake to its first frame.
     pub first_frame_timeout: Duration,
-    /// How long a bound session may say nothing.
+    /// Maximum silence of a bound session.
     pub idle_timeout: Duration,
-    /// How long a session may leave its answers unread.
+    /// Maximum time for which a session may leave its answers unread.
     pub slow_reader_timeout: Duration,
-    /// How long a deposit outlives its session.
+    /// Time for which a deposit outlives its session.
     pub deposit_lease: Duration,
 }
 
@@ -174,14 +175,14 @@ impl Default for LenderConfig {
 }
 
 impl LenderConfig {
-    /// The store's file: the one given, or the one named after the user and the lender.
+    /// The store's file: the configured one, or the one named after the user and the lender.
     pub fn store_path(&self) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
         let named = || PathBuf::from(format!("/dev/shm/netram-{user}-{}.mem", self.name));
         self.store.clone().unwrap_or_else(named)
     }
 
-    /// Threads that will serve journals.
+    /// Number of threads that will serve journals.
     pub fn shard_count(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = if self.shards == 0 {
@@ -192,7 +193,7 @@ impl LenderConfig {
         count.clamp(1, SHARDS_MAX)
     }
 
-    /// The most bytes of all deposits together.
+    /// Maximum bytes of all deposits together.
     pub fn deposits_bytes(&self) -> u64 {
         self.deposits
             .unwrap_or(self.memory / DEPOSITS_PART)

@@ -1,7 +1,7 @@
-//! One bound session: frames in, answers out, one send a turn.
+//! A bound session: it reads frames, answers them, and sends once a turn.
 //!
-//! A turn takes every packet that has arrived, lets the member judge them, saves its state, and sends all
-//! answers at once. Acknowledgements are cumulative, so of several in a row only the last is sent.
+//! A turn reads every packet that has arrived, passes it to the member, saves the member's state and sends
+//! all answers at once. Acknowledgements are cumulative, so only the last of several in a row is sent.
 
 use std::time::Instant;
 
@@ -22,11 +22,11 @@ use crate::stats::ShardCounters;
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionEnd {
-    /// The peer went, or the link broke.
+    /// The peer closed the connection, or the link failed.
     Link(LinkError),
-    /// A frame that makes no sense; the peer was told.
+    /// The peer sent a frame that is invalid here, and was told so.
     Malformed,
-    /// Nothing was heard for too long.
+    /// The peer was silent for too long.
     Idle,
     /// The peer did not read its answers.
     SlowReader,
@@ -49,7 +49,7 @@ impl From<SessionTimeout> for ConnectionEnd {
     }
 }
 
-/// What a turn needs to know of the world.
+/// The environment of a turn.
 pub(crate) struct TurnContext<'a> {
     pub(crate) now: Instant,
     pub(crate) shared: &'a DaemonState,
@@ -61,11 +61,11 @@ pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     session: LenderSession,
     pub(crate) index: JournalIndex,
-    /// Held back, because the next acknowledgement may say it all.
+    /// An acknowledgement that is held back, since the next one may include it.
     ack: Option<FrameHeader>,
-    /// Order in what is multicast; `None`: this session listens to no channel.
+    /// Reassembly of multicast appends; `None` if this session listens to no channel.
     reassembly: Option<Box<Reassembly>>,
-    /// The peer asked to listen to a channel: the number it gave, and the channel. The shard answers.
+    /// The peer's request to listen to a channel: its number and the channel. The shard answers it.
     pub(crate) channel_request: Option<(Lsn, ChannelInvite)>,
     /// One bit for each kind of refusal that has been logged.
     logged: u16,
@@ -92,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// Sends a frame of the lender's own, with everything that waits.
+    /// Sends a frame that is not an answer, together with everything queued.
     pub(crate) fn say(
         &mut self,
         header: FrameHeader,
@@ -104,8 +104,8 @@ impl Connection {
         Ok(self.outbox.flush(now)?)
     }
 
-    /// Takes what has arrived and answers it. `true`: something had. About 250 ns an append beside its CRC,
-    /// its copy and the two system calls; nothing is allocated.
+    /// Reads and answers the frames that have arrived. Returns whether there were any. Costs about 250 ns an
+    /// append beside its CRC, its copy and the two system calls. Does not allocate.
     pub(crate) fn turn(
         &mut self,
         journal: &mut MemberJournal,
@@ -122,7 +122,7 @@ impl Connection {
         };
         if frames > 0 {
             self.outbox.note_contact(turn.now);
-            // What was acknowledged before the session went wrong is still true, and worth saying.
+            // Acknowledgements from before the session failed are still valid and are sent.
             let sent = self.queue_ack().and_then(|()| Ok(self.outbox.flush(turn.now)?));
             ended.and(sent)?;
         } else {
@@ -196,14 +196,14 @@ impl Connection {
         ended.map(|()| frames as usize)
     }
 
-    /// The session listens to a channel from now on.
+    /// Makes the session listen to a channel from now on.
     pub(crate) fn listen(&mut self) {
         self.reassembly = Some(Box::default());
     }
 
-    /// Takes a packet that was multicast. One that could not be answered counts as lost, and so does what is
-    /// no append: whoever holds the channel's key may say nothing else by it. What was taken is answered by
-    /// [`answer_multicast`](Self::answer_multicast).
+    /// Handles a multicast packet. A packet that could not be answered counts as lost, and so does anything
+    /// but an append: a holder of the channel's key may send nothing else this way.
+    /// [`answer_multicast`](Self::answer_multicast) answers the appends.
     pub(crate) fn receive_multicast(
         &mut self,
         packet: &[u8],
@@ -216,7 +216,7 @@ impl Connection {
         let (Ok(frame), Some(gather)) = (Frame::parse(packet), &mut self.reassembly) else {
             return Ok(());
         };
-        // Where to begin anew is said over the link alone.
+        // A writer starts over only by its link.
         if frame.header.kind != FrameKind::Append || frame.header.flags & Flag::FRESH != 0 {
             return Ok(());
         }
@@ -229,7 +229,7 @@ impl Connection {
         self.on_reassembled(gathered, journal, turn)
     }
 
-    /// Saves what the member holds and answers what was heard.
+    /// Saves the member's state and answers the appends received by multicast.
     pub(crate) fn answer_multicast(
         &mut self,
         journal: &mut MemberJournal,
@@ -290,7 +290,7 @@ impl Connection {
         }
     }
 
-    /// Counts a refusal and logs the first of its kind in this session.
+    /// Counts a refusal, and logs the first of its kind in this session.
     #[cold]
     fn refused(
         &mut self,
@@ -340,7 +340,7 @@ impl Connection {
         Ok(self.outbox.queue(&[&header.encode(body.len()), body])?)
     }
 
-    /// Queues bytes of the window without gathering them first.
+    /// Queues bytes of the window directly from its chunks.
     fn queue_data(
         &mut self,
         header: &FrameHeader,
@@ -362,17 +362,17 @@ impl Connection {
     }
 }
 
-/// The peer sent what has no place here.
+/// The peer sent a frame that is invalid in this state.
 struct ProtocolBreach;
 
-/// What a packet asks for.
+/// The request in a packet.
 enum PacketRequest<'a> {
     Status,
     ChannelInvite(Lsn, ChannelInvite),
     Member(Frame<'a>),
 }
 
-/// Judges a packet by its place. A session binds before it comes here, once.
+/// Checks that a packet is valid in this state. The session was bound, once, before it came here.
 fn judge<'a>(session: &mut LenderSession, packet: &'a [u8]) -> Result<PacketRequest<'a>, ProtocolBreach> {
     let frame = Frame::parse(packet).map_err(|_| ProtocolBreach)?;
     match session.handle(&frame) {

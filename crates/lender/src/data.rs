@@ -1,36 +1,36 @@
-//! Sessions of another kind: those of volumes whose copy this machine keeps on its disk.
+//! Data sessions: sessions of volumes whose replica this machine keeps on its disk.
 //!
-//! The lender lets them in, counts and lists them. What they say, and what is kept, is for whoever offers the
-//! service; it needs a thread that may wait for a disk, which no shard may.
+//! The lender accepts, counts and lists them. The service behind the trait handles their frames and storage,
+//! in a thread that may wait for a disk; a shard may not.
 
 use netram_transport::Link;
 
 use crate::report::{CopiesReport, ReplicaReport};
 use crate::state::ConnectionPermit;
 
-/// Keeps copies of volumes.
+/// A service that keeps replicas of volumes.
 pub trait DataService: Send + Sync {
-    /// Takes a session over. Must not wait: the thread that calls it lets strangers in.
+    /// Takes over a session. Must not block, since the calling thread accepts connections.
     fn take(&self, session: DataSession);
 
-    /// The copies that are kept, for the lender's status. Must not wait for long either.
+    /// Reports on each replica, for the lender's status. Must not block for long.
     fn replicas(&self) -> Vec<ReplicaReport>;
 
-    /// What all of them take, for the lender's status. The same holds.
+    /// Reports the space of all replicas, for the lender's status. Must not block for long.
     fn copies(&self) -> CopiesReport;
 }
 
-/// A connection whose first frame asked for a copy of a volume.
+/// A connection whose first frame asked for a replica of a volume.
 pub struct DataSession {
-    /// The connection. Its handshake is done.
+    /// The connection, with its handshake complete.
     pub link: Link,
-    /// Its first frame, as it came.
+    /// The first frame, as received.
     pub first: Vec<u8>,
-    /// Held as long as the connection is.
+    /// Held for as long as the connection.
     pub permit: DataPermit,
 }
 
-/// One of the lender's connections, until it is dropped.
+/// One of the lender's permitted connections, given back on drop.
 pub struct DataPermit {
     pub(crate) _permit: ConnectionPermit,
 }

@@ -1,4 +1,4 @@
-//! Why a lender does not start, one variant a reaction.
+//! Errors of starting a lender; one variant a reaction of the operator.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use netram_transport::ListenError;
 
 use crate::limit::WINDOWS_NAMED;
 
-/// Windows with bytes in them, by journal.
+/// Journals whose windows hold bytes, with the number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OccupiedWindows(pub Vec<(JournalId, u64)>);
 
@@ -26,46 +26,46 @@ impl fmt::Display for OccupiedWindows {
     }
 }
 
-/// Why the memory to lend could not be had.
+/// Why the memory to lend could not be obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum WindowStoreError {
-    /// The numbers asked for contradict each other or a limit. Change them.
+    /// The requested numbers contradict each other or a limit. Change them.
     #[error("{what} ({got}); it must be {must}")]
     BadGeometry {
-        /// Which number.
+        /// The number's name.
         what: &'static str,
-        /// What was given.
+        /// The requested value.
         got: u64,
-        /// What is allowed.
+        /// The allowed values.
         must: &'static str,
     },
-    /// Less than the least that can be lent, or more than the most. Lend another amount.
+    /// The requested memory is below or above the limits. Lend another amount.
     #[error("cannot lend {got} bytes of memory; choose from {least} (one chunk) to {most} bytes")]
     Memory {
-        /// What was asked for.
+        /// The requested bytes.
         got: u64,
-        /// Bytes of a chunk.
+        /// Minimum: the bytes of a chunk.
         least: u64,
-        /// The most chunks, in bytes.
+        /// Maximum bytes.
         most: u64,
     },
-    /// The machine has not that much free memory. Lend less, or free some.
+    /// The machine does not have that much free memory. Lend less, or free some.
     #[error(
         "cannot reserve {asked} bytes to lend: {free} bytes of memory are free; lend less with a smaller memory setting"
     )]
     NoMemory {
-        /// Bytes asked for, with the store's own tables.
+        /// The requested bytes, including the store's own tables.
         asked: u64,
-        /// Bytes that could be had.
+        /// The available bytes.
         free: u64,
     },
-    /// Another lender lends this memory. Stop it, or give this one another name.
+    /// Another lender uses this store. Stop it, or give this one another name.
     #[error("{path} is in use by another lender; give this one another name (--name), or stop the other")]
     InUse {
         /// The store file.
         path: PathBuf,
     },
-    /// The file lies on a disk, whose contents are not memory.
+    /// The file lies on a disk rather than in memory.
     #[error(
         "{path} is not in memory (tmpfs or hugetlbfs); lent memory belongs on a memory file system such as /dev/shm"
     )]
@@ -73,61 +73,61 @@ pub enum WindowStoreError {
         /// The store file.
         path: PathBuf,
     },
-    /// Somebody else owns the file, or may read it. Remove it.
+    /// Another user owns the file, or its mode lets others use it. Remove it.
     #[error("{path} belongs to another user or is open to others (mode {mode:o}); remove it and start again")]
     NotPrivate {
         /// The store file.
         path: PathBuf,
-        /// Its permissions.
+        /// Its permission bits.
         mode: u32,
     },
-    /// Clients may still need what an earlier process holds in the store, and this one could not hold it.
-    /// Start as before, or discard it.
+    /// The store of an earlier process holds bytes that clients may still need, and this process could not
+    /// keep them. Start with the earlier settings, or discard the bytes.
     #[error(
         "{path} {} and holds bytes that clients may still need ({windows}); {}, or give them up with --discard-windows",
-        if *.damaged { "is damaged" } else { "is cut for other numbers" },
+        if *.damaged { "is damaged" } else { "was made with other settings" },
         if *.damaged { "let these clients recover from their other lenders first".to_owned() } else {
-            format!("start with --memory {memory} --journals-max {journals_max}, as it was, until these clients have recovered or moved away")
+            format!("start with the earlier --memory {memory} --journals-max {journals_max} until these clients have recovered or moved away")
         }
     )]
     Windows {
         /// The store file.
         path: PathBuf,
-        /// It is not whole; otherwise it was made for other numbers.
+        /// Whether the store is damaged; otherwise it was made with other settings.
         damaged: bool,
-        /// Which journals have bytes there.
+        /// The journals whose windows hold bytes.
         windows: OccupiedWindows,
-        /// Bytes that it lends.
+        /// Bytes that the store lends.
         memory: u64,
-        /// Journals that it remembers.
+        /// Number of journals that the store remembers.
         journals_max: u32,
     },
-    /// Another release made the store, and may have left windows in it. Start that release, or discard them.
+    /// Another release made the store and may have left windows in it. Start that release, or discard them.
     #[error(
         "{path} has format {version}, which this release does not read, and may hold bytes that clients still need; start the release that made it until its clients have moved away, or give them up with --discard-windows"
     )]
     OtherFormat {
         /// The store file.
         path: PathBuf,
-        /// Its format.
+        /// The store's format version.
         version: u32,
     },
-    /// The limit on locked memory is too low. Raise it, or do without.
+    /// The limit on locked memory is too low. Raise it, or do not lock.
     #[error("cannot lock {asked} bytes of memory: {source}; raise `ulimit -l` or do without locking")]
     Lock {
         /// Bytes to be locked.
         asked: u64,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file could not be made or mapped.
+    /// The file could not be created or mapped.
     #[error("cannot {step} {path}: {source}")]
     Failed {
-        /// What failed.
+        /// The failed step.
         step: &'static str,
         /// The store file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -138,23 +138,23 @@ pub enum LenderStartError {
     /// A setting is out of its limits. Change it.
     #[error("{what} must be {must}")]
     BadConfig {
-        /// Which setting.
+        /// The setting's name.
         what: &'static str,
-        /// What is allowed.
+        /// The allowed values.
         must: &'static str,
     },
-    /// The memory could not be had.
+    /// The memory could not be obtained.
     #[error(transparent)]
     Store(#[from] WindowStoreError),
-    /// An address could not be listened on.
+    /// The lender could not listen at an address.
     #[error(transparent)]
     Bind(#[from] ListenError),
     /// The system refused a thread or a poller.
     #[error("cannot {step}: {source}")]
     System {
-        /// What failed.
+        /// The failed step.
         step: &'static str,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }

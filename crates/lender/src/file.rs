@@ -1,4 +1,4 @@
-//! The file behind a store: in memory, private, locked, and reserved in full.
+//! The file behind a store: in memory, private, locked, and fully reserved.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use crate::error::WindowStoreError;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
-/// Opens the file, for this user only, and locks it for this process only.
+/// Opens the file for this user only and locks it for this process only.
 pub(crate) fn open_locked(path: &Path) -> Result<File, WindowStoreError> {
     loop {
         let file = OpenOptions::new()
@@ -42,7 +42,7 @@ pub(crate) fn open_locked(path: &Path) -> Result<File, WindowStoreError> {
                 mode,
             });
         }
-        // A lender that ended while we opened may have removed the file that we now hold.
+        // A lender that ended in the meantime may have removed the file that was opened.
         match std::fs::symlink_metadata(path) {
             Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
             _ => continue,
@@ -56,8 +56,8 @@ pub(crate) fn is_memory(file: &File) -> io::Result<bool> {
     Ok(kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC)
 }
 
-/// Whether the file lies in huge pages that were set aside for such: nobody else has anything of one that is
-/// free.
+/// Whether the file lies in preallocated huge pages (hugetlbfs), which no other program can use even if they
+/// are free.
 pub(crate) fn is_set_aside(file: &File) -> io::Result<bool> {
     Ok(kind(file)? == HUGETLBFS_MAGIC)
 }
@@ -66,38 +66,39 @@ fn kind(file: &File) -> io::Result<u64> {
     Ok(fstatfs(file)?.f_type as u64 & u64::from(u32::MAX))
 }
 
-/// Whether there is memory behind each byte of the file; if not, some was given back.
+/// Whether memory backs every byte of the file; if not, some was released to the machine.
 pub(crate) fn is_whole(file: &File) -> io::Result<bool> {
     let length = file.metadata()?.len();
     match seek(file, SeekFrom::Hole(0)) {
         Ok(hole) => Ok(hole >= length),
-        // It does not say.
+        // The file system does not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(true),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Whether there is no memory behind some of these bytes.
+/// Whether some of these bytes have no memory behind them.
 pub(crate) fn has_hole(file: &File, at: u64, length: u64) -> io::Result<bool> {
     Ok(seek(file, SeekFrom::Hole(at))? < at + length)
 }
 
-/// Gives the memory behind these bytes back to the machine; they are zeros then, and nobody may touch them
-/// until they are [`filled`](fill) again.
+/// Releases the memory behind these bytes to the machine. They read as zeros and must not be touched until
+/// [`fill`] reserves memory again.
 pub(crate) fn punch_hole(file: &File, at: u64, length: u64) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(fallocate(file, flags, at, length)?)
 }
 
-/// Takes memory for these bytes again.
+/// Reserves memory for these bytes again.
 pub(crate) fn fill(file: &File, at: u64, length: u64) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::empty(), at, length)?)
 }
 
-/// Empties the file and reserves `asked` bytes of memory for it, all zero.
+/// Empties the file and reserves `asked` bytes of zeroed memory for it.
 pub(crate) fn reserve(file: &File, asked: u64, path: &Path) -> Result<(), WindowStoreError> {
     file.set_len(0).map_err(failed(path, "empty"))?;
-    // The kernel would rather kill somebody than refuse memory that it has promised; ask before it does.
+    // The kernel would kill a process rather than refuse memory that it has promised, so the free memory is
+    // checked first.
     let free = free_bytes(file).map_err(failed(path, "measure free memory for"))?;
     if asked > free {
         return Err(WindowStoreError::NoMemory { asked, free });
@@ -105,7 +106,7 @@ pub(crate) fn reserve(file: &File, asked: u64, path: &Path) -> Result<(), Window
     match fallocate(file, FallocateFlags::empty(), 0, asked) {
         Ok(()) => (),
         Err(Errno::NOSPC | Errno::NOMEM) => {
-            // What was reserved before the refusal goes back at once.
+            // The part that was reserved before the refusal is released at once.
             file.set_len(0).map_err(failed(path, "empty"))?;
             return Err(WindowStoreError::NoMemory { asked, free });
         }
@@ -114,7 +115,7 @@ pub(crate) fn reserve(file: &File, asked: u64, path: &Path) -> Result<(), Window
     Ok(())
 }
 
-/// Bytes that can be reserved: what the file system allows and what the machine has.
+/// Bytes that can be reserved: the lesser of what the file system allows and what the machine has.
 pub(crate) fn free_bytes(file: &File) -> io::Result<u64> {
     let system = fstatfs(file)?;
     let allowed = (system.f_bavail as u64).saturating_mul(system.f_bsize as u64);
@@ -123,23 +124,23 @@ pub(crate) fn free_bytes(file: &File) -> io::Result<u64> {
     Ok(allowed.min(available).min(group_bytes().unwrap_or(u64::MAX)))
 }
 
-/// What a line of /proc/meminfo says, in bytes.
+/// The value of a line of /proc/meminfo, in bytes.
 pub(crate) fn bytes_of(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kib.saturating_mul(1024))
 }
 
-/// Bytes that this process's control groups may still take, if one is bounded: a container or a service is
-/// killed beyond that, however much the machine has.
+/// Bytes that this process's control groups may still take, if a limit is set. Beyond it a container or
+/// service is killed, however much memory the machine has.
 fn group_bytes() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     group_bytes_of(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// The same of these groups, as `/proc/self/cgroup` names them, of version 2 and of version 1. A group's
-/// bound holds for the groups in it, too. In a container the path may be one of the host's: then only the
-/// root is seen, which is its own.
+/// Computes the same for the groups in `groups`, the text of `/proc/self/cgroup`, of versions 1 and 2. A
+/// group's limit includes its subgroups. In a container the path may be the host's; only the root is visible
+/// then, which is the container's own.
 fn group_bytes_of(groups: &str, root: &Path) -> Option<u64> {
     let left = groups.lines().filter_map(|line| {
         let (_, line) = line.split_once(':')?;
@@ -166,7 +167,7 @@ fn group_bytes_of(groups: &str, root: &Path) -> Option<u64> {
     left.min()
 }
 
-/// Names the step and the file that an error is about.
+/// Adds the failed step and the file to an error.
 pub(crate) fn failed<'a>(
     path: &'a Path,
     step: &'static str,
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_bound_of_a_group_and_those_around_it_counts() {
+    fn the_tightest_limit_of_a_group_and_its_parents_counts() {
         let root = tempfile::tempdir().unwrap();
         let files = |most, taken| [("memory.max", most), ("memory.current", taken)];
         put(root.path(), "a/b", files("max", "10\n"));
@@ -204,9 +205,9 @@ mod tests {
         assert_eq!(group_bytes_of("0::/\n", root.path()), None);
     }
 
-    /// The lender was killed as it started: the bound of a group of version 1 was not seen.
+    /// The lender was killed as it started, since the limit of a version 1 group went unnoticed.
     #[test]
-    fn a_bound_of_version_1_counts() {
+    fn a_limit_of_cgroup_version_1_counts() {
         let root = tempfile::tempdir().unwrap();
         let files = [
             ("memory.limit_in_bytes", "4096\n"),
@@ -215,7 +216,7 @@ mod tests {
         put(root.path(), "memory/box", files);
         let groups = "12:cpu,cpuacct:/\n5:memory:/box\n1:name=systemd:/\n0::/\n";
         assert_eq!(group_bytes_of(groups, root.path()), Some(4000));
-        // In a container the path is the host's, and its own group is mounted as the root.
+        // In a container the path is the host's, and the container's own group is mounted as the root.
         let files = [
             ("memory.limit_in_bytes", "512\n"),
             ("memory.usage_in_bytes", "12\n"),

@@ -1,4 +1,4 @@
-//! What an earlier process left in a lender's memory, for fuzzers (`fuzz/checks`) and nobody else.
+//! Entry points for fuzzers (`fuzz/checks`) only: the store that an earlier process left.
 
 use netram_proto::wire::crc32c;
 
@@ -7,7 +7,8 @@ use crate::superblock::{BYTES, StoreGeometry, StoreSuperblock};
 
 const COPY_BYTES: usize = 128;
 
-/// A copy of a slot's state, its checksum made right if the first byte is odd: read as it was written.
+/// Decodes a copy of a slot's state, whose checksum is corrected if the first byte is odd. Encoding it again
+/// must give the same bytes.
 pub fn slot(bytes: &[u8]) {
     let Some((mend, bytes)) = bytes.split_first() else {
         return;
@@ -26,13 +27,13 @@ pub fn slot(bytes: &[u8]) {
     }
 }
 
-/// A slot's state.
+/// Valid slot states.
 pub fn slot_seeds() -> Vec<Vec<u8>> {
     let copy = encode(7, &SlotState::default());
     vec![[&[0], &copy[..]].concat(), [&[1], &copy[..90]].concat()]
 }
 
-/// A superblock, its checksum made right if the first byte is odd.
+/// Decodes a superblock, whose checksum is corrected if the first byte is odd.
 pub fn superblock(bytes: &[u8]) {
     let Some((mend, bytes)) = bytes.split_first() else {
         return;
@@ -50,7 +51,7 @@ pub fn superblock(bytes: &[u8]) {
     }
 }
 
-/// A store's superblock.
+/// Valid superblocks.
 pub fn superblock_seeds() -> Vec<Vec<u8>> {
     let block = StoreSuperblock {
         incarnation: netram_proto::id::Incarnation(7),

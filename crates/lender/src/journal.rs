@@ -1,4 +1,4 @@
-//! The journals of one shard: each a member, its memory, and who is bound to it.
+//! The journals of one shard: each one's member, memory and sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use crate::stats::JournalStats;
 use crate::store::RestoredMember;
 use crate::sys::seconds_of_run;
 
-/// One journal at this lender.
+/// A journal at this lender.
 pub(crate) struct MemberJournal {
     pub(crate) id: JournalId,
     member: Member,
     pub(crate) memory: JournalMemory,
     stats: Arc<JournalStats>,
     sessions: u32,
-    /// A client has sealed it since there was no session: it is in use, not only asked about.
+    /// Whether a client has fenced it since it last had no session, so it is in use and not only probed.
     written: bool,
 }
 
 impl MemberJournal {
-    /// Whether there is a window that holds bytes which are on no disk as far as we know.
+    /// Whether its window holds bytes that are on no disk, as far as this lender knows.
     pub(crate) fn holds_bytes(&self) -> bool {
         let state = self.member.state();
         state.joined && state.trim < state.held
     }
 
-    /// Takes one frame. What the member then holds is not saved yet: see [`MemberJournal::settle`].
+    /// Passes one frame to the member. The new state is saved only by [`MemberJournal::settle`].
     pub(crate) fn handle(&mut self, frame: &Frame<'_>) -> MemberReply {
         if frame.header.kind != FrameKind::Append {
             return self.handle_rare(frame);
@@ -46,8 +46,8 @@ impl MemberJournal {
         self.member.handle(frame, &mut self.memory)
     }
 
-    /// The append will overwrite bytes that the saved state counts as held. They may go, if its stable LSN
-    /// says so, but the state must say so first: a kill between the bytes and the state would cost the whole
+    /// Saves a higher trim point before an append overwrites bytes that the saved state counts as held. The
+    /// append's stable LSN permits that, but a kill between the bytes and the state would cost the whole
     /// window. A ping moves the trim point and nothing else.
     #[cold]
     fn trim_first(&mut self, frame: &Frame<'_>) {
@@ -59,8 +59,7 @@ impl MemberJournal {
         self.memory.save(self.member.state());
     }
 
-    /// Takes an append of a session that listens to multicast, where order is to be made, and whatever that
-    /// lets through.
+    /// Handles an append of a session that listens to multicast, and the appends whose turn comes with it.
     pub(crate) fn reassemble(
         &mut self,
         gather: &mut Reassembly,
@@ -68,8 +67,8 @@ impl MemberJournal {
         way: AppendPath,
     ) -> ReassemblyOutcome {
         if !self.member.accepts(frame) {
-            // A datagram may be from before the writer left, or was fenced. What it has to be told its link's
-            // frames ask.
+            // A datagram may date from before the writer left or was fenced. Frames of its link get the
+            // answers it needs.
             return match way {
                 AppendPath::Link => ReassemblyOutcome::Reply(self.handle(frame)),
                 AppendPath::Multicast => ReassemblyOutcome::Nothing,
@@ -88,7 +87,7 @@ impl MemberJournal {
                 ReassemblyOutcome::Reply(reply)
             }
             ReassemblyVerdict::Buffered(Some(hole)) => ReassemblyOutcome::Missing(self.member.missing(hole)),
-            // Sent again, because the acknowledgement was not heard or a session began anew.
+            // The acknowledgement was lost, or a session began again.
             ReassemblyVerdict::Duplicate if way == AppendPath::Link => {
                 ReassemblyOutcome::Reply(self.member.acknowledge())
             }
@@ -112,7 +111,7 @@ impl MemberJournal {
         }
         let after = self.member.state();
         if (after.epoch, after.writer) != (before.epoch, before.writer) {
-            tracing::debug!(journal = %self.id, epoch = %after.epoch, writer = %after.writer, "sealed by a new writer");
+            tracing::debug!(journal = %self.id, epoch = %after.epoch, writer = %after.writer, "fenced by a new writer");
         }
         if after.joined && (after.window_epoch, after.generation) != (before.window_epoch, before.generation)
         {
@@ -123,14 +122,14 @@ impl MemberJournal {
             tracing::debug!(journal = %self.id, "over");
         }
         if before.joined && !after.joined {
-            tracing::debug!(journal = %self.id, "window given back");
+            tracing::debug!(journal = %self.id, "window released");
         }
-        // A refused join gives memory back without leaving anything to be saved.
+        // A refused join releases memory without any state to save.
         self.stats.publish(after, self.memory.capacity());
         reply
     }
 
-    /// Saves the member's state; only then may answers leave.
+    /// Saves the member's state. Answers must not be sent before.
     pub(crate) fn settle(&mut self) {
         let state = self.member.state();
         if state != self.memory.saved() {
@@ -139,7 +138,7 @@ impl MemberJournal {
         }
     }
 
-    /// A client of the journal comes or goes.
+    /// Notes that a client of the journal connects or disconnects.
     fn note_contact(&mut self) {
         let now = seconds_of_run();
         self.memory.note_contact(now);
@@ -151,7 +150,7 @@ impl MemberJournal {
     }
 }
 
-/// How an append came.
+/// How an append arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AppendPath {
     /// Over the session's own link.
@@ -160,21 +159,21 @@ pub(crate) enum AppendPath {
     Multicast,
 }
 
-/// What to answer to an append that went through a [`Gather`].
+/// Result of an append that went through a [`Reassembly`].
 pub(crate) enum ReassemblyOutcome {
-    /// The last answer; those before it were acknowledgements that it includes.
+    /// The last answer; it includes the acknowledgements before it.
     Reply(MemberReply),
-    /// The writer is to be told of a hole.
+    /// A gap that must be reported to the writer.
     Missing(FrameHeader),
-    /// It was known, or waits.
+    /// No answer: the append is a duplicate, or waits for an earlier one.
     Nothing,
 }
 
-/// Where a journal stands in its shard.
+/// Index of a journal in its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalIndex(usize);
 
-/// The lender remembers as many journals as it can.
+/// The lender cannot remember another journal.
 #[derive(Debug)]
 pub(crate) struct TableFull;
 
@@ -222,7 +221,7 @@ impl ShardJournals {
         place
     }
 
-    /// Binds a session to a journal, which begins here if it was never seen.
+    /// Binds a session to a journal, which is created if it is unknown.
     pub(crate) fn bind(&mut self, id: JournalId) -> Result<JournalIndex, TableFull> {
         let place = match self.by_id.get(&id) {
             Some(place) => *place,
@@ -237,8 +236,8 @@ impl ShardJournals {
         Ok(place)
     }
 
-    /// A session has ended. A journal that nobody has sealed is forgotten with its last session, one that is
-    /// over when its slot is needed; any other is remembered as long as the memory.
+    /// Unbinds a session. A journal that was never fenced is forgotten with its last session, and one that is
+    /// over when its slot is needed. Any other is remembered for the life of the memory.
     pub(crate) fn unbind(&mut self, place: JournalIndex) {
         let journal = self.at(place);
         journal.sessions -= 1;
@@ -267,7 +266,7 @@ impl ShardJournals {
         }
     }
 
-    /// Windows that hold bytes.
+    /// Number of windows that hold bytes.
     pub(crate) fn windows_holding(&self) -> usize {
         self.journals
             .iter()
@@ -317,7 +316,7 @@ mod tests {
         bytes
     }
 
-    /// A lender that remembers so many journals, and the directory of its store.
+    /// A lender that remembers up to `journals_max` journals, and the directory of its store.
     fn remembering(journals_max: u32) -> (TempDir, LenderConfig) {
         let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
         let config = LenderConfig {
@@ -345,9 +344,9 @@ mod tests {
         )
     }
 
-    /// What would be lost: the append declares one record stable and takes its place in a full ring. Killed
-    /// before its answer, the saved state would count the overwritten record as held, and the whole window
-    /// with fifteen acknowledged records would be worth nothing.
+    /// The append declares one record stable and overwrites it in a full ring. If the process is killed
+    /// before its answer, an outdated state would count the overwritten record as held. The whole window with
+    /// fifteen acknowledged records would then be lost.
     #[test]
     fn a_kill_between_overwriting_and_saving_costs_only_what_was_declared_stable() {
         let (_dir, config) = remembering(2);
@@ -374,7 +373,7 @@ mod tests {
             (reply.header().kind, reply.header().lsn),
             (FrameKind::Ack, at.lsn)
         );
-        // Killed here: no settling, no dropping that could save anything.
+        // Killed here: nothing is settled, and no drop saves anything.
         drop((journals, shared));
 
         let (shared, mut kept) = open(&config);
@@ -387,8 +386,8 @@ mod tests {
         );
     }
 
-    /// Somebody seals a journal, has a window and gives it back; with `flags`, in the words of a server that
-    /// has buried its node.
+    /// A writer fences a journal, joins a window and releases it; `flags` may be those of a server that has
+    /// buried its node.
     fn visit(journals: &mut ShardJournals, id: JournalId, flags: u8) -> Result<(), TableFull> {
         let place = journals.bind(id)?;
         let journal = journals.at(place);
@@ -411,7 +410,7 @@ mod tests {
         Ok(())
     }
 
-    /// A writer of an epoch below the last seal asks to be obeyed.
+    /// A writer with an epoch below the last fence asks to fence.
     fn old_writer_fences(journals: &mut ShardJournals, id: JournalId) -> MemberReply {
         let place = journals.bind(id).unwrap();
         let mut seal = frame(FrameKind::Fence, ChainPoint::default(), Lsn(0), &[]);
@@ -422,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn journals_that_are_over_make_room_for_any_number_of_others_and_a_fence_that_must_hold_does_not() {
+    fn journals_that_are_over_make_room_for_others_and_live_fences_do_not() {
         let (_dir, config) = remembering(4);
         let (shared, kept) = open(&config);
         let mut journals = ShardJournals::new(Arc::clone(&shared), kept);
@@ -432,7 +431,7 @@ mod tests {
             visit(&mut journals, JournalId(id), Flag::ENDED).unwrap();
         }
         assert_eq!(shared.store.free(), shared.store.memory());
-        // Three slots are left to those that are over: the newest three are remembered.
+        // Three slots are left for journals that are over, and the newest three are remembered.
         let refused = |reply: MemberReply| {
             let header = *reply.header();
             (header.kind, header.flags) == (FrameKind::Refuse, RefusalReason::Fenced as u8)
@@ -441,7 +440,7 @@ mod tests {
             assert!(refused(old_writer_fences(&mut journals, id)), "{id}");
         }
         drop((journals, shared));
-        // The next process remembers them as well.
+        // The next process remembers them, too.
         let (shared, kept) = open(&config);
         assert_eq!((shared.store.origin(), kept.len()), (StoreOrigin::Restored, 1));
         let mut journals = ShardJournals::new(Arc::clone(&shared), kept);
@@ -449,7 +448,7 @@ mod tests {
             assert!(refused(old_writer_fences(&mut journals, id)), "{id}");
         }
         assert!(!refused(old_writer_fences(&mut journals, JournalId(150))));
-        // That one is nobody's that is over: its seal must hold now, as that of all who come.
+        // Journal 1 is not over: its fence must hold, and so must that of each new one.
         for id in [1, 2] {
             visit(&mut journals, JournalId(id), 0).unwrap();
         }
@@ -457,7 +456,8 @@ mod tests {
         assert!(refused(old_writer_fences(&mut journals, ID)));
     }
 
-    /// Without this a lender took 1,024 logs in its life: what is closed was remembered for ever (case 4).
+    /// Regression: closed journals were remembered for ever, so a lender served 1,024 logs in its life (case
+    /// 4).
     #[test]
     fn journals_that_were_closed_make_room_behind_those_that_are_over() {
         let (_dir, config) = remembering(3);
@@ -479,14 +479,15 @@ mod tests {
         assert!(!refused(old_writer_fences(&mut journals, JournalId(297))), "gone");
         assert!(
             refused(old_writer_fences(&mut journals, ID)),
-            "its seal must hold"
+            "its fence must hold"
         );
         assert!(refused(old_writer_fences(&mut journals, JournalId(299))));
     }
 
-    /// A copy of a journal's directory is deleted while the original is served: the original loses nothing.
+    /// A copy of a journal's directory is deleted while the original is served; the original must lose
+    /// nothing.
     #[test]
-    fn a_journal_is_not_over_while_another_session_speaks_for_it() {
+    fn a_journal_is_not_over_while_another_session_is_bound_to_it() {
         let (_dir, config) = remembering(2);
         let (shared, kept) = open(&config);
         let mut journals = ShardJournals::new(shared, kept);
@@ -509,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_speaks_for_a_journal_keeps_it_though_it_is_over() {
+    fn a_bound_session_keeps_a_journal_that_is_over() {
         let (_dir, config) = remembering(1);
         let (shared, kept) = open(&config);
         let mut journals = ShardJournals::new(shared, kept);

@@ -22,34 +22,42 @@ use crate::store::{RestoredMember, StoreOrigin, WindowStore};
 
 const WAKER: u64 = u64::MAX;
 
-/// A running lender. Dropping it stops it without grace; its memory stays for the next process.
+/// A running lender. Dropping it stops it at once; its memory stays for the next process.
 pub struct Lender {
     shared: Arc<DaemonState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// How a lender ended.
+/// Result of stopping a lender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopReport {
-    /// Windows that still held bytes when the grace was over. They stay in the store.
+    /// Number of windows that still held bytes at the end of the grace. They stay in the store.
     pub windows_left: usize,
-    /// Whether a thread of the lender ended by a panic.
+    /// Whether a thread of the lender panicked.
     pub failed: bool,
 }
 
 impl Lender {
-    /// Reserves the memory, takes up what an earlier process left in it, listens, and serves.
+    /// Reserves the memory, restores what an earlier process left in it, listens and serves.
+    ///
+    /// # Errors
+    /// `BadConfig` for a setting, `Store` if the memory cannot be obtained, `Bind` for an address, `System`
+    /// for a thread or poller.
     pub fn start(config: LenderConfig) -> Result<Lender, LenderStartError> {
         Lender::start_with(config, None)
     }
 
-    /// The same with somebody who keeps copies of volumes; without, clients that want one are refused.
+    /// Starts like [`start`](Self::start) with a service that keeps replicas of volumes. Without one, clients
+    /// that ask for a replica are refused.
+    ///
+    /// # Errors
+    /// Those of [`start`](Self::start).
     pub fn start_with(
         config: LenderConfig,
         data: Option<Arc<dyn DataService>>,
     ) -> Result<Lender, LenderStartError> {
         config.check()?;
-        // Addresses first: a lender that cannot have them should not leave a store behind.
+        // Addresses come first, so that a lender that cannot listen leaves no store behind.
         let mut listeners = Vec::with_capacity(config.listen.len());
         for address in &config.listen {
             listeners.push(Listener::bind(address, config.security.clone())?);
@@ -61,7 +69,7 @@ impl Lender {
             }
         }
         if let Some(group) = &config.multicast {
-            // Shards join it when somebody asks; that it can be joined is to be known now.
+            // Shards join the group when a session asks; this checks at the start that it can be joined.
             MulticastReceiver::open(group).map_err(system(
                 "join the multicast group; name another, or leave `--multicast` out",
             ))?;
@@ -87,7 +95,7 @@ impl Lender {
             shared,
             threads: Mutex::default(),
         };
-        // From here on an error drops the lender, which stops the threads that run already.
+        // From here on an error drops the lender, which stops the threads that already run.
         lender.spawn(listeners, kept)?;
         Ok(lender)
     }
@@ -127,7 +135,7 @@ impl Lender {
         for (name, pin, run) in jobs {
             let guard = ThreadEndGuard(Arc::clone(shared));
             let body = move || {
-                // Dropped last, when all that the thread owned has gone.
+                // Dropped last, after everything that the thread owned.
                 let _guard = guard;
                 pin_to(pin);
                 run();
@@ -144,16 +152,16 @@ impl Lender {
         Ok(())
     }
 
-    /// Stops: nobody is let in any more, clients are told to move away, and the lender ends when every window
-    /// is empty or `grace` is over. The memory stays, for the next process.
+    /// Stops accepting connections and tells clients to move away. Ends when every window is empty or `grace`
+    /// is over. The memory stays for the next process.
     pub fn stop(&self, grace: Duration) -> StopReport {
         tracing::info!(grace_ms = grace.as_millis() as u64, "stopping");
         self.shared.stop(Instant::now() + grace);
         self.wait()
     }
 
-    /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, unless a window has bytes
-    /// that a client may still need (rule 23) and the settings do not say to discard them.
+    /// Stops like [`stop`](Self::stop) and releases the memory to the machine. It is kept if a window has
+    /// bytes that a client may still need (rule 23) and the settings do not allow discarding them.
     pub fn stop_and_give_back(&self, grace: Duration) -> StopReport {
         let stopped = self.stop(grace);
         if stopped.windows_left > 0 && !self.shared.config.discard_windows {
@@ -167,8 +175,7 @@ impl Lender {
         self.forget(stopped)
     }
 
-    /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, with whatever is left in
-    /// it.
+    /// Stops like [`stop`](Self::stop) and releases the memory to the machine with everything in it.
     pub fn stop_and_forget(&self, grace: Duration) -> StopReport {
         let stopped = self.stop(grace);
         self.forget(stopped)
@@ -178,19 +185,19 @@ impl Lender {
         match self.shared.store.forget() {
             Ok(()) => tracing::info!(
                 windows_left = stopped.windows_left,
-                "the lent memory was given back"
+                "the lent memory was released"
             ),
-            Err(error) => tracing::error!(%error, "the lent memory could not be given back"),
+            Err(error) => tracing::error!(%error, "cannot release the lent memory"),
         }
         stopped
     }
 
-    /// Waits until the lender has been stopped, by another thread or by a failure.
+    /// Waits until another thread or a failure has stopped the lender.
     pub fn wait(&self) -> StopReport {
         let windows_left = self.shared.wait_ended();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // A panic has been counted and printed where it happened.
+            // The panic was counted and printed where it happened.
             let _ = thread.join();
         }
         StopReport {
@@ -199,27 +206,27 @@ impl Lender {
         }
     }
 
-    /// The lender's status, as a `Status` frame would be answered.
+    /// The lender's status, as sent in answer to a `Status` frame.
     pub fn report(&self) -> StatusReport {
         self.shared.report()
     }
 
-    /// Where it listens, with the ports that the system chose.
+    /// The addresses that the lender listens at, with the ports that the system chose.
     pub fn addresses(&self) -> &[NetAddress] {
         &self.shared.addresses
     }
 
-    /// Where it listens for data sessions alone.
+    /// The addresses that accept only data sessions.
     pub fn data_addresses(&self) -> &[NetAddress] {
         &self.shared.data_addresses
     }
 
-    /// Names this life of the lender's memory.
+    /// The random number of this life of the lender's memory.
     pub fn incarnation(&self) -> Incarnation {
         self.shared.incarnation()
     }
 
-    /// Whether an earlier process's memory was taken up.
+    /// How the store was obtained: restored or new, and why.
     pub fn origin(&self) -> StoreOrigin {
         self.shared.store.origin()
     }
@@ -234,13 +241,13 @@ impl Drop for Lender {
             .unwrap_or_else(PoisonError::into_inner)
             .drain(..)
         {
-            // As in `wait`.
+            // The panic was counted and printed where it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// A thread's name, its processor, and what it does.
+/// A thread's name, its processor and its function.
 type Job = (String, Option<usize>, Box<dyn FnOnce() + Send>);
 
 fn system(step: &'static str) -> impl FnOnce(std::io::Error) -> LenderStartError {
@@ -258,18 +265,18 @@ fn announce(shared: &DaemonState, kept: &[RestoredMember]) {
     if !matches!(store.origin(), StoreOrigin::Restored | StoreOrigin::New) {
         tracing::warn!(
             reason = ?store.origin(),
-            "what an earlier process left in the store could not be taken up; starting empty, under a new incarnation"
+            "the store of an earlier process could not be restored; starting empty with a new incarnation"
         );
     }
     for kept in kept.iter().filter(|kept| kept.window_lost) {
         tracing::error!(
             journal = %kept.memory.journal(),
-            "the window's bytes did not check after the restart; it was dropped, its seal is kept"
+            "the window's bytes failed their checks after the restart: the window was dropped, its fence is kept"
         );
     }
 }
 
-/// Pins this thread to one processor. Without it the lender works, only less evenly.
+/// Pins this thread to one processor. A failure only makes latencies less even.
 fn pin_to(processor: Option<usize>) {
     let Some(processor) = processor else { return };
     let mut set = CpuSet::new();
@@ -277,6 +284,6 @@ fn pin_to(processor: Option<usize>) {
         set.set(processor);
     }
     if let Err(error) = sched_setaffinity(None, &set) {
-        tracing::warn!(processor, %error, "the shard could not be pinned");
+        tracing::warn!(processor, %error, "cannot pin the shard");
     }
 }

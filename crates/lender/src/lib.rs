@@ -1,8 +1,8 @@
 //! The lender: a daemon that lends RAM to journals on other machines.
 //!
-//! A [`Lender`] reserves memory in full when it starts, in a file that outlives its process, and keeps the
-//! unsynced tails of journals there. What a member may promise is decided in `netram_proto::member`; here are
-//! the threads, the sockets and the memory around it.
+//! A [`Lender`] reserves its memory in full at the start, in a file that outlives its process, and keeps the
+//! unsynced tails of journals there. `netram_proto::member` decides what a member may promise; this crate has
+//! the threads, the sockets and the memory.
 //!
 //! ```text
 //! clients -> acceptor: handshake, first frame -> shard that owns the journal: members, windows
@@ -10,19 +10,19 @@
 //!                                                   store: superblock, slots, chunks
 //! ```
 //!
-//! | module | decides |
+//! | module | contents |
 //! |---|---|
-//! | `store`, `file`, `superblock`, `slot` | what outlives the process, and when it may be believed |
-//! | `memory` | which chunks make a journal's window |
-//! | `shard`, `connection`, `journal`, `outbox` | who is served when, and what is sent together |
-//! | `accept` | who is let in |
-//! | `deposit` | pages of other machines' arenas: whose, where, how long |
-//! | `data` | who keeps copies of volumes on this machine's disk, if anybody does |
+//! | `store`, `file`, `superblock`, `slot`, `slots` | state that outlives the process, and the checks before it is trusted |
+//! | `memory` | the chunks of a journal's window |
+//! | `shard`, `connection`, `journal`, `outbox` | serving journals: order of service, batching of answers |
+//! | `accept` | handshakes and first frames of new connections |
+//! | `deposit` | pages of other machines' far-memory arenas |
+//! | `data` | the interface to a service that keeps replicas of volumes on this machine's disk |
 //! | `lender`, `state` | starting and stopping |
-//! | [`limit`] | every bound |
+//! | [`limit`] | all limits |
 //!
-//! *Not here*: power loss; and journals' windows are lent until the lender is stopped, however short of
-//! memory its machine is. Deposits are not (`deposit/pressure.rs`).
+//! *Not here*: memory does not survive a loss of power. Windows are lent until the lender stops, however
+//! short of memory its machine is; deposits are not (`deposit/pressure.rs`).
 #![deny(unsafe_code)]
 
 mod accept;

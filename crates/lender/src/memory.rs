@@ -1,4 +1,4 @@
-//! One journal's memory: its slot and the chunks of its window.
+//! The memory of one journal: its slot, and the chunks of its window.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use crate::slot::{Slot, SlotState};
 use crate::store::WindowStore;
 use crate::sys::StoreSlice;
 
-/// One piece of the lent memory, owned by a journal or free.
+/// A piece of the lent memory, either owned by a journal or deposit, or free.
 pub(crate) struct Chunk {
     pub(crate) index: u32,
     pub(crate) region: StoreSlice,
 }
 
-/// A journal's share of the [`WindowStore`]: a [`Window`] that remembers its member's state across processes.
+/// A journal's share of the [`WindowStore`]: a [`Window`] whose member's state survives the process.
 ///
-/// Bytes are stored first, then [`JournalMemory::save`] makes them count; only then may they be acknowledged.
+/// Bytes are stored first, and [`JournalMemory::save`] makes them count. Only then may they be acknowledged.
 pub struct JournalMemory {
     store: Arc<WindowStore>,
     slot: Slot,
@@ -44,7 +44,7 @@ impl JournalMemory {
         }
     }
 
-    /// As an earlier process left it.
+    /// The memory that an earlier process left.
     pub(crate) fn restored(
         store: Arc<WindowStore>,
         slot: Slot,
@@ -66,18 +66,18 @@ impl JournalMemory {
         }
     }
 
-    /// The journal.
+    /// The journal's id.
     pub fn journal(&self) -> JournalId {
         self.saved.journal
     }
 
-    /// What the next process would find.
+    /// The state that the next process would find.
     pub fn saved(&self) -> &MemberState {
         &self.saved.member
     }
 
-    /// Makes `state` what the next process will find, if it differs from what it would find now. Nothing is
-    /// allocated. A member that nobody has sealed leaves no trace.
+    /// Saves `state` for the next process, if it differs from the saved one. Does not allocate. A member that
+    /// was never fenced leaves no trace.
     pub fn save(&mut self, state: &MemberState) {
         if *state == self.saved.member {
             return;
@@ -90,7 +90,8 @@ impl JournalMemory {
         self.slot.save(&self.saved);
     }
 
-    /// Notes that a client of the journal comes or goes. A member that nobody has sealed leaves no trace.
+    /// Notes that a client of the journal connects or disconnects. A member that was never fenced leaves no
+    /// trace.
     pub(crate) fn note_contact(&mut self, heard: u64) {
         self.saved.last_contact = heard;
         if self.saved.member != MemberState::default() {
@@ -98,26 +99,28 @@ impl JournalMemory {
         }
     }
 
-    /// When a client of the journal came or went last, as an earlier process knows it; zero: not known.
+    /// When a client of the journal last connected or disconnected, in seconds of the machine's uptime; zero
+    /// if unknown.
     pub(crate) fn last_contact(&self) -> u64 {
         self.saved.last_contact
     }
 
-    /// Whether storing bytes up to `end` would overwrite bytes that the *saved* state still counts as held.
-    /// The state must then move first, or a kill in between costs the window.
+    /// Whether storing bytes up to `end` would overwrite bytes that the *saved* state counts as held. A new
+    /// state must be saved first then, or a kill in between costs the window.
     pub fn overwrites_saved(&self, end: Lsn) -> bool {
         end.0 > self.saved.member.trim.0.saturating_add(self.bytes)
     }
 
-    /// Gives the slot back. Only for a journal that may be forgotten: one that nobody has sealed, or that is
-    /// over.
+    /// Returns the slot to the store. Only for a journal that may be forgotten: one that was never fenced, or
+    /// that is over.
     pub(crate) fn let_go(mut self) {
         self.release();
-        assert!(self.saved.member.may_be_forgotten(), "a seal is remembered");
+        assert!(self.saved.member.may_be_forgotten(), "a fence is remembered");
         self.store.give_slot(self.slot, self.saved);
     }
 
-    /// The chunk that `at` lies in, the place in it, and the bytes from there that lie together.
+    /// The index of the chunk that contains `at`, the offset in it, and the number of contiguous bytes from
+    /// there.
     fn locate(&self, at: Lsn) -> (usize, usize, usize) {
         let offset = at.0 % self.bytes;
         let shift = self.store.chunk_shift();
@@ -155,7 +158,7 @@ impl Window for JournalMemory {
     }
 
     fn release(&mut self) {
-        // The slot lets go before the chunks do: two slots must never be found to claim one chunk.
+        // The slot releases the chunks before the store gets them, so that two slots never claim one chunk.
         if self.saved.member.joined {
             self.saved.member.joined = false;
             self.saved.chunks = 0;

@@ -1,7 +1,7 @@
-//! A session's link, and the answers that wait in it.
+//! A session's link, and the answers queued in it.
 //!
-//! A peer that does not read its answers is not read from either: nothing is taken while an answer waits, so
-//! the answers of one turn always fit the link's buffer, and the peer's own sends come to a stop.
+//! Nothing is read from a peer while an answer to it is queued. The answers of one turn therefore always fit
+//! the link's buffer, and backpressure reaches the peer's own sends.
 
 use std::time::{Duration, Instant};
 
@@ -11,19 +11,19 @@ use netram_transport::{Interest, Link, LinkError, Poller};
 
 /// Bytes that the link adds to a packet: its length and a tag.
 const PACKET_OVERHEAD_BYTES: usize = 2 + 16;
-/// The most that one request adds to the link's buffer: an acknowledgement that was held back, and the
+/// Maximum bytes that one request adds to the link's buffer: an acknowledgement that was held back, and the
 /// answer.
 const ANSWER_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX + 2 * (FRAME_HEADER_BYTES + PACKET_OVERHEAD_BYTES);
 
 const _: () = assert!(
     ANSWER_BYTES_MAX <= SEND_BUFFER_BYTES,
-    "an empty link takes any answer"
+    "an empty send buffer holds any answer"
 );
 
-/// What a session's time is up for.
+/// The limit that a session exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionTimeout {
-    /// Nothing was heard for too long.
+    /// The peer was silent for too long.
     Idle,
     /// The peer did not read its answers.
     SlowReader,
@@ -31,11 +31,11 @@ pub(crate) enum SessionTimeout {
 
 pub(crate) struct Outbox {
     pub(crate) link: Link,
-    /// Bytes given to the link since it was last empty; an upper bound of what waits there.
+    /// Bytes given to the link since it was last empty; an upper bound of the bytes queued in it.
     queued: usize,
-    /// Since when the link has held bytes that the peer does not take.
+    /// When the link first had bytes that the peer does not read.
     blocked_since: Option<Instant>,
-    /// Whether the poller was told to wait for room to write.
+    /// Whether the poller polls for writability.
     waits_to_write: bool,
     last_contact: Instant,
 }
@@ -51,22 +51,22 @@ impl Outbox {
         }
     }
 
-    /// Whether the session waits for the peer to read, rather than for it to write.
+    /// Whether the session waits for the peer to read its answers.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked_since.is_some()
     }
 
-    /// Whether one more request may be taken: its answer fits.
+    /// Whether the answer to one more request fits.
     pub(crate) fn has_room(&self) -> bool {
         self.queued + ANSWER_BYTES_MAX <= SEND_BUFFER_BYTES
     }
 
-    /// Something was heard of the peer.
+    /// Notes that a frame of the peer has arrived.
     pub(crate) fn note_contact(&mut self, now: Instant) {
         self.last_contact = now;
     }
 
-    /// Whether the session's time is up.
+    /// The limit that the session exceeds, if any.
     pub(crate) fn timeout(&self, now: Instant, idle: Duration, slow: Duration) -> Option<SessionTimeout> {
         match self.blocked_since {
             Some(since) => (now.duration_since(since) > slow).then_some(SessionTimeout::SlowReader),
@@ -81,7 +81,7 @@ impl Outbox {
         self.link.queue(parts)
     }
 
-    /// Sends what waits, as far as the peer takes it.
+    /// Sends queued bytes, as far as the socket takes them.
     pub(crate) fn flush(&mut self, now: Instant) -> Result<(), LinkError> {
         if self.link.flush()? {
             self.queued = 0;
@@ -92,7 +92,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Before anything is taken: whether what had waited is gone.
+    /// Whether requests may be read, which requires that queued answers are gone. Tries to send them first.
     pub(crate) fn ready(&mut self, now: Instant) -> Result<bool, LinkError> {
         if self.is_blocked() {
             self.flush(now)?;
@@ -100,7 +100,7 @@ impl Outbox {
         Ok(!self.is_blocked())
     }
 
-    /// Waits for room to write while answers wait, and only then.
+    /// Polls for writability while answers are queued, and only then.
     pub(crate) fn watch(&mut self, poller: &Poller, index: usize) -> std::io::Result<()> {
         if self.is_blocked() == self.waits_to_write {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A lender's status, as it travels in a `StatusReport` frame: JSON of these structures.
+//! A lender's status as sent in a `StatusReport` frame: these structures as JSON.
 
 use std::collections::BTreeMap;
 
@@ -12,241 +12,242 @@ use crate::limit::REPORT_MARGIN_BYTES;
 pub struct StatusReport {
     /// The lender's name.
     pub name: String,
-    /// The release it runs.
+    /// The release that the lender runs.
     pub version: String,
-    /// This life of its memory, in hexadecimal.
+    /// The incarnation of the memory, in hexadecimal.
     pub incarnation: String,
-    /// What feeds its machine with power.
+    /// The power domain of the lender's machine.
     pub domain: String,
-    /// Seconds since its process started.
+    /// Seconds since the lender's process started.
     pub uptime_s: u64,
-    /// Its process.
+    /// The lender's process id.
     pub pid: u32,
-    /// Where it listens.
+    /// The addresses that the lender listens at.
     pub addresses: Vec<String>,
-    /// Where it listens for data sessions alone; empty: they come in where all others do.
+    /// The addresses reserved for data sessions; if empty, data sessions use the others.
     #[serde(default)]
     pub data_addresses: Vec<String>,
-    /// The multicast group that it serves.
+    /// The multicast group that the lender serves.
     #[serde(default)]
     pub multicast: Option<String>,
     /// Whether links are encrypted.
     pub secure: bool,
-    /// Whether it is about to stop lending.
+    /// Whether the lender is stopping.
     pub stopping: bool,
-    /// What it lends.
+    /// The lent memory.
     pub memory: MemoryReport,
-    /// How hard its shards wait: `spin`, `yield:N` or `block`.
+    /// Wait policy of the shards: `spin`, `yield:N` or `block`.
     pub wait: String,
-    /// Threads that serve journals.
+    /// Number of threads that serve journals.
     pub shards: usize,
-    /// Connections now.
+    /// Number of current connections.
     pub connections: usize,
-    /// What happened since its process started.
+    /// Counters since the lender's process started.
     pub counters: CounterReport,
-    /// The journals it holds or has been sealed for, by id.
+    /// The journals that the lender holds or was fenced for, by id.
     pub journals: Vec<JournalReport>,
-    /// Journals that did not fit into this report.
+    /// Number of journals that did not fit in this report.
     pub journals_left_out: usize,
-    /// Journals that the lender must remember: neither closed nor over.
+    /// Number of journals that the lender must remember, since they are neither closed nor over.
     #[serde(default)]
     pub journals_used: u32,
-    /// The most that it can remember.
+    /// Maximum number of journals that it can remember.
     #[serde(default)]
     pub journals_max: u32,
-    /// Deposits: pages of other machines' arenas.
+    /// Deposits: pages of other machines' far-memory arenas.
     #[serde(default)]
     pub deposits: Vec<DepositReport>,
-    /// Deposits that did not fit into this report.
+    /// Number of deposits that did not fit in this report.
     #[serde(default)]
     pub deposits_left_out: usize,
-    /// Copies of volumes on this machine's disk.
+    /// Replicas of volumes on this machine's disk.
     #[serde(default)]
     pub replicas: Vec<ReplicaReport>,
-    /// Copies that did not fit into this report.
+    /// Number of replicas that did not fit in this report.
     #[serde(default)]
     pub replicas_left_out: usize,
-    /// What all copies take; `None`: this lender keeps none.
+    /// Disk space of all replicas; `None` if this lender keeps none.
     #[serde(default)]
     pub copies: Option<CopiesReport>,
 }
 
-/// What a lender lends, in bytes.
+/// The memory of a lender, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReport {
-    /// Reserved for lending.
+    /// Bytes reserved for lending.
     pub reserved: u64,
-    /// Of this, in windows and deposits.
+    /// Bytes of `reserved` in windows and deposits.
     pub used: u64,
-    /// Of this, in neither.
+    /// Bytes of `reserved` in neither.
     pub free: u64,
-    /// The most that one journal may have.
+    /// Maximum bytes of one journal.
     pub quota: u64,
-    /// Of what is used, in deposits.
+    /// Bytes of `used` in deposits.
     #[serde(default)]
     pub deposits: u64,
-    /// The most that all deposits may have.
+    /// Maximum bytes of all deposits.
     #[serde(default)]
     pub deposits_max: u64,
-    /// What they may have now; less while the machine is short of memory. `None`: the lender does not look.
+    /// Current maximum bytes of all deposits, lower while the machine is short of memory; `None` if memory is
+    /// not checked.
     #[serde(default)]
     pub deposits_limit: Option<u64>,
-    /// Of what is reserved, given back to the machine for now.
+    /// Bytes of `reserved` that are currently released to the machine.
     #[serde(default)]
     pub given_back: u64,
 }
 
 impl MemoryReport {
-    /// Whether deposits get less than they may have, for the machine is short of memory.
+    /// Whether deposits get less than their maximum because the machine is short of memory.
     pub fn is_short(&self) -> bool {
         self.deposits_limit.is_some_and(|limit| limit < self.deposits_max)
     }
 }
 
-/// What happened since the lender's process started.
+/// Counters since the lender's process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterReport {
-    /// Frames taken from bound sessions.
+    /// Frames received from bound sessions.
     pub frames: u64,
-    /// Of these, appends.
+    /// Appends among `frames`.
     pub appends: u64,
-    /// Bytes in those appends.
+    /// Bytes of those appends.
     pub bytes: u64,
     /// Acknowledgements sent; one may answer many appends.
     pub acks: u64,
-    /// Frames of pages put into deposits.
+    /// Frames with pages for deposits.
     #[serde(default)]
     pub deposit_puts: u64,
-    /// Frames that asked deposits for pages, or for blocks of them.
+    /// Frames that asked deposits for pages or blocks.
     #[serde(default)]
     pub deposit_gets: u64,
-    /// Of the appends, those that were multicast.
+    /// Appends that arrived by multicast, included in `appends`.
     #[serde(default)]
     pub datagrams: u64,
-    /// Holes in what was multicast that writers were told of.
+    /// Gaps in multicast appends that were reported to writers.
     #[serde(default)]
     pub datagrams_missing: u64,
-    /// Datagrams that were dropped, by kind: strange, doubled, forged.
+    /// Dropped datagrams by kind: strange, doubled, forged.
     #[serde(default)]
     pub datagrams_dropped: BTreeMap<String, u64>,
     /// Refusals sent, by kind.
     pub refusals: BTreeMap<String, u64>,
-    /// Handshakes that failed, by kind.
+    /// Failed handshakes, by kind.
     pub handshakes_failed: BTreeMap<String, u64>,
 }
 
-/// One journal at a lender.
+/// A journal at a lender.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalReport {
     /// The journal's id, in hexadecimal.
     pub id: String,
-    /// The writer that sealed it last, in hexadecimal.
+    /// The writer that fenced it last, in hexadecimal.
     pub writer: String,
-    /// That writer's epoch; zero: nobody has sealed it.
+    /// The epoch of that writer; zero if the journal was never fenced.
     pub epoch: u32,
-    /// Bytes of its window; zero: it has none.
+    /// Bytes of the window; zero if there is none.
     pub window_bytes: u64,
-    /// The window's first byte.
+    /// LSN of the window's first byte.
     pub trim: u64,
-    /// Everything from `trim` to here is held.
+    /// LSN up to which everything from `trim` on is held.
     pub held: u64,
     /// Bytes held.
     pub used_bytes: u64,
-    /// The number of the join that made the window.
+    /// Number of the join that created the window.
     pub generation: u32,
-    /// Milliseconds since the last append to this process, if there was one.
+    /// Milliseconds since this process received the last append, if there was one.
     pub last_append_age_ms: Option<u64>,
-    /// Seconds since a client of the journal was connected; `None`: not known.
+    /// Seconds since a client of the journal was connected; `None` if unknown.
     #[serde(default)]
     pub last_heard_age_s: Option<u64>,
-    /// Sessions bound to the journal.
+    /// Number of sessions bound to the journal.
     pub sessions: u32,
 }
 
-/// One deposit: pages of an arena.
+/// A deposit: pages of a far-memory arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DepositReport {
     /// The deposit's id, in hexadecimal.
     pub id: String,
-    /// Slots that it has, a page each.
+    /// Number of its slots, a page each.
     pub slots: u32,
-    /// Of these, slots in which there is a page, or has been.
+    /// Number of slots that hold or have held a page.
     pub held: u32,
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it occupies.
     pub bytes: u64,
     /// Whether its owner is connected.
     pub connected: bool,
-    /// The number of its last session.
+    /// Number of its last session.
     pub session: u32,
-    /// Slots that its owner has been asked for, and has not given back.
+    /// Slots that the owner was asked for and has not given back.
     #[serde(default)]
     pub asked_back: u32,
 }
 
-/// One copy of a volume.
+/// A replica of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaReport {
     /// The volume's id, in hexadecimal.
     pub volume: String,
-    /// Where the copy is on the lender's machine.
+    /// Path of the replica on the lender's machine.
     pub path: String,
     /// `following`, `inconsistent`, `taken over`, `in use` by another process, or `failed`.
     pub state: String,
-    /// Why it failed, if it did.
+    /// The error, if it failed.
     pub error: Option<String>,
-    /// The volume's size.
+    /// Bytes of the volume.
     pub bytes: u64,
-    /// The newest reign that it knows of; `None`: nobody has it open.
+    /// The newest epoch that it knows; `None` if no process has it open.
     #[serde(default)]
     pub epoch: Option<u32>,
-    /// Its log is durable up to here; `None`: nobody has it open.
+    /// LSN up to which its log is durable; `None` if no process has it open.
     #[serde(default)]
     pub flushed: Option<u64>,
-    /// Its image has everything up to here; `None`: its files do not say.
+    /// LSN up to which its image is complete; `None` if its files do not say.
     #[serde(default)]
     pub applied: Option<u64>,
     /// Whether its client is connected.
     pub connected: bool,
-    /// Milliseconds since its client was heard last, by this process.
+    /// Milliseconds since this process last received a frame of its client.
     pub last_contact_age_ms: Option<u64>,
-    /// Bytes that it takes once it is written in full: what the quota counts.
+    /// Bytes that it occupies once it is fully written, which the quota counts.
     #[serde(default)]
     pub promised_bytes: u64,
-    /// Bytes of the disk that it takes now.
+    /// Bytes of the disk that it occupies now.
     #[serde(default)]
     pub taken_bytes: u64,
-    /// Its own scrub.
+    /// Progress of its scrub.
     #[serde(default)]
     pub scrub: ScrubReport,
 }
 
-/// How a copy's own scrub stands.
+/// Progress of a replica's scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubReport {
-    /// Seconds since the last whole one ended.
+    /// Seconds since the last complete scrub ended.
     pub ended_age_s: Option<u64>,
-    /// How far the one under way is.
+    /// Bytes that the current scrub has checked.
     pub done_bytes: Option<u64>,
-    /// Damaged blocks that the last one found, or the one under way so far.
+    /// Damaged blocks found by the last scrub, or by the current one so far.
     pub found_blocks: u64,
-    /// Of these, blocks that the client has sent again.
+    /// Damaged blocks among these that the client has sent again.
     pub mended_blocks: u64,
 }
 
-/// What all copies take, in bytes.
+/// Disk space of all replicas, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiesReport {
-    /// How many there are.
+    /// Number of replicas.
     pub copies: u64,
-    /// What they may take once they are written in full; `None`: what the disk has.
+    /// Maximum bytes once all are fully written; `None` if only the disk limits them.
     pub quota: Option<u64>,
-    /// What they take once they are written in full.
+    /// Bytes that they occupy once fully written.
     pub promised_bytes: u64,
-    /// What they take now.
+    /// Bytes that they occupy now.
     pub taken_bytes: u64,
 }
 
-/// Keeps of a list what fits into `room` bytes of JSON. Returns how many do not.
+/// Truncates a list to what fits in `room` bytes of JSON. Returns the number of removed items.
 fn keep_what_fits<T: Serialize>(list: &mut Vec<T>, room: &mut usize) -> usize {
     let fits = list.iter().take_while(|item| {
         let bytes = serde_json::to_vec(item).map_or(usize::MAX, |json| json.len() + 1);
@@ -260,7 +261,7 @@ fn keep_what_fits<T: Serialize>(list: &mut Vec<T>, room: &mut usize) -> usize {
 }
 
 impl StatusReport {
-    /// The report as a frame's body. Journals and copies that do not fit are counted instead of listed.
+    /// The report as a frame's body. Items of lists that do not fit are counted instead of listed.
     pub fn to_frame_body(mut self) -> Vec<u8> {
         let mut room = FRAME_BODY_BYTES_MAX - REPORT_MARGIN_BYTES;
         self.journals_left_out += keep_what_fits(&mut self.journals, &mut room);
@@ -268,7 +269,7 @@ impl StatusReport {
         self.replicas_left_out += keep_what_fits(&mut self.replicas, &mut room);
         let mut body = encode(&self);
         if body.len() > FRAME_BODY_BYTES_MAX {
-            // Only an absurd number of addresses gets here; the numbers still matter most.
+            // Reached only with an absurd number of addresses; the numbers are more important.
             self.addresses.clear();
             self.data_addresses.clear();
             body = encode(&self);
@@ -277,7 +278,10 @@ impl StatusReport {
         body
     }
 
-    /// Reads a report frame's body.
+    /// Parses a report frame's body.
+    ///
+    /// # Errors
+    /// The body is not the JSON of a report.
     pub fn from_frame_body(body: &[u8]) -> Result<StatusReport, serde_json::Error> {
         serde_json::from_slice(body)
     }
@@ -286,7 +290,7 @@ impl StatusReport {
 fn encode(report: &StatusReport) -> Vec<u8> {
     match serde_json::to_vec(report) {
         Ok(json) => json,
-        // Maps with string keys and plain numbers: there is nothing that JSON cannot say.
+        // Maps with string keys and plain numbers always have a JSON form.
         Err(error) => unreachable!("a report is always JSON: {error}"),
     }
 }

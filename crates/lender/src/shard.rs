@@ -1,7 +1,7 @@
-//! One thread that owns some journals and the sessions bound to them.
+//! A thread that owns some journals and the sessions bound to them.
 //!
-//! Requests are answered in the order of their arrival. Nothing is shared on the way of an append: chunks and
-//! slots change hands only when windows come and go.
+//! Requests are answered in the order of their arrival. An append touches no shared state: chunks and slots
+//! change owners only when windows come and go.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -22,14 +22,14 @@ use crate::state::{ConnectionPermit, DaemonState};
 
 const WAKER: u64 = u64::MAX;
 const MULTICAST_TOKEN: u64 = u64::MAX - 1;
-/// Ready connections looked at in one wait.
+/// Maximum ready connections handled per wait.
 const EVENTS: usize = 256;
-/// Between two complaints of the same failure.
+/// Minimum time between log lines about the same failure.
 const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a stopping shard looks whether it may go.
+/// Interval at which a stopping shard checks whether it may end.
 const STOPPING_TICK: Duration = Duration::from_millis(10);
 
-/// A connection that has said which journal it speaks for.
+/// A connection that has bound a journal.
 pub(crate) struct SessionArrival {
     pub(crate) link: Link,
     pub(crate) session: LenderSession,
@@ -45,15 +45,15 @@ pub(crate) struct Shard {
     journals: ShardJournals,
     connections: Vec<Option<Connection>>,
     vacant: Vec<usize>,
-    /// The multicast group, while a session listens to it.
+    /// The multicast receiver, while a session listens to a channel.
     multicast_receiver: Option<MulticastReceiver>,
-    /// What the present ear had dropped when it was last counted.
+    /// The current receiver's drop counts when they were last added to the counters.
     dropped: DropCounts,
-    /// When a failing ear may be complained of again.
+    /// Earliest time of the next log line about a failing receiver.
     log_again_at: Instant,
     now: Instant,
     housekeeping: Instant,
-    /// Whether the peers have been told to move away.
+    /// Whether peers have been told to move away.
     withdrawn: bool,
 }
 
@@ -83,7 +83,7 @@ impl Shard {
         }
     }
 
-    /// Serves until the lender stops. A shard that waits for its waker must have it in `poller` already.
+    /// Serves until the lender stops. If the shard waits for its waker, `poller` must have it already.
     pub(crate) fn run(mut self) {
         let policy = self.shared.config.wait;
         let mut events = ReadyEvents::with_capacity(EVENTS);
@@ -121,7 +121,7 @@ impl Shard {
         self.housekeeping.saturating_duration_since(self.now)
     }
 
-    /// Asks every connection, without asking the kernel which. `true`: something was heard.
+    /// Polls every connection directly. Returns whether a frame arrived.
     fn ask_each(&mut self) -> bool {
         let mut heard = self.receive_multicast();
         for index in 0..self.connections.len() {
@@ -130,10 +130,11 @@ impl Shard {
         heard
     }
 
-    /// Waits for connections that can go on, and serves them. `true`: something was heard.
+    /// Waits for ready connections and serves them. Returns whether a frame arrived.
     fn wait(&mut self, events: &mut ReadyEvents, timeout: Duration) -> bool {
         if let Err(error) = self.poller.wait(events, Some(timeout)) {
-            // A poller of our own, with valid arguments, does not fail; if it does, the shard is of no use.
+            // The poller is our own and the arguments are valid, so it does not fail; if it does, the shard
+            // is useless.
             panic!("waiting for connections failed: {error}");
         }
         self.now = Instant::now();
@@ -177,8 +178,8 @@ impl Shard {
                 counters.refused(RefusalReason::TooManyJournals as u8);
                 let mut header = self.shared.refusal(RefusalReason::TooManyJournals);
                 header.stable.0 = self.shared.store.journals_max().into();
-                tracing::warn!(%journal, peer = link.peer(), "refused: {} journals are remembered, no more fit", header.stable);
-                // It is told if it listens; it ends in any case.
+                tracing::warn!(%journal, peer = link.peer(), "refused: the lender already remembers {} journals, its maximum", header.stable);
+                // The answer is best effort; the session ends in any case.
                 let _ = link.send(&[&header.encode(0)]);
                 return;
             }
@@ -196,7 +197,7 @@ impl Shard {
         self.connections[index] = Some(connection);
         match (added, said) {
             (Err(error), _) => {
-                tracing::error!(%error, "a connection could not be waited for");
+                tracing::error!(%error, "cannot poll a session");
                 self.end(index, ConnectionEnd::Stopping);
             }
             (Ok(()), Err(ending)) => self.end(index, ending),
@@ -204,13 +205,13 @@ impl Shard {
                 if self.shared.stopping() {
                     self.withdraw_from(index);
                 }
-                // Packets behind the bind may have left the kernel already, which will not tell of them.
+                // The link may have read packets behind the bind, which the kernel does not report again.
                 self.serve(index);
             }
         }
     }
 
-    /// Gives one connection its turn. `true`: something was heard.
+    /// Gives one connection its turn. Returns whether a frame arrived.
     fn serve(&mut self, index: usize) -> bool {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             // Ended earlier in this round.
@@ -254,15 +255,16 @@ impl Shard {
                 }
             }
             watch(&self.poller, connection, index);
-            // The kernel does not tell of packets that the link has taken from it.
+            // The kernel does not report packets that the link has already read.
             if connection.outbox.is_blocked() || !connection.outbox.link.has_buffered() {
                 return heard;
             }
         }
     }
 
-    /// Takes datagrams that have come and answers them over their sessions' links. `true`: there was one.
-    /// Leaves none behind that the kernel has given: it would not tell of them again.
+    /// Reads the datagrams that have arrived and answers them over their sessions' links. Returns whether
+    /// there were any. Handles all datagrams that the receiver has read, since the kernel does not report
+    /// them again.
     fn receive_multicast(&mut self) -> bool {
         let mut heard = false;
         while self.receive_datagrams() {
@@ -299,12 +301,12 @@ impl Shard {
                 Err(error) => {
                     if self.log_again_at <= self.now {
                         self.log_again_at = self.now + FAILURE_LOG_INTERVAL;
-                        tracing::warn!(%error, group = %ear.group(), "hearing the multicast group failed");
+                        tracing::warn!(%error, group = %ear.group(), "receiving from the multicast group failed");
                     }
                     break;
                 }
             };
-            // Those of one session mostly come one behind the other, and share an answer.
+            // Datagrams of one session mostly arrive in a row and share an answer.
             let before = answered
                 .replace(heard.listener)
                 .filter(|&index| index != heard.listener);
@@ -330,7 +332,7 @@ impl Shard {
         if let Some(index) = answered
             && let Some(connection) = &mut self.connections[index]
         {
-            // What was taken is answered also where the session ends.
+            // Accepted appends are answered even if the session ends.
             if let Err(ending) = connection.answer_multicast(self.journals.at(connection.index), &turn) {
                 ended.get_or_insert((index, ending));
             }
@@ -342,7 +344,7 @@ impl Shard {
         answered.is_some()
     }
 
-    /// Counts what the ear has dropped since the last time.
+    /// Adds the receiver's drops since the last call to the counters.
     fn count_dropped(&mut self) {
         if let Some(ear) = &self.multicast_receiver {
             let dropped = ear.dropped();
@@ -380,9 +382,11 @@ impl Shard {
             }
             ConnectionEnd::Link(error) => tracing::warn!(%journal, peer, %error, "client dropped"),
             ConnectionEnd::Malformed => {
-                tracing::warn!(%journal, peer, "client dropped: it sent a frame that makes no sense")
+                tracing::warn!(%journal, peer, "client dropped: it sent an invalid frame")
             }
-            ConnectionEnd::Idle => tracing::warn!(%journal, peer, "client dropped: nothing was heard of it"),
+            ConnectionEnd::Idle => {
+                tracing::warn!(%journal, peer, "client dropped: it was silent for too long")
+            }
             ConnectionEnd::SlowReader => {
                 tracing::warn!(%journal, peer, "client dropped: it does not read its answers")
             }
@@ -391,7 +395,7 @@ impl Shard {
         self.journals.unbind(place);
     }
 
-    /// Looks at timers. `true`: the shard is done.
+    /// Checks timers. Returns whether the shard is done.
     fn housekeep(&mut self) -> bool {
         let limits = self.shared.config.limits;
         for index in 0..self.connections.len() {
@@ -408,7 +412,7 @@ impl Shard {
         self.shared.stopping() && self.stop()
     }
 
-    /// `true`: every window is empty, or the time is up.
+    /// Returns whether every window is empty or the time is up.
     fn stop(&mut self) -> bool {
         if !self.withdrawn {
             self.withdrawn = true;
@@ -435,7 +439,7 @@ impl Shard {
         };
         let mut header = FrameHeader::new(FrameKind::Withdraw);
         header.sender = self.shared.incarnation().0;
-        // One whose answers wait is told by the end of its session.
+        // A blocked session learns it when its session ends.
         if !connection.outbox.is_blocked()
             && let Err(ending) = connection.say(header, &[], self.now)
         {
@@ -444,8 +448,8 @@ impl Shard {
     }
 }
 
-/// Listens to a channel for the session `index`. `false`: not to this group, or it cannot be joined, or the
-/// channel's name is taken.
+/// Listens to a channel for the session `index`. `false` if this lender serves another group, the group
+/// cannot be joined, or the channel's name is taken.
 fn listen(
     ear: &mut Option<MulticastReceiver>,
     poller: &Poller,
@@ -467,7 +471,7 @@ fn listen(
         match opened {
             Ok(opened) => *ear = Some(opened),
             Err(error) => {
-                tracing::warn!(%error, %group, "the multicast group could not be joined");
+                tracing::warn!(%error, %group, "cannot join the multicast group");
                 return false;
             }
         }
@@ -475,10 +479,10 @@ fn listen(
     ear.as_mut().is_some_and(|ear| ear.listen(tune, index))
 }
 
-/// Waits for room to write while answers wait, and only then.
+/// Polls for writability while answers are queued, and only then.
 fn watch(poller: &Poller, connection: &mut Connection, index: usize) {
     if let Err(error) = connection.outbox.watch(poller, index) {
-        // Its next frame has it tried again, which a client sends within a heartbeat.
-        tracing::error!(%error, "a connection could not be waited for otherwise; trying on");
+        // The next frame, which a client sends within a heartbeat, makes the session try again.
+        tracing::error!(%error, "cannot change what a connection is polled for; retrying");
     }
 }

@@ -1,4 +1,5 @@
-//! A journal's slot in the store: what must survive the lender's process beside the bytes of the window.
+//! A journal's slot in the store: the state that must survive the lender's process, beside the window's
+//! bytes.
 //!
 //! ```text
 //!        0     1     2     3     4     5     6     7
@@ -15,7 +16,7 @@
 //!  72  | window bytes                                   |
 //!  80  | chunks                | CRC32C of their numbers|
 //!  88  |joined|ended|closed| zeros                      |
-//!  96  | seconds of the machine's run when a client was heard last; 0: not known |
+//!  96  | machine uptime at last contact, s; 0: unknown|
 //! 104  | zeros                                          |
 //! 120  | zeros                 | CRC32C of bytes 0-123  |
 //!      +-----+-----+-----+-----+-----+-----+-----+-----+
@@ -23,8 +24,8 @@
 //! 512    numbers of the window's chunks, four bytes each
 //! ```
 //!
-//! The copies are written alternately, so that a process killed between any two stores leaves one that
-//! checks. The chunk numbers stand there once: they change only while no valid copy refers to them.
+//! The copies are written alternately, so a process killed between any two stores leaves one that is valid.
+//! The chunk numbers are stored once: they change only while no valid copy refers to them.
 
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::MemberState;
@@ -35,7 +36,7 @@ use crate::sys::StoreSlice;
 /// Bytes of one copy: two cache lines.
 const COPY_BYTES: usize = 128;
 const CRC_AT: usize = COPY_BYTES - 4;
-/// Where the chunk numbers begin.
+/// Offset of the chunk numbers.
 const LIST_AT: usize = 512;
 
 /// Bytes of a slot whose window has up to `chunks_max` chunks.
@@ -43,7 +44,7 @@ pub(crate) const fn slot_bytes(chunks_max: u64) -> u64 {
     (LIST_AT as u64 + 4 * chunks_max).next_multiple_of(4096)
 }
 
-/// What a slot remembers of a journal.
+/// The state of a journal in its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotState {
     pub(crate) journal: JournalId,
@@ -51,15 +52,15 @@ pub(crate) struct SlotState {
     pub(crate) window_bytes: u64,
     pub(crate) chunks: u32,
     pub(crate) list_crc: u32,
-    /// Seconds of the machine's run, suspended or not, when a client of the journal came or went last; zero:
-    /// not known.
+    /// The machine's uptime in seconds, including suspension, when a client of the journal last connected or
+    /// disconnected; zero if unknown.
     pub(crate) last_contact: u64,
 }
 
-/// Bytes of a slot that say which journal it is and what its member remembers.
+/// Bytes of a slot that hold the two copies of the state.
 pub(crate) const STATE_BYTES: usize = 2 * COPY_BYTES;
 
-/// What the front of a slot says, whatever the rest says; `None`: nothing that checks.
+/// The newest valid state in the front of a slot, regardless of the rest; `None` if neither copy is valid.
 pub(crate) fn newest(front: &[u8; STATE_BYTES]) -> Option<SlotState> {
     let copies = front.chunks_exact(COPY_BYTES).filter_map(decode);
     copies
@@ -67,18 +68,18 @@ pub(crate) fn newest(front: &[u8; STATE_BYTES]) -> Option<SlotState> {
         .map(|(_, state)| state)
 }
 
-/// What a slot was found to hold.
+/// Contents of a slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SlotContents {
-    /// No journal, or one about which nothing was ever answered.
+    /// No journal, or one whose requests were never answered.
     Empty,
-    /// A journal; the window's chunks, if it has a window.
+    /// A journal, and the numbers of its window's chunks if it has a window.
     Journal(SlotState, Vec<u32>),
-    /// Bytes that no kill can have left. Which journal was sealed here is not known any more.
+    /// Bytes that no kill can have left. Which journal was fenced here is unknown.
     Damaged,
 }
 
-/// One slot, owned by the shard of its journal.
+/// A slot, owned by the shard of its journal.
 pub(crate) struct Slot {
     region: StoreSlice,
     sequence: u64,
@@ -94,7 +95,7 @@ impl Slot {
         let copies = [0, COPY_BYTES].map(|at| decode(self.region.bytes(at, COPY_BYTES)));
         let newest = copies.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
         let Some((sequence, state)) = newest else {
-            // The first copy of a fresh slot goes to the front. Torn, it has never been answered for.
+            // The first copy of a fresh slot goes to the front. If it is torn, it was never answered for.
             let second_untouched = self
                 .region
                 .bytes(COPY_BYTES, COPY_BYTES)
@@ -128,7 +129,7 @@ impl Slot {
         })
     }
 
-    /// Makes `state` what the next process will find. About 40 ns; nothing is allocated.
+    /// Stores `state` for the next process. Costs about 40 ns and does not allocate.
     pub(crate) fn save(&mut self, state: &SlotState) {
         self.sequence += 1;
         let copy = encode(self.sequence, state);
@@ -136,8 +137,8 @@ impl Slot {
         self.region.write(at, &copy);
     }
 
-    /// Makes the next process find nothing, whenever this one is killed: the copy that counts is the last to
-    /// go, and from the front, where a torn copy is no damage. There must be no window.
+    /// Clears the slot so that a kill at any point leaves the newest state or nothing: the newest copy is
+    /// cleared last, and at the front, where a torn copy counts as empty. There must be no window.
     pub(crate) fn clear(&mut self) {
         if self.sequence == 0 {
             return;
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_save_torn_leaves_an_empty_slot_and_damage_is_told_from_that() {
+    fn a_torn_first_save_leaves_an_empty_slot_and_differs_from_damage() {
         let mut slot = slot();
         assert_eq!(slot.find(), SlotContents::Empty);
         slot.region.write(0, &[1, 2, 3]);
@@ -290,8 +291,8 @@ mod tests {
         assert_eq!(slot.find(), SlotContents::Damaged);
     }
 
-    /// The stores of a clearing, cut off between any two bytes: the journal, or nothing; never damage, and
-    /// never an older state.
+    /// The stores of a clearing, interrupted between any two bytes, leave the journal or nothing; never
+    /// damage, and never an older state.
     #[test]
     fn a_clearing_torn_at_any_byte_leaves_the_newest_state_or_nothing() {
         for saves in 1..=4 {
@@ -301,7 +302,7 @@ mod tests {
             slot.clear();
             assert_eq!(slot.find(), SlotContents::Empty);
             let newest = encode(saves + 1, &state(saves));
-            // In this order: the newest to the front if it is not there, zeros to the second copy, zeros to
+            // The order: the newest copy to the front if it is not there, zeros to the second copy, zeros to
             // the first.
             let mut steps: Vec<(usize, [u8; COPY_BYTES])> = vec![(0, newest)];
             steps.retain(|_| saves % 2 == 0);
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_whose_chunk_numbers_do_not_check_is_damage() {
+    fn invalid_chunk_numbers_of_a_window_are_damage() {
         let mut slot = slot();
         let list_crc = slot.write_list([5, 6].into_iter());
         let mut joined = SlotState {

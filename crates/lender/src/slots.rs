@@ -1,11 +1,10 @@
-//! The slots that no journal uses: those that are empty, and those of journals that may be forgotten.
+//! The slots that no journal uses: empty ones, and those of journals that may be forgotten.
 //!
 //! A journal that may be forgotten
-//! ([`MemberState::may_be_forgotten`](netram_proto::member::MemberState::may_be_forgotten)) is remembered as
-//! long as there is room: an old writer that wakes up is refused, and nobody lends memory to the dead. When
-//! no slot is empty, a journal that begins takes one of these: first the slots of journals that are over,
-//! then those of journals that were closed whole, the oldest first. So nodes may join a region, and logs may
-//! be made and removed, any number of times.
+//! ([`MemberState::may_be_forgotten`](netram_proto::member::MemberState::may_be_forgotten)) is remembered
+//! while there is room. An old writer that wakes up is then refused and gets no memory. When no slot is
+//! empty, a new journal takes the slot of one that is over, or else of one that was closed completely, the
+//! oldest first. Nodes can therefore join a region, and logs be created and removed, any number of times.
 
 use std::collections::VecDeque;
 
@@ -19,18 +18,18 @@ struct Idle {
     state: SlotState,
 }
 
-/// The slots that no journal uses.
+/// The pool of slots that no journal uses.
 #[derive(Default)]
 pub(crate) struct SlotPool {
     empty: Vec<Slot>,
-    /// Those that have been over for longest come first.
+    /// Slots of journals that are over, the oldest first.
     retired: VecDeque<Idle>,
-    /// Of journals that were closed whole. Those that have been closed for longest come first.
+    /// Slots of journals that were closed completely, the oldest first.
     closed: VecDeque<Idle>,
 }
 
 impl SlotPool {
-    /// All of these are empty; the first is taken first.
+    /// A pool of empty slots; the first is taken first.
     pub(crate) fn all_empty(mut slots: Vec<Slot>) -> SlotPool {
         slots.reverse();
         SlotPool {
@@ -39,12 +38,12 @@ impl SlotPool {
         }
     }
 
-    /// A slot that holds nothing.
+    /// Adds an empty slot.
     pub(crate) fn give_empty(&mut self, slot: Slot) {
         self.empty.push(slot);
     }
 
-    /// The slot of a journal that may be forgotten, as it was saved.
+    /// Adds the slot of a journal that may be forgotten, with its saved state.
     pub(crate) fn give_idle(&mut self, slot: Slot, state: SlotState) {
         let idle = match state.member.ended {
             true => &mut self.retired,
@@ -53,14 +52,14 @@ impl SlotPool {
         idle.push_back(Idle { slot, state });
     }
 
-    /// Slots that a journal may have that was never seen.
+    /// Number of slots available to new journals.
     pub(crate) fn free(&self) -> usize {
         self.empty.len() + self.retired.len() + self.closed.len()
     }
 
-    /// A slot for a journal, with what it remembers if it is that journal's own. `None`: all are used.
+    /// A slot for a journal, with its saved state if it is this journal's own; `None` if all are in use.
     ///
-    /// Looks at each journal that may be forgotten: 65,536 at most, once when a journal's first session
+    /// Examines each journal that may be forgotten: at most 65,536, once when a journal's first session
     /// begins.
     pub(crate) fn take(&mut self, journal: JournalId) -> Option<(Slot, Option<SlotState>)> {
         for idle in [&mut self.retired, &mut self.closed] {

@@ -1,4 +1,4 @@
-//! What the threads of one lender share: settings, counters, and the word to stop.
+//! State shared by the threads of one lender: settings, counters, and the request to stop.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,18 +18,18 @@ use crate::store::WindowStore;
 pub(crate) struct DaemonState {
     pub(crate) config: LenderConfig,
     pub(crate) store: Arc<WindowStore>,
-    /// Who keeps copies of volumes.
+    /// The service that keeps replicas of volumes.
     pub(crate) data: Option<Arc<dyn DataService>>,
     pub(crate) addresses: Vec<NetAddress>,
-    /// Of the listeners for data sessions alone.
+    /// Addresses reserved for data sessions.
     pub(crate) data_addresses: Vec<NetAddress>,
     pub(crate) started: Instant,
-    /// One a shard.
+    /// Counters of each shard.
     pub(crate) counters: Vec<ShardCounters>,
     pub(crate) handshakes: HandshakeFailures,
-    /// What is known of deposits.
+    /// Counters and reports of deposits.
     pub(crate) deposits: DepositStats,
-    /// One a shard, then that of deposits, and the acceptor's last.
+    /// Wakers of the shards, then of the deposit thread; the acceptor's is last.
     pub(crate) wakers: Vec<Waker>,
     connections: AtomicUsize,
     journals: Mutex<BTreeMap<JournalId, Arc<JournalStats>>>,
@@ -40,13 +40,13 @@ pub(crate) struct DaemonState {
     ended: Condvar,
 }
 
-/// How far the end is.
+/// Progress of stopping.
 struct Shutdown {
-    /// When windows are given up even if they are not empty.
+    /// When windows are given up even if they hold bytes.
     deadline: Option<Instant>,
-    /// Threads that still run.
+    /// Number of threads that still run.
     threads: usize,
-    /// Windows that were not empty when their shard ended.
+    /// Number of windows that held bytes when their shard ended.
     windows_left: usize,
 }
 
@@ -87,12 +87,12 @@ impl DaemonState {
         self.store.incarnation()
     }
 
-    /// Wakes the thread that keeps deposits.
+    /// The waker of the deposit thread.
     pub(crate) fn deposit_waker(&self) -> &Waker {
         &self.wakers[self.counters.len()]
     }
 
-    /// A refusal of the lender itself, not of a member.
+    /// A refusal by the lender itself, not by a member.
     pub(crate) fn refusal(&self, refusal: RefusalReason) -> FrameHeader {
         let mut header = FrameHeader::new(FrameKind::Refuse);
         header.flags = refusal as u8;
@@ -102,13 +102,13 @@ impl DaemonState {
 
     /// The shard that owns `journal`.
     pub(crate) fn shard_of(&self, journal: JournalId) -> usize {
-        // Ids are random, but nobody promises which of their bits are.
+        // Ids are random, but no rule says which of their bits are.
         let folded = (journal.0 ^ (journal.0 >> 64)) as u64;
         let mixed = folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         mixed as usize % self.counters.len()
     }
 
-    /// Room for one more connection, if there is any; given back by dropping it.
+    /// A permit for one more connection, if the limit allows; dropping it gives it back.
     pub(crate) fn permit(self: &Arc<DaemonState>) -> Option<ConnectionPermit> {
         let limit = self.config.limits.connections_max;
         let more = |count: usize| (count < limit).then_some(count + 1);
@@ -118,7 +118,7 @@ impl DaemonState {
         Some(ConnectionPermit(Arc::clone(self)))
     }
 
-    /// Lists `journal` in reports.
+    /// Adds `journal` to the reports.
     pub(crate) fn list(&self, journal: JournalId) -> Arc<JournalStats> {
         Arc::clone(self.journals().entry(journal).or_default())
     }
@@ -184,12 +184,12 @@ impl DaemonState {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// When windows are given up, once stopping.
+    /// When windows are given up, once the lender is stopping.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.shutdown().deadline
     }
 
-    /// Tells every thread to stop, at `deadline` at the latest. An earlier deadline counts.
+    /// Tells every thread to stop, at `deadline` at the latest. The earliest deadline counts.
     pub(crate) fn stop(&self, deadline: Instant) {
         let mut ending = self.shutdown();
         ending.deadline = Some(ending.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
@@ -197,12 +197,12 @@ impl DaemonState {
         self.stopping.store(true, Ordering::Release);
         for waker in &self.wakers {
             if let Err(error) = waker.wake() {
-                tracing::error!(%error, "a thread of the lender could not be woken; it stops a little later");
+                tracing::error!(%error, "cannot wake a thread of the lender; it will stop a little later");
             }
         }
     }
 
-    /// Waits until every thread has ended; the windows that were not empty then.
+    /// Waits until every thread has ended. Returns the number of windows that held bytes then.
     pub(crate) fn wait_ended(&self) -> usize {
         let ending = self.shutdown();
         let running = |ending: &mut Shutdown| ending.threads > 0;
@@ -216,7 +216,7 @@ impl DaemonState {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// A shard ends with `count` windows that hold bytes.
+    /// Notes that a shard ends with `count` windows that hold bytes.
     pub(crate) fn leave_windows(&self, count: usize) {
         self.shutdown().windows_left += count;
     }
@@ -226,7 +226,7 @@ impl DaemonState {
     }
 }
 
-/// Room for one connection.
+/// The right to one connection.
 pub(crate) struct ConnectionPermit(Arc<DaemonState>);
 
 impl Drop for ConnectionPermit {
@@ -235,8 +235,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Held by each thread; tells when it ends. A thread that panics takes the lender with it: its memory
-/// outlives the process, and a lender that serves some journals and not others helps nobody.
+/// Held by each thread; its drop reports the thread's end. A thread that panics stops the whole lender: the
+/// memory outlives the process, and a lender that serves only some journals helps nobody.
 pub(crate) struct ThreadEndGuard(pub(crate) Arc<DaemonState>);
 
 impl Drop for ThreadEndGuard {
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_panics_takes_the_lender_with_it() {
+    fn a_thread_that_panics_stops_the_lender() {
         let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
         let config = LenderConfig {
             memory: 64 * 1024,

@@ -1,4 +1,4 @@
-//! Counters that a report reads while shards write them. Each has one writer, so adding needs no locked
+//! Counters that reports read while shards write them. Each has one writer, so adding needs no locked
 //! instruction.
 
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use netram_transport::{DropCounts, HandshakeError};
 use crate::report::{CounterReport, DepositReport, JournalReport, StatusReport};
 use crate::sys::seconds_of_run;
 
-/// Kinds of refusal, and one for what has no kind.
+/// Number of refusal kinds, including one for unknown kinds.
 const REFUSALS: usize = 22;
 
-/// Why a datagram is dropped: see [`Dropped`].
+/// Kinds of dropped datagrams; see [`DropCounts`].
 const DROPPED_KINDS: [&str; 3] = ["strange", "doubled", "forged"];
 
-/// One shard's counters.
+/// The counters of one shard.
 #[derive(Default)]
 pub(crate) struct ShardCounters {
     pub(crate) frames: Counter,
     pub(crate) appends: Counter,
     pub(crate) bytes: Counter,
     pub(crate) acks: Counter,
-    /// Appends that were multicast.
+    /// Appends that arrived by multicast.
     pub(crate) datagrams: Counter,
-    /// Holes in what was multicast that writers were told of.
+    /// Gaps in multicast appends that were reported to writers.
     pub(crate) missing: Counter,
     dropped: [Counter; DROPPED_KINDS.len()],
     refusals: [Counter; REFUSALS],
@@ -40,7 +40,7 @@ pub(crate) struct ShardCounters {
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds; to be called by the counter's one writer.
+    /// Adds `count`. Only the counter's one writer may call this.
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
     }
@@ -55,7 +55,7 @@ impl ShardCounters {
         self.refusals[usize::from(byte).min(REFUSALS - 1)].add(1);
     }
 
-    /// What an ear has dropped since it was last asked.
+    /// Adds the drops of a multicast receiver since the last call.
     pub(crate) fn dropped(&self, new: DropCounts) {
         let counts = [new.unknown, new.duplicate, new.forged];
         for (counter, count) in self.dropped.iter().zip(counts) {
@@ -82,7 +82,7 @@ impl ShardCounters {
     }
 }
 
-/// What a report says of deposits. Counted by the thread that keeps them.
+/// Counters and reports of deposits. Written by the deposit thread.
 #[derive(Default)]
 pub(crate) struct DepositStats {
     puts: Counter,
@@ -93,7 +93,7 @@ pub(crate) struct DepositStats {
 }
 
 impl DepositStats {
-    /// A frame has come.
+    /// Counts a frame.
     pub(crate) fn count(&self, kind: FrameKind) {
         match kind {
             FrameKind::Put => self.puts.add(1),
@@ -106,7 +106,7 @@ impl DepositStats {
         self.refusals[usize::from(byte).min(REFUSALS - 1)].add(1);
     }
 
-    /// The most bytes that all deposits may have now.
+    /// Current maximum bytes of all deposits.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.load(Relaxed)
     }
@@ -133,7 +133,7 @@ impl DepositStats {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<DepositId, DepositReport>> {
-        // Each operation is one call on the map: a panic elsewhere leaves it whole.
+        // Each operation is one call on the map, so a panic elsewhere leaves it consistent.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -146,7 +146,7 @@ fn add_refusals(byte: usize, count: u64, report: &mut CounterReport) {
     }
 }
 
-/// Failed handshakes, by kind. Written by the acceptor.
+/// Failed handshakes by kind. Written by the acceptor.
 #[derive(Default)]
 pub(crate) struct HandshakeFailures([Counter; HANDSHAKE_KINDS.len()]);
 
@@ -179,7 +179,7 @@ impl HandshakeFailures {
         self.0[kind].add(1);
     }
 
-    /// Shook hands, then never said what for.
+    /// Counts a connection that sent no request after its handshake.
     pub(crate) fn silent(&self) {
         self.0[9].add(1);
     }
@@ -191,7 +191,7 @@ impl HandshakeFailures {
     }
 }
 
-/// What a report says of one journal. Written by its shard; fields may be an instant apart.
+/// The report values of one journal. Written by its shard; values may be read an instant apart.
 #[derive(Default)]
 pub(crate) struct JournalStats {
     writer: AtomicU64,
@@ -200,9 +200,9 @@ pub(crate) struct JournalStats {
     window_bytes: AtomicU64,
     trim: AtomicU64,
     held: AtomicU64,
-    /// Milliseconds from the lender's start, plus one; zero: never.
+    /// Milliseconds from the lender's start to the last append, plus one; zero if there was none.
     last_append: AtomicU64,
-    /// Seconds of the machine's run when a client came or went last; zero: not known.
+    /// The machine's uptime in seconds when a client last connected or disconnected; zero if unknown.
     pub(crate) last_contact: AtomicU64,
     pub(crate) sessions: AtomicU32,
 }

@@ -1,4 +1,4 @@
-//! The first page of a store: whose memory this is, and how it is cut.
+//! The first page of a store: the incarnation of the memory, and its layout.
 //!
 //! ```text
 //!        0     1     2     3     4     5     6     7
@@ -15,21 +15,21 @@
 //!      +-----+-----+-----+-----+-----+-----+-----+-----+
 //! ```
 //!
-//! It is written last when a store is made, so a store that has one is whole.
+//! It is written last when a store is created, so a store that has one is complete.
 
 use std::io;
 
 use netram_proto::id::Incarnation;
 use netram_proto::wire::crc32c;
 
-/// Bytes kept for the superblock: a page.
+/// Bytes reserved for the superblock: a page.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 4096;
-/// Bytes of it that mean something.
+/// Bytes of the superblock that are used.
 pub(crate) const BYTES: usize = 72;
 const MAGIC: [u8; 8] = *b"NETRAMST";
 const VERSION: u32 = 1;
 
-/// How the store's file is cut.
+/// The layout of the store's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreGeometry {
     pub(crate) slots: u32,
@@ -86,20 +86,20 @@ impl StoreSuperblock {
     }
 }
 
-/// The version of a store's superblock that this program does not read, if it is one.
+/// The format version of a superblock that this release cannot read, if it is one.
 pub(crate) fn other_version(bytes: &[u8; BYTES]) -> Option<u32> {
     let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
     (bytes[..8] == MAGIC && version != VERSION).then_some(version)
 }
 
-/// This boot of the kernel: memory files do not outlive it, copies of them might.
+/// The id of this boot of the kernel: memory files do not outlive it, but copies of them might.
 pub(crate) fn boot_id() -> io::Result<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).map_err(io::Error::other)
 }
 
-/// Random and not zero, from the kernel.
+/// A random incarnation from the kernel, never zero.
 pub(crate) fn fresh_incarnation() -> io::Result<Incarnation> {
     let mut random = std::fs::File::open("/dev/urandom")?;
     loop {

@@ -1,9 +1,9 @@
-//! The crate's unsafe module: a file mapped into memory, cut into regions that are owned one by one.
+//! The crate's unsafe module: a file mapped into memory and split into slices with one owner each.
 //!
-//! A [`StoreSlice`] is the only path to its bytes: regions are made by mapping a file once and by splitting,
-//! never by copying, so the borrow checker keeps readers and writers of the same bytes apart. *Other
-//! processes* are kept out by the store, not here: its file has mode 0600 and an exclusive lock, so whoever
-//! writes into it from outside is the same user and set on breaking his own lender.
+//! A [`StoreSlice`] is the only path to its bytes. Slices come from mapping a file once and from splitting,
+//! never from copying, so the borrow checker keeps readers and writers of the same bytes apart. The store
+//! keeps *other processes* out: its file has mode 0600 and an exclusive lock. A process that writes into it
+//! from outside runs as the same user and deliberately breaks its own lender.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock, mlock_with, mmap, munmap};
 
-/// The mapping itself; unmapped with the last of its regions.
+/// The mapping itself; unmapped with the last of its slices.
 struct Mapping {
     base: NonNull<u8>,
     length: usize,
@@ -21,32 +21,32 @@ struct Mapping {
 
 // SAFETY: the mapping is only an address range to be unmapped once; it hands out no access.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method takes `&Mapping` to memory.
+// SAFETY: no method gives access to memory through `&Mapping`.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: every region holds an `Arc` of this mapping, so none is left.
+        // SAFETY: every slice holds an `Arc` of this mapping, so none is left.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok(), "a range that was mapped can be unmapped");
     }
 }
 
-/// Some bytes of a mapped file, owned.
+/// An owned range of a mapped file.
 pub(crate) struct StoreSlice {
     base: NonNull<u8>,
     length: usize,
     mapping: Arc<Mapping>,
 }
 
-// SAFETY: a region is the only path to its bytes (see the module), so it may move between threads like a
+// SAFETY: a slice is the only path to its bytes (see the module), so it may move between threads like a
 // `Vec`.
 unsafe impl Send for StoreSlice {}
 // SAFETY: `&StoreSlice` only reads, and writing takes `&mut StoreSlice`.
 unsafe impl Sync for StoreSlice {}
 
 impl StoreSlice {
-    /// Maps the first `length` bytes of `file`, all of which exist. `whole`: every page is touched.
+    /// Maps the first `length` bytes of `file`, all of which exist. `whole` populates every page.
     pub(crate) fn map(file: &File, length: usize, whole: bool) -> io::Result<StoreSlice> {
         assert!(file.metadata()?.len() >= length as u64);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -66,35 +66,34 @@ impl StoreSlice {
         })
     }
 
-    /// Asks for huge pages. Whether they come is the machine's choice.
+    /// Requests huge pages. The kernel may not grant them.
     pub(crate) fn advise_huge_pages(&self) -> io::Result<()> {
         // SAFETY: the range is mapped and the advice changes no byte.
         unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxHugepage) }?;
         Ok(())
     }
 
-    /// Keeps the bytes from being swapped out. `whole`: at once; else each page when it is touched first.
+    /// Locks the bytes in memory: all at once if `whole`, otherwise each page when it is first touched.
     pub(crate) fn lock(&self, whole: bool) -> io::Result<()> {
         let base = self.base.as_ptr().cast();
         if whole {
             // SAFETY: the range is mapped; locking changes no byte.
             unsafe { mlock(base, self.length) }?;
         } else {
-            // SAFETY: as above.
+            // SAFETY: the range is mapped; locking changes no byte.
             unsafe { mlock_with(base, self.length, MlockFlags::ONFAULT) }?;
         }
         Ok(())
     }
 
-    /// Touches every page, so that none of them is new to whoever writes first. Without that the region works
-    /// all the same.
+    /// Populates every page, so that no first write faults. The slice also works without.
     pub(crate) fn touch(&mut self) {
         // SAFETY: the range is mapped, and `&mut self` is the only path to it; the advice changes no byte. A
         // kernel before 5.14 refuses it.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite) };
     }
 
-    /// Cuts the region in two.
+    /// Splits the slice at `at`.
     pub(crate) fn split(self, at: usize) -> (StoreSlice, StoreSlice) {
         assert!(at <= self.length);
         // SAFETY: the assertion keeps the address inside the mapping, or one past it for an empty region.
@@ -112,12 +111,12 @@ impl StoreSlice {
         (front, back)
     }
 
-    /// Bytes of the region.
+    /// Bytes of the slice.
     pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// `length` bytes from `at`.
+    /// The `length` bytes from `at`.
     pub(crate) fn bytes(&self, at: usize, length: usize) -> &[u8] {
         assert!(at <= self.length);
         assert!(length <= self.length - at);
@@ -127,7 +126,7 @@ impl StoreSlice {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
     }
 
-    /// The byte at `at` is about to be read: the processor may fetch its line meanwhile.
+    /// Prefetch hint: the byte at `at` will be read soon.
     pub(crate) fn soon(&self, at: usize) {
         assert!(at < self.length);
         #[cfg(target_arch = "x86_64")]
@@ -135,13 +134,13 @@ impl StoreSlice {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: the assertion keeps the address inside the region.
             let place = unsafe { self.base.add(at) };
-            // SAFETY: it changes no byte, and reads none that the program sees.
+            // SAFETY: a prefetch changes no byte and reads none that the program sees.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(place.as_ptr().cast()) };
         }
     }
 
-    /// Stores `bytes` at `at`, after every earlier store and before every later one: a process killed in
-    /// between leaves what the program's order says.
+    /// Stores `bytes` at `at`, after every earlier store and before every later one, so that a process killed
+    /// in between leaves the stores of a prefix of the program.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= self.length);
         assert!(bytes.len() <= self.length - at);
@@ -158,7 +157,7 @@ impl StoreSlice {
     }
 }
 
-/// Seconds for which the machine has run, suspended or not; at least 1.
+/// The machine's uptime in seconds, including suspension; at least 1.
 pub(crate) fn seconds_of_run() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     (now.tv_sec as u64).max(1)
@@ -183,7 +182,7 @@ mod tests {
         assert_eq!(
             back.bytes(0, 1),
             [2],
-            "the mapping lives as long as any of its regions"
+            "the mapping lives as long as any of its slices"
         );
     }
 }

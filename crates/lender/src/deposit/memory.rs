@@ -1,4 +1,4 @@
-//! A deposit's slots: chunks of the store, a page a slot.
+//! A deposit's slots: one page each, in chunks of the store.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const _: () = assert!(
     "no slot straddles two chunks"
 );
 
-/// Slots of one deposit. Gives its chunks back when it goes.
+/// The slots of one deposit. Dropping it returns its chunks to the store.
 pub(crate) struct DepositMemory {
     shared: Arc<DaemonState>,
     chunks: Vec<Chunk>,
@@ -28,17 +28,17 @@ impl DepositMemory {
         }
     }
 
-    /// Bytes of the store that it takes: whole chunks.
+    /// Bytes of the store that the deposit occupies: whole chunks.
     pub(crate) fn lent_bytes(&self) -> u64 {
         (self.chunks.len() as u64) << self.shared.store.chunk_shift()
     }
 
-    /// Chunks of the store that it takes.
+    /// Number of chunks that the deposit occupies.
     pub(crate) fn chunks(&self) -> usize {
         self.chunks.len()
     }
 
-    /// The first so many bytes of a slot.
+    /// The first `bytes` bytes of a slot.
     pub(crate) fn piece(&self, slot: u32, bytes: usize) -> &[u8] {
         let (chunk, within) = self.locate(slot);
         self.chunks[chunk].region.bytes(within, bytes)
@@ -85,6 +85,6 @@ impl SlotMemory for DepositMemory {
 impl Drop for DepositMemory {
     fn drop(&mut self) {
         let given = self.shared.store.resize_deposit(&mut self.chunks, 0, 0);
-        assert!(given.is_ok(), "giving back is never refused");
+        assert!(given.is_ok(), "shrinking is never refused");
     }
 }

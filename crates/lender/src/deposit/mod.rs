@@ -1,10 +1,10 @@
-//! Deposits: pages of other machines' arenas, in the memory that is lent.
+//! Deposits: pages of other machines' far-memory arenas, kept in the lent memory.
 //!
-//! One thread has all of them and their sessions, apart from the journals': a frame of pages takes as long to
-//! decrypt and to copy as fifty commits, and must not stand in front of one. What a deposit may say and what
-//! is in it decides `netram_far_machine::deposit`.
+//! One thread serves all deposits and their sessions, apart from the journals: decrypting and copying a frame
+//! of pages takes as long as fifty commits and must not delay one. `netram_far_machine::deposit` decides what
+//! sessions may do and what a deposit holds.
 //!
-//! *Absent:* deposits do not outlive the process, as windows do. Their chunks are in no slot of the store, so
+//! *Not here:* deposits do not outlive the process as windows do. No slot of the store names their chunks, so
 //! the next process finds them free.
 
 mod memory;
@@ -33,10 +33,10 @@ use session::{DepositSession, DepositSessionEnd};
 
 const WAKER: u64 = u64::MAX;
 const EVENTS: usize = 64;
-/// How often a stopping lender looks whether all pages have left.
+/// Interval at which a stopping lender checks whether all pages have been moved away.
 const STOPPING_TICK: Duration = Duration::from_millis(10);
 
-/// A connection whose first frame opens a deposit's session.
+/// A connection whose first frame opens a session of a deposit.
 pub(crate) struct DepositArrival {
     pub(crate) link: Link,
     pub(crate) header: FrameHeader,
@@ -44,7 +44,7 @@ pub(crate) struct DepositArrival {
     pub(crate) permit: ConnectionPermit,
 }
 
-/// One deposit, and the session that speaks for it.
+/// A deposit, and its current session.
 struct Deposit {
     server: DepositServer,
     memory: DepositMemory,
@@ -83,7 +83,8 @@ impl DepositThread {
         })
     }
 
-    /// Serves until the lender stops. Waits as hard as the shards do, but only while there is a session.
+    /// Serves until the lender stops. Uses the shards' wait policy while there is a session, and blocks
+    /// otherwise.
     pub(crate) fn run(mut self) {
         let policy = self.shared.config.wait;
         let mut events = ReadyEvents::with_capacity(EVENTS);
@@ -146,7 +147,7 @@ impl DepositThread {
 
     fn take_arrivals(&mut self) {
         if let Err(error) = self.shared.deposit_waker().drain() {
-            panic!("the waker of deposits failed: {error}");
+            panic!("the deposit thread's waker failed: {error}");
         }
         while let Ok(arrival) = self.inbox.try_recv() {
             self.arrive(arrival);
@@ -174,12 +175,12 @@ impl DepositThread {
         };
         if answer.kind == FrameKind::Refuse {
             self.shared.deposits.refused(answer.flags);
-            tracing::warn!(deposit = %id, peer = link.peer(), refusal = answer.flags, "a deposit's session was refused");
-            // It is told if it listens; it ends in any case.
+            tracing::warn!(deposit = %id, peer = link.peer(), refusal = answer.flags, "refused a deposit session");
+            // The answer is best effort; the session ends in any case.
             let _ = link.send(&[&answer.encode(0)]);
             return;
         }
-        tracing::info!(deposit = %id, peer = link.peer(), session = %header.epoch, "a deposit's owner has come");
+        tracing::info!(deposit = %id, peer = link.peer(), session = %header.epoch, "deposit session opened");
         if let Some(old) = self
             .deposits
             .get_mut(&id)
@@ -197,11 +198,11 @@ impl DepositThread {
         }
         match (added, said) {
             (Err(error), _) => {
-                tracing::error!(%error, "a connection could not be waited for");
+                tracing::error!(%error, "cannot poll a deposit session");
                 self.end(index, DepositSessionEnd::Stopping);
             }
             (Ok(()), Err(ending)) => self.end(index, ending),
-            // Packets behind the first may have left the kernel already, which will not tell of them.
+            // The link may have read packets behind the first one, which the kernel does not report again.
             (Ok(()), Ok(())) => {
                 self.serve(index);
                 self.ask_back();
@@ -213,7 +214,7 @@ impl DepositThread {
         self.publish(id);
     }
 
-    /// The deposit, which begins here if it is not known and there is room for one more.
+    /// The deposit with this id; an unknown one is created if there is room for it.
     fn deposit(&mut self, id: DepositId) -> Option<&mut Deposit> {
         let full = self.deposits.len() >= DEPOSITS_MAX;
         if !self.deposits.contains_key(&id) {
@@ -236,7 +237,7 @@ impl DepositThread {
         self.sessions.len() - 1
     }
 
-    /// Gives one session its turn. `true`: something was heard.
+    /// Gives one session its turn. Returns whether a frame arrived.
     fn serve(&mut self, index: usize) -> bool {
         let mut heard = false;
         loop {
@@ -278,9 +279,9 @@ impl DepositThread {
             DepositSessionEnd::Link(LinkError::Closed)
             | DepositSessionEnd::Stopping
             | DepositSessionEnd::Replaced => {
-                tracing::debug!(deposit = %id, peer, "a deposit's owner has left");
+                tracing::debug!(deposit = %id, peer, "deposit session closed");
             }
-            ending => tracing::warn!(deposit = %id, peer, ?ending, "a deposit's session was ended"),
+            ending => tracing::warn!(deposit = %id, peer, ?ending, "deposit session ended"),
         }
         if let Some(deposit) = self.deposits.get_mut(&id) {
             deposit.server.end_session(session.epoch, now);
@@ -290,7 +291,7 @@ impl DepositThread {
         self.publish(id);
     }
 
-    /// Looks at timers. `true`: the thread is done.
+    /// Checks timers. Returns whether the thread is done.
     fn housekeep(&mut self) -> bool {
         let time = self.time();
         if self.watch.look(self.now, time) || self.watch.is_pressed() {
@@ -312,7 +313,7 @@ impl DepositThread {
         for id in over {
             if let Some(deposit) = self.deposits.remove(&id) {
                 let (slots, held) = (deposit.server.slots(), deposit.server.used_slots());
-                tracing::debug!(deposit = %id, slots, held, "a deposit has ended");
+                tracing::debug!(deposit = %id, slots, held, "the deposit's lease has expired");
             }
             self.shared.deposits.unlist(id);
         }
@@ -322,7 +323,7 @@ impl DepositThread {
         self.shared.stopping() && self.stop()
     }
 
-    /// Tells owners to move away. `true`: they have, or the time is up.
+    /// Tells owners to move their pages away. Returns whether they have, or the time is up.
     fn stop(&mut self) -> bool {
         for index in 0..self.sessions.len() {
             self.withdraw_from(index);
@@ -345,7 +346,7 @@ impl DepositThread {
         if left > 0 {
             tracing::warn!(
                 pages = left,
-                "pages of deposits had not moved away; they go with the process"
+                "pages of deposits were not moved away in time and are lost with the process"
             );
         }
         for index in 0..self.sessions.len() {
@@ -372,8 +373,8 @@ impl DepositThread {
         }
     }
 
-    /// Tells owners what the machine wants back of their slots, or that it wants nothing any more; each once,
-    /// as soon as it reads its answers.
+    /// Tells owners how many of their slots the machine wants back, or that it wants none any more; once
+    /// each, as soon as they read their answers.
     fn ask_back(&mut self) {
         let shift = self.shared.store.chunk_shift();
         let sizes = self
@@ -405,7 +406,7 @@ impl DepositThread {
         }
     }
 
-    /// Brings what a report says of a deposit up to date.
+    /// Updates the report of a deposit.
     fn publish(&self, id: DepositId) {
         let Some(deposit) = self.deposits.get(&id) else {
             return;
@@ -433,11 +434,11 @@ impl DepositThread {
     }
 }
 
-/// Waits for room to write while answers wait, and only then.
+/// Polls for writability while answers are queued, and only then.
 fn watch(poller: &Poller, session: &mut DepositSession, index: usize) {
     if let Err(error) = session.outbox.watch(poller, index) {
-        // Its next frame has it tried again, which a client sends within a heartbeat.
-        tracing::error!(%error, "a connection could not be waited for otherwise; trying on");
+        // The next frame, which a client sends within a heartbeat, makes the session try again.
+        tracing::error!(%error, "cannot change what a connection is polled for; retrying");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Looks at how short of memory the machine is, and has the store follow what may be lent. What that is
-//! decides `netram_far_machine::deposit::MemoryPressure`.
+//! Measures how short of memory the machine is, and adjusts the store to what may be lent, as
+//! `netram_far_machine::deposit::MemoryPressure` decides.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::file::bytes_of;
 use crate::limit::PRESSURE_LOOK;
 use crate::state::DaemonState;
 
-/// The watch over the machine's memory.
+/// The monitor of the machine's memory.
 pub(super) struct PressureWatch {
     shared: Arc<DaemonState>,
     pressure: MemoryPressure,
     meminfo: PathBuf,
-    /// How long programs wait; `None`: nobody looks, or the kernel does not say.
+    /// The kernel's file of memory stalls; `None` if that check is disabled or not supported.
     waits: Option<PathBuf>,
     next: Instant,
-    /// What the system refused when memory was to be given back.
+    /// The back-off after the system refused to release memory.
     refusals: RetryBackoff,
-    /// It is not tried again before this.
+    /// Time of the next attempt after a refusal.
     refused_until: Option<Instant>,
 }
 
@@ -41,7 +41,7 @@ impl PressureWatch {
         if !shared.store.can_give_back() {
             if settings.keep_free > 0 || settings.waits > 0 {
                 tracing::info!(
-                    "the lent memory lies in huge pages that were set aside: nobody would have anything of it, and none is asked back"
+                    "the lent memory lies in preallocated huge pages, which no other program can use, so deposits keep it"
                 );
             }
             (settings.keep_free, settings.waits) = (0, 0);
@@ -52,7 +52,7 @@ impl PressureWatch {
             if !says {
                 tracing::info!(
                     file = %file.display(),
-                    "this kernel does not say how long programs wait for memory; only what is available is looked at"
+                    "this kernel does not report memory stalls (/proc/pressure/memory); only available memory is checked"
                 );
             }
             says
@@ -70,17 +70,17 @@ impl PressureWatch {
         }
     }
 
-    /// Whether slots are asked back, or not yet all that may be lent is.
+    /// Whether deposits are asked for slots, or not all memory is lent again yet.
     pub(super) fn is_pressed(&self) -> bool {
         self.pressure.is_pressed()
     }
 
-    /// The most bytes that deposits may have now.
+    /// Maximum bytes that deposits may have now.
     pub(super) fn limit(&self) -> u64 {
         self.pressure.limit()
     }
 
-    /// Looks, if it is time. `true`: what may be lent has changed.
+    /// Checks the machine's memory if it is time. Returns whether the limit has changed.
     pub(super) fn look(&mut self, now: Instant, time: Time) -> bool {
         let (was, most) = (self.limit(), self.shared.config.deposits_bytes());
         if now >= self.next && self.pressure.is_on() {
@@ -110,20 +110,20 @@ impl PressureWatch {
                 limit,
                 available,
                 waited,
-                "the machine is short of memory: deposits are asked for slots, and get no more"
+                "the machine is short of memory: deposits are asked to give slots back, and get no new ones"
             );
         } else if limit == most {
             tracing::info!(
                 available,
-                "the machine has memory again: deposits get all that is lent to them"
+                "the machine has enough memory again: deposits may use all that is lent to them"
             );
         } else {
-            tracing::debug!(limit, available, waited, "what deposits may have has changed");
+            tracing::debug!(limit, available, waited, "the limit of deposits has changed");
         }
     }
 
-    /// What deposits may not have is given back to the machine, as soon as they have left it.
-    /// Windows' part is kept for them.
+    /// Releases memory that deposits may not have to the machine as soon as they have left it. The part for
+    /// windows is kept.
     fn follow(&mut self, now: Instant, bytes: u64) {
         if self.refused_until.is_some_and(|until| now < until) {
             return;
@@ -133,20 +133,20 @@ impl PressureWatch {
         let Err(error) = store.give_back(bytes.min(left)) else {
             self.refused_until = None;
             if self.refusals.succeeded() > 0 {
-                tracing::info!("memory is given back to the machine again");
+                tracing::info!("memory can be released to the machine again");
             }
             return;
         };
         let errno = error.raw_os_error().unwrap_or(IoError::EIO.errno);
         let pause = self.refusals.failed(IoError { errno });
         if pause.should_log {
-            tracing::error!(%error, "memory could not be given back to the machine, or taken again; trying on");
+            tracing::error!(%error, "cannot release memory to the machine, or reserve it again; retrying");
         }
         self.refused_until = Some(now + Duration::from_nanos(pause.pause.0));
     }
 }
 
-/// The part of the last ten seconds for which some program waited for memory, in hundredths of a percent.
+/// The share of the last ten seconds for which some program waited for memory, in hundredths of a percent.
 fn waited(file: &Path) -> Option<u32> {
     let text = std::fs::read_to_string(file).ok()?;
     let some = text.lines().find_map(|line| line.strip_prefix("some avg10="))?;
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_of_waits_is_read_and_nothing_else() {
+    fn only_the_ten_second_average_of_memory_stalls_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("memory");
         assert_eq!(waited(&file), None);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_available_is_read_in_bytes() {
+    fn available_memory_is_read_in_bytes() {
         let meminfo = "MemTotal:       8000 kB\nMemFree:  1 kB\nMemAvailable:    4000 kB\n";
         assert_eq!(bytes_of(meminfo, "MemAvailable:"), Some(4000 * 1024));
         assert_eq!(bytes_of("MemTotal: 8 kB\n", "MemAvailable:"), None);

@@ -1,4 +1,4 @@
-//! One session of a deposit: frames in, answers out, one send a turn.
+//! A session of a deposit: it reads frames, answers them, and sends once a turn.
 
 use std::time::Instant;
 
@@ -15,13 +15,13 @@ use crate::state::{ConnectionPermit, DaemonState};
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DepositSessionEnd {
-    /// The owner went, or the link broke.
+    /// The owner closed the connection, or the link failed.
     Link(LinkError),
     /// A later session of the same deposit has begun.
     Replaced,
-    /// It was refused, and told: it makes no sense, or is fenced.
+    /// The session was refused, and its owner told: its frame is invalid, or it is fenced.
     Refused(RefusalReason),
-    /// Nothing was heard for too long.
+    /// The owner was silent for too long.
     Idle,
     /// The owner did not read its answers.
     SlowReader,
@@ -48,7 +48,7 @@ pub(super) struct DepositSession {
     pub(super) outbox: Outbox,
     pub(super) id: DepositId,
     pub(super) epoch: Epoch,
-    /// The owner knows that the lender is about to stop.
+    /// Whether the owner was told that the lender is stopping.
     pub(super) withdrawn: bool,
     _permit: ConnectionPermit,
 }
@@ -70,7 +70,7 @@ impl DepositSession {
         }
     }
 
-    /// Sends a frame, with everything that waits.
+    /// Sends a frame together with everything queued.
     pub(super) fn say(
         &mut self,
         header: &FrameHeader,
@@ -81,8 +81,8 @@ impl DepositSession {
         Ok(self.outbox.flush(now)?)
     }
 
-    /// Takes what has arrived and answers it. `true`: something had. Nothing is allocated but by a resize,
-    /// and for blocks.
+    /// Reads and answers the frames that have arrived. Returns whether there were any. Allocates only for a
+    /// resize and for blocks.
     pub(super) fn turn(
         &mut self,
         holder: &mut DepositServer,
@@ -117,7 +117,7 @@ impl DepositSession {
         }
         if frames > 0 {
             self.outbox.note_contact(now);
-            // What was answered before the session went wrong is still true.
+            // Answers from before the session failed are still valid.
             let sent = self.outbox.flush(now);
             ended?;
             sent?;
@@ -151,7 +151,7 @@ impl DepositSession {
         }
     }
 
-    /// Queues pages without gathering them first.
+    /// Queues pages directly from their slots.
     fn queue_pages(
         &mut self,
         header: &FrameHeader,

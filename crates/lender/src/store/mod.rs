@@ -1,17 +1,15 @@
-//! The memory that is lent: one file in memory, reserved in full at start, that outlives the lender's
-//! process.
+//! The lent memory: one file in memory, fully reserved at the start, that outlives the lender's process.
 //!
 //! ```text
 //! superblock (a page) | slots, one a journal | chunks, of which windows are made
 //! ```
 //!
-//! What is in no window and no deposit may be given back to the machine while that is short of memory
-//! (`hollow.rs`).
+//! Chunks in no window and no deposit may be released to the machine while it is short of memory
+//! (`unbacked.rs`).
 //!
-//! A store found whole, of this boot and this shape, keeps its incarnation and its journals. Anything else
-//! starts empty under a fresh random incarnation, so that nobody takes it for a member that holds data. It
-//! does not start where windows of this boot would be lost that have bytes (rule 23), unless it is told to
-//! discard them.
+//! A valid store of the same boot and shape keeps its incarnation and its journals. Any other starts empty
+//! under a new random incarnation, so that it is not taken for a member that holds data. The lender does not
+//! start if that would lose windows of this boot that hold bytes (rule 23), unless told to discard them.
 
 mod unbacked;
 
@@ -34,7 +32,7 @@ use crate::slots::SlotPool;
 use crate::superblock::{self, SUPERBLOCK_BYTES, StoreGeometry, StoreSuperblock, boot_id, fresh_incarnation};
 use crate::sys::StoreSlice;
 
-/// What a store is to be.
+/// Settings of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
     /// The file, on tmpfs or hugetlbfs.
@@ -43,52 +41,51 @@ pub struct StoreConfig {
     pub memory: u64,
     /// Bytes of a chunk, a power of two.
     pub chunk_bytes: u64,
-    /// The most bytes of one journal's window.
+    /// Maximum bytes of one journal's window.
     pub quota: u64,
-    /// Journals that can be remembered.
+    /// Maximum number of journals that are remembered.
     pub journals_max: u32,
-    /// Whether the memory is locked against swapping.
+    /// Whether the memory is locked, so that it is never swapped out.
     pub mlock: bool,
-    /// Whether huge pages are asked for.
+    /// Whether huge pages are requested.
     pub huge_pages: bool,
-    /// Whether windows may be thrown away that clients may still need.
+    /// Whether windows that clients may still need are discarded.
     pub discard_windows: bool,
-    /// Whether a file on a disk is accepted. For tests: such a store never keeps its incarnation.
+    /// Whether a file on a disk is accepted. Only for tests: such a store never keeps its incarnation.
     pub allow_disk: bool,
 }
 
-/// Whether a store took up what an earlier process left.
+/// Whether a store was restored from an earlier process, or why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOrigin {
-    /// It did: same boot, same shape, every slot checks.
+    /// The store was restored: same boot, same shape, and every slot is valid.
     Restored,
-    /// There was none.
+    /// No store existed.
     New,
-    /// It was left by another boot of the kernel.
+    /// The store was left by another boot of the kernel.
     OtherBoot,
-    /// It was cut differently: other memory, chunk or journal numbers.
+    /// The store had another shape: other memory, chunk or journal numbers.
     OtherShape,
-    /// It was not whole.
+    /// The store was damaged.
     Damaged,
-    /// It lies on a disk.
+    /// The store lies on a disk.
     OnDisk,
 }
 
-/// A member as an earlier process left it, checked.
+/// A member that an earlier process left, verified.
 pub struct RestoredMember {
-    /// The member.
+    /// The member's state machine.
     pub member: Member,
-    /// Its memory.
+    /// The member's memory.
     pub memory: JournalMemory,
-    /// Whether its window had to be dropped because its bytes did not check; the seal is remembered all the
-    /// same.
+    /// Whether its window was dropped because its bytes were invalid; its fence is kept.
     pub window_lost: bool,
 }
 
-/// The lent memory. Chunks and slots are handed out under a lock, never on the way of an append.
+/// The lent memory. Chunks and slots are handed out under a lock, never while an append is handled.
 pub struct WindowStore {
     path: PathBuf,
-    /// Held open for its lock.
+    /// Kept open for its lock.
     file: File,
     incarnation: Incarnation,
     origin: StoreOrigin,
@@ -103,16 +100,19 @@ pub struct WindowStore {
 #[derive(Default)]
 struct Pools {
     chunks: Vec<Chunk>,
-    /// Chunks that nobody has, with no memory behind them.
+    /// Free chunks without memory behind them.
     unbacked: Vec<Chunk>,
     slots: SlotPool,
-    /// Chunks that deposits have.
+    /// Number of chunks in deposits.
     deposits: u64,
 }
 
 impl WindowStore {
-    /// Takes up the store at `config.path`, or makes one, and returns the members found in it, but for those
-    /// of journals that are over.
+    /// Restores the store at `config.path`, or creates one. Returns the members found in it, except those of
+    /// journals that are over.
+    ///
+    /// # Errors
+    /// One [`WindowStoreError`] a reaction; a store that holds needed bytes is left unchanged.
     pub fn open(config: &StoreConfig) -> Result<(Arc<WindowStore>, Vec<RestoredMember>), WindowStoreError> {
         let geometry = geometry(config)?;
         let path = &config.path;
@@ -173,12 +173,12 @@ impl WindowStore {
         Ok((store, kept))
     }
 
-    /// Names this life of the memory.
+    /// The random number of this life of the memory.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// Whether an earlier process's memory was taken up.
+    /// Whether the store of an earlier process was restored, or why not.
     pub fn origin(&self) -> StoreOrigin {
         self.origin
     }
@@ -188,33 +188,33 @@ impl WindowStore {
         &self.path
     }
 
-    /// Bytes that can be lent in all.
+    /// Bytes that can be lent in total.
     pub fn memory(&self) -> u64 {
         self.geometry.chunks * self.geometry.chunk_bytes
     }
 
-    /// Bytes that are not lent, and not given back to the machine.
+    /// Bytes that are neither lent nor released to the machine.
     pub fn free(&self) -> u64 {
         self.chunks_free.load(Ordering::Relaxed) * self.geometry.chunk_bytes
     }
 
-    /// The most bytes of one journal's window.
+    /// Maximum bytes of one journal's window.
     pub fn quota(&self) -> u64 {
         self.quota
     }
 
-    /// Journals that can be remembered.
+    /// Maximum number of journals that are remembered.
     pub fn journals_max(&self) -> u32 {
         self.geometry.slots
     }
 
-    /// Journals that are remembered and may not be forgotten.
+    /// Number of remembered journals that may not be forgotten.
     pub fn journals(&self) -> u32 {
         self.geometry.slots - self.pools().slots.free() as u32
     }
 
-    /// The member and the memory of a journal that was never seen, or is over; `None` if the lender has as
-    /// many journals as it can that are not.
+    /// The member and memory of a journal that is unknown or over; `None` if all slots belong to journals
+    /// that may not be forgotten.
     pub fn journal(self: &Arc<WindowStore>, journal: JournalId) -> Option<(Member, JournalMemory)> {
         let (slot, state) = self.pools().slots.take(journal)?;
         let Some(state) = state else {
@@ -226,7 +226,11 @@ impl WindowStore {
         Some((kept.member, kept.memory))
     }
 
-    /// Removes the file; the memory goes with the process. Only by its owner, who holds the lock.
+    /// Removes the store's file; the memory is freed with the process. Only for the owner, which holds the
+    /// lock.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
     pub fn forget(&self) -> io::Result<()> {
         std::fs::remove_file(&self.path)?;
         self.file.set_len(0)
@@ -236,7 +240,7 @@ impl WindowStore {
         self.chunk_shift
     }
 
-    /// `count` chunks, or the bytes that are free.
+    /// Takes `count` chunks; the error is the number of free bytes.
     pub(crate) fn take_chunks(&self, count: usize) -> Result<Vec<Chunk>, u64> {
         let mut pools = self.pools();
         self.fill_for(&mut pools, count);
@@ -255,13 +259,13 @@ impl WindowStore {
             .store(pools.chunks.len() as u64, Ordering::Relaxed);
     }
 
-    /// Bytes that deposits have.
+    /// Bytes in deposits.
     pub fn deposits(&self) -> u64 {
         self.pools().deposits * self.geometry.chunk_bytes
     }
 
-    /// Gives a deposit more chunks, or takes some back, until it has `count`; all deposits together get no
-    /// more than `limit` bytes. Refused: the bytes that it could have, and nothing changes.
+    /// Gives a deposit chunks or takes some back until it has `count`. All deposits together get at most
+    /// `limit` bytes. On refusal nothing changes, and the error is the number of bytes that it could have.
     pub(crate) fn resize_deposit(
         &self,
         chunks: &mut Vec<Chunk>,
@@ -288,7 +292,7 @@ impl WindowStore {
         Ok(())
     }
 
-    /// The slot of a journal that may be forgotten, as it was saved.
+    /// Takes back the slot of a journal that may be forgotten, with its saved state.
     pub(crate) fn give_slot(&self, slot: Slot, state: SlotState) {
         let mut pools = self.pools();
         match state.member.epoch {
@@ -298,7 +302,7 @@ impl WindowStore {
     }
 
     fn pools(&self) -> MutexGuard<'_, Pools> {
-        // Each operation on the pools is one call on a vector: a panic elsewhere leaves them whole.
+        // Each operation on the pools is one call on a vector, so a panic elsewhere leaves them consistent.
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -322,7 +326,7 @@ fn restore(store: &Arc<WindowStore>, found: OccupiedSlot) -> RestoredMember {
             window_lost: false,
         };
     }
-    // The bytes are worth nothing, but the seal stands: a fenced writer stays fenced.
+    // The bytes are worthless, but the fence stands: a fenced writer stays fenced.
     memory.release();
     let sealed = MemberState {
         joined: false,
@@ -378,7 +382,7 @@ fn read_superblock(file: &File) -> io::Result<Option<StoreSuperblock>> {
     Ok(StoreSuperblock::decode(&bytes).filter(whole))
 }
 
-/// Refuses to go on over a store of another format: it cannot be told what is in it (rule 23).
+/// Refuses a store of another format, since its contents cannot be determined (rule 23).
 fn check_format(file: &File, config: &StoreConfig) -> Result<(), WindowStoreError> {
     let mut bytes = [0; superblock::BYTES];
     let read = std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0);
@@ -417,7 +421,7 @@ fn keep_windows(file: &File, origin: StoreOrigin, path: &Path) -> Result<(), Win
     })
 }
 
-/// What a valid superblock promises, or `None` if the slots do not keep it.
+/// Restores the store that a valid superblock describes; `None` if its slots contradict it.
 fn take_up(
     file: &File,
     geometry: StoreGeometry,
@@ -435,7 +439,7 @@ fn take_up(
     for mut slot in slots {
         match slot.find() {
             SlotContents::Empty => free.push(slot),
-            // Whose seal stood there is not known any more, and no seal may be forgotten.
+            // Which journal was fenced there is unknown, and no fence may be forgotten.
             SlotContents::Damaged => return Ok(None),
             SlotContents::Journal(state, numbers) => {
                 let window = state.window_bytes.div_ceil(geometry.chunk_bytes);
@@ -453,7 +457,7 @@ fn take_up(
     }
     let is_hollow = |chunk: &Chunk| {
         let at = chunk_at(geometry, chunk);
-        // One that cannot be looked at is filled before it is used.
+        // A chunk that cannot be examined is filled before it is used.
         !whole && has_hole(file, at, geometry.chunk_bytes).unwrap_or(true)
     };
     let (hollow, chunks) = chunks.into_iter().flatten().rev().partition(is_hollow);
@@ -466,7 +470,8 @@ fn take_up(
     Ok(Some((block.incarnation, pools, occupied)))
 }
 
-/// Makes the store anew. The superblock comes last, so that a store that was cut off here is not believed.
+/// Creates the store. The superblock is written last, so that an interrupted creation is not taken for a
+/// store.
 fn start_empty(
     file: &File,
     geometry: StoreGeometry,
@@ -486,7 +491,7 @@ fn start_empty(
         }
         .encode(),
     );
-    // Taken from the end: low numbers go first, which reads better in a dump.
+    // Chunks are taken from the end, so low numbers go first, which is easier to read in a dump.
     chunks.reverse();
     let pools = Pools {
         chunks,
@@ -497,13 +502,13 @@ fn start_empty(
     Ok((incarnation, pools, Vec::new()))
 }
 
-/// Where a chunk is in the file.
+/// Offset of a chunk in the file.
 fn chunk_at(geometry: StoreGeometry, chunk: &Chunk) -> u64 {
     let first = geometry.file_bytes() - geometry.chunks * geometry.chunk_bytes;
     first + u64::from(chunk.index) * geometry.chunk_bytes
 }
 
-/// Cuts the file. `touch`: there is memory behind all of it, and it is to be at hand.
+/// Maps the file and splits it. `touch` if memory backs all of it and is to be populated.
 fn lay_out(
     file: &File,
     geometry: StoreGeometry,
@@ -519,7 +524,7 @@ fn lay_out(
     if config.huge_pages
         && let Err(error) = whole.advise_huge_pages()
     {
-        tracing::warn!(%error, "no huge pages for the lent memory; going on with ordinary ones");
+        tracing::warn!(%error, "no huge pages for the lent memory; using ordinary pages");
     }
     if config.mlock {
         whole.lock(touch).map_err(|source| WindowStoreError::Lock {

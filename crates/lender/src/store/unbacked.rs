@@ -1,9 +1,8 @@
-//! Chunks that nobody has, and what is behind them: memory that is kept for lending, or none, for it was
-//! given back to the machine.
+//! Free chunks, with memory behind them or without: the memory of unbacked chunks was released to the
+//! machine.
 //!
-//! A hollow chunk is in the store, and may be touched by nobody until it has been filled. What was given back
-//! and comes to be needed for a window is taken again at once, if there is any; for deposits it is taken when
-//! their lender says so.
+//! An unbacked chunk must not be touched until it has been filled. If a window needs it, memory is reserved
+//! again at once, if the machine has any. For deposits it is reserved when the lender raises their limit.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -14,18 +13,18 @@ use crate::limit::UNBACKED_BYTES_PER_TURN;
 use crate::memory::Chunk;
 
 impl WindowStore {
-    /// Whether the machine has anything of what is given back.
+    /// Whether releasing memory helps the machine: not with preallocated huge pages.
     pub(crate) fn can_give_back(&self) -> bool {
         !is_set_aside(&self.file).unwrap_or(true)
     }
 
-    /// Bytes that were given back to the machine.
+    /// Bytes that are released to the machine.
     pub fn given_back(&self) -> u64 {
         self.chunks_unbacked.load(Ordering::Relaxed) * self.geometry.chunk_bytes
     }
 
-    /// Brings what is given back nearer to `bytes`, as far as chunks are free, or the machine has memory;
-    /// some of it at a time, for whoever calls has more to do.
+    /// Moves the released bytes towards `bytes`, as far as chunks are free or the machine has memory. Each
+    /// call does a bounded part, since the caller has other work.
     pub(crate) fn give_back(&self, bytes: u64) -> io::Result<()> {
         let wanted = (bytes / self.geometry.chunk_bytes) as usize;
         let turns = (UNBACKED_BYTES_PER_TURN / self.geometry.chunk_bytes).max(1);
@@ -45,7 +44,8 @@ impl WindowStore {
         done
     }
 
-    /// `false`: no chunk is free. Nobody has the chunk while the kernel works on it, and the lock is free.
+    /// Releases one chunk. `false` if none is free. During the system call the chunk is in no list and the
+    /// lock is free.
     fn release_one(&self) -> io::Result<bool> {
         let mut pools = self.pools();
         let Some(chunk) = pools.chunks.pop() else {
@@ -61,14 +61,14 @@ impl WindowStore {
         let mut pools = self.pools();
         match emptied {
             Ok(()) => pools.unbacked.push(chunk),
-            // What is in it is not known, and matters to nobody.
+            // The chunk's contents are unknown and irrelevant.
             Err(_) => pools.chunks.insert(0, chunk),
         }
         self.count(&pools);
         emptied.map(|()| true)
     }
 
-    /// `false`: the machine has not got the memory.
+    /// Reserves memory for one chunk. `false` if the machine lacks it.
     fn refill_one(&self) -> io::Result<bool> {
         if free_bytes(&self.file)? < self.geometry.chunk_bytes {
             return Ok(false);
@@ -86,7 +86,7 @@ impl WindowStore {
         filled.map(|()| true)
     }
 
-    /// A window needs so many chunks, and is worth more than what the machine would do with the memory. Costs
+    /// Reserves memory so that a window gets `count` chunks; windows take precedence over the machine. Costs
     /// a quarter of a millisecond a megabyte, with the lock held.
     pub(super) fn fill_for(&self, pools: &mut Pools, count: usize) {
         let lacking = count.saturating_sub(pools.chunks.len());
@@ -158,13 +158,13 @@ mod tests {
         (dir, store)
     }
 
-    /// What the machine has lent the store.
+    /// Bytes of memory behind the store's file.
     fn resident(store: &WindowStore) -> u64 {
         store.file.metadata().unwrap().blocks() * 512
     }
 
     #[test]
-    fn the_machine_has_what_is_given_back_until_it_is_taken_again() {
+    fn released_memory_is_the_machines_until_it_is_reserved_again() {
         let (_dir, store) = opened();
         let (all, memory) = (resident(&store), store.memory());
         assert!(store.can_give_back());
@@ -179,7 +179,7 @@ mod tests {
             (store.given_back(), resident(&store)),
             (3 * CHUNK, all - 3 * CHUNK)
         );
-        // Not more than nobody has.
+        // At most the free chunks are released.
         let mut lent = Vec::new();
         store.resize_deposit(&mut lent, 40, memory).unwrap();
         store.give_back(memory).unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_gets_what_was_given_back() {
+    fn a_window_gets_released_memory_back() {
         let (_dir, store) = opened();
         let all = resident(&store);
         store.give_back(60 * CHUNK).unwrap();
@@ -201,7 +201,7 @@ mod tests {
             chunk.region.write(0, &[at as u8 + 1; CHUNK as usize]);
         }
         assert_eq!(resident(&store), all - 44 * CHUNK);
-        assert_eq!(store.take_chunks(45).err(), Some(0), "there are not so many");
+        assert_eq!(store.take_chunks(45).err(), Some(0), "there are fewer chunks");
         assert!(
             chunks
                 .iter()
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_process_finds_what_was_given_back_as_it_is() {
+    fn the_next_process_finds_released_chunks_unbacked() {
         let (dir, store) = opened();
         let all = resident(&store);
         store.give_back(30 * CHUNK).unwrap();
