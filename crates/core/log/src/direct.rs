@@ -1,8 +1,8 @@
-//! Sentences on the standard error of a program that is not ours. It may be a pipe whose reader has gone, or
-//! that nobody reads: that must neither end the program (SIGPIPE) nor hold it up.
+//! Writing lines to the standard error of a program that is not ours. It may be a pipe whose reader is gone
+//! or does not read; that must neither kill the program (SIGPIPE) nor delay it.
 //!
-//! These functions allocate nothing, take no lock and need no thread: whoever speaks may serve the allocator,
-//! handle a signal, or be the only thread of a child that was forked.
+//! These functions do not allocate, take no lock and need no thread: the caller may serve the allocator,
+//! handle a signal, or be the only thread of a forked child.
 
 use std::fmt::{Arguments, Write as _};
 use std::io::IoSlice;
@@ -13,35 +13,38 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2, write};
 
-/// A pipe that takes anything takes so much at once (`PIPE_BUF`). A longer sentence is cut.
+/// Maximum bytes of a line; a pipe that is writable takes that many at once (`PIPE_BUF`). A longer line is
+/// truncated.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// In place of an offset: where the file stands.
+/// Offset that stands for the file's current position.
 const HERE: u64 = u64::MAX;
 
-/// Writes a sentence and a line feed, if the output takes them within a time. `false`: they were dropped.
+/// Writes a formatted line and a line feed, waiting at most `within` for the output. Returns `false` if the
+/// line was dropped.
 pub fn try_write_line(output: impl AsFd, sentence: Arguments<'_>, within: Duration) -> bool {
     let mut line = Line {
         bytes: [0; LINE_BYTES_MAX],
         used: 0,
     };
-    // Longer than a line it is cut: so much is said.
+    // An error means that the line was truncated.
     let _ = line.write_fmt(sentence);
     line.bytes[line.used] = b'\n';
     try_write_bytes(output, &line.bytes[..=line.used], within)
 }
 
-/// Writes a whole line, if the output takes it within a time. `false`: it was dropped.
+/// Writes a whole line, waiting at most `within` for the output. Returns `false` if the line was dropped.
 ///
-/// No lock of the standard library's is taken: another thread may wait with it for a pipe that nobody reads.
+/// Takes no lock of the standard library, since another thread may hold it while it waits for a pipe that is
+/// not read.
 pub fn try_write_bytes(output: impl AsFd, line: &[u8], within: Duration) -> bool {
     let line = &line[..line.len().min(LINE_BYTES_MAX)];
     let output = output.as_fd();
     is_writable(output, Instant::now() + within) && put(output, line).is_ok()
 }
 
-/// Whether the output takes something by then. A pipe without a reader says that there is an error, and a
-/// full one says nothing.
+/// Whether the output becomes writable before `until`. A pipe without a reader reports an error, and a full
+/// one nothing.
 fn is_writable(output: BorrowedFd<'_>, until: Instant) -> bool {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -51,15 +54,14 @@ fn is_writable(output: BorrowedFd<'_>, until: Instant) -> bool {
         };
         let mut polled = [PollFd::new(&output, PollFlags::OUT)];
         match poll(&mut polled, Some(&left)) {
-            // A program may have signals all the time.
+            // Signals may arrive at any rate.
             Err(Errno::INTR) if Instant::now() < until => (),
             ready => return matches!(ready, Ok(1)) && polled[0].revents() == PollFlags::OUT,
         }
     }
 }
 
-/// Another process may have filled the pipe since: then this does not wait for it, as far as the system knows
-/// how.
+/// Writes without waiting where the system can: another process may have filled the pipe since the check.
 fn put(output: BorrowedFd<'_>, line: &[u8]) -> Result<usize, Errno> {
     if fstat(output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {
         match pwritev2(output, &[IoSlice::new(line)], HERE, ReadWriteFlags::NOWAIT) {
@@ -70,7 +72,7 @@ fn put(output: BorrowedFd<'_>, line: &[u8]) -> Result<usize, Errno> {
     write(output, line)
 }
 
-/// What fits a line, and room for its end.
+/// A line under construction, with room for the line feed.
 struct Line {
     bytes: [u8; LINE_BYTES_MAX],
     used: usize,
@@ -96,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than anything takes.
+    /// Longer than any step takes.
     const LONG: Duration = Duration::from_secs(60);
 
     fn say(output: impl AsFd, text: &str, within: Duration) -> bool {
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_is_written_where_somebody_reads() {
+    fn a_line_is_written_to_a_pipe_that_is_read() {
         let (mut reader, writer) = pipe().unwrap();
         assert!(say(&writer, "no lender counts", Duration::ZERO));
         assert!(say(&writer, &"x".repeat(10_000), Duration::ZERO));
@@ -117,13 +119,13 @@ mod tests {
         assert_eq!(all.len(), 25 + LINE_BYTES_MAX + 9);
     }
 
-    /// Written all the same, the one would kill a program that takes SIGPIPE as it comes, and the other would
-    /// wait for ever.
+    /// A plain write would kill a program that does not handle SIGPIPE in the first case, and wait for ever
+    /// in the second.
     #[test]
-    fn a_pipe_that_nobody_reads_is_left_alone() {
+    fn a_pipe_that_is_not_read_gets_no_line() {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
-        assert!(!say(&writer, "nobody hears this", LONG));
+        assert!(!say(&writer, "no reader gets this", LONG));
         let (_reader, mut writer) = pipe().unwrap();
         writer.write_all(&vec![b'x'; 64 << 10]).unwrap();
         let since = Instant::now();
@@ -132,14 +134,14 @@ mod tests {
         assert!((Duration::from_millis(20)..LONG).contains(&since.elapsed()));
     }
 
-    /// Between the question and the write somebody else has filled it.
+    /// Another process may fill the pipe between the check and the write.
     #[test]
-    fn a_pipe_that_has_just_been_filled_is_not_waited_for() {
+    fn a_write_does_not_wait_for_a_pipe_that_was_just_filled() {
         let (_reader, mut writer) = pipe().unwrap();
         writer.write_all(&vec![b'x'; 64 << 10]).unwrap();
         let nowait = pwritev2(&writer, &[IoSlice::new(b"x")], HERE, ReadWriteFlags::NOWAIT);
         if nowait != Err(Errno::AGAIN) {
-            let said = format!("\nSKIPPED a full pipe: this system waits for it all the same: {nowait:?}\n");
+            let said = format!("\nSKIPPED a full pipe: this system waits for it nevertheless: {nowait:?}\n");
             drop(std::io::stderr().write_all(said.as_bytes()));
             return;
         }
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_is_read_in_time_takes_it() {
+    fn a_full_pipe_takes_a_line_once_it_is_read() {
         let (mut reader, mut writer) = pipe().unwrap();
         writer.write_all(&vec![b'x'; 64 << 10]).unwrap();
         let read = std::thread::spawn(move || {

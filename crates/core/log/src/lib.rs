@@ -1,14 +1,15 @@
-//! Log lines that hold nobody up.
+//! Log lines that never delay the program.
 //!
-//! A service must go on whatever becomes of its standard error: a pipe that nobody reads, a pipe whose reader
-//! has gone, a full disk. So a thread of its own writes the lines. Whoever has something to say puts it into
-//! a queue and goes on. Lines that find the queue full, and lines that could not be written, are dropped and
-//! counted; the count is the next line that can be written.
+//! A service must continue whatever becomes of its standard error: a pipe that is not read, a pipe whose
+//! reader is gone, a full disk. A thread of its own therefore writes the lines, and callers only put them
+//! into a queue. Lines that find the queue full or cannot be written are dropped and counted, and the next
+//! line written states their number.
 //!
-//! A process may die of what it has just said. Such a line is [`Lines::urgent`]: who says it waits until it
-//! is written, for a while. Once that was in vain nobody waits again before something has been written.
+//! A process may end right after a line. For such lines there is [`LogWriter::urgent`], which waits a limited
+//! time until the line is written. After one such wait was in vain, no caller waits again before something
+//! has been written.
 //!
-//! A library in somebody else's program has no such thread, or may not need one: it uses [`tell`].
+//! A library in another program has no such thread and uses [`try_write_line`].
 #![forbid(unsafe_code)]
 
 mod direct;
@@ -24,36 +25,35 @@ use std::time::{Duration, Instant};
 
 pub use direct::{try_write_bytes, try_write_line};
 
-/// Lines that wait to be written. The thread is late by that many at most, where writing is slow; more would
-/// be old news.
+/// Maximum lines in the queue. It bounds how late the thread is when writing is slow.
 const WAITING_MAX: usize = 1024;
 
-/// How often a full queue is tried again before the end.
+/// Interval at which a full queue is retried by a caller that waits.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The sentence about lines that were dropped, as a whole line.
+/// Builds the line about a number of dropped lines, including its line feed.
 pub type DropNotice = fn(u64) -> String;
 
 enum QueueItem {
     Line(Vec<u8>),
-    /// Everything before was written, or dropped.
+    /// A marker that is answered once everything before it was written or dropped.
     Drained(SyncSender<()>),
 }
 
-/// Where lines go. Clones share the queue.
+/// The queue of a log. Clones share it.
 #[derive(Clone)]
 pub struct LogWriter {
     queue: SyncSender<QueueItem>,
     counts: Arc<QueueCounts>,
 }
 
-/// What the thread and those who say something tell each other beside the queue.
+/// Counters shared by the writing thread and the callers.
 #[derive(Debug)]
 struct QueueCounts {
     dropped: AtomicU64,
     /// Lines that the output has taken or refused.
     ended: AtomicU64,
-    /// How many those were when somebody last waited in vain: while they still are, waiting is of no use.
+    /// Value of `ended` when a caller last waited in vain; while they are equal, waiting is useless.
     stuck_at: AtomicU64,
 }
 
@@ -62,13 +62,13 @@ impl QueueCounts {
         QueueCounts {
             dropped: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            // So many lines there never are.
+            // A count that is never reached.
             stuck_at: AtomicU64::new(u64::MAX),
         }
     }
 }
 
-/// Lines each of which is written when [`write`](Write::write) returns, if the output takes it in time.
+/// A writer whose `write` returns once the line is written, if the output takes it in time.
 #[derive(Clone, Debug)]
 pub struct UrgentWriter {
     lines: LogWriter,
@@ -79,7 +79,7 @@ impl LogWriter {
     /// Starts the thread that writes to `output`.
     ///
     /// # Errors
-    /// The system has no room for a thread.
+    /// The system cannot start a thread.
     pub fn to(output: impl Write + Send + 'static, note: DropNotice) -> io::Result<LogWriter> {
         let (queue, items) = sync_channel(WAITING_MAX);
         let counts = Arc::new(QueueCounts::new());
@@ -90,15 +90,15 @@ impl LogWriter {
         Ok(LogWriter { queue, counts })
     }
 
-    /// Has `line`, which ends with a line feed, written as soon as that can be. Never waits.
+    /// Queues `line`, which ends with a line feed. Never waits.
     pub fn write_line(&self, line: &[u8]) {
         if self.queue.try_send(QueueItem::Line(line.to_vec())).is_err() {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The same queue for lines that a process may die of: whoever says one waits until all is written, but
-    /// no longer than `within`, and not at all while the output still takes nothing.
+    /// A writer on the same queue for lines after which the process may end. Each write waits until
+    /// everything is written, but at most `within`, and not at all while the output takes nothing.
     pub fn urgent(&self, within: Duration) -> UrgentWriter {
         UrgentWriter {
             lines: self.clone(),
@@ -106,13 +106,13 @@ impl LogWriter {
         }
     }
 
-    /// Waits until all that was said is written, but no longer than `within`: before a process ends. Returns
-    /// at once if the output has taken nothing since somebody waited in vain.
+    /// Waits until everything queued is written, but at most `within`; to be called before a process ends.
+    /// Returns at once if the output has taken nothing since a caller waited in vain.
     pub fn drain(&self, within: Duration) {
         self.wait(|until| self.is_drained(until), within);
     }
 
-    /// Has `line` written, and waits for that as [`drain`](Lines::drain) does.
+    /// Queues `line` and waits until it is written, as [`drain`](Self::drain) does.
     fn write_urgently(&self, line: &[u8], within: Duration) {
         let mut said = false;
         self.wait(
@@ -127,7 +127,7 @@ impl LogWriter {
         }
     }
 
-    /// Does something that waits for the output, if that may be of use; remembers whether it was.
+    /// Runs `body`, which waits for the output, unless waiting is useless; remembers whether it succeeded.
     fn wait(&self, body: impl FnOnce(Instant) -> bool, within: Duration) {
         let ended = self.counts.ended.load(Ordering::Relaxed);
         if self.counts.stuck_at.load(Ordering::Relaxed) != ended && !body(Instant::now() + within) {
@@ -137,12 +137,12 @@ impl LogWriter {
 
     fn is_drained(&self, until: Instant) -> bool {
         let (tell, told) = sync_channel(1);
-        // If there is no answer, standard error takes nothing: that must not keep the process.
+        // Without an answer standard error is stuck, which must not keep the process alive.
         let left = || until.saturating_duration_since(Instant::now());
         self.put(QueueItem::Drained(tell), until) && told.recv_timeout(left()).is_ok()
     }
 
-    /// Waits for a place in the queue. `false`: there was none in time.
+    /// Waits for room in the queue. Returns `false` if there was none in time.
     fn put(&self, mut item: QueueItem, until: Instant) -> bool {
         while let Err(TrySendError::Full(again)) = self.queue.try_send(item) {
             if Instant::now() >= until {
@@ -157,7 +157,7 @@ impl LogWriter {
         true
     }
 
-    /// Lines that were dropped since the last note about them.
+    /// Number of lines dropped since the last line about them.
     pub fn dropped(&self) -> u64 {
         self.counts.dropped.load(Ordering::Relaxed)
     }
@@ -165,13 +165,13 @@ impl LogWriter {
 
 impl fmt::Debug for LogWriter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Lines")
+        out.debug_struct("LogWriter")
             .field("dropped", &self.dropped())
             .finish()
     }
 }
 
-/// Each call of `write` is a line; none fails.
+/// Each call of `write` is one line and never fails.
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_line(bytes);
@@ -183,7 +183,7 @@ impl Write for LogWriter {
     }
 }
 
-/// Each call of `write` is a line; none fails.
+/// Each call of `write` is one line and never fails.
 impl Write for UrgentWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.lines.write_urgently(bytes, self.within);
@@ -195,9 +195,9 @@ impl Write for UrgentWriter {
     }
 }
 
-/// Puts a panic into whole lines, with the backtrace if the environment asks for one.
+/// Formats a panic as whole lines, with the backtrace if the environment asks for one.
 ///
-/// The standard library's own way waits for standard error as long as that takes.
+/// The standard library's own panic output waits for standard error without limit.
 pub fn panic_lines(panic: &PanicHookInfo<'_>) -> String {
     let trace = Backtrace::capture();
     let thread = std::thread::current();
@@ -208,7 +208,7 @@ pub fn panic_lines(panic: &PanicHookInfo<'_>) -> String {
     }
 }
 
-/// Until nobody has anything more to say.
+/// Writes queued lines until all senders are gone.
 fn writer_loop(mut output: impl Write, items: &Receiver<QueueItem>, counts: &QueueCounts, note: DropNotice) {
     while let Ok(item) = items.recv() {
         match item {
@@ -220,7 +220,7 @@ fn writer_loop(mut output: impl Write, items: &Receiver<QueueItem>, counts: &Que
                 { &counts.dropped }.fetch_add(again + u64::from(failed), Ordering::Relaxed);
                 counts.ended.fetch_add(1, Ordering::Relaxed);
             }
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             QueueItem::Drained(tell) => drop(tell.try_send(())),
         }
     }
@@ -239,7 +239,7 @@ mod tests {
         format!("({lost} lost)\n")
     }
 
-    /// What was written; writing fails while `fails`, and waits for a word each time if there is to be one.
+    /// The written text, and whether writing fails.
     #[derive(Clone, Default)]
     struct SharedOutput(Arc<Mutex<(String, bool)>>);
 
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted_and_said_as_soon_as_that_can_be() {
+    fn lines_that_cannot_be_written_are_counted_and_the_count_is_written_later() {
         let paper = SharedOutput::default();
         let lines = LogWriter::to(paper.clone(), note).unwrap();
         paper.now().1 = true;
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(lines.dropped(), 0);
     }
 
-    /// Takes nothing until it is told to go on; tells of each line that it has before it.
+    /// An output that holds each line until it is released, and announces that it has the line.
     struct StuckOutput {
         paper: SharedOutput,
         holds: Sender<()>,
@@ -301,7 +301,7 @@ mod tests {
 
     impl Write for StuckOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // The test may have heard enough.
+            // The test may have stopped listening.
             let _ = self.holds.send(());
             let _ = self.go_on.recv();
             self.paper.write(bytes)
@@ -338,9 +338,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_reader_that_does_not_read() {
+    fn no_caller_waits_for_a_reader_that_does_not_read() {
         let held = StuckBench::new();
-        // The thread takes the first and is held up with it.
+        // The thread takes the first line and is stuck with it.
         held.lines.write_line(b"x\n");
         held.holds.recv_timeout(LONG).unwrap();
         let more = 3 * WAITING_MAX as u64;
@@ -377,7 +377,7 @@ mod tests {
             held.lines.write_line(b"x\n");
         }
         held.holds.recv_timeout(LONG).unwrap();
-        // The thread has taken one, whose place is taken again.
+        // The thread has taken one line; this one fills its room in the queue.
         held.lines.write_line(b"x\n");
         let lost = held.lines.dropped();
         let mut urgent = held.lines.urgent(LONG);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_waited_in_vain_does_not_wait_again_until_something_is_written() {
+    fn after_a_wait_in_vain_no_caller_waits_until_something_is_written() {
         let held = StuckBench::new();
         held.lines.write_line(b"held\n");
         held.holds.recv_timeout(LONG).unwrap();

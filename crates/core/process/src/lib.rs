@@ -1,11 +1,11 @@
-//! Processes that a program starts: where their files are, and that they end with it.
+//! Child processes: finding program files, and ending a child with its parent.
 //!
 //! | function | does |
 //! |---|---|
-//! | [`find`] | finds a program as a shell would |
-//! | [`library`] | finds a shared library that netram has programs load |
-//! | [`this_program`] | names the running program's file |
-//! | [`die_with_parent`] | ends this process when its parent ends |
+//! | [`find`] | finds a program as a shell does |
+//! | [`library`] | finds a shared library that netram loads into other programs |
+//! | [`this_program`] | returns the path of the running program's file |
+//! | [`die_with_parent`] | makes the kernel kill this process when its parent ends |
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
-/// Directories where libraries are looked for, relative to the running program's: built beside it, or
-/// installed.
+/// Directories that are searched for libraries, relative to the running program's: those of a build and of an
+/// installation.
 const LIBRARY_DIRECTORIES: [&str; 3] = ["", "../lib/netram", "../lib"];
 
 /// Why a program or a library was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// The library is in none of the directories: build it, install it, or name it.
+    /// No directory holds the library. Build it, install it, or name it.
     #[error(
         "{file} is neither beside {} nor in ../lib/netram: install it (`make install`), build it (`make build`), or name it in {variable}",
         program.display()
@@ -36,15 +36,15 @@ pub enum FindError {
         /// The environment variable that may name the library.
         variable: &'static str,
     },
-    /// No directory of PATH has a program of this name.
+    /// No directory of PATH holds a program of this name.
     #[error("{} is in no directory of PATH", _0.display())]
     Missing(PathBuf),
     /// A system call failed.
     #[error("{what}: {why}")]
     System {
-        /// The path or the question.
+        /// The path or the request.
         what: String,
-        /// The system's reason.
+        /// The system's error.
         why: io::Error,
     },
 }
@@ -56,12 +56,12 @@ fn system(what: impl fmt::Display) -> impl FnOnce(io::Error) -> FindError {
     }
 }
 
-/// The absolute path of a library that netram has programs load: the file that the environment variable
-/// names, or the one that is built beside this program or installed with it.
+/// The absolute path of a library that netram loads into other programs: the file that the environment
+/// variable names, or the one built or installed with this program.
 ///
 /// # Errors
 ///
-/// [`FindError::Library`] if it is nowhere; [`FindError::System`] if the named file does not exist.
+/// [`FindError::Library`] if no directory holds it; [`FindError::System`] if the named file does not exist.
 pub fn library(file: &'static str, variable: &'static str) -> Result<PathBuf, FindError> {
     if let Some(path) = env::var_os(variable) {
         let path = PathBuf::from(path);
@@ -86,7 +86,8 @@ pub fn library(file: &'static str, variable: &'static str) -> Result<PathBuf, Fi
 ///
 /// # Errors
 ///
-/// [`FindError::Missing`] if PATH has none; [`FindError::System`] if a path was given and does not exist.
+/// [`FindError::Missing`] if no directory of PATH holds it; [`FindError::System`] if a given path does not
+/// exist.
 pub fn find(name: &Path) -> Result<PathBuf, FindError> {
     if name.components().count() > 1 {
         return name.canonicalize().map_err(system(name.display()));
@@ -98,19 +99,20 @@ pub fn find(name: &Path) -> Result<PathBuf, FindError> {
     found.ok_or_else(|| FindError::Missing(name.to_owned()))
 }
 
-/// The file of the running program, to start it again.
+/// The path of the running program's file, to start the program again.
 ///
 /// # Errors
 ///
 /// The file was removed or replaced since this process started, or /proc is not mounted.
 pub fn this_program() -> io::Result<PathBuf> {
-    // Not `current_exe`: a rebuilt program has another file at that path; this link names the one that runs.
+    // Not `current_exe`: a rebuilt program has another file at that path, and this link names the running
+    // one.
     let link = Path::new("/proc/self/exe");
     File::open(link)?;
     fs::read_link(link)
 }
 
-/// Asks the kernel to kill this process when the thread that started it ends: no child process is left
+/// Makes the kernel kill this process when the thread that started it ends, so that no child process is left
 /// behind.
 ///
 /// # Errors
