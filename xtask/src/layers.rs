@@ -371,7 +371,7 @@ mod tests {
             1
         );
         assert_eq!(
-            found(metadata("netram-lender", "dev".into(), "netram-journal")),
+            found(metadata("netram-transport", "dev".into(), "netram-lender")),
             1
         );
         assert_eq!(found(metadata("netram-files", "dev".into(), "netram-files")), 0);

@@ -6,7 +6,16 @@ use std::path::{Path, PathBuf};
 use crate::tree;
 
 /// Paths beginning so are taken for paths of the tree when a document names them.
-const TREE_PREFIXES: [&str; 5] = ["crates/", "docs/", "xtask/", "packaging/", "scripts/"];
+const TREE_PREFIXES: [&str; 8] = [
+    "crates/",
+    "docs/",
+    "fuzz/",
+    "lab/",
+    "packaging/",
+    "scripts/",
+    "sim/",
+    "xtask/",
+];
 
 /// Checks every Markdown file of the tree.
 pub(crate) fn run() -> Result<(), String> {

@@ -198,8 +198,10 @@ mod tests {
 
     #[test]
     fn openings_are_counted_once_a_comment() {
-        let counts = of("/// What it is.\n/// It goes on.\nstruct A;\n/// Size in bytes.\n/// So it goes.\n//! Itself.\n\n//! Of b.\n");
-        assert_eq!((counts.comments, counts.openings.len()), (4, 2), "{counts:?}");
+        let counts = of(
+            "/// What it is.\n/// It goes on.\nstruct A;\n/// Size in bytes.\n/// So it goes.\n//! Itself.\n\n//! Of b.\n",
+        );
+        assert_eq!((counts.comments, counts.openings.len()), (3, 2), "{counts:?}");
         assert_eq!(of("//// It\n// It\nlet a = \"/// It\";\n").comments, 0);
     }
 
@@ -214,11 +216,16 @@ mod tests {
     #[test]
     fn prose_wraps_and_tables_drawings_code_and_links_need_not() {
         let words = "word ".repeat(30);
-        let counts = of(&format!("//! {words}\n//! | {words}|\n//!  a  |  b{words}\nlet x = 1; // {words}\n"));
+        let counts = of(&format!(
+            "//! {words}\n//! | {words}|\n//!  a  |  b{words}\nlet x = 1; // {words}\n"
+        ));
         assert_eq!(counts.long, ["crates/a/src/a.rs:1"]);
         let mut counts = Counts::default();
         let link = "x".repeat(120);
-        counts.markdown(Path::new("a.md"), &format!("{words}\n| {words}\n```\n{words}\n```\n[a]: {link}\n"));
+        counts.markdown(
+            Path::new("a.md"),
+            &format!("{words}\n| {words}\n```\n{words}\n```\n[a]: {link}\n"),
+        );
         assert_eq!(counts.long, ["a.md:1"]);
     }
 

@@ -157,7 +157,7 @@ impl Place {
     fn worker(&self, first: usize, said: &Path) -> Child {
         let _alone = forks();
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "mount::oo7::worker", "--ignored", "--nocapture"])
+            .args(["--exact", "mounted_oo7::worker", "--ignored", "--nocapture"])
             .env(ENGINE, self.name)
             .env(PLACE, &self.directory)
             .env(SHIM, self.shim.clone().unwrap_or_default())
