@@ -12,12 +12,12 @@ use netram_proto::port::Durability;
 use netram_rvm::{Region, RestoreMode, Rvm};
 
 const BYTES: usize = 128;
-/// Commits between two looks at the clock: compactions of the spool are in the mean of so many.
+/// Commits between two readings of the clock; compactions of the spool are part of their mean.
 const BATCH: usize = 20_000;
 const BATCHES: usize = 51;
 const SPOOL_BYTES: usize = 1 << 20;
 
-/// Mean nanoseconds a commit, the median of the batches; and the longest single commit of as many again.
+/// Median over the batches of the mean nanoseconds per commit; and the longest of as many single commits.
 fn measure(
     rvm: &Rvm<Forgetful, Nowhere>,
     region: &Region,
@@ -47,7 +47,7 @@ fn measure(
     [median(&mut means), longest as f64]
 }
 
-/// The floor: the bytes copied from the region's memory to where they are kept, and nothing else.
+/// Lower bound: only the copy of the bytes from the region to a buffer.
 fn floor(place: impl Fn(usize) -> usize) -> f64 {
     let memory = vec![1u8; REGION_BYTES];
     let mut kept = vec![0u8; SPOOL_BYTES];

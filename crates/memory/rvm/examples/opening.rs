@@ -1,4 +1,4 @@
-//! Measures what opening a large segment costs, on real files:
+//! Measures the cost of opening a large segment with real files:
 //! `cargo run --release -p netram-rvm --example opening -- [directory]`.
 
 mod common;
@@ -12,7 +12,7 @@ use netram_rvm::{RealStorage, Rvm, SegmentAllocation};
 
 const RUNS: usize = 11;
 
-/// Milliseconds of `what`, and what came of it.
+/// Runs `what`; returns the milliseconds and its result.
 fn timed<T>(what: impl FnOnce() -> T) -> (f64, T) {
     let began = Instant::now();
     let done = what();
@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             opening.push(opened);
             mapping.push(mapped);
             if gib == 1 {
-                // For comparison: what the original did at this point, reads of every page.
+                // For comparison with the original, which read every page at this point.
                 (reading, _) = timed(|| {
                     region
                         .read()

@@ -1,5 +1,5 @@
-//! Measures what writing, checking and applying a record costs a range, beside the wide form of older
-//! programs: `cargo run --release -p netram-rvm --example record`.
+//! Measures the cost per range of writing, checking and applying a record, compared with the wide form of
+//! older programs: `cargo run --release -p netram-rvm --example record`.
 
 mod common;
 
@@ -15,7 +15,7 @@ use netram_rvm::{RangeView, Region, RestoreMode};
 const RANGES: usize = 1000;
 const RUNS: usize = 2000;
 
-/// The same ranges as older programs wrote them.
+/// The same ranges in the wide form of older programs.
 fn wide(ranges: &[RangeView<'_>]) -> Vec<u8> {
     let mut payload = (ranges.len() as u64).to_le_bytes().to_vec();
     for range in ranges {
@@ -28,7 +28,7 @@ fn wide(ranges: &[RangeView<'_>]) -> Vec<u8> {
     payload
 }
 
-/// Nanoseconds a range.
+/// Nanoseconds per range.
 fn measure(mut run: impl FnMut()) -> f64 {
     let mut times = Vec::with_capacity(RUNS);
     for _ in 0..RUNS {

@@ -1,4 +1,4 @@
-//! Measures recovery: a log of small records to random places, applied to a real file.
+//! Measures recovery: a log of small records at random offsets, applied to a real file.
 //! `cargo run --release -p netram-rvm --example recovery -- [log MiB] [segment MiB] [record bytes]`.
 
 use std::cell::Cell;
@@ -15,7 +15,7 @@ use netram_rvm::{RangeView, RealStorage, RestoreMode, Rvm, RvmOptions, SegmentAl
 
 const FIRST: u64 = 64;
 
-/// A log whose records all have one size; the bytes lie in memory.
+/// A log whose records all have the same size, kept in memory.
 struct Uniform {
     bytes: Vec<u8>,
     record: u64,
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
     let segment_bytes = segment_mib << 20;
 
-    // The table learns the segment first, from an opening with an empty log.
+    // The segment enters the table by an opening with an empty log.
     let empty = Uniform {
         bytes: Vec::new(),
         record: 1,
@@ -104,7 +104,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(rvm);
 
     let values = vec![0; value as usize];
-    // All as long as each other: none lies where the first 256 KiB are, which a shorter header reaches.
+    // All records have the same length: none lies in the first 256 KiB, which a shorter header can reach.
     let (mut bytes, first) = (Vec::new(), 1 << 18);
     let record = payload_bytes(0, std::iter::once((0, first, value as u32)));
     let mut seed = 1u64;

@@ -1,8 +1,8 @@
-//! Measures what declaring ranges and committing cost without any log or disk:
+//! Measures the cost of declaring ranges and committing, without any log or disk:
 //! `cargo run --release -p netram-rvm --example set_range`.
 //!
-//! Orders: each field beside the last; ascending, apart; at random in 16 MiB; at random, each of them four
-//! times over. `merge` is what the commit takes longer than that of as many ranges declared in order.
+//! Orders: adjacent fields; ascending with gaps; random in 16 MiB; random, each four times. `merge` is the
+//! additional time of the commit compared with as many ranges declared in order.
 
 mod common;
 
@@ -14,12 +14,12 @@ use common::{Forgetful, Nowhere, REGION_BYTES, median};
 use netram_proto::port::Durability;
 use netram_rvm::{Region, RestoreMode, Rvm};
 
-/// Updates in a transaction.
+/// Updates per transaction.
 const COUNTS: [usize; 5] = [100, 1000, 2187, 10_000, 300_000];
-/// Updates that are measured for each figure.
+/// Updates measured for each figure.
 const UPDATES: usize = 4_000_000;
 
-/// The median cost, in nanoseconds an update, of declaring `offsets` and of committing them.
+/// Median cost of declaring `offsets` and of committing them, in nanoseconds per update.
 fn measure(
     rvm: &Rvm<Forgetful, Nowhere>,
     region: &Region,
@@ -46,7 +46,7 @@ fn measure(
     (median(&mut declaring), median(&mut committing))
 }
 
-/// The orders of `count` updates that are measured.
+/// The measured orders of `count` updates.
 fn orders(count: usize) -> [(&'static str, Vec<usize>); 4] {
     let mut seed = 1u64;
     let mut random = || {
@@ -68,7 +68,7 @@ fn orders(count: usize) -> [(&'static str, Vec<usize>); 4] {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rvm = common::open(0)?;
     let region = rvm.map("segment", 0, 0)?;
-    // The region's pages are there before anything is measured.
+    // Touches the region's pages before anything is measured.
     let mut first = rvm.begin(RestoreMode::NoRestore);
     for page in (0..REGION_BYTES).step_by(4096) {
         first.set(&region, page, &1u64)?;

@@ -1,4 +1,4 @@
-//! The truncation thread: the simulator's `truncate_step`, driven by wishes of committers.
+//! The truncation thread: performs `truncate_step` when committers request it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::stats::add;
 use crate::storage::SegmentStorage;
 use crate::sync::TruncationWork;
 
-/// Starts the thread. It ends when told to stop, which the `Rvm` does when dropped.
+/// Starts the thread. It ends when the `Rvm` is dropped.
 pub(crate) fn start<L, S>(shared: &Arc<RvmState<L, S>>) -> std::io::Result<JoinHandle<()>>
 where
     L: RecordLog + Send + Sync + 'static,
@@ -34,7 +34,7 @@ where
     started
 }
 
-/// Says that the thread is gone however it goes, so that no committer waits for it.
+/// Marks the thread as ended when dropped, also after a panic, so that no committer waits for it.
 struct ExitGuard<'a, L: RecordLog, S: SegmentStorage>(&'a RvmState<L, S>);
 
 impl<L: RecordLog, S: SegmentStorage> Drop for ExitGuard<'_, L, S> {
@@ -46,7 +46,7 @@ impl<L: RecordLog, S: SegmentStorage> Drop for ExitGuard<'_, L, S> {
 
 fn run<L: RecordLog, S: SegmentStorage>(shared: &RvmState<L, S>) {
     let _leave = ExitGuard(shared);
-    // After a failure it tries again unasked, so that the log is not left full when nobody asks.
+    // After a failure the thread retries by itself, so that the log does not stay full without a request.
     let mut failed = false;
     let mut spool = SpoolClock::default();
     loop {
@@ -72,7 +72,7 @@ fn run<L: RecordLog, S: SegmentStorage>(shared: &RvmState<L, S>) {
     }
 }
 
-/// When the thread last logged what is spooled.
+/// Time at which the thread last logged the spool.
 #[derive(Default)]
 struct SpoolClock(Option<Instant>);
 
@@ -88,7 +88,7 @@ impl SpoolClock {
         shared.spool.is_active().then_some(left)
     }
 
-    /// Logs what is spooled when it is time. `true`: the log is too full for it.
+    /// Logs the spool when it is due. Returns `true` if the log is too full for it.
     fn tick<L: RecordLog, S: SegmentStorage>(&mut self, shared: &RvmState<L, S>) -> bool {
         if !shared.spool.is_active() {
             self.0 = None;
@@ -100,15 +100,16 @@ impl SpoolClock {
         }
         self.0 = Some(Instant::now());
         let logged = shared.log_spool(&mut shared.spool.lock());
-        // Whatever else is wrong the next commit will hear.
+        // The next commit reports any other error.
         matches!(logged, Err(AppendError::Full { .. }))
     }
 }
 
-/// Applies what was stable when it began, waiting for the disk if nothing was.
+/// Applies the records that are stable now, waiting for the disk if there are none. Logs the spool between
+/// steps, which are slow on a slow disk.
 ///
-/// No further: under steady load it would never end, and its syncs would slow the log's own.
-/// Logs what is spooled between its steps: on a slow disk they take long.
+/// Records that become stable during the drain are left for later: under steady load it would never end, and
+/// its syncs would slow the log's own.
 fn drain<L: RecordLog, S: SegmentStorage>(
     shared: &RvmState<L, S>,
     spool: &mut SpoolClock,
@@ -122,7 +123,7 @@ fn drain<L: RecordLog, S: SegmentStorage>(
     let target = shared.log.state().stable;
     while shared.head() < target && !shared.signal.stopping() {
         shared.step()?;
-        // A log that is full of what this drain has not trimmed yet: the next wake tries again.
+        // The log is full of records that this drain has not trimmed yet; the next wake-up tries again.
         let _full = spool.tick(shared);
     }
     Ok(())

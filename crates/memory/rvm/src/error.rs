@@ -1,4 +1,5 @@
-//! One error an operation, one variant a reaction. Here those of the log and its regions as a whole.
+//! Errors of the log and its regions as a whole: one enum per operation, one variant per reaction of the
+//! caller.
 
 mod commit;
 mod disk;
@@ -14,16 +15,16 @@ pub use range::RangeError;
 /// Why recoverable memory could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RvmOpenError {
-    /// The truncation threshold is no percentage from 1 to 95.
-    #[error("the truncation threshold is {percent} %; choose 1 to 95")]
+    /// The truncation threshold is not a percentage from 1 to 95.
+    #[error("the truncation threshold is {percent} %; choose a value from 1 to 95")]
     Threshold {
-        /// What the options said.
+        /// The threshold in the options, in percent.
         percent: u8,
     },
     /// The segment table is unusable.
     #[error("{0}")]
     Table(#[from] SegmentTableError),
-    /// Recovery stopped. The log keeps every record; mend the cause and open again.
+    /// Recovery stopped. The log keeps every record; remove the cause and open again.
     #[error("recovery stopped: {0}")]
     Recovery(#[from] TruncateError),
 }
@@ -38,9 +39,9 @@ pub enum MapError {
     Overlap {
         /// The segment's path.
         path: String,
-        /// First byte asked for.
+        /// First byte of the request.
         offset: u64,
-        /// Byte behind the last asked for.
+        /// First byte behind the request.
         end: u64,
     },
     /// The offset is not a multiple of the page size.
@@ -51,8 +52,8 @@ pub enum MapError {
         /// The page size.
         page: u64,
     },
-    /// The bytes asked for are not in the segment, or there are none.
-    #[error("bytes {offset}.. (length {length}) are not inside {path}, which has {size}")]
+    /// The request is empty or extends beyond the segment.
+    #[error("bytes {offset}.. (length {length}) lie outside {path}, which has {size} bytes")]
     OutOfSegment {
         /// The segment's path.
         path: String,
@@ -63,39 +64,40 @@ pub enum MapError {
         /// The segment's size.
         size: u64,
     },
-    /// Something is mapped at the address asked for (the original's `RVM_EVM_OVERLAP`).
-    #[error("something is mapped between {address:#x} and {length} bytes on; choose another address")]
+    /// The requested address range is already mapped (the original's `RVM_EVM_OVERLAP`).
+    #[error("part of the {length} bytes at {address:#x} is already mapped; choose another address")]
     AddressTaken {
-        /// The address asked for.
+        /// The requested address.
         address: usize,
-        /// Bytes to map there.
+        /// Length of the mapping, in bytes.
         length: usize,
     },
-    /// The address asked for is zero, or not a multiple of the page size.
-    #[error("{address:#x} is no address for a region; choose a multiple of {page}, not zero")]
+    /// The requested address is zero or not a multiple of the page size.
+    #[error("a region cannot be mapped at {address:#x}; choose a nonzero multiple of {page}")]
     AddressUnaligned {
-        /// The address asked for.
+        /// The requested address.
         address: usize,
         /// The page size.
         page: u64,
     },
-    /// Nothing can be mapped at the address asked for: it lies beyond the address space, say.
+    /// The system cannot map memory at the requested address, for example because it lies beyond the address
+    /// space.
     #[error("{length} bytes cannot be mapped at {address:#x} ({cause}); choose another address")]
     AddressUnusable {
-        /// The address asked for.
+        /// The requested address.
         address: usize,
-        /// Bytes to map there.
+        /// Length of the mapping, in bytes.
         length: usize,
-        /// What the system said.
+        /// The system's error.
         cause: IoError,
     },
     /// The segment file is unusable.
     #[error("{0}")]
     Segment(#[from] SegmentError),
-    /// The segment could not be entered in the table.
+    /// The segment could not be entered in the segment table.
     #[error("{0}")]
     Table(#[from] SegmentTableError),
-    /// Committed bytes of this segment could not be applied before mapping it again.
+    /// Committed bytes of this segment could not be applied before it was mapped again.
     #[error("committed bytes could not be applied before mapping: {0}")]
     Truncate(#[from] TruncateError),
 }
@@ -103,32 +105,32 @@ pub enum MapError {
 /// Why a region stays mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnmapError {
-    /// Open transactions hold ranges in it (the original's `RVM_EUNCOMMIT`).
-    #[error("{transactions} open transactions hold ranges in the region; commit or abort them first")]
+    /// Open transactions have ranges in the region (the original's `RVM_EUNCOMMIT`).
+    #[error("{transactions} open transactions have ranges in the region; commit or abort them first")]
     Uncommitted {
-        /// How many.
+        /// Number of these transactions.
         transactions: usize,
     },
 }
 
-/// Why the commits so far may not be as safe as asked.
+/// Why earlier commits may not be as safe as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlushError {
-    /// The log is full and truncation could not make room for what is spooled, which stays in memory. Mend
-    /// the cause, then flush again.
+    /// The log is full and truncation could not make room for the spooled commits, which stay in memory.
+    /// Remove the cause, then flush again.
     #[error("the log is full ({used} of {capacity} bytes){}", because(cause))]
     Full {
         /// Bytes of the log in use.
         used: u64,
         /// Bytes the log can hold.
         capacity: u64,
-        /// What stopped truncation.
+        /// Why truncation failed; `None` if it found nothing to free.
         cause: Option<TruncateError>,
     },
-    /// The log takes nothing more from this process. What is spooled will not be recovered.
+    /// The log accepts no more records from this process. Spooled commits are lost when it ends.
     #[error("{0}")]
     Refused(AppendError),
-    /// The records are in the log and their fate is unknown: recovery may find them.
+    /// The records are in the log, but their outcome is unknown: recovery may find them.
     #[error("{0}")]
     Unknown(WaitError),
 }
@@ -140,47 +142,50 @@ pub enum TruncateError {
     /// A segment file cannot take its bytes.
     #[error("{0}")]
     Segment(#[from] SegmentError),
-    /// A segment's stamp could not be written down in the table.
+    /// A segment's stamp could not be recorded in the segment table.
     #[error("{0}")]
     Table(#[from] SegmentTableError),
     /// The log could not be read or trimmed.
     #[error("{0}")]
     Log(LogError),
-    /// The log's newest records did not reach the disk.
+    /// The newest records did not reach the log's disk.
     #[error("{0}")]
     Wait(WaitError),
-    /// Lazy commits that are still in memory could not be logged, so not be applied.
+    /// Spooled lazy commits could not be logged, so they cannot be applied.
     #[error("lazy commits could not be logged before truncation: {0}")]
     Append(AppendError),
-    /// A record passed the log's checksum and is yet no transaction.
-    #[error("the record at LSN {lsn} is damaged: {cause}; run `netram journal verify`")]
+    /// A record has a valid checksum but does not decode as a transaction.
+    #[error("the record at LSN {lsn} is damaged: {cause}; run `netram journal check`")]
     Damaged {
         /// Where the record begins.
         lsn: Lsn,
-        /// What is wrong with it.
+        /// The defect.
         cause: RecordDecodeError,
     },
-    /// The log holds records of another user (a disk volume, say), which truncation would destroy.
-    #[error("the record at LSN {lsn} has kind {}: this log is not used for recoverable memory", kind.0)]
+    /// The log holds records of another kind of user, such as a volume, which truncation would destroy.
+    #[error("the record at LSN {lsn} has kind {}: this log does not belong to recoverable memory", kind.0)]
     ForeignKind {
         /// Where the record begins.
         lsn: Lsn,
         /// Its kind.
         kind: RecordKind,
     },
-    /// The records are another's to apply ([`crate::TruncationPolicy::Elsewhere`]).
-    #[error("this log's records are applied elsewhere, and trimmed when that is done")]
+    /// Another program applies the records ([`crate::TruncationPolicy::Elsewhere`]).
+    #[error("another program applies this log's records and decides when they are trimmed")]
     Elsewhere,
-    /// The records are applied here; nobody else can say that they are no longer needed.
-    #[error("this log is trimmed when its records have been applied here; truncate it")]
+    /// The records are applied here, so only this process can decide that they are no longer needed.
+    #[error("this log is trimmed by truncation, which applies its records here; call truncate instead")]
     Here,
-    /// Whoever applies the records did not say for how many that is done.
-    #[error("whoever applies its records has let none go within {patience_ms} ms; look after the other side")]
+    /// The program that applies the records has not trimmed the log within the allowed time.
+    #[error(
+        "the program that applies this log's records has not trimmed it within {patience_ms} ms; check that \
+         program"
+    )]
     NotTrimmed {
-        /// How long it was waited for.
+        /// How long the caller waited, in milliseconds.
         patience_ms: u128,
     },
-    /// A record names a segment that the table does not know.
+    /// A record names a segment that the segment table does not know.
     #[error(
         "the record at LSN {lsn} names segment {segment}, unknown to the segment table; restore the table"
     )]
@@ -198,42 +203,42 @@ pub enum RvmCloseError {
     /// Transactions are open (the original's `RVM_EUNCOMMIT`).
     #[error("{transactions} transactions are open; commit or abort them, and drop them, first")]
     Uncommitted {
-        /// How many.
+        /// Number of these transactions.
         transactions: usize,
     },
-    /// Lazy commits could not be made safe.
+    /// Lazy commits could not be made safe before closing.
     #[error("lazy commits could not be made safe before closing: {0}")]
     Flush(#[from] FlushError),
-    /// Commits could not be applied to their segments. The log keeps them: mend the cause and close again, or
-    /// drop the log, and the next opening applies them.
+    /// Commits could not be applied to their segments. The log keeps them: remove the cause and close again.
+    /// Or drop the log, and the next opening applies them.
     #[error("commits could not be applied to their segments before closing, and stay in the log: {0}")]
     Apply(#[from] TruncateError),
 }
 
-/// Why a segment stays in the table.
+/// Why a segment stays in the segment table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForgetError {
-    /// A region of it is mapped.
+    /// A region of the segment is mapped.
     #[error("the segment {path} is mapped; unmap it first")]
     Mapped {
         /// The segment's path.
         path: String,
     },
-    /// The table does not know it.
+    /// The segment table has no such segment.
     #[error("this log knows no segment {path}")]
     Unknown {
         /// The path asked for.
         path: String,
     },
-    /// Its committed bytes could not be applied.
+    /// Committed bytes of the segment could not be applied.
     #[error("committed bytes could not be applied: {0}")]
     Truncate(#[from] TruncateError),
-    /// The table could not be written.
+    /// The segment table could not be written.
     #[error("{0}")]
     Table(#[from] SegmentTableError),
 }
 
-/// Why truncation did not help where a log is full.
+/// Ending of the message for a full log: why truncation did not help.
 fn because(cause: &Option<TruncateError>) -> String {
     match cause {
         Some(cause) => format!(" and truncation failed: {cause}"),

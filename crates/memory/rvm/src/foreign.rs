@@ -1,4 +1,4 @@
-//! Records of other logs, stored to mapped memory.
+//! Applying records of other logs to mapped memory.
 
 use std::sync::{Arc, Weak};
 
@@ -12,11 +12,11 @@ use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
 impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
-    /// Stores what a record of another log's says to the regions mapped here, all at once, like
-    /// [`Region::apply`](crate::Region::apply): nobody who reads them through their locks sees a part of it.
-    /// Refused, with nothing changed, unless each of its ranges lies in a region.
+    /// Stores the changes of another log's record to the regions mapped here, all at once, like
+    /// [`Region::apply`](crate::Region::apply): readers that take the regions' locks never see a part of it.
+    /// Every range must lie in a region.
     ///
-    /// A record inside one region allocates nothing.
+    /// Allocates nothing for a record inside one region.
     pub fn apply(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
         let RecordScope::Segment { .. } = changes.scope() else {
             return self.apply_to_several(changes);
@@ -54,14 +54,14 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         }
         for range in changes.ranges() {
             let at = region_of(&regions, &range)?;
-            let memory = held[at].as_mut().expect("each region that is touched is locked");
+            let memory = held[at].as_mut().expect("every touched region is locked");
             regions[at].store_range(memory, &range);
         }
         Ok(())
     }
 }
 
-/// Which of the regions, by segment and offset, has all of a range.
+/// Index of the region that contains a whole range, by segment and offset.
 fn region_of(regions: &[Arc<RegionMapping>], range: &RangeView<'_>) -> Result<usize, ForeignError> {
     let (segment, offset) = (range.segment, range.offset);
     let behind = regions.partition_point(|region| (region.segment.index, region.base) <= (segment, offset));

@@ -1,22 +1,22 @@
-//! What stands beside a log and behind a segment, for fuzzers (`fuzz/checks`) and nobody else.
+//! Entry points for fuzzers (`fuzz/checks`) only: the segment table and a segment's stamp as arbitrary bytes.
 
 use netram_proto::id::{JournalId, Lsn};
 
 use crate::stamp::{self, STAMP_BYTES, SegmentStamp};
 use crate::table;
 
-/// A slot of the table of segments, cut to what the bytes fill, its checksum made right if the first byte is
-/// odd.
+/// Decodes a slot of the segment table, cut to the length of `bytes`. If the first byte is odd the checksum
+/// is corrected.
 pub fn table(bytes: &[u8]) {
     table::fuzz(bytes);
 }
 
-/// A table with two segments, of both versions.
+/// Seeds: a table with two segments, in both versions.
 pub fn table_seeds() -> Vec<Vec<u8>> {
     table::fuzz_seeds()
 }
 
-/// A segment's stamp, its checksum made right if the first byte is odd.
+/// Decodes a segment's stamp. If the first byte is odd the checksum is corrected.
 pub fn stamp(bytes: &[u8]) {
     let Some((mend, bytes)) = bytes.split_first() else {
         return;
@@ -33,7 +33,7 @@ pub fn stamp(bytes: &[u8]) {
     }
 }
 
-/// A stamp.
+/// Seeds: a stamp.
 pub fn stamp_seeds() -> Vec<Vec<u8>> {
     let made = SegmentStamp {
         id: [7; 16],

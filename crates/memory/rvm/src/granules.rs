@@ -1,25 +1,26 @@
-//! The ranges of a large transaction as bits: one for every four bytes of a page, a page in two cache lines.
+//! The ranges of a large transaction as bits: one for every four bytes, with the bits of a page in two cache
+//! lines.
 //!
-//! A list of ranges costs a sort, and grows with every repetition; the bits cost the same for the millionth
-//! update as for the first. They hold whole granules only: nothing is rounded, what does not begin and end at
-//! a multiple of four stays in the list. With eight, a structure of 4-byte fields would stay there
-//! altogether.
+//! A list of ranges must be sorted and grows with every repetition; bits cost the same for the millionth
+//! update as for the first. Bits hold whole granules only: nothing is rounded, and ranges that do not begin
+//! and end at a multiple of four stay in the list. With granules of eight bytes, a structure of 4-byte fields
+//! would stay in the list altogether.
 
 use crate::range::DeclaredRange;
 
-/// Bytes that one bit stands for.
+/// Bytes per bit.
 const GRANULE_BYTES: u64 = 4;
-/// Bytes that one entry stands for. Not the system's page, though as large.
+/// Bytes per entry; independent of the system's page size.
 const PAGE_BYTES: u64 = 4096;
 const WORDS: usize = (PAGE_BYTES / GRANULE_BYTES / 64) as usize;
-/// Pages that one transaction has bits for, in 128 MiB of bits. What lies in others stays in the list.
+/// Pages with bits in one transaction; they take 128 MiB. Ranges in other pages stay in the list.
 const PAGES_MAX: usize = 1 << 20;
 /// Longer ranges are few, and stay in the list.
 const RANGE_BYTES_MAX: u32 = PAGE_BYTES as u32;
-/// Bits of a key that hold the page: an offset of 60 bits, more than an address space has.
+/// Bits of a key for the page: an offset of 60 bits, more than an address space has.
 const PAGE_BITS: u32 = 48;
 const NO_KEY: u64 = u64::MAX;
-/// An entry of the table that holds no page.
+/// Table entry without a page.
 const FREE: u32 = u32::MAX;
 
 const _: () = assert!(
@@ -30,22 +31,22 @@ const _: () = assert!(PAGES_MAX < FREE as usize);
 
 type Bits = [u64; WORDS];
 
-/// Which granules were declared. Keeps its memory when cleared.
+/// The declared granules. Keeps its memory when cleared.
 #[derive(Debug)]
 pub(crate) struct Granules {
-    /// Places in `pages`, found by hashing; a power of two of them, at most half used.
+    /// Indexes into `pages`, found by hashing. Its length is a power of two, and at most half is used.
     table: Vec<u32>,
-    /// The pages have been sorted: their places are others.
+    /// The pages have been sorted, so their indexes have changed.
     stale: bool,
     pages: Vec<Page>,
-    /// The page used last, with its place: updates come in swarms.
+    /// The page used last, with its index; updates are often clustered.
     recent: (u64, usize),
 }
 
 /// The declared granules of one page.
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// The region and the page in it.
+    /// Combination of the region and the page's number in it.
     key: u64,
     bits: Bits,
 }
@@ -61,20 +62,20 @@ impl Default for Granules {
     }
 }
 
-/// Whether bits can say it exactly.
+/// Whether bits can represent the range exactly.
 #[inline]
 pub(crate) fn fits(offset: u64, length: u32) -> bool {
     (offset | u64::from(length)).is_multiple_of(GRANULE_BYTES) && length <= RANGE_BYTES_MAX
 }
 
 impl Granules {
-    /// Pages that have bits.
+    /// Number of pages with bits.
     pub(crate) fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    /// Declares a range that [`fits`], and returns as offset and length the part of it from the first to the
-    /// last granule that is new. `None`: there is no room for one more page.
+    /// Declares a range that [`fits`]. Returns, as offset and length, its part from the first to the last new
+    /// granule. Returns `None` if there is no room for another page.
     #[inline]
     pub(crate) fn declare(&mut self, region: u32, offset: u64, length: u32) -> Option<(u64, u32)> {
         let key = key(region, offset);
@@ -95,7 +96,8 @@ impl Granules {
         self.declare_any(region, offset, length)
     }
 
-    /// Declares a range that [`fits`], if it lies in one word of the page used last. `false`: it does not.
+    /// Declares a range that [`fits`], if it lies in one word of the page used last. Returns `false`
+    /// otherwise.
     #[inline]
     pub(crate) fn mark(&mut self, region: u32, offset: u64, length: u32) -> bool {
         let first = offset % PAGE_BYTES / GRANULE_BYTES;
@@ -110,7 +112,7 @@ impl Granules {
 
     fn declare_any(&mut self, region: u32, offset: u64, length: u32) -> Option<(u64, u32)> {
         let end = offset + u64::from(length);
-        // A range no longer than a page meets two at most. Both get their place before either is changed.
+        // A range no longer than a page touches two at most. Both are entered before either is changed.
         let low = self.slot_of(key(region, offset))?;
         let high = self.slot_of(key(region, end - GRANULE_BYTES))?;
         let (mut first, mut last) = (end, offset);
@@ -141,7 +143,7 @@ impl Granules {
         })
     }
 
-    /// The place of a page, which it gets now if it has none.
+    /// The index of a page, which is entered now if it is new.
     fn slot_of(&mut self, key: u64) -> Option<usize> {
         if self.recent.0 == key {
             return Some(self.recent.1);
@@ -184,8 +186,9 @@ impl Granules {
         }
     }
 
-    /// Writes what was declared to `ranges`, sorted by place, neighbours as one. Sorts the pages: of a
-    /// transaction that stays open, since its commit was refused, the next declaration finds them anew.
+    /// Writes the declared ranges to `ranges`, sorted by position and with neighbours merged. This sorts the
+    /// pages. If the commit is refused and the transaction stays open, the next declaration rebuilds the
+    /// table.
     pub(crate) fn collect(&mut self, ranges: &mut Vec<DeclaredRange>) {
         self.stale = true;
         self.recent = (NO_KEY, 0);
@@ -204,7 +207,7 @@ impl Granules {
         self.recent = (NO_KEY, 0);
     }
 
-    /// Bytes of memory held on to.
+    /// Bytes of memory that stay allocated.
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.table.capacity() * size_of::<u32>() + self.pages.capacity() * size_of::<Page>()
     }
@@ -214,12 +217,12 @@ fn key(region: u32, offset: u64) -> u64 {
     (u64::from(region) << PAGE_BITS) | (offset / PAGE_BYTES)
 }
 
-/// Neighbouring pages far apart, by the golden ratio's bits.
+/// Hash that puts neighbouring pages far apart, by the bits of the golden ratio.
 fn hash(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }
 
-/// Adds the runs of set bits of one page, grown onto the last range where they continue it.
+/// Adds the runs of set bits of one page, extending the last range where they continue it.
 fn collect_page(region: u32, base: u64, bits: &Bits, ranges: &mut Vec<DeclaredRange>) {
     for (index, word) in bits.iter().enumerate() {
         let mut left = *word;
@@ -252,7 +255,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Ranges that cluster, so that they meet, over several pages and regions.
+    /// Clustered ranges, so that they touch, over several pages and regions.
     fn declared() -> impl Strategy<Value = Vec<(u32, u64, u32)>> {
         let place = prop_oneof![0u64..40, 500u64..530, 1000u64..3000];
         let length = prop_oneof![1u32..4, 60u32..70, 1000u32..1025];
@@ -287,7 +290,7 @@ mod tests {
                     .flat_map(|range| (range.offset..range.end()).step_by(4).map(|at| (range.region, at)))
                     .collect();
                 prop_assert!(covered.iter().eq(model.iter()), "sorted, each granule once, round {}", round);
-                // What stays open after a refused commit goes on.
+                // A transaction that stays open after a refused commit declares more.
                 granules.declare(1, 1 << 30, 4).unwrap();
                 model.insert((1, 1 << 30));
             }
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_made_of_granules_does_not_fit() {
+    fn a_range_that_is_not_whole_granules_does_not_fit() {
         assert!(fits(8, 8) && fits(4, 8) && fits(8, 4));
         assert!(!fits(2, 8));
         assert!(!fits(8, 2));

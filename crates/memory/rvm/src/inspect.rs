@@ -1,6 +1,6 @@
-//! Looking at a log's segments from outside: nothing is locked, nothing is changed.
+//! Read-only views of a log's segments for tools: nothing is locked or changed.
 //!
-//! For tools. What is seen beside a running program is a moment of a moving thing.
+//! Beside a running program the view is a snapshot that may already be out of date.
 
 use std::fs::File as StdFile;
 use std::os::unix::fs::FileExt;
@@ -15,23 +15,24 @@ use crate::storage::{SegmentIdentity, directory_of, identity_of, io_error};
 use crate::table::SegmentTable;
 use crate::{RangeView, SegmentError};
 
-/// The segments that a log knows, as its table says.
+/// The segments in a log's segment table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableView {
-    /// One for each segment, by number.
+    /// The segments, by number.
     pub segments: Vec<SegmentView>,
 }
 
-/// What the table says of one segment.
+/// One segment in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentView {
-    /// The number by which records name it.
+    /// Number of the segment in records.
     pub number: u32,
     /// Its file.
     pub path: String,
-    /// Its length when last mapped; the file may be longer, never shorter.
+    /// Length when last mapped, in bytes; the file may be longer, never shorter.
     pub length: u64,
-    /// What tells its file from another of the same name; zeros when the file system could not keep that.
+    /// Distinguishes the file from another of the same name; zeros if the file system cannot keep an
+    /// identity.
     pub identity: SegmentIdentity,
 }
 
@@ -60,7 +61,8 @@ impl TableView {
 }
 
 impl SegmentView {
-    /// Opens the segment's file for reading, once it is the file that the log's records were written for.
+    /// Opens the segment's file for reading, after checking that the log's records were written for that
+    /// file.
     pub fn open(&self) -> Result<SegmentFile, SegmentError> {
         let io = |cause| segment_io(&self.path, cause);
         let file = ReadOnlyFile::open(Path::new(&self.path)).map_err(io)?;
@@ -97,21 +99,19 @@ pub struct SegmentFile {
 
 impl SegmentFile {
     /// Bytes in the file.
-    #[allow(
-        clippy::len_without_is_empty,
-        reason = "whether it is empty is nobody's question"
-    )]
+    #[allow(clippy::len_without_is_empty, reason = "no caller asks whether it is empty")]
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Fills `into` from `offset`: what truncation has written so far, without what is in the log only.
+    /// Fills `into` from `offset`: bytes that truncation has written so far, without those that are only in
+    /// the log.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
         self.file.read_at(offset, into)
     }
 }
 
-/// A file that is not to be written, whatever happens.
+/// A file that is never written.
 #[derive(Debug)]
 pub(crate) struct ReadOnlyFile(pub(crate) StdFile);
 
@@ -131,7 +131,7 @@ impl StorageFile for ReadOnlyFile {
     }
 
     fn write_at(&self, _: u64, _: &[u8]) -> Result<(), IoError> {
-        // EBADF, as the system says of a descriptor that was opened for reading.
+        // EBADF is the system's error for a descriptor that was opened for reading.
         Err(IoError { errno: 9 })
     }
 
@@ -150,7 +150,7 @@ mod tests {
 
     const JOURNAL: JournalId = JournalId(7);
 
-    /// A table in `directory` that knows two segments of 8192 bytes.
+    /// A segment table in `directory` with two segments of 8192 bytes.
     fn table(directory: &Path) -> std::path::PathBuf {
         let path = directory.join("segments");
         let storage = RealStorage::create(path.to_str().unwrap()).unwrap();
@@ -223,7 +223,7 @@ mod tests {
         ));
         std::fs::write(&a.path, [0; 8192]).unwrap();
         match a.identity == SegmentIdentity::default() {
-            // What is merely printed is kept back while a test passes.
+            // Output of a passing test is captured, so this is written to standard error directly.
             true => drop(std::io::Write::write_all(
                 &mut std::io::stderr(),
                 b"\nSKIPPED a part of this test: this file system keeps no extended attributes\n",

@@ -1,17 +1,17 @@
 //! Recoverable virtual memory (RVM) over a journal held in other machines' RAM.
 //!
 //! Map a file, declare what a transaction changes, change it in place, commit: after a crash the memory is
-//! what was committed. Formats, crash arguments and limits: `docs/rvm.md`.
+//! what was committed. Formats, crash arguments and limits: `docs/design/rvm.md`.
 //!
 //! ```no_run
 //! # use netram_proto::{id::JournalId, port::{Durability, Log}};
-//! # use netram_rvm::{Allocation, Mode, Options, RealStorage, Rvm};
+//! # use netram_rvm::{RealStorage, RestoreMode, Rvm, RvmOptions, SegmentAllocation};
 //! # fn example(log: impl Log) -> Result<(), Box<dyn std::error::Error>> {
-//! let rvm = Rvm::open(log, RealStorage::create("bank.segments")?, Options::new(JournalId(1)))?;
-//! rvm.create_segment("bank.data", 1 << 20, Allocation::Preallocated)?;
+//! let rvm = Rvm::open(log, RealStorage::create("bank.segments")?, RvmOptions::new(JournalId(1)))?;
+//! rvm.create_segment("bank.data", 1 << 20, SegmentAllocation::Preallocated)?;
 //! let accounts = rvm.map("bank.data", 0, 0)?;
 //!
-//! let mut transfer = rvm.begin(Mode::Restore);
+//! let mut transfer = rvm.begin(RestoreMode::Restore);
 //! let balance: u64 = accounts.get(64)?;
 //! transfer.set(&accounts, 64, &(balance + 100))?;
 //! transfer.commit(Durability::Remote)?;
@@ -25,13 +25,13 @@
 //! | [`Transaction`], [`EditGuard`] | ranges, commit, abort |
 //! | [`Region`] | mapped memory and its lock |
 //! | [`CaptureMode`] | how stores are found: declared, or by page |
-//! | [`record`] | a transaction as bytes |
-//! | [`SegmentStorage`] | where segments live: real files, or the simulator's |
-//! | [`TableView`] | a log's segments, looked at from outside |
-//! | [`limit`] | every bound |
+//! | [`record`] | encoding of a transaction as a log record |
+//! | [`SegmentStorage`] | where segments live: real files, or the simulator's virtual ones |
+//! | [`TableView`] | read-only view of a log's segments, for tools |
+//! | [`limit`] | every limit of the crate |
 //!
-//! It knows the log only as `netram_proto::port::RecordLog`; sockets, lenders and the log's own recovery are
-//! the client's affair.
+//! This crate sees the log only as `netram_proto::port::RecordLog`. Sockets, lenders and the log's own
+//! recovery belong to `netram-journal`.
 #![deny(unsafe_code)]
 
 mod background;

@@ -1,4 +1,4 @@
-//! Mapping segments, and forgetting them.
+//! Mapping segments, and removing them from the table.
 
 use std::sync::{Arc, Weak};
 
@@ -15,15 +15,16 @@ use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
 impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
-    /// Maps `length` bytes of a segment from `offset`, a multiple of the page size. Length 0: to the end.
+    /// Maps `length` bytes of a segment from `offset`, a multiple of the page size. Length 0 means up to the
+    /// end.
     ///
-    /// Nothing is read until it is touched. Segment bytes can be mapped once at a time.
+    /// Pages are read when they are first touched. A byte of a segment can be mapped only once at a time.
     pub fn map(&self, path: &str, offset: u64, length: u64) -> Result<Region, MapError> {
         self.map_placed(path, offset, length, Placement::ANYWHERE)
     }
 
-    /// Maps like [`Rvm::map`], exactly at `address`, a multiple of the page size. Refused where anything is
-    /// mapped, so that nothing is ever replaced; [`Rvm::map_over`] replaces.
+    /// Maps like [`Rvm::map`], exactly at `address`, a multiple of the page size. Never replaces an existing
+    /// mapping; [`Rvm::map_over`] does.
     pub fn map_at(&self, path: &str, offset: u64, length: u64, address: usize) -> Result<Region, MapError> {
         self.map_placed(path, offset, length, Placement::at(address))
     }
@@ -69,12 +70,12 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
                 });
             }
         }
-        // Bytes committed through an earlier mapping may still be in the log only: a mapping made now would
-        // show the file without them. Earlier mappings are gone for certain, so no more such bytes can come.
+        // Bytes committed through an earlier mapping may still be only in the log, and a new mapping would
+        // show the file without them. That mapping is gone, so no more such bytes can come.
         if shared.truncation == TruncationPolicy::Here {
             shared.apply_segment(&opened.mark)?;
         }
-        // No longer than the address space, or else `end_of` has refused.
+        // The length fits the address space, or `end_of` has refused it.
         let length = (end - offset) as usize;
         let memory = shared.storage.map(&opened.file, offset, length, placement);
         let memory = memory.map_err(|cause| match placement.address() {
@@ -93,11 +94,11 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         Ok(Region { mapping })
     }
 
-    /// Takes a segment that is no longer used out of the log's table. With [`TruncationPolicy::Elsewhere`]
-    /// only once the log has been trimmed of every record.
+    /// Removes a segment that is no longer used from the log's table. With [`TruncationPolicy::Elsewhere`]
+    /// the log must first be trimmed of every record.
     pub fn forget_segment(&self, path: &str) -> Result<(), ForgetError> {
         let shared = &*self.shared;
-        // The file may be gone; then the table's own name is the one to give.
+        // If the file is gone, the name in the table is used.
         let name = shared.storage.name(path).unwrap_or_else(|_| path.to_owned());
         let regions = lock(&shared.regions);
         if regions
@@ -116,14 +117,14 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         }
         let log = shared.log.state();
         let mut segments = lock(&shared.segments);
-        // Any other log may have it from now on.
+        // Any other log may use the segment from now on.
         let closed = segments.close_one(&shared.storage, mark.index, log.head, log.tail);
         closed?;
         segments.forget(&shared.storage, &name)
     }
 }
 
-/// Where bytes end that are `length` long from `offset` on; length 0 is to the end of the segment.
+/// Offset behind the last of `length` bytes from `offset`; length 0 means the end of the segment.
 fn end_of(path: &str, offset: u64, length: u64, size: u64) -> Result<u64, MapError> {
     let end = match length {
         0 => Some(size),

@@ -1,14 +1,14 @@
-//! Many logged ranges become few writes: each byte of a segment once, with its latest value.
+//! Merging many logged ranges into few writes: each byte of a segment once, with its latest value.
 
 use std::collections::BinaryHeap;
 
-/// One logged range, with its bytes somewhere in an arena.
+/// One logged range; its bytes are in an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoggedExtent {
     pub(crate) segment: u32,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    /// Where its bytes begin in the arena. Later records lie later, so this is also the extent's age.
+    /// Start of its bytes in the arena. Later records lie further back, so this also orders extents by age.
     pub(crate) source: usize,
 }
 
@@ -21,15 +21,15 @@ impl LoggedExtent {
 /// Merges, and keeps its memory for the next time.
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
-    /// Extents under the sweep as (source, index): the newest bytes come out first.
+    /// Extents that cover the sweep's position, as (source, index): the newest comes out first.
     open: BinaryHeap<(usize, usize)>,
 }
 
 impl Merger {
-    /// Sorts `extents` and writes to `pieces` what remains visible of them, by segment and offset, disjoint.
+    /// Sorts `extents` and writes their visible parts to `pieces`: by segment and offset, without overlaps.
     ///
-    /// A sweep over the starts with a heap of the extents under the sweep, newest first: n log n, and no more
-    /// than twice as many pieces as extents.
+    /// A sweep over the starts with a heap of the extents that cover its position, newest first: n log n, and
+    /// at most twice as many pieces as extents.
     pub(crate) fn merge(&mut self, extents: &mut [LoggedExtent], pieces: &mut Vec<LoggedExtent>) {
         pieces.clear();
         extents.sort_unstable_by_key(|extent| (extent.segment, extent.offset, extent.source));
@@ -73,7 +73,7 @@ impl Merger {
     }
 }
 
-/// Adds bytes `at..end` of `extent`, grown onto the last piece where they continue it.
+/// Adds bytes `at..end` of `extent`, extending the last piece where they continue it.
 fn emit(pieces: &mut Vec<LoggedExtent>, extent: LoggedExtent, at: u64, end: u64) {
     assert!(extent.offset <= at);
     assert!(at < end);

@@ -1,5 +1,5 @@
-//! Whether a log may change its segments, asked before the log is opened: an opening takes the journal from
-//! whoever has it, and a copy that will be refused must not have done so to its original.
+//! Whether a log may change its segments, checked before the log is opened. Opening takes the journal from
+//! its present writer, and a copy that will be refused must not do that to its original.
 
 use std::fs::File as StdFile;
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::stamp::ownership;
 use crate::storage::{directory_of, is_other_table};
 use crate::table::{SegmentTable, TableEntry};
 
-/// Refuses a log that was not closed and that is not the newest of its segments. `table` is its segment
-/// table. Nothing is changed or locked. Whatever cannot be read is left to the opening, which says why.
+/// Refuses a log that was not closed and is not the newest of its segments. `table` is the path of its
+/// segment table. Nothing is changed or locked. Unreadable files are ignored here; the opening reports them.
 pub fn refuse_older(table: &Path) -> Result<(), SegmentError> {
     let Ok(file) = ReadOnlyFile::open(table) else {
         return Ok(());
@@ -23,7 +23,7 @@ pub fn refuse_older(table: &Path) -> Result<(), SegmentError> {
     let Some((journal, read)) = SegmentTable::peek(&file, &directory_of(table)) else {
         return Ok(());
     };
-    // One that was closed has nothing for it, and nothing to overwrite anybody's bytes with.
+    // A closed log has nothing left to apply, so it overwrites no bytes.
     for entry in read.entries.iter().filter(|entry| entry.stamps.open) {
         judge(&file.0, entry, journal)?;
     }
@@ -38,7 +38,7 @@ fn judge(table: &StdFile, entry: &TableEntry, journal: JournalId) -> Result<(), 
     let (Ok(Some(stamp)), Ok(number)) = (real_stamp::read(&segment, path), number(&segment)) else {
         return Ok(());
     };
-    // Where the log ends is known only to whoever opens it.
+    // The end of the log is known only after it was opened.
     let end = Lsn(u64::MAX);
     check(
         ownership(&entry.stamps, Some(&stamp), journal, end, true),

@@ -1,4 +1,4 @@
-//! What an opening may choose.
+//! Options of an opening.
 
 use std::time::Duration;
 
@@ -7,25 +7,26 @@ use netram_proto::planted::FaultSwitch;
 
 use crate::limit::BATCH_BYTES;
 
-/// Choices at [`crate::Rvm::open`].
+/// Options for [`crate::Rvm::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RvmOptions {
     /// The journal behind the log. The segment table beside it must name the same one.
     pub journal: JournalId,
-    /// Who applies the log to the segments, and so decides how long its records are kept.
+    /// Which program applies the log to the segments, and so decides how long records are kept.
     pub truncation: TruncationPolicy,
     /// Truncation begins when the log is fuller than this, in percent (1 to 95).
     pub truncation_threshold_percent: u8,
-    /// Bytes of values that truncation reads before it merges and writes them: at most this, and one record.
+    /// Bytes of values that truncation reads before it merges and writes them; the last record may exceed
+    /// this.
     pub truncation_batch_bytes: usize,
-    /// Bytes of lazy commits that are kept in memory to be merged, instead of being logged one by one; zero
-    /// is off. No more than one record carries, and than a quarter of the log. See `Rvm::set_spool_bytes`.
+    /// Bytes of lazy commits that are kept in memory and merged, instead of being logged one by one. Zero
+    /// turns this off. Capped at one record and at a quarter of the log; see `Rvm::set_spool_bytes`.
     pub spool_bytes: usize,
-    /// Accept segment files whose identity is not the recorded one (restored from a copy), and those that
-    /// another log, or another copy of this one, has changed since; make them this log's. What the other log
-    /// has for them is given up, and this log's records are applied over whatever they hold.
+    /// Makes segment files this log's even if they are not the recorded ones or another log has changed them
+    /// since. Changes that the other log has not applied are lost. This log's records are applied over the
+    /// files' contents.
     pub adopt_segments: bool,
-    /// A fault, for the simulator.
+    /// A planted fault, for the simulator.
     pub planted: FaultSwitch,
 }
 
@@ -44,17 +45,17 @@ impl RvmOptions {
     }
 }
 
-/// Who applies the log to the segments.
+/// Which program applies the log to the segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TruncationPolicy {
-    /// This `Rvm`: all of it when it opens, and the older part when the log is full.
+    /// This `Rvm` applies everything when it opens, and the older part when the log fills up.
     #[default]
     Here,
-    /// Somebody else, who reads the records and says how far with `Rvm::trim`. Segment files are never
-    /// written here and nothing is applied to them: they are what is mapped, a state that somebody else has
-    /// put there, and lack what the log has.
+    /// Another program reads the records and calls `Rvm::trim` when it has applied them. This `Rvm` never
+    /// writes segment files: they show the state that the other program last wrote, without the records still
+    /// in the log.
     Elsewhere {
-        /// How long a commit that finds the log full waits for `Rvm::trim`. Zero: it fails at once.
+        /// How long a commit that finds the log full waits for `Rvm::trim`. With zero it fails at once.
         patience: Duration,
     },
 }
@@ -65,6 +66,6 @@ pub enum RestoreMode {
     /// Old values are kept when a range is declared and put back by an abort.
     #[default]
     Restore,
-    /// Nothing is kept. An abort forgets the ranges and leaves memory as it is.
+    /// No old values are kept. An abort forgets the ranges and leaves memory as it is.
     NoRestore,
 }

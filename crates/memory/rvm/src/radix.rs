@@ -1,23 +1,23 @@
-//! Sorting a long list of ranges by place, digit by digit.
+//! Sorting a long list of ranges by position, digit by digit.
 //!
-//! Offsets of one transaction differ in few bits: those of a region of 4 MiB, in steps of eight, in 19. Two
-//! passes over the list sort that, 4 to 5 ns a range, where comparing costs 15 (`cargo run --release -p
+//! Offsets of one transaction differ in few bits: in a region of 4 MiB, in steps of eight, in 19. Two passes
+//! over the list sort those in 4 to 5 ns per range, where comparing costs 15 ns (`cargo run --release -p
 //! netram-rvm --example set_range`).
 
 use crate::range::DeclaredRange;
 
-/// Fewer are sorted by comparing: the digits' counts cost as much as two hundred ranges.
+/// Shorter lists are sorted by comparing: counting digits costs as much as sorting two hundred ranges.
 const RADIX_MIN: usize = 512;
-/// Bits of a digit, at most: the counts fit the first-level cache.
+/// Most bits of a digit: the counts must fit the first-level cache.
 const DIGIT_BITS: u32 = 11;
-/// Digits, at most: beyond, comparing is as good.
+/// Most digits: beyond, comparing is as fast.
 const DIGITS_MAX: u32 = 4;
-/// Bits of a key below the region's place.
+/// Bits of a key below the region's index.
 const OFFSET_BITS: u32 = 48;
 
 const _: () = assert!(crate::limit::TRANSACTION_REGIONS_MAX <= 1 << (u64::BITS - OFFSET_BITS));
 
-/// Sorts by region and offset. `spare` is memory to work in.
+/// Sorts by region and offset. `spare` is working memory.
 pub(crate) fn sort(ranges: &mut Vec<DeclaredRange>, spare: &mut Vec<DeclaredRange>) {
     if ranges.is_sorted_by_key(|range| (range.region, range.offset)) {
         return;
@@ -39,12 +39,12 @@ pub(crate) fn sort(ranges: &mut Vec<DeclaredRange>, spare: &mut Vec<DeclaredRang
     spare.clear();
 }
 
-/// Where a range lies, as one number.
+/// The position of a range as one number.
 fn key(range: &DeclaredRange) -> u64 {
     u64::from(range.region) << OFFSET_BITS | range.offset
 }
 
-/// The bits in which keys differ; `None`: an offset is too large for a key.
+/// The bits in which keys differ; `None` if an offset is too large for a key.
 fn differing(ranges: &[DeclaredRange]) -> Option<u64> {
     let first = ranges.first().map_or(0, key);
     let (mut differing, mut offsets) = (0, 0);
@@ -55,12 +55,12 @@ fn differing(ranges: &[DeclaredRange]) -> Option<u64> {
     (offsets >> OFFSET_BITS == 0).then_some(differing)
 }
 
-/// From the lowest of them to the highest.
+/// Number of bits from the lowest set one to the highest.
 fn count(bits: u64) -> u32 {
     u64::BITS - bits.leading_zeros() - bits.trailing_zeros()
 }
 
-/// Moves all ranges to `into`, in the order of one digit, and within that in the order in which they are.
+/// Moves all ranges to `into`, sorted by one digit and otherwise in their present order.
 fn pass(ranges: &[DeclaredRange], into: &mut Vec<DeclaredRange>, shift: u32, width: u32) {
     let mut places = [0u32; 1 << DIGIT_BITS];
     let mask = (1 << width) - 1;
@@ -72,7 +72,7 @@ fn pass(ranges: &[DeclaredRange], into: &mut Vec<DeclaredRange>, shift: u32, wid
     for count in &mut places[..=mask] {
         place += std::mem::replace(count, place);
     }
-    // What is there is overwritten: only what the list has grown by is made first.
+    // Existing elements are overwritten, so only the list's growth is initialised first.
     into.resize(ranges.len(), ranges[0]);
     for range in ranges {
         let place = &mut places[digit(range)];
@@ -99,7 +99,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn digits_sort_as_comparing_does(
+        fn sorting_by_digits_equals_sorting_by_comparison(
             list in prop_oneof![
                 vec(range(0u64..1 << 20), 0..40),
                 vec(range(0u64..1 << 26), RADIX_MIN..2000),

@@ -1,18 +1,18 @@
-//! The ranges of one transaction: a list while they are few or come in order, bits once they are many and
-//! do not; never a tree.
+//! The ranges of one transaction: a list while they are few or come in order, and bits once they are many and
+//! do not. Never a tree.
 //!
-//! Measured by `cargo run --release -p netram-rvm --example set_range`; figures in `docs/rvm.md`.
+//! Measured by `cargo run --release -p netram-rvm --example set_range`; figures in `docs/design/rvm.md`.
 
 use crate::granules::{Granules, fits};
 use crate::limit::TRANSACTION_RANGES_MAX;
 use crate::radix;
 
-/// Ranges out of order from which on bits are tried for them: below, one sort is cheaper.
+/// Number of ranges out of order from which on bits are tried; below it one sort is cheaper.
 const LISTED_MAX: usize = 1024;
-/// Ranges a page from which on bits are cheaper than the sort. Bits cost by the page, 30 ns or so, and a sort
-/// by the range, 15 ns.
+/// Ranges per page from which on bits are cheaper than the sort. Bits cost about 30 ns a page, a sort 15 ns a
+/// range.
 const DENSITY_MIN: usize = 3;
-/// Where ranges are too far apart for bits, so many times more are listed before bits are tried again.
+/// Factor by which the list grows before bits are tried again, where ranges were too far apart for them.
 const RETRY_FACTOR: usize = 4;
 
 /// Bytes of one region that a transaction declared.
@@ -21,7 +21,7 @@ pub(crate) struct DeclaredRange {
     /// Where in the region it begins.
     pub(crate) offset: u64,
     pub(crate) length: u32,
-    /// The region's place in the transaction's own list.
+    /// Index of the region in the transaction's list.
     pub(crate) region: u32,
 }
 
@@ -34,34 +34,34 @@ impl DeclaredRange {
 /// All ranges of one transaction. Keeps its memory when cleared.
 #[derive(Debug, Default)]
 pub(crate) struct RangeList {
-    /// Those whose old values were kept, oldest first; while there are no bits, simply all.
+    /// Ranges whose old values were kept, oldest first; all ranges while there are no bits.
     declared: Vec<DeclaredRange>,
-    /// They came out of order, or overlap.
+    /// Ranges came out of order, or overlap.
     disordered: bool,
-    /// The list was long, out of order and dense: from then on bits are kept.
+    /// Bits are kept, because the list was long, out of order and dense.
     dense: bool,
-    /// The length of the list at which bits are tried. Zero: `LISTED_MAX`.
+    /// Length of the list at which bits are tried. Zero means `LISTED_MAX`.
     try_at: usize,
-    /// Below this length of the list another range needs no thought: there is memory for it, and bits are not
+    /// Below this length another range is appended without a check: memory is reserved, and bits are not
     /// tried yet.
     room: usize,
-    /// What was declared, as far as bits can say it.
+    /// The declared ranges that bits can represent.
     granules: Granules,
-    /// What bits cannot say, once there are bits.
+    /// The declared ranges that bits cannot represent, once there are bits.
     loose: Vec<DeclaredRange>,
-    /// What was found without being declared.
+    /// Ranges that a commit found without a declaration.
     captured: Vec<DeclaredRange>,
     merged: Vec<DeclaredRange>,
-    /// What sorting works in.
+    /// Working memory for sorting.
     spare: Vec<DeclaredRange>,
-    /// How often a range was declared, and their bytes, for statistics.
+    /// Number of declarations and their bytes, for statistics.
     calls: u64,
     bytes: u64,
 }
 
 impl RangeList {
-    /// Adds a range and returns the part of it, as offset and length, whose old values are not kept yet.
-    /// With `keep` the caller keeps them, and the part joins those of [`RangeList::restorable`].
+    /// Adds a range and returns the part, as offset and length, whose old values are not kept yet. With
+    /// `keep` the caller keeps them, and the part joins [`RangeList::restorable`].
     ///
     /// Programs declare neighbouring fields one after the other; those extend the last range in place.
     #[inline]
@@ -99,7 +99,7 @@ impl RangeList {
         (offset, length)
     }
 
-    /// Room for one more range in the list; or `true`: bits are kept.
+    /// Makes room for one more range in the list. Returns `true` if bits are kept instead.
     #[cold]
     fn make_room(&mut self, disordered: bool) -> bool {
         self.disordered = disordered;
@@ -119,8 +119,8 @@ impl RangeList {
         false
     }
 
-    /// Adds a range whose old values nobody keeps. `false`: nothing was done, it takes
-    /// [`RangeList::declare`].
+    /// Adds a range whose old values are not kept. Returns `false`, with nothing done, if
+    /// [`RangeList::declare`] is needed.
     #[inline(always)]
     pub(crate) fn append(&mut self, region: u32, offset: u64, length: u32) -> bool {
         if self.declared.len() >= self.room {
@@ -150,7 +150,8 @@ impl RangeList {
         true
     }
 
-    /// Adds a range to the bits of the page used last. `false`: it is not there, or bits cannot say it.
+    /// Adds a range to the bits of the page used last. Returns `false` if it lies in another page or bits
+    /// cannot represent it.
     #[inline]
     fn mark(&mut self, region: u32, offset: u64, length: u32) -> bool {
         let marked = fits(offset, length) && self.granules.mark(region, offset, length);
@@ -161,7 +162,7 @@ impl RangeList {
         marked
     }
 
-    /// Marks in bits what the list has, if that is dense.
+    /// Converts the list to bits if it is dense.
     fn begin_granules(&mut self) {
         let RangeList {
             declared,
@@ -215,22 +216,22 @@ impl RangeList {
         &self.declared
     }
 
-    /// Ranges that are kept in lists: what bounds their memory.
+    /// Number of ranges in lists, which bounds their memory.
     pub(crate) fn listed(&self) -> usize {
         self.declared.len().max(self.loose.len())
     }
 
-    /// Adds a range that was found at the commit.
+    /// Adds a range that a commit found.
     pub(crate) fn add_captured(&mut self, range: DeclaredRange) {
         self.captured.push(range);
     }
 
-    /// Forgets what was found: another attempt to commit finds it again.
+    /// Forgets ranges that a commit found; another attempt finds them again.
     pub(crate) fn clear_captured(&mut self) {
         self.captured.clear();
     }
 
-    /// How many ranges were declared or found, and their bytes, neighbours and duplicates each for itself.
+    /// Number of declared or found ranges, and their bytes; neighbours and duplicates count separately.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let found: u64 = self.captured.iter().map(|range| u64::from(range.length)).sum();
         (self.calls + self.captured.len() as u64, self.bytes + found)
@@ -244,13 +245,13 @@ impl RangeList {
         }
     }
 
-    /// The list is the result: sorted, without overlaps.
+    /// Whether the list is already the result: sorted, without overlaps.
     fn is_merged_already(&self) -> bool {
         !self.disordered && self.captured.is_empty()
     }
 
-    /// Sorts the ranges by place, with duplicate, overlapping and adjacent ones made one. What was declared
-    /// stays as it is, for an abort after a refused commit.
+    /// Sorts the ranges by position and merges duplicate, overlapping and adjacent ones. The declarations are
+    /// kept, for an abort after a refused commit.
     pub(crate) fn merge(&mut self) {
         if self.is_merged_already() {
             return;
@@ -281,7 +282,7 @@ impl RangeList {
         (self.calls, self.bytes) = (0, 0);
     }
 
-    /// Bytes of memory held on to.
+    /// Bytes of memory that stay allocated.
     pub(crate) fn capacity_bytes(&self) -> usize {
         let listed = self.declared.capacity() + self.loose.capacity();
         let listed = listed + self.captured.capacity() + self.merged.capacity() + self.spare.capacity();
@@ -313,7 +314,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Declares as a transaction does that restores nothing.
+    /// Declares like a transaction that restores nothing.
     fn add(ranges: &mut RangeList, (region, offset, length): (u32, u64, u32)) -> (u64, u32) {
         match ranges.append(region, offset, length) {
             true => (offset, length),
@@ -375,7 +376,7 @@ mod tests {
         ) {
             let mut ranges = RangeList::default();
             let (mut bytes, mut saved) = (std::collections::BTreeSet::new(), Vec::new());
-            // Backwards, so that bits are wanted; then what the test is about.
+            // Declared backwards, so that bits are used; then the ranges under test.
             let before = (0..=LISTED_MAX as u64).rev().map(|at| (0, 100_000 + at * 16, 8));
             let after = declared.iter().map(|(region, at, length, whole)| match whole {
                 true => (*region, at * 8, length * 8),
@@ -401,7 +402,7 @@ mod tests {
                 (range.offset..range.end()).map(|at| (range.region, at))
             });
             let kept: Vec<_> = kept.collect();
-            prop_assert!(!keep || kept == saved, "old values are listed in the order of their keeping");
+            prop_assert!(!keep || kept == saved, "old values are listed in the order of keeping");
             let kept: std::collections::BTreeSet<_> = kept.into_iter().collect();
             prop_assert!(!keep || kept == bytes);
             ranges.clear();

@@ -1,9 +1,9 @@
-//! Where a real segment's stamp is: in an extended attribute of its file, or in a file beside it where the
-//! file system keeps no attributes. Never in the segment's own bytes, which are its user's.
+//! Storage of a real segment's stamp: an extended attribute of its file, or a file beside it where the file
+//! system keeps no attributes. Never the segment's own bytes, which belong to the user.
 //!
-//! The attribute goes where the file goes: `mv`, `cp -a`, `rsync -aX`, hard links and bind mounts keep it.
-//! The file beside it is believed only for the very file that it was written for, since nothing ties the two
-//! together.
+//! The attribute follows the file: `mv`, `cp -a`, `rsync -aX`, hard links and bind mounts keep it. A file
+//! beside the segment is trusted only for the exact file that it was written for, because nothing else
+//! connects the two.
 
 use std::fs::{self, File as StdFile};
 use std::io::Write;
@@ -17,12 +17,12 @@ use rustix::io::Errno;
 use crate::stamp::{STAMP_BYTES, SegmentStamp, decode, encode};
 use crate::storage::{errno, io_error, sync_parent};
 
-/// The extended attribute that holds a segment's stamp.
+/// Name of the extended attribute that holds a segment's stamp.
 const ATTRIBUTE: &str = "user.netram.stamp";
-/// What the name of the file beside a segment ends with.
+/// Suffix of the name of the file beside a segment.
 const BESIDE: &str = ".netram-stamp";
 
-/// The stamp of `file`, which is at `path`: of those in both places the later.
+/// The stamp of `file`, which is at `path`: the later of the attribute and the file beside it.
 pub(crate) fn read(file: &StdFile, path: &str) -> Result<Option<SegmentStamp>, IoError> {
     let mut bytes = [0; STAMP_BYTES];
     let inside = match rustix::fs::fgetxattr(file, ATTRIBUTE, &mut bytes) {
@@ -42,11 +42,11 @@ pub(crate) fn read(file: &StdFile, path: &str) -> Result<Option<SegmentStamp>, I
         .max_by_key(|stamp| stamp.generation))
 }
 
-/// Leaves a stamp on `file`, which is at `path`, durably. `false`: no stamp can be kept here.
+/// Leaves a stamp durably on `file`, which is at `path`. Returns `false` if no stamp can be kept here.
 pub(crate) fn leave(file: &StdFile, path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
     match rustix::fs::fsetxattr(file, ATTRIBUTE, &encode(stamp), XattrFlags::empty()) {
         Ok(()) => file.sync_all().map(|()| true).map_err(io_error),
-        // A full disk says the same as a file whose attributes are full: the file beside it finds out.
+        // A full disk gives the same error as full attributes; writing the file beside it shows which.
         Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::TOOBIG | Errno::PERM) => leave_beside(path, stamp),
         Err(error) => Err(errno(error)),
     }
@@ -62,7 +62,7 @@ fn leave_beside(path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
     if let Err(error) = written {
         let _ = fs::remove_file(&new);
         return match io_error(error) {
-            // EPERM, EACCES, EROFS: a directory that is not this program's to write to.
+            // EPERM, EACCES, EROFS: this program may not write to the directory.
             IoError { errno: 1 | 13 | 30 } => Ok(false),
             error => Err(error),
         };
@@ -70,10 +70,10 @@ fn leave_beside(path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
     sync_parent(path).map(|()| true)
 }
 
-/// A number that a file keeps as long as it exists, and that no copy of it has.
+/// A number that a file keeps while it exists and that no copy of it has.
 pub(crate) fn number(file: &StdFile) -> Result<u64, IoError> {
     let metadata = file.metadata().map_err(io_error)?;
-    // A number of an inode is given again to the next file; the time of its making tells the two apart.
+    // An inode number is reused for later files; the time of creation distinguishes them.
     let made = metadata
         .created()
         .ok()
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// A directory, a segment in it and that one's number.
+    /// A directory, a segment in it and the segment's number.
     fn segment() -> (tempfile::TempDir, String, StdFile, u64) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a").to_str().unwrap().to_owned();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_stays_on_its_file_under_another_name() {
+    fn a_stamp_stays_on_a_renamed_file() {
         let (directory, path, file, number) = segment();
         assert_eq!(read(&file, &path).unwrap(), None);
         assert!(leave(&file, &path, &stamp(1, number)).unwrap());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_beside_a_segment_is_not_believed_of_another_file_in_its_place() {
+    fn a_stamp_beside_a_segment_is_ignored_for_a_file_that_replaced_it() {
         let (_directory, path, file, number) = segment();
         assert!(leave_beside(&path, &stamp(2, number)).unwrap());
         assert_eq!(read(&file, &path).unwrap(), Some(stamp(2, number)));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_stamps_the_later_counts() {
+    fn the_later_of_two_stamps_is_read() {
         let (_directory, path, file, number) = segment();
         assert!(leave(&file, &path, &stamp(5, number)).unwrap());
         assert!(leave_beside(&path, &stamp(4, number)).unwrap());

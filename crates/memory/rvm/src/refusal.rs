@@ -1,11 +1,12 @@
-//! Refusals of segments that are not a log's to change, in words; and why a stamp was not left.
+//! Errors for segments that a log may not change, built from the stamps found there; and errors of leaving a
+//! stamp.
 
 use netram_proto::id::JournalId;
 
 use crate::error::{ForgetError, MapError, SegmentError, SegmentTableError, TruncateError};
 use crate::stamp::{SegmentOwnership, SegmentStamp};
 
-/// Why a stamp was not left.
+/// Why a stamp could not be left on a segment.
 #[derive(Debug)]
 pub(crate) enum SegmentStampError {
     Segment(SegmentError),
@@ -51,7 +52,7 @@ impl From<SegmentStampError> for TruncateError {
     }
 }
 
-/// Refuses a segment that is not this log's to change. `found` is its stamp.
+/// Returns an error unless this log may change the segment. `found` is the segment's stamp.
 pub(crate) fn check(
     standing: SegmentOwnership,
     path: &str,
@@ -69,7 +70,7 @@ pub(crate) fn check(
     }
 }
 
-/// The refusal of a log that is a copy of the one that left `stamp` on the segment at `path`.
+/// The error for a log that is a copy of the one that left `stamp` on the segment at `path`.
 pub(crate) fn copy(path: &str, stamp: &SegmentStamp) -> SegmentError {
     SegmentError::Copy {
         path: path.to_owned(),
@@ -77,7 +78,7 @@ pub(crate) fn copy(path: &str, stamp: &SegmentStamp) -> SegmentError {
     }
 }
 
-/// What people call the log by whose segment table is at `table`: its directory, or its file.
+/// Name for messages of the log whose segment table is at `table`: its directory, or its file.
 fn log_of(table: &str) -> &str {
     table
         .strip_suffix("/segments")

@@ -14,25 +14,25 @@ use crate::record::{RangeView, RecordChanges, RecordScope};
 use crate::segments::SegmentMark;
 use crate::sync::lock;
 
-/// A mapped part of a segment: memory that survives crashes, as far as transactions committed it.
+/// A mapped part of a segment: memory whose committed bytes survive crashes.
 ///
-/// Reading takes the region's lock shared, changing takes it exclusively, for as long as a guard lives. Hold
-/// at most one guard at a time, and none across a commit: a commit takes the locks of all its regions. The
-/// lock protects memory, not meaning: RVM does not detect conflicts between transactions, by design.
+/// Reading takes the region's lock shared and changing takes it exclusively, for as long as a guard lives.
+/// Hold at most one guard at a time, and none across a commit, which locks all its regions. The lock protects
+/// memory, not meaning: by design RVM does not detect conflicts between transactions.
 ///
-/// Dropping a region unmaps it as soon as no open transaction holds ranges in it. What was committed is safe;
+/// Dropping a region unmaps it as soon as no open transaction has ranges in it. Committed bytes are safe;
 /// stores outside a committed range are forgotten.
 #[derive(Debug)]
 pub struct Region {
     pub(crate) mapping: Arc<RegionMapping>,
 }
 
-/// What a region and the transactions that touch it share.
+/// State shared by a region and the transactions that touch it.
 #[derive(Debug)]
 pub(crate) struct RegionMapping {
-    // Before the memory, whose pages it has protected.
+    // Declared before the memory, so that page protection ends before the memory is unmapped.
     capture: Mutex<CaptureState>,
-    /// The slot is not `Declared`: what a transaction asks first.
+    /// The capture mode is not `Declared`. Transactions check this first.
     by_page: AtomicBool,
     memory: RwLock<RegionMemory>,
     address: RegionAddress,
@@ -43,21 +43,22 @@ pub(crate) struct RegionMapping {
     pub(crate) segment: Arc<SegmentMark>,
     /// Open transactions with ranges here.
     pub(crate) transactions: AtomicUsize,
-    /// The `Rvm` it belongs to.
+    /// Number of the `Rvm` that the region belongs to.
     pub(crate) owner: u64,
 }
 
-/// Who has what finds a region's stores by page.
+/// Where the state is that finds the region's stores by page.
 #[derive(Debug)]
 enum CaptureState {
-    /// There is nothing to have.
+    /// Stores are declared, so there is no such state.
     Declared,
-    /// One transaction at a time; `None`: one has it now. Foreign records need the twins meanwhile.
+    /// One transaction at a time borrows the state; `None` while it is lent. Foreign records need the twins
+    /// even then.
     Paged {
         twins: Arc<Twins>,
         free: Option<Box<PageCapture>>,
     },
-    /// All of them.
+    /// All transactions share the verifier.
     Verified(Arc<Verifier>),
 }
 
@@ -70,17 +71,17 @@ impl CaptureState {
     }
 }
 
-/// What a transaction gets from a region that it enters.
+/// Capture state that a transaction gets from a region when it enters it.
 #[derive(Debug)]
 pub(crate) enum CaptureLoan {
-    /// Stores are declared.
+    /// Stores are declared; nothing is lent.
     Nothing,
     Capture(Box<PageCapture>),
     Verifier(Arc<Verifier>),
 }
 
 impl RegionMapping {
-    /// Takes what finds the region's stores by page, for one transaction; or shares what verifies them.
+    /// Borrows the state that finds the region's stores by page, for one transaction; or shares the verifier.
     pub(crate) fn borrow_capture(&self) -> Result<CaptureLoan, RangeError> {
         if !self.by_page.load(Ordering::Acquire) {
             return Ok(CaptureLoan::Nothing);
@@ -94,7 +95,7 @@ impl RegionMapping {
         }
     }
 
-    /// Whether its stores are found by page, where a page does not say who stored.
+    /// Whether the region's stores are found by page, so that only one transaction at a time may store.
     pub(crate) fn is_captured(&self) -> bool {
         let by_page = self.by_page.load(Ordering::Acquire);
         by_page && matches!(*lock(&self.capture), CaptureState::Paged { .. })
@@ -110,7 +111,7 @@ impl RegionMapping {
         }
     }
 
-    /// What a run of bytes that was not declared is, for people.
+    /// Describes a run of undeclared bytes, for users.
     pub(crate) fn undeclared(&self, (offset, length): (usize, usize)) -> UndeclaredStore {
         UndeclaredStore {
             segment: self.path.clone(),
@@ -121,7 +122,7 @@ impl RegionMapping {
         }
     }
 
-    /// Gives back what a transaction borrowed.
+    /// Returns the state that a transaction borrowed.
     pub(crate) fn return_capture(&self, captured: Box<PageCapture>) {
         if let CaptureState::Paged { free, .. } = &mut *lock(&self.capture) {
             *free = Some(captured);
@@ -151,8 +152,8 @@ impl RegionMapping {
         }
     }
 
-    // A panic while a guard was held says nothing about the bytes: the transaction's drop restores them, if
-    // it was to. So poisoning is passed over.
+    // Poisoning is ignored: a panic while a guard was held says nothing about the bytes, and dropping the
+    // transaction restores them if it is a restoring one.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, RegionMemory> {
         self.memory.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,7 +187,7 @@ impl RegionMapping {
 }
 
 impl RegionMapping {
-    /// Whether a record's changes all lie here.
+    /// Checks that a record's changes all lie in this region.
     pub(crate) fn admits(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
         match changes.scope() {
             RecordScope::Nothing => Ok(()),
@@ -257,10 +258,11 @@ impl Deref for ReadGuard<'_> {
     }
 }
 
-/// Exclusive access to a region's bytes, across many changes: nobody else reads or changes any meanwhile.
+/// Exclusive access to a region's bytes across many changes: no other thread reads or changes any during its
+/// life.
 ///
-/// It can be read; what is stored goes through a transaction, [`crate::Transaction::write_in`]. Unlike an
-/// [edit](crate::Transaction::edit) it borrows none, so that both can be kept in one value.
+/// The bytes can be read; stores go through a transaction, [`crate::Transaction::write_in`]. Unlike an
+/// [edit](crate::Transaction::edit) it borrows no transaction, so both can be kept in one value.
 #[derive(Debug)]
 pub struct ExclusiveGuard<'r> {
     pub(crate) region: &'r Region,
@@ -268,7 +270,7 @@ pub struct ExclusiveGuard<'r> {
 }
 
 impl ExclusiveGuard<'_> {
-    /// The region whose bytes these are.
+    /// The region that is locked.
     pub fn region(&self) -> &Region {
         self.region
     }
@@ -310,12 +312,12 @@ impl Region {
         &self.mapping.path
     }
 
-    /// The region's bytes, kept from changing until the guard is dropped.
+    /// Shared access to the region's bytes: no thread changes them until the guard is dropped.
     pub fn read(&self) -> ReadGuard<'_> {
         ReadGuard(self.mapping.read())
     }
 
-    /// The region's bytes, for nobody else until the guard is dropped.
+    /// Exclusive access to the region's bytes until the guard is dropped.
     pub fn exclusive(&self) -> ExclusiveGuard<'_> {
         ExclusiveGuard {
             region: self,
@@ -338,8 +340,8 @@ impl Region {
         Ok(())
     }
 
-    /// Stores bytes without declaring them: for a [`crate::Participant`] that puts back what an aborted
-    /// transaction of [`crate::RestoreMode::NoRestore`] left. Bytes stored like this are never logged.
+    /// Stores bytes without declaring them, so that they are never logged. For a [`crate::Participant`] that
+    /// restores bytes after an aborted transaction of [`crate::RestoreMode::NoRestore`].
     pub fn put_back(&self, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
         self.mapping.check(offset, bytes.len())?;
         let mut memory = self.mapping.write();
@@ -350,20 +352,20 @@ impl Region {
         Ok(())
     }
 
-    /// Stores what a record of another log's says, all at once: nobody who reads the region through its lock
-    /// sees a part of it. Refused, with nothing changed, unless all of it lies in this region, whose segment
-    /// has the same number there as here ([`Region::segment_number`]).
+    /// Stores the changes of another log's record, all at once: readers that take the region's lock never see
+    /// a part of it. All of them must lie in this region, and its segment must have the same number in both
+    /// logs ([`Region::segment_number`]).
     ///
-    /// Bytes stored like this are never logged here; [`crate::Transaction::commit_foreign`] logs them too.
-    /// However the region's stores are found, these do not count as the program's.
+    /// These bytes are never logged here; [`crate::Transaction::commit_foreign`] logs them too. They do not
+    /// count as stores of the program, however the region's stores are found.
     pub fn apply(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
         self.mapping.admits(changes)?;
         self.mapping.store(&mut self.mapping.write(), changes);
         Ok(())
     }
 
-    /// The same, unless somebody has a guard of the region just now: then nothing is stored, and it says
-    /// `false`. For who may not wait.
+    /// Stores like [`Region::apply`], without waiting. Returns `false`, with nothing stored, while any guard
+    /// of the region is held.
     pub fn try_apply(&self, changes: &RecordChanges<'_>) -> Result<bool, ForeignError> {
         self.mapping.admits(changes)?;
         let Some(mut memory) = self.mapping.try_write() else {
@@ -378,34 +380,38 @@ impl Region {
         self.mapping.segment.index
     }
 
-    /// The address of the first byte, for code that keeps its own discipline.
+    /// Address of the first byte, for code that synchronises its accesses by itself.
     ///
-    /// Whoever dereferences it vouches that: the `Region` is alive; no other thread reads or writes the same
-    /// bytes meanwhile, through guards, [`Region::get`], edits, an abort that restores them or a commit that
-    /// declared them; and no guard of this region is alive while storing. Declare the bytes with
-    /// `Transaction::set_range` before storing to them.
+    /// A caller that dereferences it must ensure that:
+    /// - the `Region` is alive;
+    /// - no other thread accesses the same bytes at the same time, through guards, [`Region::get`], edits, an
+    ///   abort that restores them or a commit that declared them;
+    /// - no guard of this region is alive while storing.
+    ///
+    /// Declare the bytes with `Transaction::set_range` before storing to them.
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping.address.get()
     }
 
-    /// Chooses how the region's stores are found from now on: at first they are declared. Refused while open
+    /// Chooses how the region's stores are found from now on; at first they are declared. Refused while open
     /// transactions have ranges here.
     ///
-    /// Stores outside of any transaction are forgotten by the choice. Where stores are found by page, one
-    /// transaction at a time may store to the region: it has it from its first
-    /// [`crate::Transaction::capture`], `set_range`, `write` or edit until it ends. `set_range` declares
-    /// nothing more there, and no bytes are refused for being undeclared.
+    /// The change forgets stores outside of any transaction. Where stores are found by page, one transaction
+    /// at a time may store to the region: from its first [`crate::Transaction::capture`], `set_range`,
+    /// `write` or edit until it ends. There `set_range` has no further effect, and undeclared bytes are not
+    /// an error.
     pub fn set_capture(&mut self, capture: CaptureMode) -> Result<(), CaptureError> {
-        // `&mut self` keeps transactions from entering meanwhile; those that have are counted.
+        // `&mut self` keeps transactions from entering during the change; those that have entered are
+        // counted.
         let transactions = self.open_transactions();
         if transactions > 0 {
             return Err(CaptureError::Uncommitted { transactions });
         }
         let mapping = &*self.mapping;
-        // Before the slot, as everywhere.
+        // The memory is locked before the capture state, as everywhere.
         let memory = mapping.read();
         let mut slot = lock(&mapping.capture);
-        // The old one ends before the new one begins: they protect the same pages.
+        // The old mode ends before the new one begins: both protect the same pages.
         *slot = CaptureState::Declared;
         mapping.by_page.store(false, Ordering::Release);
         *slot = match capture {
@@ -421,7 +427,7 @@ impl Region {
         Ok(())
     }
 
-    /// The undeclared stores that commits have found since the last call, where the region is verified.
+    /// Takes the undeclared stores that commits have found since the last call, in a verified region.
     pub fn take_undeclared(&self) -> Vec<UndeclaredStore> {
         let verifier = self.mapping.verifier();
         let runs = verifier
@@ -430,8 +436,8 @@ impl Region {
         runs.into_iter().map(|run| self.mapping.undeclared(run)).collect()
     }
 
-    /// Puts back what was stored and never declared, where the region is verified; what open transactions
-    /// have declared stays.
+    /// Undoes stores that were never declared, in a verified region. Bytes that open transactions have
+    /// declared stay.
     pub fn undo_undeclared(&self) -> Result<(), CaptureError> {
         let Some(verifier) = self.mapping.verifier() else {
             return Ok(());
@@ -440,7 +446,7 @@ impl Region {
         undone.map_err(|cause| CaptureError::System { cause })
     }
 
-    /// Unmaps the region; hands it back when open transactions hold ranges in it.
+    /// Unmaps the region, or returns it when open transactions have ranges in it.
     pub fn unmap(self) -> Result<(), (UnmapError, Region)> {
         match self.mapping.transactions.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -448,17 +454,16 @@ impl Region {
         }
     }
 
-    /// Unmaps the region as far as recoverable memory is concerned, and leaves its bytes where they are for
-    /// the rest of the process's life, as the original's `rvm_unmap` did; hands the region back when open
-    /// transactions hold ranges in it.
+    /// Ends the region but leaves its bytes mapped for the rest of the process's life, as the original's
+    /// `rvm_unmap` did. Returns the region when open transactions have ranges in it.
     ///
-    /// Pages that were stored to stay as they are now. The others go on showing the segment file, what later
-    /// transactions change in it too, and reading them is fatal (SIGBUS) once the file is cut shorter. The
-    /// address range is never given back.
+    /// Pages that were stored to stay as they are now. The others continue to show the segment file,
+    /// including later changes, and reading them is fatal (SIGBUS) once the file is shortened. The address
+    /// range is never released.
     pub fn keep_unmapped(self) -> Result<(), (UnmapError, Region)> {
         match self.mapping.transactions.load(Ordering::Acquire) {
             0 => {
-                // No page stays protected.
+                // The memory must not keep protected pages.
                 *lock(&self.mapping.capture) = CaptureState::Declared;
                 self.mapping.write().keep();
                 Ok(())

@@ -1,4 +1,4 @@
-//! Telling a log where its segments are after they were moved.
+//! Recording the new paths of segments that were moved.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::segments::segment_io;
 use crate::storage::{RealStorage, SegmentIdentity, SegmentStorage};
 use crate::table::{self, SegmentTable};
 
-/// One segment that is called by another path now.
+/// One segment with its old and new path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelocatedSegment {
     /// Its path before.
@@ -20,36 +20,40 @@ pub struct RelocatedSegment {
     pub to: String,
 }
 
-/// Why no segment was relocated. The table is as before.
+/// Why no segment was relocated. The table is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RelocateError {
-    /// The table is unusable, or a program has it open.
+    /// The segment table is unusable, or a program has it open.
     #[error("{0}")]
     Table(#[from] SegmentTableError),
     /// A program has the log open.
     #[error("the log is open; stop the program that has it, then relocate its segments")]
     Open,
-    /// The log knows no such segment.
-    #[error("the log knows no segment {from}, and none beneath it; `netram rvm show` lists those it knows")]
+    /// The log has no segment at that path or in that directory.
+    #[error(
+        "the log has no segment {from}, and none inside a directory of that name; `netram rvm status` lists \
+         its segments"
+    )]
     Unknown {
         /// The path asked for.
         from: String,
     },
-    /// The log knows another segment by the new path.
-    #[error("the log knows another segment {to}; name the place where the segment was moved to")]
+    /// The log has another segment at the new path.
+    #[error("{to} is the path of another segment of this log; give the path to which the segment was moved")]
     Taken {
         /// The new path.
         to: String,
     },
-    /// The file at the new path is none that the log's records were written for.
+    /// The file at the new path is not the one that the log's records were written for.
     #[error("{0}")]
     Segment(#[from] SegmentError),
 }
 
-/// Calls the segment `from` of the log of `journal`, or all segments beneath the directory `from`, by where
-/// they are now. The files must be those that the log knows; `adopt` takes any.
+/// Changes the path of the segment `from`, or of all segments in the directory `from`, in the segment table
+/// of the log of `journal`. The files at the new paths must be the segments that the log knows, unless
+/// `adopt` is set.
 ///
-/// One write of the table: after a crash all of them are relocated, or none.
+/// The table is written once: after a crash all segments are relocated, or none.
 pub fn relocate(
     table: &Path,
     journal: JournalId,
@@ -87,7 +91,7 @@ pub fn relocate(
     Ok(moved)
 }
 
-/// What follows `from` in `path`, if that is the path or a directory above it.
+/// The rest of `path` behind `from`, if `from` is the path itself or a directory above it.
 fn beneath<'p>(path: &'p str, from: &str) -> Option<&'p str> {
     let rest = path.strip_prefix(from.trim_end_matches('/'))?;
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
@@ -111,7 +115,7 @@ fn fits(storage: &RealStorage, path: &str) -> Result<(), SegmentTableError> {
     }
 }
 
-/// Whether the file at `to` is the segment of `entry`.
+/// Checks that the file at `to` is the segment of `entry`.
 fn verify(
     storage: &RealStorage,
     entry: &mut table::TableEntry,
@@ -132,7 +136,7 @@ fn verify(
         };
     }
     if adopt {
-        // Whatever log left its stamp there last.
+        // The stamp counts whichever log left it.
         let found = storage.stamp(&file, to).map_err(io)?;
         entry.stamps.before = found.map_or_else(Default::default, |stamp| stamp.id);
     }

@@ -1,8 +1,8 @@
-//! Merged pieces become few large writes.
+//! Combining merged pieces into few large writes.
 //!
-//! Pieces less than a page apart are written in one go, the bytes between them read from the file and written
-//! back as they are. No page is written that would not be anyway, since a gap so small has none to itself,
-//! and nobody else writes the file. A log of small scattered records costs one system call for many of them.
+//! Pieces less than a page apart are written at once; the bytes between them are read from the file and
+//! written back unchanged. No additional page is written, because so small a gap contains no whole page, and
+//! no other process writes the file. A log of small scattered records needs one system call for many of them.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use netram_proto::port::{IoError, StorageFile};
 use crate::limit::{PAGE_BYTES, STEP_WRITE_BYTES};
 use crate::merge::LoggedExtent;
 
-/// How far the writing has come.
+/// Progress of the writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WriteCursor {
-    /// The piece being written.
+    /// Index of the piece being written.
     pub(crate) piece: usize,
-    /// Its bytes already written.
+    /// Bytes of it already written.
     done: u64,
 }
 
@@ -26,12 +26,12 @@ pub(crate) struct WriteRun {
     pub(crate) segment: u32,
     pub(crate) offset: u64,
     pub(crate) length: usize,
-    /// The pieces in it; of a single one perhaps only a part.
+    /// Indexes of the pieces in the run; a single one may be only partly in it.
     pieces: Range<usize>,
     gaps: bool,
 }
 
-/// The run at `cursor`, and where the next one begins.
+/// The run at `cursor`, and the cursor behind it.
 pub(crate) fn next_run(pieces: &[LoggedExtent], cursor: WriteCursor) -> Option<(WriteRun, WriteCursor)> {
     let WriteCursor { piece, done } = cursor;
     let first = pieces.get(piece)?;
@@ -72,7 +72,7 @@ pub(crate) fn next_run(pieces: &[LoggedExtent], cursor: WriteCursor) -> Option<(
     Some((run, WriteCursor { piece: next, done: 0 }))
 }
 
-/// Writes a run; returns the bytes of its pieces, without the gaps.
+/// Writes a run; returns the bytes of its pieces, without gaps.
 pub(crate) fn write_run(
     file: &impl StorageFile,
     run: &WriteRun,
@@ -92,7 +92,7 @@ pub(crate) fn write_run(
         file.read_at(run.offset, staging)?;
     }
     for piece in pieces {
-        // Only the first piece may have been written in part, up to the run's offset.
+        // Only the first piece may have been partly written, up to the run's offset.
         let done = run.offset.saturating_sub(piece.offset);
         let bytes = &arena[piece.source + done as usize..piece.source + piece.length as usize];
         let at = (piece.offset + done - run.offset) as usize;

@@ -1,4 +1,4 @@
-//! The library's centre: opening with recovery, flushing, truncation, closing. Mapping is in `map.rs`.
+//! The central type: opening with recovery, flushing, truncation, closing. Mapping is in `map.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -24,14 +24,14 @@ use crate::txn::Transaction;
 
 /// Recoverable memory over one log.
 ///
-/// Threads share it by reference or in an `Arc`. Dropping it ends the truncation thread; transactions and
-/// regions that are still alive keep working.
+/// Threads share it by reference or in an `Arc`. Dropping it ends the truncation thread; live transactions
+/// and regions keep working.
 pub struct Rvm<L: RecordLog, S: SegmentStorage> {
     pub(crate) shared: Arc<RvmState<L, S>>,
     thread: Thread<L, S>,
 }
 
-/// The truncation thread, which ends when this is dropped.
+/// The truncation thread, which ends when the `Rvm` is dropped.
 struct Thread<L: RecordLog, S: SegmentStorage> {
     shared: Arc<RvmState<L, S>>,
     handle: Mutex<Option<JoinHandle<()>>>,
@@ -48,7 +48,7 @@ pub struct SegmentInfo {
     pub length: u64,
 }
 
-/// What one region is, for people.
+/// Description of a mapped region, for users and tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionStatus {
     /// The segment's path.
@@ -61,10 +61,10 @@ pub struct RegionStatus {
     pub transactions: usize,
 }
 
-/// Where things stand now.
+/// A snapshot of the log, segments, regions and transactions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RvmStatus {
-    /// The log.
+    /// State of the log.
     pub log: LogState,
     /// Paths of the segments that the log knows, with their lengths.
     pub segments: Vec<(String, u64)>,
@@ -74,7 +74,7 @@ pub struct RvmStatus {
     pub open_transactions: usize,
     /// Lazy commits that are in the spool.
     pub spooled_commits: u64,
-    /// What they count for: no less than the record that they make will take.
+    /// Bytes they count for in the spool: an upper bound on the record they will make.
     pub spooled_bytes: usize,
     /// Whether the truncation thread runs.
     pub truncation_thread: bool,
@@ -87,10 +87,10 @@ fn threshold_bytes(capacity: u64, percent: u8) -> u64 {
 static OPENINGS: AtomicU64 = AtomicU64::new(1);
 
 impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
-    /// Opens recoverable memory over a recovered log: applies every transaction in the log to its segment,
-    /// so that what is mapped afterwards is what was committed. (Not with [`TruncationPolicy::Elsewhere`].)
+    /// Opens recoverable memory over a recovered log. Every transaction in the log is applied to its segment,
+    /// unless [`TruncationPolicy::Elsewhere`] is chosen; memory mapped afterwards shows what was committed.
     ///
-    /// When it fails or crashes on the way nothing is lost; the next opening does it again.
+    /// An error or a crash during the opening loses nothing; the next opening repeats the work.
     pub fn open(log: L, storage: S, options: RvmOptions) -> Result<Rvm<L, S>, RvmOpenError> {
         let percent = options.truncation_threshold_percent;
         if !(1..=95).contains(&percent) {
@@ -129,7 +129,7 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
             }
             shared.truncate_to(state.tail)?;
         }
-        // Recovery's buffers may be large; the rounds to come bring their own.
+        // Recovery's buffers may be large; later rounds of truncation allocate their own.
         let total = std::mem::replace(
             &mut *lock(&shared.truncator),
             Truncator::new(options.truncation_batch_bytes),
@@ -149,19 +149,16 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         Ok(Rvm { shared, thread })
     }
 
-    /// Applies every commit to its segment, ends the truncation thread and gives the log back, to be closed.
-    /// Refused while transactions are alive; mapped regions keep their memory.
+    /// Applies every commit to its segment, ends the truncation thread and returns the log, for the caller to
+    /// close. Mapped regions keep their memory.
     ///
-    /// Afterwards the segments have everything, and say so: they, and the log, can be moved, copied and
-    /// replaced. With [`TruncationPolicy::Elsewhere`] commits are only made as safe as
-    /// [`Durability::Remote`]. A region that is still mapped shows its pages as [`Region::keep_unmapped`]
-    /// says.
+    /// Afterwards the segments contain everything, and their stamps say so: segments and log can be moved,
+    /// copied and replaced. With [`TruncationPolicy::Elsewhere`] commits only become as safe as
+    /// [`Durability::Remote`]. A region that is still mapped shows its pages as described at
+    /// [`Region::keep_unmapped`].
     ///
     /// [`Region::keep_unmapped`]: crate::Region::keep_unmapped
-    #[allow(
-        clippy::result_large_err,
-        reason = "the memory is given back, where closing is refused"
-    )]
+    #[allow(clippy::result_large_err, reason = "a refused close returns the memory")]
     pub fn close(self) -> Result<L, (RvmCloseError, Rvm<L, S>)> {
         if let Err(error) = self.settle() {
             return Err((error, self));
@@ -174,12 +171,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         Ok(self.end())
     }
 
-    /// The same, and applies nothing, for a program that reads its log's records when it starts again. The
-    /// segments say that this log has what they lack, and are nobody else's until it was opened and closed.
-    #[allow(
-        clippy::result_large_err,
-        reason = "the memory is given back, where closing is refused"
-    )]
+    /// Closes like [`Rvm::close`], but applies nothing: for a program that reads its log's records when it
+    /// starts again. The segments' stamps say that this log has changes they lack. No other log can use them
+    /// until this one was opened and closed.
+    #[allow(clippy::result_large_err, reason = "a refused close returns the memory")]
     pub fn close_unapplied(self) -> Result<L, (RvmCloseError, Rvm<L, S>)> {
         match self.settle() {
             Ok(()) => Ok(self.end()),
@@ -187,7 +182,7 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         }
     }
 
-    /// No transaction is alive, and every commit is safe.
+    /// Makes every commit safe. Fails while a transaction is alive.
     fn settle(&self) -> Result<(), RvmCloseError> {
         let transactions = self.shared.open_transactions.load(Ordering::Acquire);
         if transactions > 0 {
@@ -205,14 +200,14 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         loop {
             match Arc::try_unwrap(shared) {
                 Ok(alone) => return alone.log,
-                // Another thread is about to end the drop of a transaction that no longer counts.
+                // Another thread is still dropping a transaction that has already been counted as ended.
                 Err(again) => shared = again,
             }
             std::thread::yield_now();
         }
     }
 
-    /// What recovery did at the opening.
+    /// Report of the recovery at the opening.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.shared.recovery
     }
@@ -227,7 +222,7 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         &self.shared.storage
     }
 
-    /// Creates a segment of zeros; refuses when there is a file already.
+    /// Creates a segment of zeros. The file must not exist.
     pub fn create_segment(
         &self,
         path: &str,
@@ -252,8 +247,8 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         Transaction::begin(&self.shared, mode)
     }
 
-    /// Waits until every commit so far, lazy ones too, is as safe as asked. What is spooled is logged first;
-    /// [`Durability::Lazy`] does only that.
+    /// Waits until every commit so far, lazy ones too, is as safe as requested. Spooled commits are logged
+    /// first; [`Durability::Lazy`] does only that.
     pub fn flush(&self, durability: Durability) -> Result<CommitVotes, FlushError> {
         add(&self.shared.counters.flush_calls, 1);
         self.shared.drain_spool()?;
@@ -268,8 +263,7 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         }
     }
 
-    /// Applies every commit so far to the segments and empties the log of them; waits for the disk. Refused
-    /// with [`TruncationPolicy::Elsewhere`].
+    /// Applies every commit so far to the segments and removes it from the log; waits for the disk.
     pub fn truncate(&self) -> Result<(), TruncateError> {
         add(&self.shared.counters.truncate_calls, 1);
         self.shared.truncates_here()?;
@@ -278,19 +272,19 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         self.shared.truncate_to(last.map_or(Lsn(0), |ticket| ticket.end))
     }
 
-    /// Does one bounded piece of truncation, for programs (the simulator) that run without the thread.
-    /// Never waits for the log.
+    /// Performs one bounded step of truncation, for programs such as the simulator that run without the
+    /// thread. Never waits for the log.
     pub fn truncate_step(&self) -> Result<TruncateProgress, TruncateError> {
         self.shared.step()
     }
 
-    /// Keeps lazy commits in memory from now on, up to `bytes` of them, so that later ones can replace what
-    /// they changed before anything is logged. Zero turns that off again.
+    /// Keeps up to `bytes` of lazy commits in memory from now on, so that later commits can replace their
+    /// values before anything is logged. Zero turns this off.
     ///
-    /// What is kept goes to the log as one record before the next commit that waits, at `flush`, `truncate`
-    /// and `close`, when the segment is mapped again, when it grows over `bytes`, and about every second by
-    /// the truncation thread, if that runs. It takes up to four times its bytes of memory. At most as much is
-    /// kept as one record carries, and a quarter of the log.
+    /// The spool is logged as one record before the next commit that waits; at `flush`, `truncate` and
+    /// `close`; when the segment is mapped again; when it exceeds `bytes`; and about every second by the
+    /// truncation thread, if that runs. It occupies up to four times its bytes of memory, and is capped at
+    /// one record and at a quarter of the log.
     pub fn set_spool_bytes(&self, bytes: usize) {
         self.shared.resize_spool(bytes);
     }
@@ -300,8 +294,8 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         self.shared.spool.plant(planted);
     }
 
-    /// Chooses anew at which part of the log, in percent, truncation begins. From 100 on it never begins by
-    /// itself: a commit that meets a full log asks for it, and the thread, if it runs, does it.
+    /// Sets the percentage of the log at which truncation begins. From 100 on it never begins by itself: a
+    /// commit that finds the log full requests it, and the thread performs it if it runs.
     pub fn set_truncation_threshold(&self, percent: u8) {
         let bytes = match percent {
             0..100 => threshold_bytes(self.shared.log.state().capacity, percent),
@@ -316,7 +310,7 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         last.is_some_and(|ticket| self.shared.is_over_threshold(ticket.end))
     }
 
-    /// Starts the thread that truncates in the background. Does nothing when it runs already.
+    /// Starts the thread that truncates in the background. Does nothing if the thread already runs.
     pub fn start_truncation(&self) -> std::io::Result<()>
     where
         L: Send + Sync + 'static,
@@ -341,7 +335,7 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         entries.collect()
     }
 
-    /// Where things stand now.
+    /// Returns a snapshot of the log, segments, regions and transactions.
     pub fn query(&self) -> RvmStatus {
         let shared = &*self.shared;
         let regions = lock(&shared.regions);
@@ -372,7 +366,7 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         }
     }
 
-    /// What happened since the opening.
+    /// Counters since the opening.
     pub fn statistics(&self) -> Statistics {
         self.shared.counters.read()
     }
@@ -382,11 +376,11 @@ impl<L: RecordLog, S: SegmentStorage> Drop for Thread<L, S> {
     fn drop(&mut self) {
         if let Some(thread) = lock(&self.handle).take() {
             self.shared.signal.stop();
-            // A panic in the thread has been reported by its hook; a drop must not add a second.
+            // The panic hook has already reported a panic of the thread; a drop must not add a second.
             let _ = thread.join();
         }
         if !std::thread::panicking() {
-            // Transactions that outlive this are logged at once: nobody is left to flush.
+            // Later commits of live transactions are logged at once, because nothing would flush the spool.
             self.shared.resize_spool(0);
         }
     }

@@ -1,6 +1,6 @@
-//! The segments that the log knows: their entries in the table, and the files opened so far.
+//! The segments of a log: their entries in the segment table, and the files opened so far.
 //!
-//! A file is opened when it is first needed, so that a segment that no record names may be away.
+//! A file is opened when it is first needed, so a segment without records may be missing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +18,11 @@ use crate::stamp::{SegmentOwnership, SegmentStamp, StampHistory, ownership};
 use crate::storage::{SegmentIdentity, SegmentStorage};
 use crate::table::{self, SegmentTable, TableEntry};
 
-/// What commits need of a segment.
+/// Data about a segment that commits need.
 #[derive(Debug)]
 pub(crate) struct SegmentMark {
     pub(crate) index: u32,
-    /// Where the last record that names the segment ends.
+    /// End of the last record that changes the segment.
     end: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ impl SegmentMark {
     }
 }
 
-/// A segment ready for mapping.
+/// A segment that is ready for mapping.
 pub(crate) struct OpenSegment<F> {
     pub(crate) file: Arc<F>,
     pub(crate) mark: Arc<SegmentMark>,
@@ -45,25 +45,25 @@ pub(crate) struct OpenSegment<F> {
 
 pub(crate) struct Segments<F> {
     journal: JournalId,
-    /// Identities and stamps are not compared: whoever opened the log answers for its segments.
+    /// Identities and stamps are not compared: the opening chose `adopt_segments`.
     adopt: bool,
-    /// The log is applied here, so segments have its stamp.
+    /// Segments get stamps, because the log is applied by this process.
     stamps: bool,
-    /// Stamps are left and not looked at: a fault, for the simulator.
+    /// Stamps are left but not checked: a fault planted by the simulator.
     blind: bool,
     table: SegmentTable,
-    /// The table differs from what its file holds.
+    /// The table in memory differs from the one in its file.
     unwritten: bool,
-    /// One for each entry of the table, in the same order.
+    /// State of each entry of the table, in the same order.
     states: Vec<State<F>>,
 }
 
-/// How a log comes to a segment.
+/// State of a log when it begins to use a segment.
 #[derive(Clone, Copy)]
 pub(crate) struct LogProgress {
-    /// Where the log ends.
+    /// End of the log.
     pub(crate) end: Lsn,
-    /// It has records that change the segment.
+    /// The log has records that change the segment.
     pub(crate) unapplied: bool,
 }
 
@@ -72,7 +72,7 @@ struct State<F> {
     mark: Arc<SegmentMark>,
     /// The stamp on the file, or the one that was to be left there last.
     stamp: Option<SegmentStamp>,
-    /// That stamp is on the disk for certain, because this process has synced it.
+    /// The stamp is certainly on the disk, because this process has synced it.
     settled: bool,
     /// This process has left a stamp that says that the log is open.
     opened: bool,
@@ -119,14 +119,14 @@ impl<F: StorageFile> Segments<F> {
         self.table.entries.iter().any(|entry| entry.index == index)
     }
 
-    /// The mark of the segment called `name`, if the table has it.
+    /// The mark of the segment `name`, if the table has it.
     pub(crate) fn mark(&self, name: &str) -> Option<Arc<SegmentMark>> {
         let at = self.table.entries.iter().position(|entry| entry.path == name)?;
         Some(self.states[at].mark.clone())
     }
 
-    /// The file of segment `index`, which the table must know and which records are to be applied to, and its
-    /// path.
+    /// The file of segment `index` and its path. The table must have the segment, and records are about to be
+    /// applied to it.
     pub(crate) fn file<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -141,11 +141,11 @@ impl<F: StorageFile> Segments<F> {
 
     fn index_of(&self, index: u32) -> usize {
         let at = self.table.entries.iter().position(|entry| entry.index == index);
-        at.expect("records of unknown segments are refused when read")
+        at.expect("records of unknown segments are refused when they are read")
     }
 
-    /// Opens the segment called `name` for mapping, and enters it in the table if it is new. The log, of
-    /// which everything below `applied` is in its segments, has nothing for this one.
+    /// Opens the segment `name` for mapping, and adds it to the table if it is new. Every record below
+    /// `applied` is in the log's segments, and the log has no record of this one.
     pub(crate) fn enter<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -163,12 +163,13 @@ impl<F: StorageFile> Segments<F> {
         let size = file.size().map_err(|cause| segment_io(name, cause))?;
         let entry = &mut self.table.entries[at];
         if size > entry.length {
-            // Records may now name the longer part: from here on, a shorter file is an error.
+            // Records may now change the longer part: from here on, a shorter file is an error.
             entry.length = size;
             self.unwritten = true;
         }
         if self.stamps && !self.states[at].opened {
-            // Before any record names it: whoever finds the stamp knows that this log may have some.
+            // Stamped before any record changes it: the stamp tells other logs that this one may have
+            // records.
             self.stamp(storage, &[at], applied, true)?;
         }
         if self.unwritten {
@@ -181,7 +182,7 @@ impl<F: StorageFile> Segments<F> {
         })
     }
 
-    /// Takes a segment out of the table. Its records must have been trimmed.
+    /// Removes a segment from the table. Its records must have been trimmed.
     pub(crate) fn forget<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -194,7 +195,8 @@ impl<F: StorageFile> Segments<F> {
         let entry = self.table.entries.remove(at);
         if let Err(error) = self.write(storage) {
             self.table.entries.insert(at, entry);
-            // The file may hold the table without it by now: written again before a record names it.
+            // The file may already have the table without this entry, so it is written again before a record
+            // uses it.
             self.unwritten = true;
             return Err(error.into());
         }
@@ -202,9 +204,9 @@ impl<F: StorageFile> Segments<F> {
         Ok(())
     }
 
-    /// Refuses a log that is not the newest of one of the segments that it may have records for, before it is
-    /// applied to any: it could change the one, be refused the other, and have taken the first from its
-    /// newest log.
+    /// Refuses a log that is not the newest of one of the segments that it may have records for. Checked
+    /// before the log is applied to any: otherwise it could change one segment, be refused another, and have
+    /// taken the first from its newest log.
     pub(crate) fn judge_all<S: SegmentStorage<File = F>>(
         &self,
         storage: &S,
@@ -212,7 +214,7 @@ impl<F: StorageFile> Segments<F> {
     ) -> Result<(), SegmentError> {
         let unapplied = true;
         for entry in self.table.entries.iter().filter(|entry| entry.stamps.open) {
-            // One that is away, or another file by now, may be one that no record names.
+            // A missing or replaced segment is ignored here, because no record may change it.
             let Ok(file) = storage.open_segment(&entry.path) else {
                 continue;
             };
@@ -224,8 +226,8 @@ impl<F: StorageFile> Segments<F> {
         Ok(())
     }
 
-    /// Leaves stamps that say that the log has nothing more for its segments: everything below `applied` is
-    /// in them. One that is away, or another's by now, keeps what it has.
+    /// Leaves stamps that say that the log has nothing left to apply: every record below `applied` is in the
+    /// segments. A segment that is missing or belongs to another log keeps its stamp.
     pub(crate) fn close<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -237,7 +239,7 @@ impl<F: StorageFile> Segments<F> {
             .collect();
         let unapplied = false;
         let coming = LogProgress { end, unapplied };
-        // Whoever adopts segments adopts those that are used, not all that the log has ever had.
+        // Adopting applies only to segments in use, not to all that the log ever had.
         let adopt = std::mem::replace(&mut self.adopt, false);
         open.retain(|at| self.open(storage, *at, coming).is_ok());
         self.adopt = adopt;
@@ -247,7 +249,7 @@ impl<F: StorageFile> Segments<F> {
         }
     }
 
-    /// The same, of one segment.
+    /// Closes one segment like [`Segments::close`].
     pub(crate) fn close_one<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -265,7 +267,8 @@ impl<F: StorageFile> Segments<F> {
         }
     }
 
-    /// Before records below `applied` are written to the segments `indexes`, whose files are open.
+    /// Stamps the segments `indexes` before records below `applied` are written to them. Their files must be
+    /// open.
     pub(crate) fn stamp_before<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -279,11 +282,11 @@ impl<F: StorageFile> Segments<F> {
         self.stamp(storage, &places, applied, true)
     }
 
-    /// Leaves new stamps on the segments at `places`, whose files are open, durably.
+    /// Durably leaves new stamps on the segments at `places`, whose files must be open.
     ///
-    /// At every moment the stamp on the disk is one of the two in the table on the disk: first what is on the
-    /// file is made certain, then the table names that and the next, then the next is left. So a crash, or a
-    /// failure, between any two of these finds a stamp that the log knows.
+    /// At every moment the stamp on the disk is one of the two in the table on the disk. First the stamp on
+    /// the file is made durable, then the table records it and the next one, then the next one is left. So
+    /// after a crash or failure at any point the log recognises the stamp.
     fn stamp<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -293,7 +296,7 @@ impl<F: StorageFile> Segments<F> {
     ) -> Result<(), SegmentStampError> {
         for at in places {
             if !self.states[*at].settled && self.states[*at].stamp.is_some() {
-                // It may be in the cache alone, left by a process that was killed or by a sync that failed.
+                // The stamp may be only in the cache, left by a process that was killed or by a failed sync.
                 self.leave(storage, *at)?;
             }
         }
@@ -332,7 +335,7 @@ impl<F: StorageFile> Segments<F> {
         Ok(())
     }
 
-    /// Puts the stamp of the segment at `at` on its file.
+    /// Writes the stamp of the segment at `at` to its file.
     fn leave<S: SegmentStorage<File = F>>(&mut self, storage: &S, at: usize) -> Result<(), SegmentError> {
         let path = &self.table.entries[at].path;
         let state = &mut self.states[at];
@@ -355,7 +358,7 @@ impl<F: StorageFile> Segments<F> {
         Ok(())
     }
 
-    /// Enters a segment, which reaches the file with its first stamp.
+    /// Adds a segment to the table in memory. The table's file gets it with the segment's first stamp.
     fn add<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -382,7 +385,7 @@ impl<F: StorageFile> Segments<F> {
             identity: storage.identity(&file).map_err(io)?,
             stamps: StampHistory::default(),
         };
-        // Another log may have it: then nothing of it is changed, nor of the table.
+        // If another log has the segment, neither it nor the table is changed.
         let stamp = self.judge(storage, &entry, &file, coming)?;
         if entry.identity == SegmentIdentity::default() {
             entry.identity = storage.assign_identity(&file).map_err(io)?;
@@ -397,8 +400,8 @@ impl<F: StorageFile> Segments<F> {
         Ok(self.states.len() - 1)
     }
 
-    /// The file of the entry at `at`, opened and checked on first use. Later it must still be the one at its
-    /// path: what is written to a file that was replaced is lost when that is closed.
+    /// The file of the entry at `at`, opened and checked on first use. Later it must still be the file at its
+    /// path: writes to a replaced file are lost when it is closed.
     fn open<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -431,7 +434,7 @@ impl<F: StorageFile> Segments<F> {
         Ok(file)
     }
 
-    /// Whether it is the file that the table says.
+    /// Checks that the file is the one in the table.
     fn identify<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
@@ -441,7 +444,8 @@ impl<F: StorageFile> Segments<F> {
         let entry = &mut self.table.entries[at];
         let io = |cause| segment_io(&entry.path, cause);
         let identity = storage.identity(file).map_err(io)?;
-        // Zeros in the table: the file system could not keep an identity then, so there is none to compare.
+        // Zeros in the table mean that the file system could not keep an identity, so there is none to
+        // compare.
         if entry.identity == SegmentIdentity::default() || entry.identity == identity {
             return Ok(());
         }
@@ -450,7 +454,7 @@ impl<F: StorageFile> Segments<F> {
                 path: entry.path.clone(),
             });
         }
-        // Reaches the disk when the segment is mapped; until then each opening has to adopt again.
+        // Written to the disk when the segment is mapped; until then each opening must adopt it again.
         entry.identity = match identity == SegmentIdentity::default() {
             true => storage.assign_identity(file).map_err(io)?,
             false => identity,
@@ -480,7 +484,8 @@ impl<F: StorageFile> Segments<F> {
             && stamp.table == storage.table_path()
             && !stamp.table.is_empty()
         {
-            // This log is where that one was: whoever deleted it has given up what it had.
+            // This log is at the other log's path: the other one was deleted, and its unapplied records with
+            // it.
             stamp.open = false;
         }
         let LogProgress { end, unapplied } = coming;
@@ -499,8 +504,8 @@ impl<F: StorageFile> Segments<F> {
         }
     }
 
-    /// Whether this log is a copy of the one that left `stamp`, which is still where it was then. A copy of
-    /// the segment itself is nobody's but this log's.
+    /// Whether this log is a copy of the one that left `stamp`, whose table still exists at its old path. A
+    /// copy of the segment as well belongs to this log alone.
     fn is_copy<S: SegmentStorage<File = F>>(
         &self,
         storage: &S,
@@ -530,7 +535,7 @@ pub(crate) fn check_name(path: &str) -> Result<(), SegmentError> {
     }
 }
 
-/// Sorts an I/O error by what a person must do.
+/// Converts an I/O error by the reaction that it needs from the user.
 pub(crate) fn segment_io(name: &str, cause: IoError) -> SegmentError {
     let path = name.to_owned();
     match cause.errno {

@@ -1,13 +1,13 @@
-//! The spool: lazy commits kept in memory until something must be safe, each byte once.
+//! The spool: lazy commits kept in memory until something must be safe, with each byte held once.
 //!
-//! A lazy commit that is spooled copies its values here instead of to the log. What many commits have put
-//! here goes to the log as *one* record, so that recovery finds all of them or none, and so that a value
-//! which a later commit replaced is never logged at all. Whoever appends to the log while the spool is in
-//! use holds its lock, and appends what is spooled first: records stand in the log in the order of commits.
+//! A spooled commit copies its values here instead of to the log. The values of many commits go to the log as
+//! *one* record, so that recovery finds all of them or none, and a value that a later commit replaced is
+//! never logged. While the spool is in use, every append to the log holds its lock and appends the spooled
+//! values first: records stand in the log in the order of commits.
 //!
-//! Values are appended to a list that is sorted when it is full, never to a tree. A compaction that leaves
-//! more than half is followed by logging, so that the next one is at least half a spool of values away:
-//! spooling costs a sort of each value or so, n log n, however commits overlap.
+//! Values are appended to a list that is sorted when it is full, never to a tree. If a compaction leaves more
+//! than half of the list, it is logged, so that the next compaction comes at least half a spool of values
+//! later. Spooling therefore costs about one sort of each value, n log n, however commits overlap.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,43 +25,44 @@ use crate::stats::{Counters, add};
 use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
-/// What a range counts for in the spool beside its values. Not what a record spends on it, which may be 4
-/// bytes: the lists that hold it and merge it take 100, and the spool at most four times its size.
+/// Bytes that a range counts for in the spool, beside its values. Its header in a record may have only 4
+/// bytes, but the lists that hold and merge it take 100. So the spool takes at most four times its size in
+/// memory.
 const RANGE_BYTES: usize = 24;
 const _: () = assert!(
     RANGE_BYTES > RANGE_HEADER_BYTES_MAX,
-    "a record is never larger than what it was in the spool"
+    "a record is never larger than its ranges count for in the spool"
 );
 
 /// The spool of one `Rvm`.
 #[derive(Debug)]
 pub(crate) struct Spool {
-    /// Commits must take the lock: something is spooled, or may be.
+    /// Commits must take the lock, because commits are spooled or may be.
     active: AtomicBool,
     contents: Mutex<SpoolContents>,
 }
 
-/// What is spooled.
+/// The spooled commits.
 #[derive(Debug, Default)]
 pub(crate) struct SpoolContents {
-    /// What the extents may count for. Zero: nothing more is spooled.
+    /// Limit of `bytes`. Zero turns spooling off.
     bytes_max: usize,
-    /// What they count for ([`counted_bytes`]).
+    /// Sum of [`counted_bytes`] of the extents.
     bytes: usize,
     /// The values, oldest first.
     arena: Vec<u8>,
     extents: Vec<LoggedExtent>,
-    /// Each byte is there once, in order, and neighbours are one.
+    /// The extents are sorted, each byte is there once, and neighbours are merged.
     is_compact: bool,
     /// Commits spooled since the last record.
     commits: u64,
-    /// Their ranges, and payload bytes, if each were a record of its own.
+    /// Ranges and payload bytes of these commits, if each were a record of its own.
     ranges: u64,
     unmerged_bytes: u64,
-    /// The segments of the extents.
+    /// Marks of the segments in the extents.
     marks: Vec<Arc<SegmentMark>>,
     present: [u64; SEGMENTS_MAX.div_ceil(64)],
-    /// The log takes nothing more: commits must hear of it, so nothing more is spooled.
+    /// The log accepts no more records. Nothing more is spooled, so that commits see the error.
     refused: bool,
     planted: FaultSwitch,
     merger: Merger,
@@ -80,8 +81,8 @@ impl Spool {
         }
     }
 
-    /// Whether commits must take the lock. Asked with the regions of a commit locked: a value that was
-    /// spooled before it was last changed is then seen.
+    /// Whether commits must take the lock. Called with the regions of a commit locked, so that a value
+    /// spooled before its last change is seen.
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
     }
@@ -100,7 +101,7 @@ impl Spool {
         self.lock().planted = planted;
     }
 
-    /// Lets commits pass without the lock once nothing is, or will be, spooled.
+    /// Lets commits pass without the lock once no commit is spooled and spooling is off.
     fn settle(&self, contents: &SpoolContents) {
         let active = contents.bytes_max > 0 || contents.commits > 0;
         self.active.store(active, Ordering::Release);
@@ -108,7 +109,7 @@ impl Spool {
 }
 
 impl SpoolContents {
-    /// Commits spooled, and what they count for.
+    /// Number of spooled commits, and the bytes they count for.
     pub(crate) fn size(&self) -> (u64, usize) {
         match self.commits {
             0 => (0, 0),
@@ -125,8 +126,8 @@ impl SpoolContents {
         self.present[word] & bit != 0
     }
 
-    /// Whether a commit that counts for `more` bytes can be spooled now. `false`: what is
-    /// spooled must be logged, and this commit either spooled after that or, if that fails again, logged.
+    /// Whether a commit that counts for `more` bytes can be spooled now. On `false` the spool must be logged
+    /// first. The commit is then spooled, or, if it still does not fit, logged.
     pub(crate) fn admits(&mut self, more: u64, counters: &Counters) -> bool {
         let more = usize::try_from(more).unwrap_or(usize::MAX);
         if self.refused || more > self.bytes_max {
@@ -143,7 +144,7 @@ impl SpoolContents {
         self.bytes <= self.bytes_max / 2 && self.bytes + more <= self.bytes_max
     }
 
-    /// Takes one range of an admitted commit; the caller fills the bytes returned.
+    /// Adds one range of an admitted commit and returns its bytes for the caller to fill.
     pub(crate) fn range(&mut self, mark: &Arc<SegmentMark>, offset: u64, length: u32) -> &mut [u8] {
         let (word, bit) = bit_position(mark.index);
         if self.present[word] & bit == 0 {
@@ -162,7 +163,7 @@ impl SpoolContents {
         &mut self.arena[source..]
     }
 
-    /// Ends an admitted commit of `ranges` ranges, whose own record would have carried `length` bytes.
+    /// Completes an admitted commit of `ranges` ranges, whose own record would have had `length` bytes.
     pub(crate) fn commit(&mut self, ranges: usize, length: usize) {
         assert!(self.bytes <= self.bytes_max);
         self.is_compact = false;
@@ -171,7 +172,7 @@ impl SpoolContents {
         self.unmerged_bytes += length as u64;
     }
 
-    /// Keeps of each byte its latest value, and makes neighbours one.
+    /// Keeps the latest value of each byte, and merges neighbours.
     fn compact(&mut self) {
         let before = self.bytes;
         self.merger.merge(&mut self.extents, &mut self.pieces);
@@ -198,12 +199,12 @@ impl SpoolContents {
         self.bytes = counted.sum::<u64>() as usize;
         assert!(
             self.bytes <= before,
-            "joined ranges count for no more than they did apart"
+            "merged ranges count for no more than separate ones"
         );
         self.is_compact = true;
     }
 
-    /// Payload bytes of the record that the extents make, once they are compact.
+    /// Payload bytes of the record that holds the extents, once they are compact.
     fn record_bytes(&self) -> u64 {
         assert!(self.is_compact);
         let ranges = self
@@ -234,7 +235,7 @@ impl SpoolContents {
     }
 }
 
-/// What a range counts for.
+/// Bytes that a range of `length` bytes counts for in the spool.
 pub(crate) fn counted_bytes(length: u32) -> u64 {
     RANGE_BYTES as u64 + u64::from(length).next_multiple_of(8)
 }
@@ -245,15 +246,15 @@ fn bit_position(index: u32) -> (usize, u64) {
 }
 
 impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
-    /// Appends what is spooled to the log as one record, and waits for nothing but the log's window. After an
-    /// error the spool is as full as before.
+    /// Appends the spool to the log as one record; waits only for the log's window. After an error the spool
+    /// is unchanged.
     pub(crate) fn log_spool(&self, spool: &mut SpoolContents) -> Result<(), AppendError> {
         if spool.commits > 0 && !spool.plants(PlantedFault::SpoolDropped) {
             if !spool.is_compact {
                 spool.compact();
             }
             let bytes = spool.record_bytes();
-            // No more than the spool's size, which fits.
+            // The record is no larger than the spool's size, which fits.
             let append = self
                 .log
                 .append(KIND_COMPACT, bytes as usize, &mut |payload| spool.encode(payload));
@@ -277,7 +278,7 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         Ok(())
     }
 
-    /// Appends what is spooled to the log, making room in a full one.
+    /// Appends the spool to the log, and makes room in a full log.
     pub(crate) fn drain_spool(&self) -> Result<(), NoRoom> {
         if !self.spool.is_active() {
             return Ok(());
@@ -285,18 +286,18 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         self.with_room(|| self.log_spool(&mut self.spool.lock()))
     }
 
-    /// Chooses how large a spool may grow; zero turns it off.
+    /// Sets the spool's limit in bytes; zero turns it off.
     pub(crate) fn resize_spool(&self, bytes: usize) {
         self.spool.resize(self.spool_bytes_max(bytes));
         if bytes == 0 {
-            // If the log has no room now, the next commit, flush or tick of the thread does it.
+            // If the log has no room now, the next commit, flush or wake of the thread logs the spool.
             let _ = self.log_spool(&mut self.spool.lock());
         }
         self.signal.nudge();
     }
 
-    /// The largest spool of at most `bytes`. A record of more than a quarter of the log would often find the
-    /// log too full, and its committer wait for truncation.
+    /// Caps a spool's limit of `bytes`. A record of more than a quarter of the log would often find the log
+    /// too full, and its commit would wait for truncation.
     pub(crate) fn spool_bytes_max(&self, bytes: usize) -> usize {
         let quarter = usize::try_from(self.capacity / 4).unwrap_or(usize::MAX);
         bytes.min(self.payload_max).min(quarter).min(u32::MAX as usize)

@@ -1,17 +1,17 @@
-//! The stamp: which log a segment belongs to, and how far that log was applied to it.
+//! The stamp: which log a segment belongs to, and how far that log has been applied to it.
 //!
-//! A log's records say what bytes were, not when. Applied to a segment that another log, or this log's
-//! original, has changed since, they put old bytes over acknowledged ones. So each log leaves a stamp on the
-//! segment (never in its bytes, which are the user's) *before* it writes there, and has written down in its
-//! own table which stamp that will be before it leaves it. A log that finds a stamp it has never written down
-//! is not the segment's newest.
+//! A log's records hold values, not times. Applied to a segment that another log, or the original of this
+//! log, has changed since, they replace acknowledged bytes with old ones. So each log leaves a stamp on the
+//! segment *before* it writes there, and records the stamp in its segment table before it leaves it. The
+//! stamp is never stored in the segment's bytes, which belong to the user. A stamp that the log has never
+//! recorded shows that another log is newer.
 //!
-//! Every stamp has an id of its own, drawn at random: two copies of one log that go on by themselves never
-//! leave the same. `docs/rvm.md` draws the bytes and argues each case.
+//! Every stamp has a random id: two copies of one log that continue separately never leave the same one.
+//! `docs/design/rvm.md` draws the bytes and argues each case.
 
 use netram_proto::id::{JournalId, Lsn};
 
-/// Names one stamp, at random. Zeros: none.
+/// Random id of one stamp. Zeros mean none.
 pub type StampId = [u8; 16];
 
 /// Bytes of a stamp.
@@ -23,56 +23,56 @@ const MAGIC: [u8; 8] = *b"NRAMSTMP";
 const VERSION: u16 = 1;
 const OPEN: u16 = 1;
 
-/// What a log leaves on a segment.
+/// Mark of a log on a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentStamp {
-    /// Tells it from every other stamp.
+    /// Random id of the stamp.
     pub id: StampId,
-    /// The log's journal.
+    /// Journal of the log.
     pub journal: JournalId,
-    /// One more than that of the stamp before, whoever left that one.
+    /// Generation of the previous stamp plus one, whichever log left that one.
     pub generation: u64,
-    /// No record of the log at or above this has been written to the segment.
+    /// Every record of the log that was written to the segment ends at or below this.
     pub applied: Lsn,
-    /// The log may have records that the segment lacks.
+    /// The log may have records that are not applied to the segment.
     pub open: bool,
-    /// The file that the stamp was left on: a copy of it has another number. Zero: unknown.
+    /// Number of the file that the stamp was left on, which no copy of the file has. Zero if unknown.
     pub file: u64,
-    /// The log's segment table, as its program named it; cut off in front if it is long.
+    /// Path of the log's segment table, as given by the program; a long path loses its beginning.
     pub table: String,
 }
 
-/// The stamps that a log has written down for one segment: the one that was there, and the one that it was
-/// about to leave. After a crash either may be there.
+/// The stamps that a log has recorded for one segment: the previous one, and the one it was about to leave.
+/// After a crash either may be on the segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StampHistory {
-    /// Zeros: there was none.
+    /// Id of the previous stamp; zeros if there was none.
     pub(crate) before: StampId,
-    /// Zeros: the log has never left one.
+    /// Id of the stamp that the log leaves; zeros if the log has never left one.
     pub(crate) written: StampId,
     pub(crate) generation: u64,
-    /// The last one says that the log may have records that the segment lacks.
+    /// The stamp left last says that the log may have records that are not applied.
     pub(crate) open: bool,
 }
 
-/// How a log stands to a segment.
+/// Relation of a log to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentOwnership {
-    /// Nobody has changed the segment since this log did, or whoever did has ended and left nothing of it to
-    /// lose.
+    /// The log is the last one that changed the segment, or the last one was closed and has nothing left to
+    /// apply.
     Current,
     /// Another log, or another copy of this one, has changed the segment since.
     Overtaken,
-    /// Another log, or another copy of this one, has records that the segment lacks.
+    /// Another log, or another copy of this one, has records that are not applied to the segment.
     OwnedByOtherLog,
-    /// The segment is as it was before this log changed it last.
+    /// The segment is in a state from before this log's last change.
     Older,
-    /// This log has left a stamp, and it is gone.
+    /// This log has left a stamp, but the segment has none.
     Lost,
 }
 
-/// How the log of `journal`, which ends at `end` and knows these stamps, stands to a segment with the stamp
-/// `found`. `unapplied`: the log has records that change the segment.
+/// Relation of the log of `journal`, which ends at `end` and has recorded the stamps `known`, to a segment
+/// with the stamp `found`. `unapplied` says that the log has records that change the segment.
 pub(crate) fn ownership(
     known: &StampHistory,
     found: Option<&SegmentStamp>,
@@ -81,7 +81,7 @@ pub(crate) fn ownership(
     unapplied: bool,
 ) -> SegmentOwnership {
     let Some(found) = found else {
-        // Where no stamp can be kept there never is one, and none was written down as having been there.
+        // If no stamp can be kept here, none is found and none was recorded as the previous one.
         return match known.before == StampId::default() {
             true => SegmentOwnership::Current,
             false => SegmentOwnership::Lost,
@@ -89,7 +89,7 @@ pub(crate) fn ownership(
     };
     let ours = found.id == known.before || found.id == known.written;
     if ours && found.applied > end {
-        // Table and log were copied at different moments, or the log has lost its end.
+        // Table and log were copied at different times, or the log has lost its end.
         return SegmentOwnership::Overtaken;
     }
     if ours {
@@ -102,15 +102,15 @@ pub(crate) fn ownership(
     if found.open {
         return SegmentOwnership::OwnedByOtherLog;
     }
-    // Clean: its log has nothing more for the segment. A copy of this very log went on where this one did
-    // not.
+    // The other log has nothing left to apply. If it has this log's journal, it is a copy of this log that
+    // continued elsewhere.
     match unapplied || (stamped && found.journal == journal) {
         true => SegmentOwnership::Overtaken,
         false => SegmentOwnership::Current,
     }
 }
 
-/// A stamp as bytes.
+/// Encodes a stamp.
 pub(crate) fn encode(stamp: &SegmentStamp) -> [u8; STAMP_BYTES] {
     let table = tail(&stamp.table);
     let flags = if stamp.open { OPEN } else { 0 };
@@ -129,13 +129,13 @@ pub(crate) fn encode(stamp: &SegmentStamp) -> [u8; STAMP_BYTES] {
     bytes
 }
 
-/// Makes the checksum right.
+/// Sets the checksum.
 pub(crate) fn set_checksum(bytes: &mut [u8; STAMP_BYTES]) {
     let crc = checksum(bytes);
     bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Reads what [`encode`] wrote; `None` for anything else.
+/// Decodes the output of [`encode`]; returns `None` for other bytes.
 pub(crate) fn decode(bytes: &[u8]) -> Option<SegmentStamp> {
     let bytes: &[u8; STAMP_BYTES] = bytes.try_into().ok()?;
     let crc = u32::from_le_bytes(bytes[CRC_AT..CRC_AT + 4].try_into().expect("4 bytes"));
@@ -155,7 +155,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<SegmentStamp> {
     })
 }
 
-/// The end of a path that fits, beginning with a whole letter.
+/// The longest end of a path that fits and begins at a character boundary.
 fn tail(path: &str) -> &str {
     let mut from = path.len().saturating_sub(TABLE_BYTES_MAX);
     while !path.is_char_boundary(from) {
@@ -164,13 +164,13 @@ fn tail(path: &str) -> &str {
     &path[from..]
 }
 
-/// CRC32C of the stamp with the checksum's own field as zeros.
+/// CRC32C of the stamp, with zeros in the checksum's own field.
 fn checksum(bytes: &[u8; STAMP_BYTES]) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(&bytes[..CRC_AT]);
     digest.update(&[0; 4]);
     digest.update(&bytes[CRC_AT + 4..]);
-    // A 32-bit checksum in a 64-bit answer.
+    // The crate returns the 32-bit checksum in 64 bits.
     digest.finalize() as u32
 }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_crash_between_table_and_stamp_the_log_knows_its_segment() {
+    fn a_crash_between_table_and_stamp_leaves_the_segment_current() {
         for id in [4, 5] {
             assert_eq!(
                 stands(&KNOWN, &stamp(id, id.into()), true),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_overtaken_is_told_from_a_segment_that_was_put_back() {
+    fn an_overtaken_log_is_distinguished_from_an_older_segment() {
         assert_eq!(
             stands(&KNOWN, &stamp(9, 9), true),
             SegmentOwnership::OwnedByOtherLog
@@ -250,19 +250,19 @@ mod tests {
         assert_eq!(
             stands(&KNOWN, &clean(9, 9, OURS), false),
             SegmentOwnership::Overtaken,
-            "a copy went on"
+            "a copy of the log continued"
         );
         assert_eq!(
             stands(&KNOWN, &clean(9, 5, OURS), false),
             SegmentOwnership::Overtaken,
-            "from where this one is"
+            "from the state of this log"
         );
         assert_eq!(stands(&KNOWN, &clean(3, 3, OURS), false), SegmentOwnership::Older);
         assert_eq!(ownership(&KNOWN, None, OURS, END, false), SegmentOwnership::Lost);
     }
 
     #[test]
-    fn a_segment_whose_last_log_ended_well_is_the_next_ones() {
+    fn a_segment_of_a_closed_log_may_be_used_by_another() {
         let left = clean(9, 9, JournalId(8));
         assert_eq!(stands(&KNOWN, &left, false), SegmentOwnership::Current);
         assert_eq!(
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_newer_than_its_log_is_no_licence() {
+    fn a_table_newer_than_its_log_does_not_permit_changes() {
         let beyond = SegmentStamp {
             applied: Lsn(1001),
             ..stamp(5, 5)
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_reads_back_and_damage_is_none() {
+    fn a_stamp_reads_back_and_a_damaged_one_does_not() {
         let long = SegmentStamp {
             table: format!("/{}/segments", "ä".repeat(300)),
             ..stamp(5, 5)

@@ -1,4 +1,4 @@
-//! What the `Rvm`, its transactions and the truncation thread share, and how a full log gets room.
+//! State shared by the `Rvm`, its transactions and the truncation thread, and how a full log gets room.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, Weak};
@@ -18,51 +18,51 @@ use crate::sync::{TruncationAnswer, TruncationSignal, lock};
 use crate::truncate::{RecoveryReport, TruncateContext, TruncateProgress, Truncator};
 use crate::txn::TransactionBuffers;
 
-/// What the `Rvm`, its transactions and the truncation thread share.
+/// State shared by the `Rvm`, its transactions and the truncation thread.
 pub(crate) struct RvmState<L: RecordLog, S: SegmentStorage> {
     pub(crate) log: L,
     pub(crate) storage: S,
-    /// What the opening applied.
+    /// Report of the recovery at the opening.
     pub(crate) recovery: RecoveryReport,
-    /// Tells this opening's regions from another's.
+    /// Number of this opening, to recognise regions of another one.
     pub(crate) number: u64,
     pub(crate) payload_max: usize,
     /// Bytes of records that the log can hold.
     pub(crate) capacity: u64,
     pub(crate) truncation: TruncationPolicy,
-    /// The longest range that can be declared: it fits a record, and 32 bits.
+    /// Longest range that can be declared: it fits a record, and 32 bits.
     pub(crate) range_max: usize,
     pub(crate) counters: Counters,
-    /// Bytes of log in use at which truncation is wanted.
+    /// Bytes of log in use at which truncation begins.
     pub(crate) threshold: AtomicU64,
-    /// The log's head as last heard, so that a commit need not ask.
+    /// The log's head as last seen, so that a commit need not query it.
     pub(crate) head: AtomicU64,
     pub(crate) last: Mutex<Option<CommitTicket>>,
-    /// Lazy commits that are not logged yet. Locked after regions and before the log.
+    /// Lazy commits that are not logged yet. Lock order: regions, spool, log.
     pub(crate) spool: Spool,
     pub(crate) truncator: Mutex<Truncator<S::File>>,
     pub(crate) segments: Mutex<Segments<S::File>>,
-    /// Every region, dead ones until the next mapping.
+    /// All regions; dropped ones are removed at the next mapping.
     pub(crate) regions: Mutex<Vec<Weak<RegionMapping>>>,
     pub(crate) pool: Mutex<Vec<TransactionBuffers>>,
     pub(crate) open_transactions: AtomicUsize,
     pub(crate) signal: TruncationSignal,
-    /// The truncation thread runs.
+    /// The truncation thread is running.
     pub(crate) threaded: AtomicBool,
-    /// It was asked and has not begun.
+    /// Truncation was requested and has not begun.
     pub(crate) truncation_requested: AtomicBool,
 }
 
-/// Why nothing was appended. The log is as before.
+/// Why nothing was appended. The log is unchanged.
 #[derive(Debug)]
 pub(crate) enum NoRoom {
-    /// The log is full and truncation could not help.
+    /// The log is full and truncation could not make room.
     Full {
         used: u64,
         capacity: u64,
         cause: Option<TruncateError>,
     },
-    /// Room would not help.
+    /// The log refused the record for another reason than its size.
     Refused(AppendError),
 }
 
@@ -75,7 +75,7 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         end.since(self.head()) > self.threshold.load(Ordering::Relaxed)
     }
 
-    /// A commit's record is in the log.
+    /// Records that a commit's record is in the log.
     pub(crate) fn committed(&self, ticket: CommitTicket) {
         {
             let mut last = lock(&self.last);
@@ -91,7 +91,7 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         }
     }
 
-    /// Takes an ended transaction's buffers back.
+    /// Takes the buffers of an ended transaction for reuse.
     pub(crate) fn reuse(&self, mut buffers: TransactionBuffers) {
         self.open_transactions.fetch_sub(1, Ordering::Relaxed);
         if buffers.clear() {
@@ -102,8 +102,8 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         }
     }
 
-    /// Appends by `attempt`, which holds no lock when it returns, making room in a full log as often as that
-    /// gains something.
+    /// Calls `attempt`, which appends and returns with no lock held, and makes room in a full log as often as
+    /// that frees something.
     pub(crate) fn with_room<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, AppendError>,
@@ -128,7 +128,8 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         }
     }
 
-    /// Makes room in a log that was full when its head was at `head`. `false`: nothing could be freed.
+    /// Makes room in a log that was full when its head was at `head`. Returns `false` if nothing could be
+    /// freed.
     pub(crate) fn make_room(&self, head: Lsn) -> Result<bool, TruncateError> {
         let began = self.storage.now();
         let freed = match self.truncation {
@@ -151,7 +152,7 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         }
     }
 
-    /// Truncates until the head is beyond `head`, or everything logged has been applied.
+    /// Truncates until the head is beyond `head`, or every logged commit has been applied.
     pub(crate) fn free_some(&self, head: Lsn) -> Result<(), TruncateError> {
         let mut waited = false;
         while self.head() <= head {
@@ -171,13 +172,17 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         while self.head() < target {
             if self.step()? == TruncateProgress::Idle && self.head() < target {
                 self.wait_for_disk()?;
-                assert!(self.log.state().stable >= target, "what the disk has is stable");
+                assert!(
+                    self.log.state().stable >= target,
+                    "records on the disk are stable"
+                );
             }
         }
         Ok(())
     }
 
-    /// Waits until everything appended so far is stable, commits of other threads that have not returned too.
+    /// Waits until every record appended so far is stable, including commits of other threads that have not
+    /// returned.
     pub(crate) fn wait_for_disk(&self) -> Result<(), TruncateError> {
         let state = self.log.state();
         if state.stable >= state.tail {
@@ -201,7 +206,7 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         self.truncate_to(mark.end())
     }
 
-    /// Applies every commit so far and says so on the segments.
+    /// Applies every commit so far and records that in the segments' stamps.
     pub(crate) fn apply_all(&self) -> Result<(), TruncateError> {
         let last = *lock(&self.last);
         self.truncate_to(last.map_or(Lsn(0), |ticket| ticket.end))?;
@@ -225,7 +230,8 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         let stepped = truncator.step(&world);
         add(&self.counters.truncation_ns, self.storage.now().since(began).0);
         if let Ok(TruncateProgress::Trimmed(head)) = stepped {
-            // Under the lock: before the next thread can find nothing left to do and take the log for full.
+            // Under the lock, before another thread can find nothing left to apply and report the log as
+            // full.
             self.head.fetch_max(head.0, Ordering::AcqRel);
         }
         drop(truncator);

@@ -1,4 +1,4 @@
-//! Counters. Kept with relaxed atomics: each is right on its own, together they are a moment's blur.
+//! Counters with relaxed atomics: each is exact on its own, but a snapshot of several is not consistent.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,12 +12,12 @@ macro_rules! counters {
         $($(#[$doc:meta])* $name:ident),* $(,)?;
         $($(#[$class_doc:meta])* $class_name:ident: $classes:expr),* $(,)?
     ) => {
-        /// What happened since the opening.
+        /// Counters since the opening.
         ///
-        /// Ranges and bytes count at three places. *Declared*: what `set_range` and its kin were given by
-        /// transactions that committed. *Committed*: after duplicate, overlapping and adjacent ranges of one
-        /// transaction were merged. *Logged*: what records carry, after the spool dropped what later commits
-        /// replaced.
+        /// Ranges and bytes are counted at three points. *Declared*: ranges given to `set_range` and similar
+        /// calls by transactions that committed. *Committed*: after duplicate, overlapping and adjacent
+        /// ranges of one transaction were merged. *Logged*: ranges in records, after the spool dropped those
+        /// that later commits replaced.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Statistics {
             $($(#[$doc])* pub $name: u64,)*
@@ -63,21 +63,21 @@ counters! {
     ranges_merged,
     /// Bytes of committed ranges: each byte of a transaction once.
     bytes_committed,
-    /// Bytes that merging within transactions kept out of records: duplicates, overlaps, and the 4 bytes that
-    /// a header of each merged range would have had at least.
+    /// Bytes that merging within transactions kept out of records: duplicates, overlaps, and at least 4 bytes
+    /// of header for each merged range.
     bytes_saved_within,
     /// Lazy commits that were spooled.
     spooled_commits,
     /// Records that carried spooled commits.
     spool_records,
-    /// Spooled commits that took no record of their own: those logged so far less `spool_records`.
+    /// Spooled commits that needed no record of their own: those logged so far minus `spool_records`.
     commits_merged,
-    /// Ranges of spooled commits that later ones replaced, or that became part of another.
+    /// Ranges of spooled commits that later ones replaced, or that were merged into another.
     ranges_dropped,
-    /// Bytes that merging spooled commits kept out of records: replaced values, and the headers of ranges
-    /// and payloads. The header of each record that was never made comes on top.
+    /// Bytes that merging spooled commits kept out of records: replaced values, and the headers of ranges and
+    /// payloads. Headers of the records that were never made are not included.
     bytes_saved_between,
-    /// Times that a full spool was sorted and merged to make room in it.
+    /// Number of times that a full spool was sorted and merged to make room in it.
     spool_compactions,
     /// Ranges that records carry.
     ranges_logged,
@@ -89,7 +89,7 @@ counters! {
     truncate_calls,
     /// Truncations by the thread in the background.
     background_truncations,
-    /// Commits that met a full log and waited for truncation.
+    /// Commits that found the log full and waited for truncation.
     full_stalls,
     /// Nanoseconds spent in those waits.
     full_stall_ns,
@@ -110,7 +110,7 @@ counters! {
     range_lengths: LENGTH_CLASSES,
     /// Ranges merged within a transaction, of transactions that had any to merge, by [`COUNT_CLASSES`].
     merged_within: COUNT_CLASSES,
-    /// Bytes saved within a transaction, of the same ones, by [`LENGTH_CLASSES`].
+    /// Bytes saved within a transaction, of the same transactions, by [`LENGTH_CLASSES`].
     saved_within: LENGTH_CLASSES,
     /// Spooled commits in a record, by [`COUNT_CLASSES`].
     record_commits: COUNT_CLASSES,
@@ -128,11 +128,12 @@ fn count(histogram: &[AtomicU64], bounds: &[u64], value: u64) {
     add(&histogram[bounds.partition_point(|bound| *bound < value)], 1);
 }
 
-/// Bytes of a range's header in a record, at least: most have no more.
+/// Smallest header of a range in a record, in bytes; most have this size.
 const RANGE_HEADER_BYTES: u64 = crate::record::RANGE_HEADER_BYTES_MIN as u64;
 
 impl Counters {
-    /// A transaction committed. `lengths` are its merged ranges; about 10 ns and 2 ns a range.
+    /// Counts a committed transaction. `lengths` are its merged ranges. Costs about 10 ns, and 2 ns per
+    /// range.
     pub(crate) fn commit(&self, declared: u64, declared_bytes: u64, lengths: impl Iterator<Item = u32>) {
         let (mut ranges, mut bytes) = (0, 0);
         let mut classes = [0u64; LENGTH_CLASSES.len() + 1];
@@ -157,7 +158,7 @@ impl Counters {
         }
     }
 
-    /// A record with `commits` spooled commits was logged.
+    /// Counts a logged record with `commits` spooled commits.
     pub(crate) fn spool_logged(&self, commits: u64, dropped: u64, saved: u64) {
         add(&self.spool_records, 1);
         add(&self.commits_merged, commits - 1);
@@ -169,7 +170,7 @@ impl Counters {
     }
 }
 
-/// The class of a length: powers of two, so that a loop over many ranges need not search.
+/// Class of a length: the bounds are powers of two, so no search is needed.
 fn length_class(length: u32) -> usize {
     match length {
         0 => 0,

@@ -1,4 +1,4 @@
-//! Where segments and the segment table live: a trait, and real files.
+//! Storage of segments and the segment table: a trait, and its implementation with real files.
 
 use std::fs::{File as StdFile, OpenOptions};
 use std::io::Read;
@@ -19,35 +19,36 @@ use crate::real_stamp;
 use crate::stamp::{SegmentStamp, StampId};
 use crate::table::SegmentTable;
 
-/// Random bytes that tell one segment file from another of the same name. Zero: the file system cannot keep
-/// one, and the check is skipped.
+/// Random bytes that distinguish a segment file from another of the same name. Zeros mean that the file
+/// system cannot keep them, and the check is skipped.
 pub type SegmentIdentity = [u8; 16];
 
-/// How often blocks are asked for when signals interrupt that. Writing zeros allocates them too.
+/// Attempts to allocate blocks when signals interrupt them. Writing zeros allocates blocks too.
 const ALLOCATIONS_TRIED: usize = 8;
 
 /// How a new segment gets its space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SegmentAllocation {
-    /// All blocks now, so that truncation cannot meet a full disk.
+    /// All blocks are allocated at once, so that truncation cannot meet a full disk.
     #[default]
     Preallocated,
-    /// A file of holes. A full disk then stops truncation, and after it commits, until space is made.
+    /// The file has holes. A full disk then stops truncation, and later commits, until space is freed.
     Sparse,
 }
 
-/// The files behind recoverable memory. Real ones here; virtual ones in the simulator.
+/// The files behind recoverable memory: real ones here, virtual ones in the simulator.
 pub trait SegmentStorage {
     /// An open file.
     type File: StorageFile;
 
-    /// The one name of the file at `path`, so that two ways to write it are not taken for two segments.
+    /// The canonical name of the file at `path`, so that two spellings do not count as two segments.
     fn name(&self, path: &str) -> Result<String, IoError>;
-    /// Creates a segment of zeros; refuses (EEXIST) when there is a file already. Durable on return.
+    /// Creates a segment of zeros, durable on return. Fails with EEXIST if the file exists.
     fn create_segment(&self, path: &str, length: u64, allocation: SegmentAllocation) -> Result<(), IoError>;
-    /// Opens a segment for reading and writing, for this process alone.
+    /// Opens a segment for reading and writing, locked for this process alone.
     fn open_segment(&self, path: &str) -> Result<Self::File, IoError>;
-    /// Maps bytes of a segment: stores to the memory must never reach the file. EEXIST: the place is taken.
+    /// Maps bytes of a segment; stores to the memory must never reach the file. EEXIST means that the
+    /// addresses are in use.
     fn map(
         &self,
         file: &Self::File,
@@ -57,34 +58,34 @@ pub trait SegmentStorage {
     ) -> Result<RegionMemory, IoError>;
     /// The segment's identity; zeros when it has none.
     fn identity(&self, file: &Self::File) -> Result<SegmentIdentity, IoError>;
-    /// Gives the segment a fresh identity and returns it; zeros when it cannot keep one.
+    /// Gives the segment a new identity and returns it; zeros when it cannot keep one.
     fn assign_identity(&self, file: &Self::File) -> Result<SegmentIdentity, IoError>;
-    /// The stamp that a log left on the segment last; `None`: there is none that can be read.
+    /// The stamp left last on the segment; `None` if none can be read.
     fn stamp(&self, file: &Self::File, path: &str) -> Result<Option<SegmentStamp>, IoError>;
-    /// Leaves a stamp in place of the last one, durably: after a crash one of the two is there. `false`: none
-    /// can be kept here.
+    /// Replaces the stamp durably: after a crash the segment has the old one or the new one. Returns `false`
+    /// if no stamp can be kept here.
     fn leave_stamp(&self, file: &Self::File, path: &str, stamp: &SegmentStamp) -> Result<bool, IoError>;
-    /// An id that no stamp has.
+    /// Draws an unused stamp id.
     fn draw_stamp(&self) -> Result<StampId, IoError>;
-    /// A number that the file keeps while it exists, under whatever name, and that no copy of it has.
+    /// A number that the file keeps under every name while it exists, and that no copy of it has.
     fn number(&self, file: &Self::File) -> Result<u64, IoError>;
-    /// The full path of the directory that the segment table is in; empty when there is no such thing.
+    /// Full path of the segment table's directory; empty if there is none.
     fn directory(&self) -> &str {
         ""
     }
-    /// The full path of the segment table; empty when there is no such thing.
+    /// Full path of the segment table; empty if there is none.
     fn table_path(&self) -> &str {
         ""
     }
-    /// Whether there is a segment table of `journal` at `path`, other than the one here.
+    /// Whether `path` is a segment table of `journal` other than this storage's own.
     fn is_table_of(&self, _path: &str, _journal: JournalId) -> bool {
         false
     }
-    /// Whether `file` is still the one at `path`, which is not so once that was replaced. ENOENT: nothing is.
+    /// Whether `file` is still the file at `path`, and not replaced. ENOENT if no file is there.
     fn is_same(&self, _file: &Self::File, _path: &str) -> Result<bool, IoError> {
         Ok(true)
     }
-    /// The segment table's file, [`TABLE_BYTES`] long, zeros when new.
+    /// The segment table's file, [`TABLE_BYTES`] long and all zeros when new.
     fn table(&self) -> &Self::File;
     /// The time, for statistics.
     fn now(&self) -> Time;
@@ -94,7 +95,7 @@ pub trait SegmentStorage {
 #[derive(Debug)]
 pub struct RealStorage {
     table: RealFile,
-    /// The table's full path, and its directory's; empty where they are no UTF-8.
+    /// Full paths of the table and of its directory; empty if they are not UTF-8.
     path: String,
     directory: String,
     origin: Instant,
@@ -108,7 +109,7 @@ pub struct RealFile(StdFile);
 const IDENTITY_ATTRIBUTE: &str = "user.netram.segment";
 
 impl RealStorage {
-    /// Creates the segment table beside a new log; refuses (EEXIST) when there is one already.
+    /// Creates the segment table beside a new log. Fails with EEXIST if it exists.
     pub fn create(table: &str) -> Result<RealStorage, IoError> {
         create_file(table, TABLE_BYTES, SegmentAllocation::Preallocated)?;
         RealStorage::open(table)
@@ -134,7 +135,7 @@ impl SegmentStorage for RealStorage {
 
     fn name(&self, path: &str) -> Result<String, IoError> {
         let name = std::fs::canonicalize(path).map_err(io_error)?;
-        // EILSEQ: the table holds UTF-8, so that its errors can be printed.
+        // EILSEQ: the table holds UTF-8, so that its paths can be printed.
         name.into_os_string()
             .into_string()
             .map_err(|_| IoError { errno: 84 })
@@ -166,13 +167,13 @@ impl SegmentStorage for RealStorage {
         let identity = random()?;
         match rustix::fs::fsetxattr(&file.0, IDENTITY_ATTRIBUTE, &identity, XattrFlags::empty()) {
             Ok(()) => {}
-            // No room or no support for attributes costs only the check, never the segment.
+            // Missing room or support for attributes costs only the check, never the segment.
             Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::PERM) => {
                 return Ok(SegmentIdentity::default());
             }
             Err(error) => return Err(errno(error)),
         }
-        // The table will name this identity, so it must be durable before the table is.
+        // The table will contain this identity, so it must be durable before the table is.
         file.0.sync_all().map_err(io_error)?;
         Ok(identity)
     }
@@ -208,7 +209,7 @@ impl SegmentStorage for RealStorage {
     fn is_same(&self, file: &RealFile, path: &str) -> Result<bool, IoError> {
         let (held, found) = (file.0.metadata(), std::fs::metadata(path));
         let (held, found) = (held.map_err(io_error)?, found.map_err(io_error)?);
-        // A number of an open file is not given to another.
+        // The inode number of an open file is not reused.
         Ok((held.dev(), held.ino()) == (found.dev(), found.ino()))
     }
 
@@ -239,13 +240,13 @@ impl StorageFile for RealFile {
     }
 }
 
-/// Whether there is a segment table of `journal` at `path`, which is not the file `table`.
+/// Whether `path` is a segment table of `journal` and not the file `table`.
 pub(crate) fn is_other_table(table: &StdFile, path: &str, journal: JournalId) -> bool {
     let number = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     let (Ok(here), Ok(there)) = (table.metadata(), std::fs::metadata(path)) else {
         return false;
     };
-    // A path that was cut off in front is none to be followed.
+    // A path that lost its beginning cannot be opened.
     if !path.starts_with('/') || number(here) == number(there) {
         return false;
     }
@@ -253,7 +254,7 @@ pub(crate) fn is_other_table(table: &StdFile, path: &str, journal: JournalId) ->
     matches!(read, Ok(Ok(table)) if table.sequence > 0)
 }
 
-/// The full path of the directory that the file at `path` is in; empty where it is no UTF-8.
+/// Full path of the directory of the file at `path`; empty if it is not UTF-8.
 pub(crate) fn directory_of(path: &Path) -> String {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -261,7 +262,7 @@ pub(crate) fn directory_of(path: &Path) -> String {
     };
     let directory = std::fs::canonicalize(parent).ok();
     let directory = directory.and_then(|directory| directory.into_os_string().into_string().ok());
-    // Everything is beneath the root: names from there on would not be shorter, nor move with anything.
+    // Every path lies below the root: names relative to it would not be shorter, nor move with anything.
     directory.filter(|directory| directory != "/").unwrap_or_default()
 }
 
@@ -283,7 +284,8 @@ pub(crate) fn identity_of(file: &StdFile) -> Result<SegmentIdentity, IoError> {
     }
 }
 
-/// Opens for reading and writing and locks: two processes with one segment would undo each other's work.
+/// Opens and locks for reading and writing: two processes that use one segment would overwrite each other's
+/// changes.
 fn open_locked(path: &str) -> Result<RealFile, IoError> {
     let file = OpenOptions::new()
         .read(true)
@@ -292,7 +294,7 @@ fn open_locked(path: &str) -> Result<RealFile, IoError> {
         .map_err(io_error)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(RealFile(file)),
-        // ETXTBSY reads as "in use", where EWOULDBLOCK would invite a retry.
+        // ETXTBSY reads as "in use", whereas EWOULDBLOCK would suggest a retry.
         Err(Errno::WOULDBLOCK) => Err(IoError { errno: 26 }),
         Err(error) => Err(errno(error)),
     }
@@ -307,7 +309,7 @@ fn create_file(path: &str, length: u64, allocation: SegmentAllocation) -> Result
         .map_err(io_error)?;
     let filled = fill_new(&file, length, allocation).and_then(|()| sync_parent(path));
     if filled.is_err() {
-        // A half-made file would refuse the next attempt. The first error is the one to report.
+        // A half-made file would make the next attempt fail. The first error is the one to report.
         let _ = std::fs::remove_file(path);
     }
     filled
@@ -315,7 +317,7 @@ fn create_file(path: &str, length: u64, allocation: SegmentAllocation) -> Result
 
 fn fill_new(file: &StdFile, length: u64, allocation: SegmentAllocation) -> Result<(), IoError> {
     if i64::try_from(length).is_err() {
-        // EFBIG, which the system says of other lengths that are too large; it has no word for these.
+        // EFBIG is the system's error for other lengths that are too large; it has none for these.
         return Err(IoError { errno: 27 });
     }
     file.set_len(length).map_err(io_error)?;
@@ -329,8 +331,8 @@ fn fill_new(file: &StdFile, length: u64, allocation: SegmentAllocation) -> Resul
     file.sync_all().map_err(io_error)
 }
 
-/// Allocates blocks. A signal to the calling thread may end it, and a file system may then give back what it
-/// had: with signals that come oftener than it takes, tried for ever it would never end.
+/// Allocates blocks. A signal to the calling thread may interrupt this, and a file system may then free the
+/// blocks again. So the number of attempts is limited: frequent signals could make it never end.
 fn allocate_ahead(file: &StdFile, length: u64) -> Result<(), Errno> {
     let mut tried = Err(Errno::INTR);
     for _ in 0..ALLOCATIONS_TRIED {
@@ -355,7 +357,7 @@ fn write_zeros(file: &StdFile, length: u64) -> Result<(), IoError> {
     Ok(())
 }
 
-/// Makes the new name itself durable.
+/// Makes the name of a new file durable.
 pub(crate) fn sync_parent(path: &str) -> Result<(), IoError> {
     let parent = match std::path::Path::new(path).parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_created_once_and_is_all_zeros() {
+    fn a_new_segment_is_all_zeros_and_is_created_only_once() {
         let directory = tempfile::tempdir().unwrap();
         let storage = RealStorage::create(&path(&directory, "table")).unwrap();
         for (name, allocation) in [
@@ -412,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_in_use_is_refused_to_others() {
+    fn a_segment_in_use_cannot_be_opened_again() {
         let _starting = crate::sync::lock(&crate::sync::STARTING);
         let directory = tempfile::tempdir().unwrap();
         let storage = RealStorage::create(&path(&directory, "table")).unwrap();
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_stays_where_it_can_be_kept() {
+    fn an_identity_reads_back_where_the_file_system_keeps_it() {
         let directory = tempfile::tempdir().unwrap();
         let storage = RealStorage::create(&path(&directory, "table")).unwrap();
         let name = path(&directory, "a");

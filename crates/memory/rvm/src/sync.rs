@@ -1,21 +1,21 @@
-//! Locks, and the word between committers and the truncation thread.
+//! Locks, and the signals between committers and the truncation thread.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::TruncateError;
 
-/// Locks, passing over poison: the data behind these locks is valid between any two statements.
+/// Locks and ignores poisoning: the data behind these locks is valid between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held by tests that start processes, and by those that close locked files and open them again: a child has
-/// what is open here until it runs its own program.
+/// Held by tests that start processes, and by those that close locked files and reopen them: a child process
+/// keeps this process's descriptors open until it executes its own program.
 #[cfg(test)]
 pub(crate) static STARTING: Mutex<()> = Mutex::new(());
 
-/// Tells the truncation thread what is wanted, and the committers what came of it.
+/// Passes requests to the truncation thread, and its answers to the committers.
 #[derive(Debug, Default)]
 pub(crate) struct TruncationSignal {
     state: Mutex<State>,
@@ -29,42 +29,42 @@ struct State {
     stop: bool,
     /// Requests made so far.
     requested: u64,
-    /// Requests answered: a whole truncation began after they were made, and ended.
+    /// Requests answered: a whole truncation began after they were made and has ended.
     answered: u64,
-    /// The thread is to look around, though nobody asked for truncation.
+    /// The thread should look for work although no truncation was requested.
     nudged: bool,
     failures: u64,
     last_failure: Option<TruncateError>,
 }
 
-/// What the truncation thread is to do.
+/// The next task of the truncation thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TruncationWork {
-    /// End.
+    /// End the thread.
     Stop,
-    /// Truncate; every request up to this number is then answered.
+    /// Truncate; this answers every request up to this number.
     Requested(u64),
-    /// Nobody asked: time has passed, or something changed.
+    /// Look for work: time has passed, or something changed.
     Look,
 }
 
-/// What came of a request for room.
+/// Answer to a request for room.
 #[derive(Debug)]
 pub(crate) enum TruncationAnswer {
-    /// There is room now, or the log was truncated as far as it goes.
+    /// The log has room, or was truncated as far as possible.
     Done,
     Failed(TruncateError),
-    /// No thread will answer; the caller must truncate itself.
+    /// No thread runs; the caller must truncate itself.
     NoThread,
 }
 
 impl TruncationSignal {
-    /// The thread is about to start.
+    /// Marks the thread as about to start.
     pub(crate) fn start(&self) {
         lock(&self.state).running = true;
     }
 
-    /// The thread has ended.
+    /// Marks the thread as ended.
     pub(crate) fn ended(&self) {
         lock(&self.state).running = false;
         self.changed.notify_all();
@@ -79,20 +79,21 @@ impl TruncationSignal {
         lock(&self.state).stop
     }
 
-    /// Asks for truncation and does not wait.
+    /// Requests truncation without waiting.
     pub(crate) fn request(&self) {
         lock(&self.state).requested += 1;
         self.wanted.notify_one();
     }
 
-    /// The log's head moved.
+    /// Wakes waiters after the log's head moved.
     pub(crate) fn progress(&self) {
-        // The lock orders this after a waiter's look at the head, so that the wake is not lost.
+        // The lock orders this after a waiter's look at the head, so that the wake-up is not lost.
         drop(lock(&self.state));
         self.changed.notify_all();
     }
 
-    /// Asks for truncation and waits until `enough`, or until the thread has done what it can.
+    /// Requests truncation and waits until `enough` returns true, or until the thread has truncated as far as
+    /// possible.
     pub(crate) fn request_and_wait(&self, enough: impl Fn() -> bool) -> TruncationAnswer {
         let mut state = lock(&self.state);
         state.requested += 1;
@@ -107,7 +108,7 @@ impl TruncationSignal {
             }
             if state.failures > failures {
                 let failure = state.last_failure.clone();
-                return TruncationAnswer::Failed(failure.expect("a counted failure is kept"));
+                return TruncationAnswer::Failed(failure.expect("a counted failure is stored"));
             }
             if state.answered >= mine {
                 return TruncationAnswer::Done;
@@ -116,7 +117,7 @@ impl TruncationSignal {
         }
     }
 
-    /// Waits for the log's head to move until `enough`; `false` when `patience` ended before.
+    /// Waits for the log's head to move until `enough` returns true; returns `false` after `patience`.
     pub(crate) fn wait_until(&self, patience: Duration, enough: impl Fn() -> bool) -> bool {
         let state = lock(&self.state);
         let waited = self.changed.wait_timeout_while(state, patience, |_| !enough());
@@ -129,7 +130,7 @@ impl TruncationSignal {
         self.wanted.notify_one();
     }
 
-    /// The thread's wait for work, `timeout` long at most.
+    /// Waits for the thread's next task, at most for `timeout`.
     pub(crate) fn next(&self, timeout: Option<Duration>) -> TruncationWork {
         let mut state = lock(&self.state);
         loop {
@@ -158,7 +159,7 @@ impl TruncationSignal {
         }
     }
 
-    /// The thread's answer to every request up to `request`.
+    /// Answers every request up to `request`.
     pub(crate) fn answer(&self, request: u64, failure: Option<TruncateError>) {
         let mut state = lock(&self.state);
         state.answered = state.answered.max(request);

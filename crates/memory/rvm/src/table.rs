@@ -1,8 +1,8 @@
-//! The segment table: which segments a log knows, by which number.
+//! The segment table: the segments of a log and their numbers.
 //!
-//! A record names its segments by number, so the table must be durable before the first record that uses a
-//! number. It is a preallocated file of two slots; the older one is overwritten, so that a torn write leaves
-//! the other. Formats are drawn in `docs/rvm.md`.
+//! A record refers to segments by number, so the table must be durable before the first record that uses a
+//! number. It is a preallocated file of two slots; each write replaces the older one, so that a torn write
+//! leaves the other intact. `docs/design/rvm.md` draws the formats.
 
 use netram_proto::id::JournalId;
 use netram_proto::port::{IoError, StorageFile};
@@ -18,23 +18,23 @@ pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const ENTRY_BYTES: usize = 72;
 const MAGIC: [u8; 8] = *b"NRAMSEGS";
 const VERSION: u32 = 2;
-/// Entries of one length, without stamps, and names that are always full paths.
+/// Version with entries of one length, without stamps, and with full paths only.
 const VERSION_WITHOUT_STAMPS: u32 = 1;
 const OLD_ENTRY_BYTES: usize = 32 + 256;
-/// The last stamp that the log left says that it may have records that the segment lacks.
+/// Flag of an entry: the last stamp left by the log says that it may have unapplied records.
 const OPEN: u16 = 1;
 
-/// What the table says of one segment.
+/// One segment in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableEntry {
     pub(crate) index: u32,
-    /// The full path. The file names a segment beneath its own directory from there, so that both can be
-    /// moved.
+    /// Full path. In the file the path of a segment inside the table's directory is relative, so that both
+    /// can be moved together.
     pub(crate) path: String,
     /// The segment's length when last mapped.
     pub(crate) length: u64,
     pub(crate) identity: SegmentIdentity,
-    /// The stamps that the log has left on it.
+    /// The stamps that the log has recorded for the segment.
     pub(crate) stamps: StampHistory,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct TableEntry {
 pub(crate) struct SegmentTable {
     pub(crate) sequence: u64,
     pub(crate) entries: Vec<TableEntry>,
-    /// The other slot is damaged. It may have held a newer table, unless its write was torn.
+    /// The other slot is damaged. It may have held a newer table, or its write was torn.
     pub(crate) other_damaged: bool,
 }
 
-/// What one slot holds.
+/// Content of one slot.
 enum Slot {
     Blank,
     Damaged,
@@ -56,10 +56,10 @@ enum Slot {
 }
 
 impl SegmentTable {
-    /// Reads the newest table that belongs to `journal` and lies in `directory`.
+    /// Reads the newest table, which must belong to `journal`. `directory` is the directory of its file.
     ///
-    /// A blank slot beside a damaged one is a first write that was torn: nothing can have referred to it,
-    /// and if something did, recovery finds a segment number without an entry and refuses.
+    /// A blank slot beside a damaged one is a first write that was torn. No record can have used it; if one
+    /// did, recovery finds a segment number without an entry and fails.
     pub(crate) fn read(
         file: &impl StorageFile,
         journal: JournalId,
@@ -112,7 +112,7 @@ impl SegmentTable {
         }
     }
 
-    /// The newest table in `file`, whose ever it is; `None` if there is none that can be read.
+    /// The newest table in `file`, of any journal; `None` if none can be read.
     pub(crate) fn peek(file: &impl StorageFile, directory: &str) -> Option<(JournalId, SegmentTable)> {
         let mut bytes = vec![0; TABLE_SLOT_BYTES];
         let mut slot = |slot| {
@@ -129,7 +129,7 @@ impl SegmentTable {
             .max_by_key(|(_, table)| table.sequence)
     }
 
-    /// Writes the table, which lies in `directory`, over the older slot, durably.
+    /// Writes the table durably over the older slot. `directory` is the directory of its file.
     pub(crate) fn write(
         &mut self,
         file: &impl StorageFile,
@@ -147,8 +147,8 @@ impl SegmentTable {
                 bytes: needed - TABLE_SLOT_BYTES,
             });
         }
-        // A failed write may have left either slot; the next attempt must go to the same one, so the number
-        // only moves when the write is durable.
+        // A failed write may have damaged its slot. The next attempt must use the same slot, so the number
+        // changes only after a durable write.
         let next = SegmentTable {
             sequence: self.sequence + 1,
             entries: std::mem::take(&mut self.entries),
@@ -167,19 +167,19 @@ fn slot_offset(slot: u64) -> u64 {
     slot * TABLE_SLOT_BYTES as u64
 }
 
-/// A segment's name in the file: from the table's directory on where it lies beneath that.
+/// Path of a segment in the file: relative to the table's directory if it lies inside.
 pub(crate) fn name<'p>(path: &'p str, directory: &str) -> &'p str {
     match path
         .strip_prefix(directory)
         .and_then(|rest| rest.strip_prefix('/'))
     {
-        // What begins with a slash would be read as a full path.
+        // A relative path with a leading slash would be read as a full path.
         Some(inside) if !directory.is_empty() && !inside.is_empty() && !inside.starts_with('/') => inside,
         _ => path,
     }
 }
 
-/// The full path of a segment that the file calls `name`.
+/// Full path of a segment whose path in the file is `name`.
 fn full(name: &str, directory: &str) -> String {
     match name.starts_with('/') || directory.is_empty() {
         true => name.to_owned(),
@@ -221,13 +221,13 @@ fn encode(table: &SegmentTable, journal: JournalId, directory: &str) -> Vec<u8> 
     bytes
 }
 
-/// CRC32C of the whole slot with the checksum's own field as zeros.
+/// CRC32C of the whole slot, with zeros in the checksum's own field.
 fn checksum(slot: &[u8]) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(&slot[..40]);
     digest.update(&[0; 4]);
     digest.update(&slot[44..]);
-    // A 32-bit checksum in a 64-bit answer.
+    // The crate returns the 32-bit checksum in 64 bits.
     digest.finalize() as u32
 }
 
@@ -267,7 +267,7 @@ fn decode(bytes: &[u8], directory: &str) -> Slot {
     }
 }
 
-/// Takes the next entry off `rest`.
+/// Decodes the next entry and removes it from `rest`.
 fn decode_entry(rest: &mut &[u8], directory: &str) -> Option<TableEntry> {
     let from = rest.split_off(..ENTRY_BYTES)?;
     let (length, flags) = (u16_at(from, 4) as usize, u16_at(from, 6));
@@ -291,7 +291,7 @@ fn decode_entry(rest: &mut &[u8], directory: &str) -> Option<TableEntry> {
     })
 }
 
-/// The same, of the version without stamps.
+/// Decodes an entry of the version without stamps.
 fn decode_old_entry(rest: &mut &[u8], _: &str) -> Option<TableEntry> {
     let from = rest.split_off(..OLD_ENTRY_BYTES)?;
     let index = u32_at(from, 0);
@@ -330,8 +330,8 @@ impl From<IoError> for SegmentTableError {
     }
 }
 
-/// See [`crate::fuzzed::table`]. What is read can be written and is read again, in the directory it lies in
-/// and in another.
+/// Fuzz target of [`crate::fuzzed::table`]. A table that was read can be written and read again, in its own
+/// directory and in another.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Some((mend, bytes)) = bytes.split_first() else {
         return;
@@ -347,7 +347,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         return;
     };
     assert!(table.entries.len() <= SEGMENTS_MAX);
-    // Older tables have what no newer one is given: a path that is none, or not full.
+    // Older tables may have paths that no newer one gets: empty ones, or ones that are not full.
     let written = |entry: &TableEntry| {
         entry.path.starts_with('/') && name(&entry.path, directory).len() <= PATH_BYTES_MAX
     };
@@ -366,11 +366,11 @@ pub(crate) fn fuzz(bytes: &[u8]) {
             journal: again,
             table: read,
         } => assert_eq!((again, read), (journal, table)),
-        _ => panic!("what was read is read again"),
+        _ => panic!("a table that was read can be read again"),
     }
 }
 
-/// See [`crate::fuzzed::table_seeds`].
+/// Seeds of [`crate::fuzzed::table_seeds`].
 pub(crate) fn fuzz_seeds() -> Vec<Vec<u8>> {
     let entry = |index: u32| TableEntry {
         index,
@@ -395,219 +395,4 @@ pub(crate) fn fuzz_seeds() -> Vec<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::cell::RefCell;
-
-    struct Bytes(RefCell<Vec<u8>>);
-
-    impl StorageFile for Bytes {
-        fn size(&self) -> Result<u64, IoError> {
-            Ok(self.0.borrow().len() as u64)
-        }
-        fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
-            let offset = offset as usize;
-            into.copy_from_slice(&self.0.borrow()[offset..offset + into.len()]);
-            Ok(())
-        }
-        fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
-            let offset = offset as usize;
-            self.0.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
-            Ok(())
-        }
-        fn sync(&self) -> Result<(), IoError> {
-            Ok(())
-        }
-    }
-
-    const JOURNAL: JournalId = JournalId(7);
-    const DIRECTORY: &str = "/segments";
-
-    fn file() -> Bytes {
-        Bytes(RefCell::new(vec![0; TABLE_BYTES as usize]))
-    }
-
-    fn entry(index: u32) -> TableEntry {
-        TableEntry {
-            index,
-            path: format!("/segments/{index}"),
-            length: 4096,
-            identity: [index as u8; 16],
-            stamps: StampHistory {
-                before: [1; 16],
-                written: [index as u8; 16],
-                generation: 9,
-                open: index.is_multiple_of(2),
-            },
-        }
-    }
-
-    /// Cut off behind the directory, such a path began with a slash, and was read as another segment's full
-    /// one.
-    #[test]
-    fn a_path_with_a_slash_too_many_is_read_as_it_was_written() {
-        let file = file();
-        let mut table = SegmentTable {
-            sequence: 0,
-            other_damaged: false,
-            entries: vec![entry(0)],
-        };
-        table.entries[0].path = "/segments//0".to_owned();
-        table.write(&file, JOURNAL, DIRECTORY).unwrap();
-        assert_eq!(SegmentTable::read(&file, JOURNAL, DIRECTORY).unwrap(), table);
-    }
-
-    /// A table that was never written.
-    fn of(entries: Vec<TableEntry>) -> SegmentTable {
-        SegmentTable {
-            entries,
-            ..SegmentTable::default()
-        }
-    }
-
-    #[test]
-    fn a_blank_table_is_an_empty_one() {
-        assert_eq!(
-            SegmentTable::read(&file(), JOURNAL, DIRECTORY).unwrap(),
-            SegmentTable::default()
-        );
-    }
-
-    #[test]
-    fn a_full_table_reads_back() {
-        let file = file();
-        let mut table = of((0..SEGMENTS_MAX as u32).map(entry).collect());
-        table.write(&file, JOURNAL, DIRECTORY).unwrap();
-        assert_eq!(SegmentTable::read(&file, JOURNAL, DIRECTORY).unwrap(), table);
-    }
-
-    #[test]
-    fn a_table_that_was_moved_names_the_segments_that_were_moved_with_it() {
-        let file = file();
-        let mut table = of(vec![entry(0), entry(1), entry(2)]);
-        table.entries[1].path = "/segments-too/1".to_owned();
-        table.entries[2].path = "/segments/deep/2".to_owned();
-        table.write(&file, JOURNAL, DIRECTORY).unwrap();
-        let moved = SegmentTable::read(&file, JOURNAL, "/new/place").unwrap();
-        let paths: Vec<_> = moved.entries.iter().map(|entry| &*entry.path).collect();
-        assert_eq!(paths, ["/new/place/0", "/segments-too/1", "/new/place/deep/2"]);
-    }
-
-    /// The bytes that version 1 wrote for one segment.
-    #[test]
-    fn a_table_without_stamps_is_read() {
-        let file = file();
-        let mut slot = vec![0; TABLE_SLOT_BYTES];
-        slot[0..8].copy_from_slice(&MAGIC);
-        slot[8] = 1;
-        slot[12] = 1;
-        slot[16] = 1;
-        slot[24..40].copy_from_slice(&JOURNAL.0.to_le_bytes());
-        let path = b"/segments/0";
-        slot[64 + 4] = path.len() as u8;
-        slot[64 + 8..64 + 16].copy_from_slice(&4096u64.to_le_bytes());
-        slot[64 + 32..64 + 32 + path.len()].copy_from_slice(path);
-        let crc = checksum(&slot);
-        slot[40..44].copy_from_slice(&crc.to_le_bytes());
-        file.write_at(slot_offset(1), &slot).unwrap();
-        let read = SegmentTable::read(&file, JOURNAL, "/elsewhere").unwrap();
-        let known = StampHistory::default();
-        let expected = TableEntry {
-            stamps: known,
-            ..entry(0)
-        };
-        assert_eq!(read.entries, [expected]);
-    }
-
-    #[test]
-    fn paths_that_do_not_fit_together_are_refused_before_anything_is_written() {
-        let file = file();
-        let long = |index| TableEntry {
-            path: format!("/{index:0>250}"),
-            ..entry(index)
-        };
-        let mut table = of((0..SEGMENTS_MAX as u32).map(long).collect());
-        let refused = table.write(&file, JOURNAL, DIRECTORY);
-        assert!(
-            matches!(refused, Err(SegmentTableError::PathsTooLong { .. })),
-            "{refused:?}"
-        );
-        assert_eq!(
-            SegmentTable::read(&file, JOURNAL, DIRECTORY).unwrap(),
-            SegmentTable::default()
-        );
-    }
-
-    #[test]
-    fn a_write_torn_anywhere_leaves_the_older_table() {
-        let file = file();
-        let mut table = of((0..9).map(entry).collect());
-        table.write(&file, JOURNAL, DIRECTORY).unwrap();
-        let old = (file.0.borrow().clone(), table.clone());
-        table.entries.extend((9..18).map(entry));
-        table.write(&file, JOURNAL, DIRECTORY).unwrap();
-        let new = file.0.borrow().clone();
-        for sectors in 0..TABLE_BYTES as usize / 512 {
-            let mut torn = old.0.clone();
-            torn[..sectors * 512].copy_from_slice(&new[..sectors * 512]);
-            let read = SegmentTable::read(&Bytes(RefCell::new(torn)), JOURNAL, DIRECTORY).unwrap();
-            let same =
-                |table: &SegmentTable| (read.sequence, &read.entries) == (table.sequence, &table.entries);
-            assert!(same(&old.1) || same(&table), "torn after {sectors} sectors");
-        }
-    }
-
-    #[test]
-    fn a_first_write_torn_anywhere_leaves_an_empty_or_the_whole_table() {
-        let file = file();
-        let mut table = of((0..9).map(entry).collect());
-        table.write(&file, JOURNAL, DIRECTORY).unwrap();
-        let new = file.0.borrow().clone();
-        for sectors in 0..TABLE_BYTES as usize / 512 {
-            let mut torn = vec![0; TABLE_BYTES as usize];
-            torn[..sectors * 512].copy_from_slice(&new[..sectors * 512]);
-            let read = SegmentTable::read(&Bytes(RefCell::new(torn)), JOURNAL, DIRECTORY).unwrap();
-            assert!(
-                read == SegmentTable::default() || read == table,
-                "torn after {sectors} sectors"
-            );
-        }
-    }
-
-    #[test]
-    fn damaged_foreign_and_short_tables_are_refused() {
-        let file = file();
-        let mut table = of(vec![entry(0)]);
-        table.write(&file, JOURNAL, DIRECTORY).unwrap();
-        let foreign = SegmentTable::read(&file, JournalId(8), DIRECTORY);
-        assert!(matches!(
-            foreign,
-            Err(SegmentTableError::Foreign { found: JOURNAL, .. })
-        ));
-        table.write(&file, JOURNAL, DIRECTORY).unwrap();
-        file.0.borrow_mut()[100] ^= 1;
-        file.0.borrow_mut()[TABLE_SLOT_BYTES + 100] ^= 1;
-        assert!(matches!(
-            SegmentTable::read(&file, JOURNAL, DIRECTORY),
-            Err(SegmentTableError::Damaged)
-        ));
-        file.0.borrow_mut().truncate(TABLE_SLOT_BYTES);
-        assert!(matches!(
-            SegmentTable::read(&file, JOURNAL, DIRECTORY),
-            Err(SegmentTableError::Short { .. })
-        ));
-    }
-
-    #[test]
-    fn a_newer_version_is_named_not_called_damage() {
-        let file = file();
-        SegmentTable::default().write(&file, JOURNAL, DIRECTORY).unwrap();
-        let mut bytes = file.0.borrow().clone();
-        let slot = &mut bytes[TABLE_SLOT_BYTES..];
-        slot[8] = 3;
-        let crc = checksum(slot);
-        slot[40..44].copy_from_slice(&crc.to_le_bytes());
-        let read = SegmentTable::read(&Bytes(RefCell::new(bytes)), JOURNAL, DIRECTORY);
-        assert!(matches!(read, Err(SegmentTableError::Version { found: 3, .. })));
-    }
-}
+mod tests;

@@ -1,5 +1,5 @@
-//! A log whose records are applied elsewhere: it is trimmed when told, and a commit that finds it full waits
-//! for that.
+//! Trimming a log whose records another program applies: only on request. A commit that finds the log full
+//! waits for that.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,16 +15,17 @@ use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
 impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
-    /// Gives up the log's records below `end`, where one ends: they have been applied elsewhere, for good
-    /// ([`TruncationPolicy::Elsewhere`]). Wakes commits that wait for room. Returns where the log begins now.
+    /// Trims the log's records below `end`, which must be the end of a record: another program has applied
+    /// them durably ([`TruncationPolicy::Elsewhere`]). Wakes commits that wait for room. Returns the log's
+    /// new head.
     ///
-    /// A log can be trimmed only as far as its own disk has it. What is beyond stays; call again.
+    /// A log can be trimmed only as far as its own disk has it. Records beyond stay; call again later.
     pub fn trim(&self, end: Lsn) -> Result<Lsn, TruncateError> {
         let shared = &*self.shared;
         if shared.truncation == TruncationPolicy::Here {
             return Err(TruncateError::Here);
         }
-        // One at a time: the log is never told to begin earlier again.
+        // One caller at a time, so that the log's head never moves back.
         let alone = lock(&shared.truncator);
         let head = end.min(shared.log.state().stable);
         if head > shared.head() {
@@ -38,7 +39,7 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
 }
 
 impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
-    /// Refuses what writes segments where somebody else does.
+    /// Fails where another program writes the segments.
     pub(crate) fn truncates_here(&self) -> Result<(), TruncateError> {
         match self.truncation {
             TruncationPolicy::Here => Ok(()),
@@ -46,7 +47,8 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         }
     }
 
-    /// Refuses while the log has records, of whatever segment: which they name is not known here.
+    /// Fails while the log has records, of whatever segment: the segments that they change are not known
+    /// here.
     pub(crate) fn check_trimmed(&self) -> Result<(), TruncateError> {
         let state = self.log.state();
         match state.head < state.tail {
@@ -55,7 +57,7 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
         }
     }
 
-    /// Waits until the log begins beyond `head`.
+    /// Waits until the log's head is beyond `head`.
     pub(crate) fn wait_for_trim(&self, head: Lsn, patience: Duration) -> Result<(), TruncateError> {
         match self.signal.wait_until(patience, || self.head() > head) {
             true => Ok(()),

@@ -1,14 +1,14 @@
-//! Truncation: applying the log to the segments, so that log space can be reused. Recovery is the same
-//! thing before anything is mapped.
+//! Truncation: applying the log to the segments, so that log space can be reused. Recovery does the same
+//! before anything is mapped.
 //!
 //! A round reads stable records, merges them so that each byte is written once, writes the segments, syncs
-//! them, and only then trims the log. It works from the log, not from memory, which also holds bytes that
-//! are not committed. Only records below the *stable* LSN are applied: one that is merely acknowledged may
-//! be lost with its members, and its effect must not be in a segment before it is certain itself.
+//! them, and only then trims the log. It reads the log, not memory, which also holds uncommitted bytes. Only
+//! records below the *stable* LSN are applied. A record that is merely acknowledged may be lost with its
+//! members, so its changes must not reach a segment first.
 //!
-//! Whatever fails or crashes before the trim, the log still holds every record of the round, and the next
-//! round begins at its head again: writing the same values twice does no harm. This also answers a failed
-//! sync, after which written bytes may not be believed: they are all written again before the next sync.
+//! If anything fails or crashes before the trim, the log still holds every record of the round, and the next
+//! round begins at its head again: writing the same values twice does no harm. This also handles a failed
+//! sync, after which written bytes cannot be trusted: all are written again before the next sync.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,21 +25,21 @@ use crate::stats::{Counters, add};
 use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
-/// Kinds below belong to the journal itself and are passed over.
+/// Kinds below this belong to the journal itself and are skipped.
 const KIND_USER_MIN: RecordKind = RecordKind(16);
 
-/// What a step of truncation did.
+/// Result of one step of truncation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TruncateProgress {
-    /// Nothing: no stable record is left to apply.
+    /// No stable record is left to apply.
     Idle,
-    /// Part of a round.
+    /// The round is in progress.
     Working,
-    /// Ended a round: the log now begins here.
+    /// A round ended, and the log's head is now here.
     Trimmed(Lsn),
 }
 
-/// What recovery found and applied.
+/// Records that recovery found and applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Transactions read from the log.
@@ -48,13 +48,13 @@ pub struct RecoveryReport {
     pub ranges: u64,
     /// Bytes of those ranges.
     pub bytes: u64,
-    /// Where the log began.
+    /// Head of the log.
     pub start: Lsn,
-    /// Where it ended.
+    /// End of the log.
     pub end: Lsn,
 }
 
-/// What a step works on.
+/// The parts of an `Rvm` that a step of truncation uses.
 pub(crate) struct TruncateContext<'w, L, S: SegmentStorage> {
     pub(crate) log: &'w L,
     pub(crate) storage: &'w S,
@@ -70,23 +70,23 @@ enum Phase {
     Trimming,
 }
 
-/// The state of the round under way. Keeps its buffers from round to round.
+/// State of the round in progress. Keeps its buffers from round to round.
 pub(crate) struct Truncator<F> {
     phase: Phase,
-    /// Sync and trim only when every stable record is applied, for recovery: the system then writes a page
-    /// that many records touch once. Otherwise after each batch, to give log space back early.
+    /// Syncs and trims only when every stable record is applied: for recovery, where the system then writes a
+    /// page only once. Otherwise each batch is synced and trimmed, to free log space early.
     pub(crate) sync_last: bool,
     batch_bytes: usize,
-    /// Where the round's records end: the log's next head.
+    /// End of the round's records, which becomes the log's head.
     head: Lsn,
-    /// Where the stable records ended when the round began.
+    /// End of the stable records when the round began.
     until: Lsn,
-    /// The bytes of the round's ranges, oldest first.
+    /// Values of the round's ranges, oldest first.
     arena: Vec<u8>,
     extents: Vec<LoggedExtent>,
     merger: Merger,
     pieces: Vec<LoggedExtent>,
-    /// The segments that the round writes.
+    /// Segments that the round writes.
     targets: Vec<Target<F>>,
     staging: Vec<u8>,
     pub(crate) total: RecoveryReport,
@@ -116,7 +116,7 @@ impl<F: StorageFile> Truncator<F> {
         }
     }
 
-    /// Does a bounded piece of work. After an error the round begins again from the log's head.
+    /// Performs one bounded step. After an error the round begins again at the log's head.
     pub(crate) fn step<L: RecordLog, S: SegmentStorage<File = F>>(
         &mut self,
         world: &TruncateContext<'_, L, S>,
@@ -187,11 +187,11 @@ impl<F: StorageFile> Truncator<F> {
             if let Some(error) = refused {
                 return Err(error);
             }
-            // The log may pass over records of its own without showing them.
+            // The log may skip records of its own without showing them.
             next = next.max(stopped);
         }
         if next == from {
-            // Below the stable LSN there must be a record.
+            // A record must exist below the stable LSN.
             return Err(TruncateError::Log(LogError::Corrupt(from)));
         }
         add(
@@ -210,7 +210,7 @@ impl<F: StorageFile> Truncator<F> {
         Ok(TruncateProgress::Working)
     }
 
-    /// Takes over one record's ranges.
+    /// Adds one record's ranges to the round.
     fn take(&mut self, segments: &Segments<F>, record: Record<'_>) -> Result<(), TruncateError> {
         let lsn = record.lsn;
         if record.kind < KIND_USER_MIN {
@@ -225,7 +225,7 @@ impl<F: StorageFile> Truncator<F> {
         let changes =
             decode(record.kind, record.payload).map_err(|cause| TruncateError::Damaged { lsn, cause })?;
         for range in changes.ranges() {
-            // Neighbouring ranges mostly name one segment, so the table is searched seldom.
+            // Neighbouring ranges mostly have the same segment, so the table is rarely searched.
             let same = self
                 .extents
                 .last()
@@ -251,7 +251,7 @@ impl<F: StorageFile> Truncator<F> {
         Ok(())
     }
 
-    /// Opens, checks and stamps every segment of the round, so that none is written when another is unusable.
+    /// Opens, checks and stamps every segment of the round, so that none is written if another is unusable.
     fn find_targets<L: RecordLog, S: SegmentStorage<File = F>>(
         &mut self,
         world: &TruncateContext<'_, L, S>,
@@ -268,7 +268,7 @@ impl<F: StorageFile> Truncator<F> {
             if found < needed {
                 return Err(crate::error::SegmentError::Short { path, found, needed }.into());
             }
-            // Kept sorted by segment; an earlier batch may have entered it.
+            // Kept sorted by segment; an earlier batch may already have added it.
             let segment = last.segment;
             if let Err(at) = self
                 .targets
@@ -278,8 +278,8 @@ impl<F: StorageFile> Truncator<F> {
                 fresh.push(segment);
             }
         }
-        // Durable before the first byte: a copy of this log that lacks these records must find itself
-        // overtaken, however much of them a crash leaves in the segments.
+        // Durable before the first byte is written: a copy of this log without these records must recognise
+        // that it was overtaken, however many of them a crash leaves in the segments.
         segments.stamp_before(world.storage, &fresh, self.until)?;
         Ok(())
     }
@@ -297,7 +297,7 @@ impl<F: StorageFile> Truncator<F> {
             if step_bytes + run.length > STEP_WRITE_BYTES {
                 break;
             }
-            // Every segment of the pieces has been entered.
+            // Every segment of the pieces was added before.
             let at = self
                 .targets
                 .partition_point(|target| target.segment < run.segment);

@@ -1,6 +1,6 @@
 //! A steady-state commit allocates nothing.
 
-#[allow(dead_code, reason = "the other tests need more of it")]
+#[allow(dead_code, reason = "other test programs use the rest")]
 #[path = "all/common/mod.rs"]
 mod common;
 
@@ -17,16 +17,16 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
+// SAFETY: every call goes unchanged to the system's allocator; the counter allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller meets the same obligation.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller meets the same obligation.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -62,7 +62,7 @@ fn a_steady_commit_allocates_nothing() {
         aborted.write(&regions[0], 0, &[1; 500]).unwrap();
         aborted.abort();
     };
-    // With a spool, one that is compacted now and then, and one that is full now and then.
+    // Spools that are compacted at times, and ones that fill up at times.
     for (mode, spool) in [
         (RestoreMode::Restore, 0),
         (RestoreMode::NoRestore, 0),
@@ -71,7 +71,7 @@ fn a_steady_commit_allocates_nothing() {
     ] {
         rvm.set_spool_bytes(spool);
         for durability in [Durability::Remote, Durability::Lazy] {
-            // As many as fill the larger spool once.
+            // Enough commits to fill the larger spool once.
             for _ in 0..40 {
                 round(mode, durability);
             }

@@ -1,6 +1,6 @@
-//! Many more regions than file descriptors. Alone in its process, whose limit it lowers.
+//! Many more regions than file descriptors. Runs alone in its process, because it lowers the process's limit.
 
-#[allow(dead_code, reason = "the other tests need more of it")]
+#[allow(dead_code, reason = "other test programs use the rest")]
 #[path = "all/common/mod.rs"]
 mod common;
 
@@ -24,7 +24,7 @@ fn a_thousand_regions_are_mapped_and_committed_with_sixty_four_descriptors() {
     let open = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok());
     assert!(
         open.collect::<Vec<_>>().len() < DESCRIPTORS as usize,
-        "the limit holds"
+        "the limit is in force"
     );
 
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));

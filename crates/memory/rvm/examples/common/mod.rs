@@ -1,5 +1,5 @@
-//! A log that forgets and storage that keeps nothing: what is measured over them is this crate alone.
-#![allow(dead_code, reason = "each example uses its part")]
+//! A log and a storage that keep nothing, so that measurements cover only this crate.
+#![allow(dead_code, reason = "each example uses a part")]
 
 use std::cell::{Cell, RefCell};
 
@@ -19,7 +19,7 @@ pub(crate) const REGION_BYTES: usize = 1 << 24;
 const LOG_BYTES: u64 = 1 << 40;
 const PAYLOAD_BYTES_MAX: usize = 1 << 24;
 
-/// A log that forgets: appends cost their encoding only.
+/// A log that discards records: an append costs only its encoding.
 pub(crate) struct Forgetful {
     tail: Cell<u64>,
     ring: RefCell<Vec<u8>>,
@@ -66,7 +66,7 @@ impl RecordLog for Forgetful {
     }
 }
 
-/// Zeros that take writes and keep none.
+/// A file of zeros that discards writes.
 pub(crate) struct Zeros(u64);
 
 impl StorageFile for Zeros {
@@ -142,7 +142,7 @@ impl SegmentStorage for Nowhere {
     }
 }
 
-/// A log that is empty, and stays so.
+/// An empty log.
 pub(crate) fn log() -> Forgetful {
     Forgetful {
         tail: Cell::new(64),
@@ -150,7 +150,7 @@ pub(crate) fn log() -> Forgetful {
     }
 }
 
-/// Recoverable memory with a spool of so many bytes.
+/// Recoverable memory with a spool of `spool_bytes`.
 pub(crate) fn open(spool_bytes: usize) -> Result<Rvm<Forgetful, Nowhere>, RvmOpenError> {
     let options = RvmOptions {
         spool_bytes,

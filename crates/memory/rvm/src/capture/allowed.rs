@@ -1,4 +1,4 @@
-//! Cutting what was found at the borders of what a transaction may change.
+//! Splitting found stores at the borders of the bytes that a transaction may change.
 
 use super::ByteRun;
 
@@ -7,7 +7,7 @@ use super::ByteRun;
 pub(crate) struct AllowedRanges(Vec<ByteRun>);
 
 impl AllowedRanges {
-    /// Takes ranges by their beginnings and ends, in order and without overlaps.
+    /// Takes ranges in order and without overlaps.
     pub(crate) fn new(ranges: &[std::ops::Range<usize>]) -> AllowedRanges {
         assert!(ranges.is_sorted_by(|before, after| before.end <= after.start));
         AllowedRanges(
@@ -19,7 +19,7 @@ impl AllowedRanges {
         )
     }
 
-    /// Hands the parts of a run that may change to `inside`, the others to `outside`, in order.
+    /// Passes the parts of a run that may change to `inside` and the others to `outside`, in order.
     pub(super) fn cut(
         &self,
         (start, length): ByteRun,
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_as_good_as_one() {
+    fn adjacent_ranges_allow_a_run_across_their_border() {
         let within = AllowedRanges::new(&[0..8, 8..16]);
         assert!(within.has((4, 8)));
         assert!(!within.has((8, 9)));

@@ -1,12 +1,12 @@
-//! Which pages of a region were stored to: a bit each, set by any thread and from a signal handler, taken by
-//! one.
+//! The set of pages of a region that were stored to: one bit each, set by any thread and from a signal
+//! handler, taken by one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BITS: usize = u64::BITS as usize;
 
-/// A set of pages. A bit in `groups` says that the word below it may have some, so that taking few of many
-/// pages looks at few words.
+/// A set of pages. A bit in `groups` says that the word below it may have bits set, so that taking a few of
+/// many pages reads few words.
 #[derive(Debug)]
 pub(crate) struct DirtyPages {
     words: Box<[AtomicU64]>,
@@ -25,11 +25,11 @@ impl DirtyPages {
         }
     }
 
-    /// Adds a page. Only atomic operations: a signal handler calls it.
+    /// Adds a page. Uses only atomic operations, because a signal handler calls it.
     pub(crate) fn set(&self, page: usize) {
         let word = page / BITS;
         self.words[word].fetch_or(1 << (page % BITS), Ordering::SeqCst);
-        // Behind the bit: whoever takes the group's bit finds the page's.
+        // Set after the page's bit, so that a taker of the group's bit finds the page's bit.
         self.groups[word / BITS].fetch_or(1 << (word % BITS), Ordering::SeqCst);
     }
 
@@ -37,7 +37,7 @@ impl DirtyPages {
         self.words[page / BITS].load(Ordering::SeqCst) & 1 << (page % BITS) != 0
     }
 
-    /// Hands each page to `each`, in order, and removes it before.
+    /// Passes each page to `each`, in order, after removing it.
     pub(crate) fn take(&self, mut each: impl FnMut(usize)) {
         for (index, group) in self.groups.iter().enumerate() {
             bits(group.swap(0, Ordering::SeqCst), |word| {
@@ -48,7 +48,7 @@ impl DirtyPages {
         }
     }
 
-    /// Hands each page to `each`, in order, and keeps it.
+    /// Passes each page to `each`, in order, and keeps it.
     pub(crate) fn look(&self, mut each: impl FnMut(usize)) {
         for (index, group) in self.groups.iter().enumerate() {
             bits(group.load(Ordering::SeqCst), |word| {
@@ -61,7 +61,7 @@ impl DirtyPages {
     }
 }
 
-/// The places of the bits that are set.
+/// Positions of the set bits.
 fn bits(mut word: u64, mut each: impl FnMut(usize)) {
     while word != 0 {
         each(word.trailing_zeros() as usize);
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_taken_once_in_order() {
+    fn each_page_set_is_taken_once_in_order() {
         let dirty = DirtyPages::new(10_000);
         for page in [9_999, 0, 63, 64, 4_095, 4_096, 64] {
             dirty.set(page);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_threads_set_is_lost() {
+    fn no_page_set_by_a_thread_is_lost() {
         let dirty = DirtyPages::new(1 << 14);
         let mut taken = vec![0u32; 1 << 14];
         std::thread::scope(|threads| {

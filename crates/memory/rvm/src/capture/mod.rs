@@ -1,13 +1,13 @@
-//! How the stores of a transaction are found in a region: declared, or by page.
+//! How the stores of a transaction in a region are found: declared, or by page.
 //!
-//! By page, a transaction need not declare what it changes. The first store to a page since the last commit
-//! is found by a [`StoreFinder`]; the commit compares the page with its *twin*, which shows what was last
-//! logged, and logs exactly the bytes that differ; an abort copies them back from there. Or the page is
+//! By page, a transaction need not declare its changes. A [`StoreFinder`] finds the first store to a page
+//! since the last commit. The commit compares the page with its *twin*, a copy of the page as last logged,
+//! and logs exactly the bytes that differ; an abort copies them back from the twin. Alternatively the page is
 //! logged whole.
 //!
-//! A page does not say who stored to it. So a region that is captured by page lends its [`PageCapture`] to
-//! one transaction at a time, which has it until it ends; others are refused. A store outside of any
-//! transaction counts as the next one's.
+//! A page does not record which transaction stored to it. So a region that is captured by page lends its
+//! [`PageCapture`] to one transaction at a time, until that ends; other transactions are refused. A store
+//! outside of any transaction belongs to the next one.
 
 mod allowed;
 mod compare;
@@ -33,69 +33,70 @@ use crate::range::{DeclaredRange, RangeList};
 use page_policy::{DiffMethod, PagePolicy};
 use twins::StoreFinder;
 
-/// Bytes of a page: the system's, where stores are found by page.
+/// Bytes of a page; equal to the system's page size where stores are found by page.
 pub(crate) const PAGE: usize = crate::limit::PAGE_BYTES as usize;
 
-/// How a region's stores are found. Chosen by [`crate::Region::set_capture`].
+/// How a region's stores are found. Set by [`crate::Region::set_capture`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// The program declares them (`set_range`, `write`, `edit`). Any number of transactions at once.
+    /// The program declares its stores (`set_range`, `write`, `edit`). Allows any number of transactions at
+    /// once.
     #[default]
     Declared,
-    /// By comparing stored pages with their twins, which take as much memory as the pages that were ever
-    /// stored to (with [`DetectMethod::Watch`], as the region). The bytes that differ are logged. One
+    /// Stored pages are compared with their twins and the differing bytes are logged. Twins take as much
+    /// memory as the pages that were ever stored to (with [`DetectMethod::Watch`], as the region). Allows one
     /// transaction at a time.
     Twins(DetectMethod),
-    /// As whole pages: every page that was stored to is logged. One transaction at a time.
+    /// Every page that was stored to is logged whole. Allows one transaction at a time.
     Pages(DetectMethod),
-    /// Declared, and by the page what is cheapest for it: each update recorded, the page compared with a
-    /// twin, or logged whole, as its last transactions would have had it. One transaction at a time.
+    /// Stores are declared, and each page uses its cheapest method, judged by its last transactions: updates
+    /// recorded, page compared with a twin, or page logged whole. Allows one transaction at a time.
     Adaptive,
-    /// Declared, and at each commit compared with what was declared: undeclared stores are found and said.
-    /// For tests: memory twice the region's, and 1 to 3 us a stored page. Any number of transactions at once.
+    /// Stores are declared, and each commit compares memory with the declarations to find undeclared ones.
+    /// For tests: it takes memory twice the region's size and 1 to 3 us per stored page. Allows any number of
+    /// transactions at once.
     Verified(VerifyMode),
 }
 
 /// How a store to a page is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetectMethod {
-    /// Pages are protected, and the first store to each makes a signal (SIGSEGV), which a handler of this
-    /// library takes; other faults go to the handler that was there before. Where system calls store to the
-    /// region for the program they fail with EFAULT.
+    /// Pages are protected, and the first store to each raises SIGSEGV, which this library's handler takes.
+    /// Other faults go to the previous handler. A system call that stores to a protected page fails with
+    /// EFAULT.
     Trap,
-    /// The kernel notes stores in its page tables (Linux 6.7). Refused where it does not.
+    /// The kernel records stores in its page tables (Linux 6.7). Refused where it cannot.
     Watch,
 }
 
-/// What is to be done about a declared part of a page.
+/// How a declared part of a page is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageDecision {
     Record,
-    /// The page's commit finds it.
+    /// The commit finds the store by comparing the page, or logs the page whole.
     Detected,
 }
 
-/// Bytes of a region: where they begin, and how many.
+/// A run of bytes in a region: start and length.
 pub(crate) type ByteRun = (usize, usize);
 
-/// What the transaction that stores to a region has of it, beside the [`Twins`]: lent to one at a time.
+/// Capture state of a region, beside its [`Twins`], lent to one transaction at a time.
 #[derive(Debug)]
 pub(crate) struct PageCapture {
     twins: Arc<Twins>,
     whole: bool,
-    /// Where the program declares its stores: a habit a page, and the pages that the open transaction
-    /// touched.
+    /// In adaptive mode, the policy of each page; and below, the pages that the open transaction touched.
     policies: Vec<PagePolicy>,
     touched: Vec<usize>,
-    /// An abort of the transaction that has it restores memory.
+    /// An abort of the borrowing transaction restores memory.
     restores: bool,
-    /// Nothing else may change. `None`: everything may.
+    /// The only bytes that may change; `None` allows all.
     allowed: Option<AllowedRanges>,
-    /// Pages that were taken from the finder, and whose changes are not logged.
+    /// Pages that were taken from the finder and whose changes are not logged yet.
     pending: Vec<usize>,
-    /// Those of them that may be there for foreign bytes alone.
+    /// Pending pages that may be dirty only because of foreign bytes.
     foreign: Vec<usize>,
-    /// What the commit that is on its way will log.
+    /// Runs that the commit in progress will log.
     changed: Vec<ByteRun>,
 }
 
@@ -107,14 +108,14 @@ impl PageCapture {
         whole: bool,
     ) -> Result<PageCapture, CaptureError> {
         let twins = Arc::new(Twins::new(memory, find)?);
-        let habits = match find {
+        let policies = match find {
             None => vec![PagePolicy::default(); memory.len().div_ceil(PAGE)],
             Some(_) => Vec::new(),
         };
         Ok(PageCapture {
             twins,
             whole,
-            policies: habits,
+            policies,
             touched: Vec::new(),
             restores: true,
             allowed: None,
@@ -128,36 +129,36 @@ impl PageCapture {
         &self.twins
     }
 
-    /// Whether declared ranges are asked for.
+    /// Whether the program declares its stores.
     pub(crate) fn is_adaptive(&self) -> bool {
         matches!(self.twins.finder, StoreFinder::Declared)
     }
 
-    /// The program is about to store to `page`, and has declared it.
+    /// The program has declared a store to `page` and is about to make it.
     #[inline]
     pub(crate) fn touch(&mut self, memory: &RegionMemory, page: usize) -> PageDecision {
-        let Some(habit) = self.policies.get_mut(page) else {
+        let Some(policy) = self.policies.get_mut(page) else {
             return PageDecision::Detected;
         };
-        if habit.updates == 0 {
+        if policy.updates == 0 {
             self.touched.push(page);
-            if habit.method != DiffMethod::Recorded {
+            if policy.method != DiffMethod::Recorded {
                 self.pending.push(page);
-                // A page that is logged whole needs its twin for an abort only.
-                if !habit.has_twin && (self.restores || habit.method == DiffMethod::Compared) {
-                    habit.has_twin = true;
+                // A page that is logged whole needs its twin only for an abort.
+                if !policy.has_twin && (self.restores || policy.method == DiffMethod::Compared) {
+                    policy.has_twin = true;
                     self.twins.make(memory, page);
                 }
             }
         }
-        habit.updates = habit.updates.saturating_add(1);
-        match habit.method {
+        policy.updates = policy.updates.saturating_add(1);
+        match policy.method {
             DiffMethod::Recorded => PageDecision::Record,
             DiffMethod::Compared | DiffMethod::Whole => PageDecision::Detected,
         }
     }
 
-    /// A transaction has it from now on, which is to be restored by an abort, or not.
+    /// Lends the state to a transaction, which an abort restores or not.
     pub(crate) fn lend(&mut self, restores: bool) {
         self.restores = restores;
         self.allowed = None;
@@ -166,14 +167,14 @@ impl PageCapture {
         }
     }
 
-    /// The transaction may change nothing else.
+    /// Limits the bytes that the transaction may change.
     pub(crate) fn confine(&mut self, within: AllowedRanges) {
         self.allowed = Some(within);
     }
 
-    /// Adds what was stored since the last commit to `ranges`. It stays so until [`PageCapture::logged`].
-    /// Returns the first store to bytes that may not change, and how many there are: then nothing is to be
-    /// logged.
+    /// Adds the stores since the last commit to `ranges`; they stay pending until [`PageCapture::logged`].
+    /// Returns the first store to bytes that may not change, and the number of such stores. If there is one,
+    /// nothing may be logged.
     pub(crate) fn find(
         &mut self,
         memory: &RegionMemory,
@@ -181,7 +182,7 @@ impl PageCapture {
         ranges: &mut RangeList,
     ) -> Result<Option<(ByteRun, usize)>, IoError> {
         if let StoreFinder::Trap(trap) = &self.twins.finder {
-            // What other threads store from now on is the next transaction's, which may be restored.
+            // Later stores of other threads belong to the next transaction, which may be restored.
             trap.set_copies(true);
         }
         self.take()?;
@@ -192,7 +193,7 @@ impl PageCapture {
         }
         self.changed = found;
         for (offset, length) in self.changed.iter() {
-            // No longer than a page.
+            // A run is no longer than a page.
             ranges.add_captured(DeclaredRange {
                 offset: *offset as u64,
                 length: *length as u32,
@@ -202,12 +203,13 @@ impl PageCapture {
         Ok(strays.first.map(|first| (first, strays.count)))
     }
 
-    /// What of one page is to be logged, and what was stored where nothing may change.
+    /// Adds the runs of one page that are to be logged to `found`, and the stores outside the allowed bytes
+    /// to `strays`.
     fn find_in(&self, memory: &RegionMemory, page: usize, found: &mut Vec<ByteRun>, strays: &mut Strays) {
         let all = extent(memory, page);
         let may = |run: ByteRun| self.allowed.as_ref().is_none_or(|within| within.has(run));
         let whole = match self.policies.get(page) {
-            Some(habit) => habit.method == DiffMethod::Whole,
+            Some(policy) => policy.method == DiffMethod::Whole,
             None => self.whole,
         };
         let has_twin = self.has_twin(page);
@@ -222,8 +224,8 @@ impl PageCapture {
             Some(within) => within.cut(
                 run,
                 |run| found.push(run),
-                // Without a twin nobody knows what of it was stored; where stores are declared they are not
-                // outside.
+                // Without a twin the stored bytes of the page are unknown. In adaptive mode stores are
+                // declared, and so are inside the allowed bytes.
                 |run| {
                     if has_twin || !adaptive {
                         strays.add(run)
@@ -241,7 +243,7 @@ impl PageCapture {
         if !whole || changed == before {
             return;
         }
-        // As much of the page as may change, piece by piece, unless a piece has not.
+        // Logs each allowed piece of the page that has a change.
         match &self.allowed {
             None => found.push(all),
             Some(within) => within.cut(
@@ -258,7 +260,7 @@ impl PageCapture {
         found.drain(before..changed);
     }
 
-    /// What was found is in the log: the twins show it from now on.
+    /// The found runs are in the log: from now on the twins show them.
     pub(crate) fn logged(&mut self, memory: &RegionMemory) {
         self.learn();
         match self.whole {
@@ -276,9 +278,9 @@ impl PageCapture {
         self.foreign.clear();
     }
 
-    /// The habits of the touched pages hear what came of them.
+    /// Updates the policies of the touched pages with the outcome.
     fn learn(&mut self) {
-        // Both by place: `pending` is sorted.
+        // Both are sorted by page number.
         self.touched.sort_unstable();
         let mut found = self.changed.iter().peekable();
         for page in self.touched.drain(..) {
@@ -290,7 +292,7 @@ impl PageCapture {
         }
     }
 
-    /// Puts back what was logged last, wherever it was stored to. Such pages count as stored to once more.
+    /// Restores stored pages to the bytes last logged. These pages count as stored to once more.
     pub(crate) fn restore(&mut self, memory: &mut RegionMemory) -> Result<(), IoError> {
         self.twins.look(&mut self.pending)?;
         self.settle();
@@ -313,14 +315,14 @@ impl PageCapture {
         Ok(())
     }
 
-    /// The transaction that touched pages has left no trace.
+    /// Clears the update counts of the touched pages.
     fn untouch(&mut self) {
         for page in self.touched.drain(..) {
             self.policies[page].updates = 0;
         }
     }
 
-    /// Leaves memory as it is: what was stored until now will not be logged.
+    /// Leaves memory as it is; stores made until now will not be logged.
     pub(crate) fn forget(&mut self, memory: &RegionMemory) -> Result<(), IoError> {
         self.take()?;
         self.renew(memory);
@@ -330,12 +332,11 @@ impl PageCapture {
         Ok(())
     }
 
-    /// Has the twins of taken pages show the pages as they are; or drops them, where the next store makes new
-    /// ones.
+    /// Copies taken pages to their twins, or drops the twins where the next store makes new ones.
     fn renew(&mut self, memory: &RegionMemory) {
         for page in &self.pending {
             match &self.twins.finder {
-                // One that foreign bytes have opened since it was taken needs its twin.
+                // A page that foreign bytes have opened since it was taken needs its twin.
                 StoreFinder::Trap(trap) if self.whole && !trap.is_open(*page) => trap.drop_twin(*page),
                 _ if !self.has_twin(*page) => {}
                 _ => copy_page(memory, &mut self.twins.lock(), *page),
@@ -359,13 +360,13 @@ impl PageCapture {
 
     fn has_twin(&self, page: usize) -> bool {
         match self.policies.get(page) {
-            Some(habit) => habit.has_twin,
+            Some(policy) => policy.has_twin,
             None => self.twins.has(page),
         }
     }
 }
 
-/// Stores to bytes that may not change.
+/// Stores outside the allowed bytes.
 #[derive(Default)]
 struct Strays {
     first: Option<ByteRun>,
@@ -379,7 +380,7 @@ impl Strays {
     }
 }
 
-/// Where a page of the region begins, and its bytes that belong to the region.
+/// Start of a page in the region, and its bytes that belong to the region.
 fn extent(memory: &RegionMemory, page: usize) -> (usize, usize) {
     let start = page * PAGE;
     (start, PAGE.min(memory.len() - start))
@@ -392,8 +393,8 @@ fn copy_page(memory: &RegionMemory, twin: &mut RegionMemory, page: usize) {
     twin.copy_in(start, &bytes[..length]);
 }
 
-/// Hands the runs in which a page differs from its twin to `each`. Both are copied first: other threads may
-/// be storing to the page.
+/// Passes the runs in which a page differs from its twin to `each`. Both are copied first, because other
+/// threads may be storing to the page.
 fn compare(memory: &RegionMemory, twin: &RegionMemory, page: usize, each: impl FnMut(usize, usize)) {
     let (start, length) = extent(memory, page);
     let (mut old, mut new) = ([0; PAGE], [0; PAGE]);

@@ -1,25 +1,26 @@
-//! Which way is cheapest for a page, judged by what its last transactions did to it.
+//! The cheapest method for a page, judged by what its last transactions did to it.
 //!
-//! The choice is between costs of three kinds: an update that is recorded, a page that is copied and
-//! compared, a byte that is logged. Measured by `netram-lab bench paper --only osdi94`.
+//! Three costs are weighed: recording an update, copying and comparing a page, and logging a byte. Measured
+//! by `netram-lab bench paper --only osdi94`.
 
-/// Nanoseconds that recording an update costs, its part of the sort included, less what noticing it costs
+/// Nanoseconds that recording an update costs, including its part of the sort, minus the cost of noticing it
 /// where the page is compared.
 const UPDATE_NS: u32 = 14;
-/// Nanoseconds that a page costs where it is compared: its copy and the comparison, out of the cache.
+/// Nanoseconds that comparing a page costs: the copy and the comparison, out of the cache.
 const COMPARE_NS: u32 = 1400;
-/// Updates of a page in one transaction from which on it is cheaper to compare.
+/// Updates of a page in one transaction from which on comparing is cheaper.
 const UPDATES_MANY: u32 = COMPARE_NS / UPDATE_NS;
-/// And below which it is cheaper to record. Lower, so that a page does not go to and fro.
+/// Updates below which recording is cheaper again. Lower than `UPDATES_MANY`, so that a page does not
+/// oscillate.
 const UPDATES_FEW: u32 = UPDATES_MANY / 2;
-/// Bytes that a page's changes would take in a record from which on the whole page is logged.
+/// Bytes of a page's changes in a record from which on the whole page is logged.
 const BYTES_MANY: usize = 3 * super::PAGE / 4;
-/// About what a range's header takes in a record.
+/// Approximate bytes of a range's header in a record.
 const HEADER_BYTES: usize = 8;
-/// Transactions in a row that must agree before the way is changed.
+/// Consecutive transactions that must agree before the method changes.
 const VOTES: u8 = 2;
-/// A page that is logged whole is compared again after so many transactions: nothing else says how much
-/// changes.
+/// Transactions after which a page that is logged whole is compared again, because nothing else shows how
+/// much of it changes.
 const WHOLE_MAX: u8 = 16;
 
 /// How the changes of a page are found.
@@ -30,24 +31,24 @@ pub(crate) enum DiffMethod {
     Recorded,
     /// The page is compared with its twin.
     Compared,
-    /// It is logged whole.
+    /// The page is logged whole.
     Whole,
 }
 
-/// A page's way, and what speaks for another.
+/// A page's method, and the votes for another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PagePolicy {
     pub(crate) method: DiffMethod,
-    /// The twin shows what was logged last.
+    /// The page has a twin that shows the bytes last logged.
     pub(crate) has_twin: bool,
     votes: u8,
-    /// Updates by the transaction that is open; zero: it has not touched the page.
+    /// Updates by the open transaction; zero if it has not touched the page.
     pub(crate) updates: u32,
 }
 
 impl PagePolicy {
-    /// A transaction that touched the page was logged, with `runs` ranges of `bytes` bytes where it was
-    /// compared.
+    /// A transaction that touched the page was logged. Where the page was compared, `runs` ranges of `bytes`
+    /// bytes differed.
     pub(crate) fn logged(&mut self, bytes: usize, runs: usize) {
         let updates = std::mem::take(&mut self.updates);
         let (next, votes) = match self.method {
@@ -77,52 +78,52 @@ impl PagePolicy {
 mod tests {
     use super::*;
 
-    fn ways(habit: &mut PagePolicy, rounds: usize, updates: u32, bytes: usize) -> Vec<DiffMethod> {
+    fn ways(policy: &mut PagePolicy, rounds: usize, updates: u32, bytes: usize) -> Vec<DiffMethod> {
         let round = |_| {
-            habit.updates = updates;
-            habit.logged(bytes, 1);
-            habit.method
+            policy.updates = updates;
+            policy.logged(bytes, 1);
+            policy.method
         };
         (0..rounds).map(round).collect()
     }
 
     #[test]
-    fn a_page_is_compared_when_its_updates_are_many_and_recorded_when_they_are_few_again() {
-        let mut habit = PagePolicy::default();
+    fn a_page_is_compared_after_many_updates_and_recorded_after_few() {
+        let mut policy = PagePolicy::default();
         assert_eq!(
-            ways(&mut habit, 2, 500, 800),
+            ways(&mut policy, 2, 500, 800),
             [DiffMethod::Recorded, DiffMethod::Compared]
         );
-        assert_eq!(ways(&mut habit, 4, UPDATES_FEW, 800), [DiffMethod::Compared; 4]);
+        assert_eq!(ways(&mut policy, 4, UPDATES_FEW, 800), [DiffMethod::Compared; 4]);
         assert_eq!(
-            ways(&mut habit, 2, 3, 24),
+            ways(&mut policy, 2, 3, 24),
             [DiffMethod::Compared, DiffMethod::Recorded]
         );
-        assert_eq!(ways(&mut habit, 1, 500, 0), [DiffMethod::Recorded]);
+        assert_eq!(ways(&mut policy, 1, 500, 0), [DiffMethod::Recorded]);
         assert_eq!(
-            ways(&mut habit, 1, 1, 0),
+            ways(&mut policy, 1, 1, 0),
             [DiffMethod::Recorded],
-            "one alone changes nothing"
+            "one transaction changes nothing"
         );
-        assert_eq!(ways(&mut habit, 1, 500, 0), [DiffMethod::Recorded]);
+        assert_eq!(ways(&mut policy, 1, 500, 0), [DiffMethod::Recorded]);
     }
 
     #[test]
-    fn a_page_that_changes_as_a_whole_is_logged_whole_and_looked_at_now_and_then() {
-        let mut habit = PagePolicy::default();
-        ways(&mut habit, 2, 500, 0);
+    fn a_page_that_changes_as_a_whole_is_logged_whole_and_compared_at_times() {
+        let mut policy = PagePolicy::default();
+        ways(&mut policy, 2, 500, 0);
         assert_eq!(
-            ways(&mut habit, 2, 500, 4000),
+            ways(&mut policy, 2, 500, 4000),
             [DiffMethod::Compared, DiffMethod::Whole]
         );
-        let later = ways(&mut habit, WHOLE_MAX as usize + 2, 500, 4000);
+        let later = ways(&mut policy, WHOLE_MAX as usize + 2, 500, 4000);
         assert_eq!(
             later.iter().filter(|way| **way == DiffMethod::Compared).count(),
             2,
             "{later:?}"
         );
         assert_eq!(later.last(), Some(&DiffMethod::Whole));
-        let last = ways(&mut habit, WHOLE_MAX as usize + 3, 500, 100);
+        let last = ways(&mut policy, WHOLE_MAX as usize + 3, 500, 100);
         assert_eq!(last[WHOLE_MAX as usize..], [DiffMethod::Compared; 3]);
     }
 }

@@ -1,13 +1,13 @@
-//! The twins of a region's pages, and what says which pages were stored to: shared by the transaction that
-//! has the region and by whoever stores the records of others there.
+//! The twins of a region's pages, and the finder of stores. They are shared by the transaction that stores to
+//! the region and the code that applies records of other logs there.
 //!
-//! A foreign record's bytes go to the page and to its twin, so that they never differ, and are never taken
-//! for the program's. They make the page count as stored to: nothing is unprotected that a store of the
-//! program could slip through unseen. Such pages are remembered, since a page that is logged whole is not
-//! compared otherwise.
+//! Bytes of a foreign record go to the page and to its twin, so that they never differ and are never taken
+//! for stores of the program. They make the page count as stored to, so that no page is left unprotected in
+//! which a store could go unseen. Such pages are remembered, because a page that is logged whole is otherwise
+//! not compared.
 //!
-//! Foreign bytes are stored under the region's exclusive lock, and everything else here happens under the
-//! shared one. So between two looks of a transaction, foreign bytes are in both or in neither.
+//! Foreign bytes are stored under the region's exclusive lock; everything else here runs under the shared
+//! one. So a transaction sees foreign bytes in both page and twin, or in neither.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -21,26 +21,26 @@ use crate::sync::lock;
 
 #[derive(Debug)]
 pub(crate) struct Twins {
-    // Before the memory: the handler must be gone when that is.
+    // Declared before the memory, because the signal handler must be gone before the memory is.
     pub(super) finder: StoreFinder,
     memory: Mutex<RegionMemory>,
-    /// Pages that have had a twin, where the program declares its stores. Some may have none any more.
+    /// In adaptive mode, pages that have had a twin. Some may no longer have one.
     had: DirtyPages,
-    /// Pages that foreign bytes were stored to, and that no commit has looked at since.
+    /// Pages that foreign bytes were stored to and that no commit has compared since.
     foreign: DirtyPages,
 }
 
-/// What finds the stores.
+/// The mechanism that finds stores.
 #[derive(Debug)]
 pub(super) enum StoreFinder {
     Trap(PageTrap),
     Watch(PageWatch),
-    /// The program declares them.
+    /// The program declares its stores.
     Declared,
 }
 
 impl Twins {
-    /// Finds stores to `memory` from now on.
+    /// Starts finding stores to `memory`.
     pub(super) fn new(memory: &RegionMemory, find: Option<DetectMethod>) -> Result<Twins, CaptureError> {
         if find.is_some() && (!memory.is_mapped() || rustix::param::page_size() != PAGE) {
             return Err(CaptureError::NotPages);
@@ -80,13 +80,13 @@ impl Twins {
         lock(&self.memory)
     }
 
-    /// The program declares its stores, and this page is to be compared: its twin is the page as it is.
+    /// Copies a page to its twin: the program has declared a store there and the page is to be compared.
     pub(super) fn make(&self, memory: &RegionMemory, page: usize) {
         self.had.set(page);
         copy_page(memory, &mut self.lock(), page);
     }
 
-    /// Whether a page that the finder found has a twin. Where stores are declared, the habits say so.
+    /// Whether a page that the finder found has a twin. In adaptive mode the page policies know.
     pub(super) fn has(&self, page: usize) -> bool {
         match &self.finder {
             StoreFinder::Trap(trap) => trap.has_twin(page),
@@ -94,7 +94,7 @@ impl Twins {
         }
     }
 
-    /// Hands the runs in which a page differs from its twin to `each`.
+    /// Passes the runs in which a page differs from its twin to `each`.
     pub(super) fn compare(&self, memory: &RegionMemory, page: usize, each: impl FnMut(usize, usize)) {
         compare(memory, &self.lock(), page, each);
     }
@@ -108,7 +108,7 @@ impl Twins {
         }
     }
 
-    /// The pages that were stored to. They stay so.
+    /// Lists the pages that were stored to, and keeps them.
     pub(super) fn look(&self, pages: &mut Vec<usize>) -> Result<(), IoError> {
         match &self.finder {
             StoreFinder::Trap(trap) => trap.look(pages),
@@ -118,17 +118,18 @@ impl Twins {
         Ok(())
     }
 
-    /// Takes the pages that count as stored to though nothing of it is the program's.
+    /// Takes the pages that count as stored to although only foreign bytes were.
     pub(super) fn take_foreign(&self, pages: &mut Vec<usize>) {
         self.foreign.take(|page| pages.push(page));
     }
 
-    /// This page counts as stored to, and shows what its twin does.
+    /// Makes a page count as stored to although it equals its twin.
     pub(super) fn note_foreign(&self, page: usize) {
         self.foreign.set(page);
     }
 
-    /// Stores bytes that are not the program's. Who calls it holds the region exclusively; that is `memory`.
+    /// Stores foreign bytes to page and twin. The caller holds the region exclusively and passes its
+    /// `memory`.
     pub(crate) fn store(&self, memory: &mut RegionMemory, offset: usize, bytes: &[u8]) {
         let mut at = offset;
         let mut rest = bytes;

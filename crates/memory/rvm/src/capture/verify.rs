@@ -1,7 +1,7 @@
-//! Finding stores that were never declared: the mistake of RVM's users that shows only after a restart.
+//! Finding undeclared stores: the mistake in RVM programs that shows only after a restart.
 //!
-//! A *shadow* shows the region as it was logged. A commit compares with it what may have changed; a byte that
-//! differs and that no open transaction has declared was stored without a declaration.
+//! A *shadow* holds the region as it was logged. A commit compares it with memory that may have changed; a
+//! differing byte that no open transaction has declared was stored without a declaration.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,32 +14,32 @@ use crate::limit::UNDECLARED_MAX;
 use crate::memory::{PageTrap, PageWatch, RegionMemory};
 use crate::sync::lock;
 
-/// What happens when a commit finds undeclared stores.
+/// The reaction of a commit to undeclared stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyMode {
-    /// They are kept, to be asked for by [`crate::Region::take_undeclared`]; the commit goes on without them.
+    /// They are kept for [`crate::Region::take_undeclared`]; the commit goes on without them.
     Report,
-    /// The same, and the commit is refused: `RvmCommitError::UndeclaredStore`. Declared afterwards, it can be
-    /// tried again.
+    /// They are kept too, and the commit fails with `RvmCommitError::Undeclared`. It can be retried after
+    /// they are declared.
     Refuse,
 }
 
-/// Bytes that were stored and not declared.
+/// A run of bytes that was stored without a declaration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UndeclaredStore {
     /// The segment's path.
     pub segment: Arc<str>,
-    /// Where in the segment.
+    /// Offset in the segment.
     pub offset: u64,
-    /// Where in the region.
+    /// Offset in the region.
     pub region_offset: usize,
-    /// How many bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// Where in memory.
+    /// Address in memory.
     pub address: usize,
 }
 
-/// What the transactions of a verified region share.
+/// State shared by the transactions of a verified region.
 #[derive(Debug)]
 pub(crate) struct Verifier {
     pub(crate) refuses: bool,
@@ -48,29 +48,29 @@ pub(crate) struct Verifier {
 
 #[derive(Debug)]
 struct State {
-    // Before the shadow: the handler must be gone when that is.
+    // Declared before the shadow, because the signal handler must be gone before the shadow is.
     finder: Finder,
     shadow: RegionMemory,
-    /// Pages that were taken from the finder, and may still differ from the shadow.
+    /// Pages that were taken from the finder and may still differ from the shadow.
     suspects: Vec<usize>,
-    /// What open transactions have declared, by their numbers.
+    /// Ranges that open transactions have declared, by transaction number.
     open: BTreeMap<u64, Vec<ByteRun>>,
     numbers: u64,
-    /// Found and not asked for, as offset in the region and length.
+    /// Undeclared stores that were not taken yet, as offset in the region and length.
     undeclared: Vec<ByteRun>,
 }
 
-/// What says which pages were stored to.
+/// The mechanism that finds the pages that were stored to.
 #[derive(Debug)]
 enum Finder {
     Watch(PageWatch),
     Trap(PageTrap),
-    /// Nothing: all are compared.
+    /// No mechanism: every page is compared.
     All,
 }
 
 impl Verifier {
-    /// Watches `memory` from now on, in the cheapest way that is possible.
+    /// Starts watching `memory` with the cheapest mechanism available.
     pub(crate) fn new(memory: &RegionMemory, verify: VerifyMode) -> Result<Verifier, CaptureError> {
         let length = memory.len().next_multiple_of(PAGE);
         let mut shadow = RegionMemory::reserve(length).map_err(|cause| CaptureError::System { cause })?;
@@ -79,7 +79,7 @@ impl Verifier {
             true => match PageWatch::new(memory) {
                 Ok(watch) => Finder::Watch(watch),
                 Err(_) => PageTrap::new(memory, &shadow).map_or(Finder::All, |trap| {
-                    // The shadow is complete without the handler.
+                    // The shadow is complete without copies by the handler.
                     trap.set_copies(false);
                     Finder::Trap(trap)
                 }),
@@ -99,7 +99,7 @@ impl Verifier {
         })
     }
 
-    /// A transaction enters; the number is its own.
+    /// Enters a transaction; returns its number.
     pub(crate) fn enter(&self) -> u64 {
         let mut state = lock(&self.state);
         state.numbers += 1;
@@ -116,13 +116,13 @@ impl Verifier {
             .push((offset, length));
     }
 
-    /// Looks for undeclared stores, remembers and returns the first and how many there are.
+    /// Finds and remembers undeclared stores. Returns the first and the number of them.
     pub(crate) fn check(&self, memory: &RegionMemory) -> Result<Option<(ByteRun, usize)>, IoError> {
         let state = &mut *lock(&self.state);
         let mut found = state.find(memory)?;
         let first = found.first().map(|first| (*first, found.len()));
         if !self.refuses {
-            // Said once; a refused commit finds them again until they are declared.
+            // Each store is reported once; a refused commit finds it again until it is declared.
             found.iter().for_each(|run| state.show(memory, *run));
         }
         let room = UNDECLARED_MAX.saturating_sub(state.undeclared.len());
@@ -131,19 +131,19 @@ impl Verifier {
         Ok(first)
     }
 
-    /// Puts back what was stored and not declared.
+    /// Restores bytes that were stored without a declaration.
     pub(crate) fn undo(&self, memory: &mut RegionMemory) -> Result<(), IoError> {
         let state = &mut *lock(&self.state);
         let mut bytes = [0; PAGE];
         for (offset, length) in state.find(memory)? {
-            // No longer than a page.
+            // A run is no longer than a page.
             state.shadow.copy_out(offset, &mut bytes[..length]);
             memory.copy_in(offset, &bytes[..length]);
         }
         Ok(())
     }
 
-    /// The transaction has ended: what it declared is now as it is to be, logged or not.
+    /// Ends a transaction: from now on its declared bytes are as they should be, logged or not.
     pub(crate) fn leave(&self, number: u64, memory: &RegionMemory) {
         let state = &mut *lock(&self.state);
         for run in state.open.remove(&number).unwrap_or_default() {
@@ -151,19 +151,19 @@ impl Verifier {
         }
     }
 
-    /// Bytes that the library itself has stored.
+    /// Accepts bytes that the library itself has stored.
     pub(crate) fn stored(&self, memory: &RegionMemory, offset: usize, length: usize) {
         lock(&self.state).show(memory, (offset, length));
     }
 
-    /// What was found and not asked for yet, as offset in the region and length.
+    /// Takes the undeclared stores found since the last call, as offset in the region and length.
     pub(crate) fn take_undeclared(&self) -> Vec<ByteRun> {
         std::mem::take(&mut lock(&self.state).undeclared)
     }
 }
 
 impl State {
-    /// What was stored and not declared, in order.
+    /// Undeclared stores, in order.
     fn find(&mut self, memory: &RegionMemory) -> Result<Vec<ByteRun>, IoError> {
         match &self.finder {
             Finder::Watch(watch) => watch.take(&mut self.suspects)?,
@@ -187,7 +187,7 @@ impl State {
         Ok(found)
     }
 
-    /// The shadow shows these bytes as they are.
+    /// Copies these bytes from memory to the shadow.
     fn show(&mut self, memory: &RegionMemory, (offset, length): ByteRun) {
         let mut bytes = [0; PAGE];
         for at in (offset..offset + length).step_by(PAGE) {
@@ -198,10 +198,10 @@ impl State {
     }
 }
 
-/// Adds what is left of `from..to` without the sorted ranges to `left`.
+/// Adds the parts of `from..to` that no sorted range covers to `left`.
 fn subtract(from: usize, to: usize, ranges: &[ByteRun], left: &mut Vec<ByteRun>) {
     let mut at = from;
-    // Sorted by their beginnings; a long one may begin long before, so all before `to` are looked at.
+    // Sorted by their starts. A long range may begin much earlier, so all ranges before `to` are checked.
     for (offset, length) in ranges.iter().take_while(|(offset, _)| *offset < to) {
         if offset + length <= at {
             continue;
@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_is_what_no_range_has(
+        fn the_remainder_is_exactly_the_uncovered_bytes(
             from in 0usize..50, length in 1usize..50,
             mut ranges in proptest::collection::vec((0usize..100, 1usize..30), 0..8),
         ) {

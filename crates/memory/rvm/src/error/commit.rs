@@ -1,188 +1,203 @@
-//! Why a transaction is not committed, this process's or another's.
+//! Errors of commits, the process's own and those taken over from another log.
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{AppendError, IoError, WaitError};
 
 use super::{TruncateError, because};
 
-/// Why a region's stores cannot be found as asked. The region is at [`crate::Capture::Declared`], unless
-/// transactions were open.
+/// Why a region's capture mode was not changed. After an error other than [`CaptureError::Uncommitted`] the
+/// region is back at [`crate::CaptureMode::Declared`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureError {
     /// Open transactions have ranges in the region.
     #[error("{transactions} open transactions have ranges in the region; end them first")]
     Uncommitted {
-        /// How many.
+        /// Number of these transactions.
         transactions: usize,
     },
-    /// The region is not made of pages of 4096 bytes: its storage keeps it on the heap, or the system's are
-    /// larger.
-    #[error("the region's memory is not made of pages of 4096 bytes; declare ranges")]
-    NotPages,
-    /// More memory than is kept account of.
-    #[error("a region of {length} bytes is too large to be captured by page: {max} at most; map it in parts")]
-    TooLarge {
-        /// Bytes of the region.
-        length: usize,
-        /// The most.
-        max: usize,
-    },
-    /// Too many regions of the process are protected.
-    #[error("{max} regions of this process are protected already; use `Find::Watch`, or declare ranges")]
-    TooManyTraps {
-        /// The most.
-        max: usize,
-    },
-    /// The kernel does not note stores, or may not for this process.
+    /// The region does not consist of pages of 4096 bytes: its storage keeps it on the heap, or the system's
+    /// pages are larger.
     #[error(
-        "this system does not note stores (it needs Linux 6.7 and userfaultfd): {cause}; use `Find::Trap`"
+        "the region does not consist of pages of 4096 bytes, so stores cannot be found by page; declare \
+         ranges"
+    )]
+    NotPages,
+    /// The region is larger than stores are tracked for.
+    #[error(
+        "a region of {length} bytes is too large to be captured by page; the limit is {max} bytes; map it in \
+         parts"
+    )]
+    TooLarge {
+        /// Length of the region.
+        length: usize,
+        /// Longest region that can be captured by page.
+        max: usize,
+    },
+    /// The process already has the maximum number of regions with protected pages.
+    #[error(
+        "{max} regions of this process already have protected pages; use `DetectMethod::Watch`, or declare \
+         ranges"
+    )]
+    TooManyTraps {
+        /// Maximum number of such regions in one process.
+        max: usize,
+    },
+    /// The kernel cannot track stores, or this process is not permitted to use that.
+    #[error(
+        "this system cannot track stores (that needs Linux 6.7 and userfaultfd): {cause}; use \
+         `DetectMethod::Trap`"
     )]
     NoWatch {
-        /// What the system said.
+        /// The system's error.
         cause: IoError,
     },
-    /// The system refused.
+    /// The system refused to protect the region's pages.
     #[error("the region's pages cannot be protected: {cause}")]
     System {
-        /// What the system said.
+        /// The system's error.
         cause: IoError,
     },
 }
 
-/// Why a commit did not come about.
+/// Why a commit failed.
 ///
-/// Except after [`RvmCommitError::Unknown`], nothing was logged. `Transaction::try_commit` leaves the
-/// transaction open then, to be retried or aborted; `Transaction::commit` aborts it.
+/// Nothing was logged, except after [`RvmCommitError::Unknown`]. `Transaction::try_commit` then leaves the
+/// transaction open, to be retried or aborted; `Transaction::commit` aborts it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RvmCommitError {
     /// The transaction has ended.
     #[error("the transaction has ended")]
     Ended,
-    /// Stores were found that were never declared, in a region that is verified. Declare them and retry, or
-    /// abort.
+    /// Undeclared stores were found in a verified region. Declare them and retry, or abort.
     #[error(
-        "{count} stores were not declared; the first has {length} bytes at {offset} of the segment {segment}, \
-         address {address:#x}: declare it before storing there, or commit without verifying"
+        "{count} stores were not declared; the first has {length} bytes at {offset} of the segment \
+         {segment}, address {address:#x}: declare it before storing there, or commit without verifying"
     )]
     Undeclared {
-        /// The first one's segment.
+        /// Segment of the first undeclared store.
         segment: std::sync::Arc<str>,
-        /// Where in the segment it begins.
+        /// Offset of that store in the segment.
         offset: u64,
-        /// Its length.
+        /// Length of that store, in bytes.
         length: usize,
-        /// Its address.
+        /// Address of that store.
         address: usize,
-        /// How many there are.
+        /// Number of undeclared stores.
         count: usize,
     },
-    /// Stores were found outside of what the transaction may change. Abort.
+    /// Stores were found outside the bytes that the transaction may change. Abort.
     #[error(
-        "{count} stores were made outside of what the transaction may change; the first has {} bytes at {} of the segment {}, \
-         address {:#x}: abort",
+        "{count} stores lie outside the bytes that the transaction may change; the first has {} bytes at {} \
+         of the segment {}, address {:#x}: abort",
         first.length, first.offset, first.segment, first.address
     )]
     Outside {
-        /// The first.
+        /// The first such store.
         first: crate::capture::UndeclaredStore,
-        /// How many there are.
+        /// Number of such stores.
         count: usize,
     },
-    /// The system would not say which pages were stored to. Retry, or abort.
-    #[error("the pages that were stored to cannot be found: {cause}; retry, or abort")]
+    /// The system could not report which pages were stored to. Retry, or abort.
+    #[error("the system cannot report which pages were stored to: {cause}; retry, or abort")]
     Capture {
-        /// What the system said.
+        /// The system's error.
         cause: IoError,
     },
-    /// No record can carry it. Commit in parts, or create a larger log.
-    #[error("a transaction of {bytes} bytes exceeds the {max} that a record carries; commit it in parts")]
+    /// The transaction is larger than a record. Commit in parts, or create a larger log.
+    #[error(
+        "a transaction of {bytes} bytes exceeds the {max} bytes that fit into a record; commit it in parts"
+    )]
     TooLarge {
-        /// Bytes of the record.
+        /// Bytes that the record would have.
         bytes: u64,
-        /// Bytes that fit.
+        /// Most bytes that fit into a record.
         max: usize,
     },
-    /// The log is full and truncation could not make room. Mend the cause, then retry.
+    /// The log is full and truncation could not make room. Remove the cause, then retry.
     #[error("the log is full ({used} of {capacity} bytes){}", because(cause))]
     Full {
         /// Bytes of the log in use.
         used: u64,
         /// Bytes the log can hold.
         capacity: u64,
-        /// What stopped truncation.
+        /// Why truncation failed; `None` if it found nothing to free.
         cause: Option<TruncateError>,
     },
-    /// The log takes nothing more from this process.
+    /// The log accepts no more records from this process.
     #[error("{0}")]
     Refused(AppendError),
-    /// The record was logged and its fate is unknown, never "aborted": recovery may find it. The transaction
-    /// has ended and memory keeps its new values.
+    /// The record was logged, but its outcome is unknown: recovery may find it. It is never "aborted". The
+    /// transaction has ended and memory keeps its new values.
     #[error("the commit at LSN {lsn}: {cause}")]
     Unknown {
         /// Where the record begins.
         lsn: Lsn,
-        /// Why the answer is missing.
+        /// Why the acknowledgement is missing.
         cause: WaitError,
     },
 }
 
-/// Why a transaction did not get its preamble. It has the one before.
+/// Why a preamble was not set. The transaction keeps the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PreambleError {
     /// The transaction has ended.
     #[error("the transaction has ended")]
     Ended,
-    /// It is longer than a record's may be.
+    /// The preamble is longer than a record's may be.
     #[error("a preamble of {bytes} bytes exceeds {max}; hold fewer locks in one transaction")]
     TooLong {
-        /// Bytes given.
+        /// Length of the preamble given, in bytes.
         bytes: usize,
-        /// The most that fit.
+        /// Longest preamble, in bytes.
         max: usize,
     },
 }
 
-/// Why a foreign record was not applied. Nothing of it was.
+/// Why a foreign record was not applied. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForeignError {
-    /// It changes a segment that is not the region's, or not mapped.
+    /// The record changes a segment that is not mapped, or not the one of the region.
     #[error("the record changes segment {segment}, which is not mapped here")]
     Segment {
         /// The segment's number in the record.
         segment: u32,
     },
-    /// It changes several segments, and one region was named.
+    /// The record changes several segments, but a region belongs to one.
     #[error("the record changes several segments; a region has one")]
     Several,
-    /// It changes bytes outside the mapped ones.
+    /// The record changes bytes outside the mapped ones.
     #[error(
-        "the record changes bytes from {start} to {end}; mapped are those from {region_start} to {region_end}"
+        "the record changes bytes from {start} to {end}; the region holds {region_start} to {region_end}"
     )]
     OutOfRegion {
-        /// The first byte changed.
+        /// Offset in the segment of the first changed byte.
         start: u64,
-        /// Behind the last byte changed.
+        /// Offset in the segment behind the last changed byte.
         end: u64,
-        /// The first byte mapped.
+        /// Offset in the segment of the first mapped byte.
         region_start: u64,
-        /// Behind the last byte mapped.
+        /// Offset in the segment behind the last mapped byte.
         region_end: u64,
     },
-    /// It is in the wide form, which is only read.
-    #[error("the record is in the wide form of older programs; apply it, and commit its ranges as one's own")]
+    /// The record is in the wide form, which is only read.
+    #[error("the record is in the wide form of older programs; apply it, then commit its ranges as your own")]
     Form,
     /// The transaction declared ranges in the segment that the record changes.
     #[error(
-        "the transaction has ranges of its own in the segment that the record changes; commit them apart"
+        "the transaction has ranges of its own in the segment that the record changes; commit them separately"
     )]
     Declared,
-    /// The region's stores are found by page: nothing can be logged for it but what is found.
+    /// The region's stores are found by page, so only stores found there can be logged.
     #[error(
-        "the region's stores are found by page; have them declared where records of other logs are committed"
+        "the region's stores are found by page; set its capture mode to declared before committing records \
+         of other logs"
     )]
     Captured,
-    /// The region belongs to another `Rvm`, or the transaction has too many.
-    #[error("the region belongs to another log than the transaction, or is one too many for it")]
+    /// The region belongs to another `Rvm`, or the transaction already has the maximum number of regions.
+    #[error(
+        "the region belongs to another log than the transaction, or the transaction has too many regions \
+         already"
+    )]
     Region,
     /// The commit failed.
     #[error("{0}")]

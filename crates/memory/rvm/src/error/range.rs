@@ -1,51 +1,52 @@
-//! What can be wrong with a range.
+//! Errors of ranges, reads and writes in a region.
 
 /// Why a range, a read or a write was refused. Nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// Not inside the region.
+    /// The range is not inside the region.
     #[error("range {offset} + {length} is outside the region of {region} bytes")]
     OutOfRegion {
         /// Where the range begins.
         offset: usize,
-        /// Its length.
+        /// Its length, in bytes.
         length: usize,
         /// The region's length.
         region: usize,
     },
-    /// No record can carry it.
-    #[error("a range of {length} bytes can never be committed: a record carries {max}; declare less")]
+    /// The range is longer than a record can carry.
+    #[error("a range of {length} bytes can never be committed: a record carries at most {max}; declare less")]
     TooLarge {
-        /// Bytes asked for.
+        /// Length of the range, in bytes.
         length: usize,
-        /// Bytes that fit a record.
+        /// Longest range that fits into a record, in bytes.
         max: usize,
     },
-    /// The transaction has too many ranges, regions or old values.
+    /// The transaction has too many ranges, regions or bytes of old values.
     #[error("the transaction exceeds {max} {what}; commit it in parts")]
     TooMany {
-        /// What there are too many of.
+        /// Name of the exceeded quantity, for the message.
         what: &'static str,
-        /// The most allowed.
+        /// Its limit.
         max: usize,
     },
     /// The region belongs to another `Rvm`.
     #[error("the region belongs to another log than the transaction")]
     ForeignRegion,
-    /// Another transaction has the region, whose stores are found by page.
+    /// The region is captured by page, and another transaction is storing to it.
     #[error("another transaction stores to the region, which is captured by page; wait until it ends")]
     Captured,
-    /// The transaction belongs to a shared region, and has not acquired the lock that covers a byte, or only
-    /// to read.
+    /// The byte is in a shared region, and the transaction has not acquired the lock that covers it
+    /// exclusively.
     #[error(
-        "the byte at {offset} (address {address:#x}) is under a lock that the transaction has not acquired exclusively"
+        "the byte at {offset} (address {address:#x}) is under a lock that the transaction has not acquired \
+         exclusively"
     )]
     NotHeld {
-        /// The first such byte.
+        /// Offset of the first such byte in the region.
         offset: usize,
-        /// Where it is in this process.
+        /// Address of that byte in this process.
         address: usize,
-        /// The lock; `None`: no lock covers it, and nobody can ever write there.
+        /// The lock; `None` if no lock covers the byte, so that it can never be written.
         lock: Option<u32>,
     },
     /// The transaction has ended.

@@ -1,7 +1,7 @@
-//! The bytes of a region, where they lie, how stores to them are found, and the crate's only unsafe code.
+//! The bytes of a region, their placement, the detection of stores to them, and the crate's only unsafe code.
 //!
-//! [`RegionMemory`] owns either a private mapping of a segment file or plain heap bytes (the simulator's
-//! way). What may be read and written when is decided by the lock in [`crate::region`].
+//! [`RegionMemory`] owns either a private mapping of a segment file or, in the simulator, plain heap bytes.
+//! The lock in [`crate::region`] decides when they may be read and written.
 #![allow(unsafe_code)]
 
 mod trap;
@@ -22,16 +22,16 @@ use crate::region::Region;
 use crate::rvm::Rvm;
 use crate::storage::SegmentStorage;
 
-/// Where the bytes came from, so that they go back there.
+/// Origin of the bytes, which decides how they are released.
 #[derive(Debug, Clone, Copy)]
 enum Backing {
     Mapped,
     Heap,
-    /// They go nowhere: the program keeps them for the rest of its life.
+    /// The bytes are never released: the program uses them for the rest of its life.
     Leaked,
 }
 
-/// Where in the address space a region is to lie.
+/// Placement of a region in the address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement(PlacementKind);
 
@@ -43,7 +43,7 @@ enum PlacementKind {
 }
 
 impl Placement {
-    /// Where the system finds room.
+    /// Any free addresses that the system chooses.
     pub const ANYWHERE: Placement = Placement(PlacementKind::Anywhere);
 
     /// Exactly at `address`, a multiple of the page size; refused (EEXIST) where anything is mapped.
@@ -55,13 +55,13 @@ impl Placement {
     ///
     /// # Safety
     ///
-    /// The pages from `address` on, as many as the mapping is long, belong to the caller, who gives them up:
-    /// nothing refers to them any more. They are unmapped with the region.
+    /// The caller must own the pages from `address` on, for the length of the mapping, and give them up:
+    /// nothing may refer to them any more. They are unmapped with the region.
     pub const unsafe fn over(address: usize) -> Placement {
         Placement(PlacementKind::Over(address))
     }
 
-    /// The address asked for; `None` is anywhere.
+    /// The requested address; `None` means anywhere.
     pub const fn address(self) -> Option<usize> {
         match self.0 {
             PlacementKind::Anywhere => None,
@@ -71,14 +71,14 @@ impl Placement {
 }
 
 impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
-    /// Maps like [`Rvm::map`], exactly at `address`, in place of pages that the caller owns: an address range
-    /// that it reserved, say.
+    /// Maps like [`Rvm::map`], exactly at `address`, replacing pages that the caller owns, for example an
+    /// address range that it reserved.
     ///
     /// # Safety
     ///
-    /// The whole pages from `address` to `address + length` belong to the caller, who gives them up: nothing
-    /// refers to them any more. With length 0 that is as much as the segment has from `offset` on. They are
-    /// unmapped with the region.
+    /// The caller must own the whole pages from `address` to `address + length` and give them up: nothing may
+    /// refer to them any more. With length 0 the length is the rest of the segment from `offset` on. The
+    /// pages are unmapped with the region.
     pub unsafe fn map_over(
         &self,
         path: &str,
@@ -94,12 +94,14 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
 
 /// Bytes owned by one region.
 ///
-/// A private mapping: pages are read from the file when first touched, so mapping a large segment costs
-/// nothing. A page that was stored to is the process's own from then on; a page that was not keeps showing
-/// the file. That is sound here because the segment file is this process's alone (an exclusive lock is held
-/// on it) and truncation writes only bytes that this process logged from the very same memory: a store made
-/// the page private before, and where a range was declared without a store the bytes written are the bytes
-/// already shown. Recovery writes before the first mapping exists.
+/// A private mapping reads pages from the file when they are first touched, so mapping a large segment costs
+/// nothing. A page that was stored to belongs to the process from then on; any other page continues to show
+/// the file.
+///
+/// That is sound for two reasons. An exclusive lock on the file keeps other processes away. And truncation
+/// writes only bytes that this process logged from the same memory: a store made the page private before, and
+/// a range declared without a store has the bytes already shown. Recovery writes before the first mapping
+/// exists.
 #[derive(Debug)]
 pub struct RegionMemory {
     start: NonNull<u8>,
@@ -112,11 +114,11 @@ unsafe impl Send for RegionMemory {}
 // SAFETY: `&RegionMemory` only reads; writing needs `&mut RegionMemory`.
 unsafe impl Sync for RegionMemory {}
 
-/// The address of a region's first byte, for code that goes past the safe interface.
+/// The address of a region's first byte, for code that bypasses the safe interface.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RegionAddress(*mut u8);
 
-// SAFETY: an address is a number until somebody dereferences it, which is unsafe there.
+// SAFETY: an address is a number until it is dereferenced, which is unsafe there.
 unsafe impl Send for RegionAddress {}
 // SAFETY: as above.
 unsafe impl Sync for RegionAddress {}
@@ -130,8 +132,8 @@ impl RegionAddress {
 impl RegionMemory {
     /// Maps `length` bytes of `file` from `offset`, privately and lazily.
     ///
-    /// The file must not be cut shorter or written by others while mapped: [`crate::RealStorage`] holds an
-    /// exclusive lock on it for that.
+    /// The file must not be shortened or written by others while it is mapped; [`crate::RealStorage`] holds
+    /// an exclusive lock on it for that.
     pub(crate) fn map_private(
         file: impl AsFd,
         offset: u64,
@@ -149,7 +151,7 @@ impl RegionMemory {
         let wanted = placement.address().unwrap_or(0);
         let hint = std::ptr::without_provenance_mut(wanted);
         // SAFETY: without `FIXED` the kernel chooses unused addresses or refuses, so no other object is
-        // replaced; with it, the caller of `Placement::over` has given up what is.
+        // replaced. With it, the caller of `Placement::over` has given up the pages.
         let start =
             unsafe { rustix::mm::mmap(hint, length, protection, flags, file, offset) }.map_err(|error| {
                 IoError {
@@ -163,7 +165,7 @@ impl RegionMemory {
             backing: Backing::Mapped,
         };
         if wanted != 0 && memory.address().get().addr() != wanted {
-            // A kernel before 4.17 takes the address for a hint. EEXIST: what a newer one says.
+            // A kernel before 4.17 treats the address as a hint. EEXIST is the error of newer ones.
             return Err(IoError { errno: 17 });
         }
         Ok(memory)
@@ -185,17 +187,17 @@ impl RegionMemory {
         })
     }
 
-    /// Whether the bytes are whole pages of their own.
+    /// Whether the bytes are whole mapped pages.
     pub(crate) fn is_mapped(&self) -> bool {
         matches!(self.backing, Backing::Mapped)
     }
 
-    /// Leaves the bytes where they are when `self` is dropped, for the rest of the process's life.
+    /// Keeps the bytes mapped for the rest of the process's life, even after `self` is dropped.
     pub(crate) fn keep(&mut self) {
         self.backing = Backing::Leaked;
     }
 
-    /// Takes over heap bytes, for storage that maps by copying.
+    /// Takes ownership of heap bytes, for storage that maps by copying.
     pub fn from_bytes(bytes: Box<[u8]>) -> RegionMemory {
         let length = bytes.len();
         let start = NonNull::from(Box::leak(bytes)).cast();
@@ -291,7 +293,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "offset")]
-    fn copies_outside_are_refused() {
+    fn copies_outside_the_region_panic() {
         RegionMemory::from_bytes(vec![0; 4].into_boxed_slice()).copy_out(3, &mut [0; 2]);
     }
 
@@ -317,12 +319,12 @@ mod tests {
         assert_eq!(taken.err(), Some(IoError { errno: 17 }));
         reserved.keep();
         drop(reserved);
-        // SAFETY: `reserved` has left its pages behind, and nothing refers to them.
+        // SAFETY: `reserved` was leaked, and nothing refers to its pages.
         let over = unsafe { Placement::over(address + 4096) };
         let memory = RegionMemory::map_private(&file, 0, 4096, over).unwrap();
         assert_eq!((memory.address().get().addr(), memory[0]), (address + 4096, 7));
         drop(memory);
         let again = RegionMemory::map_private(&file, 0, 4096, Placement::at(address + 4096)).unwrap();
-        assert_eq!(again[4095], 7, "the place is free again");
+        assert_eq!(again[4095], 7, "the addresses are free again");
     }
 }

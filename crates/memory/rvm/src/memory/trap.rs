@@ -1,12 +1,11 @@
-//! Stores found by protection: pages are read-only until the first store, which the system turns into
-//! SIGSEGV.
+//! Detecting stores by page protection: pages are read-only until the first store, which raises SIGSEGV.
 //!
-//! The handler is one for the process. A fault that is none of ours goes to whoever had the signal before, or
-//! to the system's default. A program that takes the signal later must hand on what it does not know, as ever
-//! with handlers. In the handler nothing is allocated and no lock is taken.
+//! The process has one handler. A fault outside protected regions goes to the previous handler or to the
+//! system's default. A program that installs a handler later must pass on faults it does not know. The
+//! handler allocates nothing and takes no lock.
 //!
-//! What it costs: 4 to 8 us a page (a signal, and a change of protection). What it cannot see: stores that
-//! the system makes for the program, as `read(2)` into a protected page, which fails with EFAULT.
+//! Cost: 4 to 8 us per page, for a signal and a change of protection. Not detected: stores that the system
+//! makes for the program, such as `read(2)` into a protected page, which fails with EFAULT.
 
 use std::hint::spin_loop;
 use std::ptr::NonNull;
@@ -21,7 +20,7 @@ use crate::capture::{DirtyPages, PAGE};
 use crate::limit::TRAPS_MAX;
 use crate::sync::lock;
 
-/// A page's twin: not there, being copied, there.
+/// State of a page's twin: absent, being copied, present.
 const NONE: u8 = 0;
 const COPYING: u8 = 1;
 const THERE: u8 = 2;
@@ -29,19 +28,19 @@ const THERE: u8 = 2;
 /// Why pages could not be protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrapError {
-    /// All slots are taken.
+    /// All slots are in use.
     TooMany,
     System(IoError),
 }
 
-/// A region whose stores are found by protection, until this is dropped. It must be before the memory is.
+/// Detection of stores to one region, until it is dropped. Drop it before the memory.
 #[derive(Debug)]
 pub(crate) struct PageTrap {
     tracker: Box<Tracker>,
     slot: &'static Slot,
 }
 
-/// What the handler needs of a region.
+/// The state of a region that the signal handler uses.
 #[derive(Debug)]
 struct Tracker {
     start: NonNull<u8>,
@@ -49,16 +48,16 @@ struct Tracker {
     twin: NonNull<u8>,
     twins: Box<[AtomicU8]>,
     dirty: DirtyPages,
-    /// The handler copies a page before it lets the first store through.
+    /// The handler copies a page to its twin before it lets the first store through.
     copies: AtomicBool,
 }
 
-// SAFETY: the addresses are of memory that outlives the tracker; what is done there is said at each place.
+// SAFETY: the addresses belong to memory that outlives the tracker; each use states why it is sound.
 unsafe impl Send for Tracker {}
 // SAFETY: as above; all else in it is atomic.
 unsafe impl Sync for Tracker {}
 
-/// Where the handler looks. `version` is odd while the others change.
+/// Slot in which the handler looks up a tracker. `version` is odd while the other fields change.
 #[derive(Debug)]
 struct Slot {
     version: AtomicUsize,
@@ -75,9 +74,9 @@ static SLOTS: [Slot; TRAPS_MAX] = [const {
         tracker: AtomicPtr::new(std::ptr::null_mut()),
     }
 }; TRAPS_MAX];
-/// Held while slots are given and taken back. The handler does not take it.
+/// Held while slots are assigned and released. The handler does not take it.
 static GIVING: Mutex<()> = Mutex::new(());
-/// What the signal did before.
+/// The previous action of the signal.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Slot {
@@ -89,9 +88,9 @@ impl Slot {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The tracker, if the slot is of the region that has `address`. A slot that is just changing is of no
-    /// region that can fault: those are entered before they are protected, and leave when they are not any
-    /// more.
+    /// The tracker, if the slot's region contains `address`. A slot that is being changed belongs to no
+    /// region that can fault: regions are entered before they are protected, and removed after protection
+    /// ends.
     fn tracker(&self, address: usize) -> Option<NonNull<Tracker>> {
         loop {
             let version = self.version.load(Ordering::SeqCst);
@@ -111,7 +110,7 @@ impl Slot {
 }
 
 impl PageTrap {
-    /// Protects all of `memory`, a mapping. Copies of pages go to `twin`, which is as long.
+    /// Protects all of `memory`, which is a mapping. Copies of pages go to `twin`, which has the same length.
     pub(crate) fn new(memory: &RegionMemory, twin: &RegionMemory) -> Result<PageTrap, TrapError> {
         let pages = memory.len().div_ceil(PAGE);
         assert!(pages * PAGE <= twin.len());
@@ -146,7 +145,7 @@ impl PageTrap {
     pub(crate) fn take(&self, pages: &mut Vec<usize>) -> Result<(), IoError> {
         let before = pages.len();
         self.tracker.dirty.take(|page| pages.push(page));
-        // Behind the taking: a page that is in the set may be open, one that is not must not be.
+        // Checked after the taking: a page in the set may be open, but a page outside it must not be.
         let mut from = before;
         while from < pages.len() {
             let mut to = from + 1;
@@ -154,8 +153,8 @@ impl PageTrap {
                 to += 1;
             }
             if self.protect(pages[from], to - from, MprotectFlags::READ).is_err() {
-                // The process has too many areas. As one, the region needs fewer; a page that another thread
-                // has just opened is opened again by its next store.
+                // The process has too many mapped areas. Protecting the region as one area needs fewer. A
+                // page that another thread has just opened is opened again by its next store.
                 return self.protect(0, self.tracker.pages, MprotectFlags::READ);
             }
             from = to;
@@ -163,7 +162,7 @@ impl PageTrap {
         Ok(())
     }
 
-    /// The pages that were stored to. They stay so.
+    /// Lists the pages that were stored to, and keeps them.
     pub(crate) fn look(&self, pages: &mut Vec<usize>) {
         self.tracker.dirty.look(|page| pages.push(page));
     }
@@ -173,30 +172,30 @@ impl PageTrap {
         self.tracker.dirty.has(page)
     }
 
-    /// Does what the first store to a page would, so that the one that follows makes no signal. The page gets
-    /// a twin in any case, unless it is open without one. Nobody may be taking pages.
+    /// Opens a page as its first store would, so that the next store raises no signal. The page gets a twin,
+    /// unless it is already open without one. No other thread may be taking pages.
     pub(crate) fn open(&self, page: usize) {
         if self.is_open(page) {
             return;
         }
         self.tracker.copy(page);
-        // It cannot fail: in the worst case the area becomes one again.
+        // This cannot fail: in the worst case the region becomes one area again.
         let opened = self.tracker.open(page);
-        assert!(opened, "a region whose protection can be taken away as a whole");
+        assert!(opened, "the protection of a whole region can always be removed");
     }
 
     pub(crate) fn has_twin(&self, page: usize) -> bool {
         self.tracker.twins[page].load(Ordering::Acquire) == THERE
     }
 
-    /// Forgets the twin of a page that was taken: the next store has it copied anew. Not of one that another
-    /// thread is copying now.
+    /// Drops the twin of a page that was taken, so that the next store copies it again. A twin that another
+    /// thread is copying stays.
     pub(crate) fn drop_twin(&self, page: usize) {
         let twin = &self.tracker.twins[page];
         let _ = twin.compare_exchange(THERE, NONE, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Whether the first store to a page has it copied.
+    /// Sets whether the first store to a page copies it.
     pub(crate) fn set_copies(&self, copies: bool) {
         self.tracker.copies.store(copies, Ordering::SeqCst);
     }
@@ -208,8 +207,8 @@ impl PageTrap {
 
 impl Drop for PageTrap {
     fn drop(&mut self) {
-        // Unprotected first: a thread that faults until then finds its tracker. It cannot fail: the area
-        // becomes one again.
+        // Unprotected first: until then a faulting thread finds its tracker. This cannot fail, because the
+        // region becomes one area again.
         let unprotected = self.protect(0, self.tracker.pages, MprotectFlags::READ | MprotectFlags::WRITE);
         debug_assert!(unprotected.is_ok());
         let _giving = lock(&GIVING);
@@ -222,14 +221,14 @@ impl Tracker {
         assert!(page + pages <= self.pages);
         // SAFETY: the assertion keeps the page inside the mapping.
         let start = unsafe { self.start.add(page * PAGE) };
-        // SAFETY: whole pages of a mapping that outlives the tracker. Taking away the permission to store
-        // makes no reference invalid: a store through one faults, and is let through by the handler.
+        // SAFETY: whole pages of a mapping that outlives the tracker. Removing the permission to store
+        // invalidates no reference: a store through one faults, and the handler lets it through.
         unsafe { rustix::mm::mprotect(start.as_ptr().cast(), pages * PAGE, flags) }.map_err(|error| IoError {
             errno: error.raw_os_error(),
         })
     }
 
-    /// Lets the store to `address` through. `false`: that could not be done. Runs in the signal handler.
+    /// Lets the store to `address` through. Returns `false` if that failed. Runs in the signal handler.
     fn open_at(&self, address: usize) -> bool {
         let page = (address - self.start.as_ptr().addr()) / PAGE;
         if self.copies.load(Ordering::SeqCst) {
@@ -243,7 +242,7 @@ impl Tracker {
         self.dirty.set(page);
         let both = MprotectFlags::READ | MprotectFlags::WRITE;
         if self.protect(page, 1, both).is_err() {
-            // The process has too many areas. As one, the region needs fewer.
+            // The process has too many mapped areas. Unprotecting the region as one area needs fewer.
             let copies = self.copies.load(Ordering::SeqCst);
             for page in 0..self.pages {
                 if copies {
@@ -255,21 +254,22 @@ impl Tracker {
                 return false;
             }
         }
-        // A commit may have taken the page between the two, and protected it before it was opened.
+        // A commit may have taken the page in between and protected it before it was opened.
         while !self.dirty.has(page) {
             self.dirty.set(page);
         }
         true
     }
 
-    /// Copies a page to its twin, unless it has one. The page is protected, or its content is already found.
+    /// Copies a page to its twin, unless it has one. The page is protected, or its changes are already found.
     fn copy(&self, page: usize) {
         let twin = &self.twins[page];
         loop {
             match twin.compare_exchange(NONE, COPYING, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => break,
                 Err(THERE) => return,
-                // Another thread copies: a microsecond. It cannot be this one, whose signals are blocked.
+                // Another thread is copying, for about a microsecond. It cannot be this thread, whose signals
+                // are blocked.
                 Err(_) => spin_loop(),
             }
         }
@@ -278,14 +278,14 @@ impl Tracker {
         let source = unsafe { self.start.add(page * PAGE) };
         // SAFETY: and inside the twin, which is as long (`PageTrap::new`).
         let target = unsafe { self.twin.add(page * PAGE) };
-        // SAFETY: a whole page of each; COPYING makes this thread the only one to write there, and nobody
-        // reads a twin before it is THERE.
+        // SAFETY: a whole page of each; COPYING makes this thread the only writer there, and no thread reads
+        // a twin before it is THERE.
         unsafe { source.as_ptr().copy_to_nonoverlapping(target.as_ptr(), PAGE) };
         twin.store(THERE, Ordering::Release);
     }
 }
 
-/// Takes the signal, once for the process.
+/// Installs the signal handler, once per process.
 fn install() -> Result<(), IoError> {
     static INSTALLING: Mutex<bool> = Mutex::new(false);
     let mut installed = lock(&INSTALLING);
@@ -301,7 +301,7 @@ fn install() -> Result<(), IoError> {
     if unsafe { libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut before) } != 0 {
         return Err(failed());
     }
-    // Known before the handler can run.
+    // Recorded before the handler can run.
     let _ = BEFORE.set(before);
     // SAFETY: as above.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -318,19 +318,19 @@ fn install() -> Result<(), IoError> {
     Ok(())
 }
 
-/// The handler: of a store to a protected page it makes a found one; everything else goes where it went
-/// before.
+/// The signal handler: records a store to a protected page as found, and passes every other fault to the
+/// previous action.
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the system hands a handler of this form a valid `siginfo_t`.
-    let told = unsafe { &*info };
+    let fault = unsafe { &*info };
     // SAFETY: for this signal it carries an address.
-    let address = unsafe { told.si_addr() }.addr();
-    if told.si_code == SEGV_ACCERR
+    let address = unsafe { fault.si_addr() }.addr();
+    if fault.si_code == SEGV_ACCERR
         && is_store(context)
         && let Some(tracker) = SLOTS.iter().find_map(|slot| slot.tracker(address))
     {
-        // SAFETY: a tracker is in its slot only while its `PageTrap` lives; whoever stores to a region
-        // vouches that it does.
+        // SAFETY: a tracker is in its slot only while its `PageTrap` lives, which the code that stores to a
+        // region ensures.
         if unsafe { tracker.as_ref() }.open_at(address) {
             return;
         }
@@ -338,7 +338,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     chain(signal, info, context);
 }
 
-/// The page is there, and the access is not allowed.
+/// `si_code` of a fault on a present page whose access is not permitted.
 const SEGV_ACCERR: i32 = 2;
 
 #[cfg(target_arch = "x86_64")]
@@ -350,21 +350,21 @@ fn is_store(context: *mut libc::c_void) -> bool {
     error & ERROR_IS_STORE != 0
 }
 
-/// Elsewhere every fault on a readable page is taken for a store.
+/// On other architectures every fault on a readable page is treated as a store.
 #[cfg(not(target_arch = "x86_64"))]
 fn is_store(_: *mut libc::c_void) -> bool {
     true
 }
 
-/// Hands the signal to whoever had it before.
+/// Passes the signal to the previous action.
 fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let before = BEFORE.get();
     let (handler, flags) = before.map_or((libc::SIG_DFL, 0), |before| {
         (before.sa_sigaction, before.sa_flags)
     });
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // The access is tried again on return, and ends the process as it would have. A fault cannot be
-        // ignored. SAFETY: sets the default action, which needs nothing of ours.
+        // The access is retried on return and ends the process as it would have without the handler. A fault
+        // cannot be ignored. SAFETY: sets the default action, which uses nothing of this process.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
     }

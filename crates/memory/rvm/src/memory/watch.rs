@@ -1,9 +1,9 @@
-//! Stores found by the kernel's own bookkeeping: userfaultfd's asynchronous write protection (Linux 6.7) lets
-//! a store through and notes it in the page table; `PAGEMAP_SCAN` collects the notes and protects again, in
-//! one step, so that no store between two scans is missed.
+//! Detecting stores by the kernel's page tables. Userfaultfd's asynchronous write protection (Linux 6.7) lets
+//! a store through and notes it in the page table. `PAGEMAP_SCAN` collects the notes and protects the pages
+//! again in one step, so that no store between two scans is missed.
 //!
-//! No signal, and stores that the system makes for the program are found too. About 1 us for the first store
-//! to a page, 35 ns a page to collect.
+//! No signal is raised, and stores that the system makes for the program are detected too. Costs about 1 us
+//! for the first store to a page, and 35 ns per page to collect.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -13,7 +13,7 @@ use rustix::mm::UserfaultfdFlags;
 use super::RegionMemory;
 use crate::capture::PAGE;
 
-/// Any user may have a descriptor for faults of user mode; asynchronous ones are the kernel's alone.
+/// Any user may open a descriptor for user-mode faults; the kernel handles asynchronous ones itself.
 const USER_MODE_ONLY: u32 = 1;
 const UFFD_API: u64 = 0xaa;
 const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
@@ -28,7 +28,7 @@ const PAGEMAP_SCAN: u64 = 0xc060_6610;
 const SCAN_PROTECT: u64 = 1;
 const SCAN_CHECK_ASYNC: u64 = 2;
 const CATEGORY_WRITTEN: u64 = 1 << 1;
-/// Runs of pages that one scan returns.
+/// Runs of pages that one scan returns at most.
 const RUNS: usize = 256;
 
 #[repr(C)]
@@ -86,10 +86,10 @@ const _: () = assert!(
     "the number of PAGEMAP_SCAN holds its size"
 );
 
-/// A region whose stores the kernel notes, until this is dropped.
+/// Detection of stores to one region by the kernel, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct PageWatch {
-    /// Closing it ends the protection.
+    /// Closing the descriptor ends the protection.
     _faults: OwnedFd,
     pagemap: std::fs::File,
     start: u64,
@@ -97,11 +97,10 @@ pub(crate) struct PageWatch {
 }
 
 impl PageWatch {
-    /// Notes stores to `memory`, a mapping, from now on.
+    /// Starts noting stores to `memory`, which is a mapping.
     pub(crate) fn new(memory: &RegionMemory) -> Result<PageWatch, IoError> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-        // SAFETY: the descriptor is used for what follows only: noting stores, never moving or dropping
-        // pages.
+        // SAFETY: the descriptor is used only to note stores, never to move or drop pages.
         let faults = unsafe { rustix::mm::userfaultfd(flags) }.map_err(|error| IoError {
             errno: error.raw_os_error(),
         })?;
@@ -134,18 +133,18 @@ impl PageWatch {
             start,
             end: start + length,
         };
-        // Asked once now, so that a kernel that cannot is found out here.
+        // Scans once now, so that an unsupported kernel is detected here.
         watch.scan(SCAN_CHECK_ASYNC, &mut |_| {})?;
         Ok(watch)
     }
 
-    /// Takes the pages that were stored to, in order; the next store to each is noted again. A page that was
+    /// Takes the pages that were stored to, in order; the next store to each is noted again. Pages that were
     /// only read may be among them.
     pub(crate) fn take(&self, pages: &mut Vec<usize>) -> Result<(), IoError> {
         self.scan(SCAN_CHECK_ASYNC | SCAN_PROTECT, &mut |page| pages.push(page))
     }
 
-    /// The pages that were stored to. They stay so.
+    /// Lists the pages that were stored to, and keeps them.
     pub(crate) fn look(&self, pages: &mut Vec<usize>) -> Result<(), IoError> {
         self.scan(SCAN_CHECK_ASYNC, &mut |page| pages.push(page))
     }
@@ -172,7 +171,7 @@ impl PageWatch {
                 }
             }
             if scan.walk_end <= from {
-                // It would never end.
+                // Without progress the scan would never end.
                 return Err(IoError::EIO);
             }
             from = scan.walk_end;
@@ -181,11 +180,11 @@ impl PageWatch {
     }
 }
 
-/// One of the calls above; `argument` is the structure that its number names.
+/// Calls one of the ioctls above; `argument` is the structure that `number` specifies.
 fn call<T>(descriptor: RawFd, number: u64, argument: &mut T) -> Result<usize, IoError> {
     loop {
-        // SAFETY: the kernel reads and writes `argument`, as long as the number says (checked against it
-        // above for the longest), and for a scan the runs that it names, which outlive the call.
+        // SAFETY: the kernel reads and writes `argument`, up to the size in the number (checked above against
+        // the longest), and for a scan the runs that it points to, which outlive the call.
         let returned = unsafe { libc::ioctl(descriptor, number as _, std::ptr::from_mut(argument)) };
         if let Ok(returned) = usize::try_from(returned) {
             return Ok(returned);

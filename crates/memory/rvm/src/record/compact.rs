@@ -1,8 +1,8 @@
-//! The compact form: ranges in order, each placed from the end of the one before by a header of 4, 8 or 16
-//! bytes, behind a preamble that only others read.
+//! The compact form: a preamble for other readers, then ranges in order. Each range is placed relative to the
+//! end of the previous one by a header of 4, 8 or 16 bytes.
 //!
-//! Every list of ranges has one encoding: a header longer than its range needs is refused, and so is a range
-//! that is not in order. `cargo run --release -p netram-rvm --example record` measures it.
+//! Every list of ranges has exactly one encoding: a header longer than its range needs is refused, and so are
+//! ranges out of order. `cargo run --release -p netram-rvm --example record` measures the costs.
 
 use netram_proto::wire::ByteReader;
 
@@ -10,7 +10,7 @@ use super::RangeView;
 use crate::error::RecordDecodeError;
 use crate::limit::{COPY_BYTES, PREAMBLE_BYTES_MAX};
 
-/// Bits of a header's first word that say how long the header is.
+/// Bits of a header's first word that give the header's form.
 const FORM_BITS: u32 = 2;
 const FORM_MASK: u32 = (1 << FORM_BITS) - 1;
 const SHORT: u32 = 0;
@@ -29,12 +29,12 @@ const SHORT_BYTES: usize = 4;
 const NEAR_BYTES: usize = 8;
 const FAR_BYTES: usize = 16;
 
-/// Bytes of a range's header, at least.
+/// Smallest header of a range, in bytes.
 pub(crate) const RANGE_HEADER_BYTES_MIN: usize = SHORT_BYTES;
-/// Bytes of a range's header, at most.
+/// Largest header of a range, in bytes.
 pub(crate) const RANGE_HEADER_BYTES_MAX: usize = FAR_BYTES;
 
-/// Where the range before ended: what the next one is placed by.
+/// End of the previous range, relative to which the next one is placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeCursor {
     segment: u32,
@@ -42,9 +42,9 @@ pub(crate) struct RangeCursor {
 }
 
 impl RangeCursor {
-    /// Bytes of the header of a range here. The range becomes the one before.
+    /// Bytes of the header of a range placed here. The range becomes the previous one.
     ///
-    /// Its length is not zero, and it ends at an offset.
+    /// The length must not be zero, and the range must end at a valid offset.
     #[inline]
     pub(crate) fn advance(&mut self, segment: u32, offset: u64, length: u32) -> usize {
         let bytes = self.header_bytes(segment, offset, length);
@@ -57,7 +57,7 @@ impl RangeCursor {
 
     #[inline]
     fn header_bytes(&self, segment: u32, offset: u64, length: u32) -> usize {
-        // Ranges ascend, so that within a segment it does not wrap.
+        // Ranges ascend, so this does not wrap within a segment.
         let gap = offset.wrapping_sub(self.end);
         let near = segment == self.segment && gap >> NEAR_GAP_BITS == 0;
         if near && gap >> SHORT_GAP_BITS == 0 && length <= SHORT_LENGTH_MAX {
@@ -69,21 +69,21 @@ impl RangeCursor {
         }
     }
 
-    /// What lies so far behind the range before.
+    /// The offset that lies `gap` bytes behind the end of the previous range.
     #[inline]
     fn behind(&self, gap: u64) -> Result<u64, RecordDecodeError> {
         self.end.checked_add(gap).ok_or(RecordDecodeError::Overflow)
     }
 
-    /// Whether a range may stand here.
+    /// Whether a range may come next.
     fn precedes(&self, segment: u32, offset: u64) -> bool {
         (self.segment, self.end) <= (segment, offset)
     }
 }
 
-/// Bytes of a preamble with its length before it.
+/// Bytes of a preamble together with its length field.
 pub(crate) fn preamble_bytes(length: usize) -> usize {
-    // Seven bits a byte.
+    // The length field holds seven bits per byte.
     (usize::BITS - (length | 1).leading_zeros()).div_ceil(7) as usize + length
 }
 
@@ -93,8 +93,8 @@ pub(crate) fn range_bytes_max(payload_max: usize) -> usize {
     bytes.min(u32::MAX as usize)
 }
 
-/// Payload bytes of a record with a preamble of `preamble` bytes and these ranges, in order, as segment,
-/// offset and length.
+/// Bytes of the payload with a preamble of `preamble` bytes and these ranges, which are in order and given as
+/// segment, offset and length.
 pub fn payload_bytes(preamble: usize, ranges: impl Iterator<Item = (u32, u64, u32)>) -> u64 {
     let mut place = RangeCursor::default();
     let ranges = ranges
@@ -102,9 +102,9 @@ pub fn payload_bytes(preamble: usize, ranges: impl Iterator<Item = (u32, u64, u3
     preamble_bytes(preamble) as u64 + ranges.sum::<u64>()
 }
 
-/// The payload of a record with this preamble and these ranges, which ascend by segment and offset, do not
-/// meet, and are not empty: for tools, tests and simulations. A commit writes its payload where the log has
-/// it.
+/// The payload with this preamble and these ranges, for tools, tests and simulations; a commit writes its
+/// payload directly into the log's memory. The ranges must ascend by segment and offset, must not touch, and
+/// must not be empty.
 pub fn encode(preamble: &[u8], ranges: &[RangeView<'_>]) -> Vec<u8> {
     let lengths = ranges.iter().map(|range| {
         let length = u32::try_from(range.bytes.len()).expect("a range is shorter than 4 GiB");
@@ -121,7 +121,7 @@ pub fn encode(preamble: &[u8], ranges: &[RangeView<'_>]) -> Vec<u8> {
     payload
 }
 
-/// Writes a record's payload, every byte of it.
+/// Writes the bytes of a record's payload.
 pub(crate) struct RecordEncoder<'a> {
     left: &'a mut [u8],
     cursor: RangeCursor,
@@ -145,7 +145,7 @@ impl<'a> RecordEncoder<'a> {
         }
     }
 
-    /// Writes a range's header; the caller fills the bytes returned.
+    /// Writes a range's header and returns its bytes for the caller to fill.
     #[inline]
     pub(crate) fn range(&mut self, segment: u32, offset: u64, length: u32) -> &mut [u8] {
         let before = self.cursor;
@@ -176,8 +176,8 @@ impl<'a> RecordEncoder<'a> {
         bytes
     }
 
-    /// Writes ranges as they stand in another payload: all of `segment`, from which this one has none yet.
-    /// They look the same here, since the first range of a segment is placed by itself.
+    /// Copies ranges from another payload as encoded there. All must lie in `segment`, in which this payload
+    /// has none yet. The encoding is the same, since the first range of a segment is placed absolutely.
     pub(crate) fn ranges(&mut self, segment: u32, end: u64, ranges: &[u8]) {
         let place = RangeCursor { segment, end };
         assert!(self.cursor == RangeCursor::default() || self.cursor.segment < segment);
@@ -194,7 +194,7 @@ impl<'a> RecordEncoder<'a> {
     }
 }
 
-/// The preamble of a payload, and its ranges.
+/// Splits a payload into its preamble and its ranges.
 pub(super) fn split(payload: &[u8]) -> Result<(&[u8], &[u8]), RecordDecodeError> {
     let mut cursor = ByteReader::new(payload);
     let length = cursor.varint().map_err(|_| RecordDecodeError::Short)?;
@@ -206,7 +206,7 @@ pub(super) fn split(payload: &[u8]) -> Result<(&[u8], &[u8]), RecordDecodeError>
     Ok((preamble, cursor.rest()))
 }
 
-/// Takes the next range off `left`.
+/// Decodes the next range and removes it from `left`.
 #[inline]
 pub(super) fn next<'a>(
     left: &mut &'a [u8],
@@ -222,13 +222,13 @@ pub(super) fn next<'a>(
     if word & FORM_MASK != SHORT {
         return long(word, rest, left, place).map(Some);
     }
-    // It is never longer than needed, and lies behind the one before.
+    // The short header is never longer than needed, and its range follows the previous one.
     let gap = u64::from(word >> (FORM_BITS + SHORT_LENGTH_BITS));
     let length = (word >> FORM_BITS & (SHORT_LENGTH_MAX - 1)) + 1;
     take(place.segment, place.behind(gap)?, length, rest, left, place).map(Some)
 }
 
-/// Takes a range with a longer header, whose first word and what follows it are given.
+/// Decodes a range with a longer header. `word` is its first word and `rest` the bytes behind it.
 fn long<'a>(
     word: u32,
     rest: &'a [u8],
@@ -254,7 +254,7 @@ fn long<'a>(
     if !place.precedes(segment, offset) {
         return Err(RecordDecodeError::Order);
     }
-    // A length of 2^32 could be written; no range is so long.
+    // The encoding allows a length of 2^32, but no range is that long.
     let length = less.checked_add(1).ok_or(RecordDecodeError::Overflow)?;
     if place.header_bytes(segment, offset, length) != header {
         return Err(RecordDecodeError::Form);
@@ -262,7 +262,7 @@ fn long<'a>(
     take(segment, offset, length, rest, left, place)
 }
 
-/// Takes the values of a range off `rest`; what remains is left.
+/// Takes the values of a range off `rest` and sets `left` to the remainder.
 #[inline]
 fn take<'a>(
     segment: u32,
@@ -319,7 +319,7 @@ mod tests {
         Ok((changes.preamble().to_vec(), ranges))
     }
 
-    /// Ranges in order: steps from one to the next of every width, lengths on both sides of a short header's.
+    /// Ranges in order: gaps of every width, lengths on both sides of a short header's limit.
     fn ranges() -> impl Strategy<Value = Vec<Range>> {
         let gap = prop_oneof![
             0u64..40,
@@ -354,19 +354,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(preamble in preamble(), ranges in ranges()) {
+        fn an_encoded_record_decodes_to_itself(preamble in preamble(), ranges in ranges()) {
             prop_assert_eq!(decoded(&encoded(&preamble, &ranges)).unwrap(), (preamble, ranges));
         }
 
         #[test]
-        fn what_decodes_has_no_other_encoding(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn a_decoded_record_encodes_to_the_same_bytes(
+            payload in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
             if let Ok((preamble, ranges)) = decoded(&payload) {
                 prop_assert_eq!(encoded(&preamble, &ranges), payload);
             }
         }
 
         #[test]
-        fn a_changed_bit_is_refused_or_stays_inside(
+        fn a_flipped_bit_never_reads_outside_the_payload(
             preamble in preamble(), ranges in ranges(), at in any::<prop::sample::Index>(), bit in 0u8..8
         ) {
             let mut payload = encoded(&preamble, &ranges);
@@ -378,7 +380,10 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_is_refused_or_leaves_the_first_ranges(ranges in ranges(), at in any::<prop::sample::Index>()) {
+        fn a_truncated_payload_is_refused_or_keeps_its_first_ranges(
+            ranges in ranges(),
+            at in any::<prop::sample::Index>(),
+        ) {
             let payload = encoded(b"of others", &ranges);
             if let Ok((_, kept)) = decoded(&payload[..at.index(payload.len())]) {
                 prop_assert_eq!(&kept[..], &ranges[..kept.len()]);
@@ -387,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_takes_no_more_than_its_range_needs() {
+    fn a_range_gets_the_shortest_header_that_fits() {
         let bytes = |ranges: &[(u32, u64, u32)]| payload_bytes(0, ranges.iter().copied());
         assert_eq!(bytes(&[]), 1);
         assert_eq!(bytes(&[(0, 8, 8)]), 1 + 4 + 8);
@@ -402,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drawn_bytes_are_the_written_ones() {
+    fn the_encoding_equals_the_documented_bytes() {
         let ranges = [(0, 16, vec![1, 2]), (0, 1 << 20, vec![3]), (5, 7, vec![4])];
         let mut wanted = vec![2, b'a', b'b'];
         wanted.extend_from_slice(&(1u32 << 2 | 16 << 14).to_le_bytes());
@@ -418,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_encoder_writes_is_refused() {
+    fn noncanonical_payloads_are_refused() {
         let far = |segment: u32, offset: u64| {
             let mut header = (FAR | segment << FORM_BITS).to_le_bytes().to_vec();
             header.extend_from_slice(&0u32.to_le_bytes());
@@ -435,7 +440,7 @@ mod tests {
         assert_eq!(
             refused(&[&[0], &far(0, 5)]),
             RecordDecodeError::Form,
-            "a short one would do"
+            "a short header would fit"
         );
         assert_eq!(refused(&[&[0], &far(3, 5), &far(3, 9)]), RecordDecodeError::Form);
         assert_eq!(

@@ -1,12 +1,12 @@
-//! A transaction as bytes: the payload of one log record. Both forms are drawn in `docs/rvm.md`.
+//! A transaction as bytes: the payload of one log record. Both forms are drawn in `docs/design/rvm.md`.
 //!
 //! | form | kind | written |
 //! |---|---|---|
 //! | compact (`compact.rs`) | [`KIND_COMPACT`] | by every commit |
 //! | wide (`wide.rs`) | [`KIND_TRANSACTION`] | no more; read for ever, since logs have it |
-//!
-//! The log's own header carries the checksum. Decoding still trusts no length: a payload that does not hold
-//! together is corruption, never the end of the log.
+//! | wide (`wide.rs`) | [`KIND_TRANSACTION`] | no longer; existing logs contain it, so it is always read |
+//! The log's own header carries the checksum. Decoding still trusts no length: an inconsistent payload is
+//! corruption, never the end of the log.
 
 mod compact;
 mod wide;
@@ -21,9 +21,9 @@ use netram_proto::port::RecordKind;
 
 use crate::error::RecordDecodeError;
 
-/// The kind of a transaction's record in the wide form.
+/// Kind of a transaction's record in the wide form.
 pub const KIND_TRANSACTION: RecordKind = RecordKind(16);
-/// The kind of a transaction's record in the compact form.
+/// Kind of a transaction's record in the compact form.
 pub const KIND_COMPACT: RecordKind = RecordKind(17);
 
 /// Whether a record of this kind is a transaction.
@@ -36,20 +36,20 @@ pub fn is_transaction(kind: RecordKind) -> bool {
 pub struct RangeView<'a> {
     /// The segment's number in the segment table.
     pub segment: u32,
-    /// Where in the segment the bytes go.
+    /// Offset in the segment at which the bytes begin.
     pub offset: u64,
     /// The new values.
     pub bytes: &'a [u8],
 }
 
 impl RangeView<'_> {
-    /// Where the bytes end. Checked when decoded: it is an offset.
+    /// Offset behind the last byte. Decoding has checked that it does not overflow.
     pub fn end(&self) -> u64 {
         self.offset + self.bytes.len() as u64
     }
 }
 
-/// A whole payload that was checked: none of a damaged record is ever applied.
+/// A payload that was checked as a whole, so that no part of a damaged record is ever applied.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordChanges<'a> {
     form: Form,
@@ -66,25 +66,25 @@ enum Form {
     Compact,
 }
 
-/// What a record's ranges touch.
+/// The segments and offsets that a record's ranges touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordScope {
-    /// There are none.
+    /// The record has no ranges.
     Nothing,
-    /// Of one segment, nothing outside these offsets.
+    /// All ranges lie in one segment, within these offsets.
     Segment {
-        /// Its number.
+        /// Number of the segment.
         segment: u32,
-        /// Where the first byte goes.
+        /// Offset of the first byte.
         start: u64,
-        /// Behind the last byte.
+        /// Offset behind the last byte.
         end: u64,
     },
-    /// Several segments.
+    /// The ranges lie in several segments.
     Several,
 }
 
-/// Checks a whole payload of a record of this kind. About 1 ns a range.
+/// Checks the whole payload of a record of this kind. Costs about 1 ns per range.
 pub fn decode(kind: RecordKind, payload: &[u8]) -> Result<RecordChanges<'_>, RecordDecodeError> {
     let (form, preamble, ranges) = match kind {
         KIND_COMPACT => {
@@ -115,12 +115,12 @@ pub fn decode(kind: RecordKind, payload: &[u8]) -> Result<RecordChanges<'_>, Rec
 }
 
 impl<'a> RecordChanges<'a> {
-    /// The bytes that the transaction was given for others to read ([`crate::Transaction::set_preamble`]).
+    /// The preamble that the transaction was given ([`crate::Transaction::set_preamble`]).
     pub fn preamble(&self) -> &'a [u8] {
         self.preamble
     }
 
-    /// The ranges. In the compact form they ascend by segment and offset, and none meets another.
+    /// The ranges. In the compact form they ascend by segment and offset and do not touch.
     pub fn ranges(&self) -> RecordRanges<'a> {
         RecordRanges(match self.form {
             Form::Wide => Walk::Wide(self.ranges),
@@ -128,22 +128,22 @@ impl<'a> RecordChanges<'a> {
         })
     }
 
-    /// How many ranges there are.
+    /// Number of ranges.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// The bytes of all ranges.
+    /// Total bytes of all ranges.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What the ranges touch.
+    /// The segments and offsets that the ranges touch.
     pub fn scope(&self) -> RecordScope {
         self.scope
     }
 
-    /// The ranges as they stand in the payload, if it is compact.
+    /// The encoded ranges, if the payload is compact.
     pub(crate) fn compact(&self) -> Option<&'a [u8]> {
         (self.form == Form::Compact).then_some(self.ranges)
     }
@@ -194,6 +194,6 @@ impl<'a> Iterator for RecordRanges<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<RangeView<'a>> {
-        self.0.step().expect("the payload was checked whole")
+        self.0.step().expect("the whole payload was checked")
     }
 }

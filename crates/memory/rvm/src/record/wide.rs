@@ -1,4 +1,4 @@
-//! The wide form: 24 bytes before each range, values padded to eight. Written before there was another.
+//! The wide form of older programs: 24 bytes before each range, values padded to eight. It is only read.
 
 use super::RangeView;
 use crate::error::RecordDecodeError;
@@ -18,12 +18,12 @@ pub(super) fn ranges(payload: &[u8]) -> Result<&[u8], RecordDecodeError> {
     }
 }
 
-/// How many ranges the header announces. The payload has one.
+/// Number of ranges in the header, which the payload must have.
 pub(super) fn count(payload: &[u8]) -> u32 {
     u32::from_le_bytes(payload[..4].try_into().expect("4 bytes"))
 }
 
-/// Takes the next range off `left`.
+/// Decodes the next range and removes it from `left`.
 pub(super) fn next<'a>(left: &mut &'a [u8]) -> Result<Option<RangeView<'a>>, RecordDecodeError> {
     if left.is_empty() {
         return Ok(None);
@@ -60,7 +60,7 @@ mod tests {
     use super::super::{KIND_TRANSACTION, decode};
     use super::*;
 
-    /// As records were written when this form was the only one.
+    /// Encodes records like the programs that used only this form.
     fn encode(ranges: &[(u32, u64, Vec<u8>)]) -> Vec<u8> {
         let mut payload = (ranges.len() as u64).to_le_bytes().to_vec();
         for (segment, offset, bytes) in ranges {
@@ -90,17 +90,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_older_programs_wrote_is_decoded(ranges in ranges()) {
+        fn records_of_older_programs_are_decoded(ranges in ranges()) {
             prop_assert_eq!(decoded(&encode(&ranges)).unwrap(), ranges);
         }
 
         #[test]
-        fn foreign_bytes_never_panic(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decoded(&payload);
         }
 
         #[test]
-        fn a_changed_bit_is_refused_or_stays_inside(ranges in ranges(), at in 0usize..200, bit in 0u8..8) {
+        fn a_flipped_bit_never_reads_outside_the_payload(
+            ranges in ranges(),
+            at in 0usize..200,
+            bit in 0u8..8,
+        ) {
             let mut payload = encode(&ranges);
             if at < payload.len() {
                 payload[at] ^= 1 << bit;
@@ -109,7 +113,7 @@ mod tests {
         }
 
         #[test]
-        fn every_cut_is_refused(ranges in ranges(), cut in 1usize..50) {
+        fn every_truncated_payload_is_refused(ranges in ranges(), cut in 1usize..50) {
             let payload = encode(&ranges);
             let kept = payload.len().saturating_sub(cut);
             prop_assert!(decoded(&payload[..kept]).is_err());

@@ -11,9 +11,9 @@ use crate::region::Region;
 use crate::storage::SegmentStorage;
 
 impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
-    /// Makes the stores to the region this transaction's, from the last commit there until it ends, where
-    /// [`Region::set_capture`] has them found by page; elsewhere it does nothing. `set_range` and the like do
-    /// the same.
+    /// Gives the stores to the region to this transaction, from the last commit there until the transaction
+    /// ends, where [`Region::set_capture`] has them found by page. Elsewhere it does nothing. `set_range` and
+    /// similar calls do the same.
     pub fn capture(&mut self, region: &Region) -> Result<(), RangeError> {
         match self.open {
             true => self.enter(region).map(drop),
@@ -21,12 +21,12 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         }
     }
 
-    /// Nothing in the region may be changed by this transaction but these bytes: ranges in order, without
-    /// overlaps. They replace those named before. A commit that finds others changed is refused
-    /// (`RvmCommitError::Outside`), and whole pages are logged as far as they may change.
+    /// Limits the bytes of the region that this transaction may change to these ranges, in order and without
+    /// overlaps. They replace earlier ones. A commit that finds other bytes changed fails with
+    /// `RvmCommitError::Outside`, and whole pages are logged only as far as they may change.
     ///
-    /// For regions whose stores are found by page; elsewhere it does nothing: declared ranges are not
-    /// checked.
+    /// This applies to regions whose stores are found by page. Elsewhere it does nothing: declared ranges are
+    /// not checked.
     pub fn confine(&mut self, region: &Region, within: &[std::ops::Range<usize>]) -> Result<(), RangeError> {
         self.capture(region)?;
         let place = self.recent.index;
@@ -37,7 +37,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         Ok(())
     }
 
-    /// What becomes of ranges declared in a region of this transaction.
+    /// How ranges declared in a region of this transaction are handled.
     #[cold]
     pub(super) fn route(&self, place: u32) -> Route {
         let TransactionBuffers {
@@ -55,7 +55,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         }
     }
 
-    /// Records those parts of a declared range whose pages are not compared or logged whole.
+    /// Records those parts of a declared range whose pages are neither compared nor logged whole.
     pub(super) fn declare_by_page(
         &mut self,
         memory: &RegionMemory,
@@ -86,7 +86,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         verifier.declared(*number, offset, length);
     }
 
-    /// Looks for stores that nobody declared.
+    /// Looks for undeclared stores.
     pub(super) fn verify(&self) -> Result<(), RvmCommitError> {
         let TransactionBuffers {
             regions, verifiers, ..
@@ -109,7 +109,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         Ok(())
     }
 
-    /// Adds to the ranges what was stored in the regions that are captured by page.
+    /// Adds the stores found in regions that are captured by page to the ranges.
     pub(super) fn find_stores(&mut self) -> Result<(), RvmCommitError> {
         let TransactionBuffers {
             regions,
@@ -133,7 +133,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         Ok(())
     }
 
-    /// What was found is logged.
+    /// Marks the found stores as logged.
     pub(super) fn settle_stores(&mut self) {
         let TransactionBuffers {
             regions, captures, ..
@@ -143,7 +143,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         }
     }
 
-    /// Undoes what was stored in those regions, or forgets that it was.
+    /// Undoes the stores in these regions, or forgets them in [`RestoreMode::NoRestore`].
     pub(super) fn abort_stores(&mut self) {
         let TransactionBuffers {
             regions, captures, ..
@@ -154,8 +154,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
                 RestoreMode::Restore => captured.restore(&mut mapping.write()),
                 RestoreMode::NoRestore => captured.forget(&mapping.read()),
             };
-            // The system would not say which pages were stored to, though it did before: memory can no longer
-            // be told from what was committed.
+            // The system can no longer report which pages were stored to, though it did before, so memory
+            // cannot be restored to the committed state.
             undone.expect("a page table that was scanned before");
         }
     }

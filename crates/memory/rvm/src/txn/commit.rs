@@ -14,33 +14,34 @@ use crate::state::NoRoom;
 use crate::stats::add;
 use crate::storage::SegmentStorage;
 
-/// What a commit returns.
+/// Result of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitReceipt {
-    /// Where the log has it; `None` when there was nothing to log, and of a lazy commit that is in the spool.
+    /// The record's position in the log; `None` if nothing was logged, or if a lazy commit is in the spool.
     pub ticket: Option<CommitTicket>,
-    /// What was known to hold it.
+    /// Copies known to hold the record.
     pub votes: CommitVotes,
 }
 
 impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
-    /// Commits: logs the declared ranges as they are now, and waits until they are as safe as asked.
+    /// Commits: logs the declared ranges with their present values, and waits until they are as safe as
+    /// requested.
     ///
-    /// On an error that leaves the outcome certain the transaction is aborted, which restores memory in
+    /// An error with a certain outcome aborts the transaction, which restores memory in
     /// [`crate::RestoreMode::Restore`]. Use [`Transaction::try_commit`] to keep it open instead.
     pub fn commit(mut self, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         self.try_commit(durability)
     }
 
-    /// Commits like [`Transaction::commit`], but a refused commit leaves memory as it is and the transaction
+    /// Commits like [`Transaction::commit`], but a refused commit leaves memory unchanged and the transaction
     /// open, to be retried or aborted.
     pub fn try_commit(&mut self, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         self.gather()?;
         self.commit_merged(None, durability)
     }
 
-    /// The first half of a commit: finds and merges what is to be logged, for a caller who must know that
-    /// before. What is stored afterwards may not be logged.
+    /// The first half of a commit: finds and merges the ranges to be logged, for a caller that needs them
+    /// before the commit. Later stores may not be logged.
     pub fn gather(&mut self) -> Result<(), RvmCommitError> {
         if !self.open {
             return Err(RvmCommitError::Ended);
@@ -51,7 +52,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         Ok(())
     }
 
-    /// What [`Transaction::gather`] has found in a region: in order, and apart.
+    /// Ranges of a region that [`Transaction::gather`] has found: in order, without overlaps.
     pub fn gathered(&self, region: &Region) -> impl Iterator<Item = std::ops::Range<usize>> {
         let place = self.buffers.regions.find(&region.mapping).ok();
         let merged = self.buffers.ranges.merged().iter();
@@ -60,7 +61,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
             .map(|range| range.offset as usize..range.end() as usize)
     }
 
-    /// The second half: commits what was gathered, like [`Transaction::try_commit`].
+    /// The second half of a commit: commits the gathered ranges, like [`Transaction::try_commit`].
     pub fn commit_gathered(&mut self, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         match self.open {
             true => self.commit_merged(None, durability),
@@ -68,12 +69,12 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         }
     }
 
-    /// Commits like [`Transaction::try_commit`], and takes over a foreign record: its ranges and those
-    /// declared here make one record of the log, and it changes `region`, where all of it must lie, in the
-    /// same step. Its preamble is not taken over.
+    /// Commits like [`Transaction::try_commit`], together with a foreign record. Its ranges and the declared
+    /// ones become one record of the log, and its changes are applied to `region`, where all of them must
+    /// lie, in the same step. Its preamble is not copied.
     ///
-    /// Nothing is kept of what it changes: an abort after a refusal finds memory as it was before this call.
-    /// The declared ranges are of other segments. What the record costs is two copies, and 8 ns a range.
+    /// After a refusal, an abort finds memory as it was before this call. The declared ranges must be in
+    /// other segments. The foreign record costs two copies, and 8 ns per range.
     pub fn commit_foreign(
         &mut self,
         region: &Region,
@@ -104,7 +105,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         self.buffers.regions.list[place as usize].segment.index
     }
 
-    /// Logs the merged ranges, with a foreign record that changes the region at this place.
+    /// Logs the merged ranges, with a foreign record that changes the region at `place`.
     fn commit_merged(
         &mut self,
         foreign: Option<(ForeignRecord<'_>, u32)>,
@@ -131,7 +132,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         let length = usize::try_from(bytes).ok().filter(|bytes| *bytes <= max);
         let length = length.ok_or(RvmCommitError::TooLarge { bytes, max })?;
 
-        // What others are to read has a record of its own.
+        // A record with a preamble for other readers is logged on its own.
         let alone = foreign.is_some() || *always || !preamble.is_empty();
         let lazy = durability == Durability::Lazy && !alone;
         let ticket = self
@@ -176,10 +177,9 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         }
     }
 
-    /// Appends the record to the log, or its ranges to the spool, where there is no ticket.
+    /// Appends the record to the log, or its ranges to the spool, which gives no ticket.
     ///
-    /// The regions are locked, so that no value changes while it is copied. Locks are taken regions first,
-    /// then the spool, then the log.
+    /// The regions are locked, so that no value changes while it is copied. Lock order: regions, spool, log.
     fn append(
         &self,
         length: usize,
@@ -232,7 +232,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         self.log(held, length, foreign).map(Some)
     }
 
-    /// Appends a record to the log; the values go straight from memory to the log's ring.
+    /// Appends a record to the log; the values are copied straight from memory to the log's ring.
     fn log(
         &self,
         held: &CommitLocks<'_>,
@@ -261,7 +261,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         Ok(ticket)
     }
 
-    /// Copies the values to the spool, which admits them.
+    /// Copies the values to the spool, which has admitted them.
     fn spool(&self, held: &CommitLocks<'_>, length: usize, spool: &mut SpoolContents) {
         let TransactionBuffers { regions, ranges, .. } = &self.buffers;
         for group in ranges.merged().chunk_by(|a, b| a.region == b.region) {

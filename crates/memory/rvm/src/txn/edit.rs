@@ -13,8 +13,8 @@ use crate::storage::SegmentStorage;
 
 /// Exclusive access to a region's bytes within a transaction.
 ///
-/// All bytes can be read; what can be written is declared by the same call that lends it, so that no store
-/// can miss its `set_range`.
+/// All bytes can be read. The call that lends bytes for writing also declares them, so no store can miss its
+/// `set_range`.
 pub struct EditGuard<'t, L: RecordLog, S: SegmentStorage> {
     transaction: &'t mut Transaction<L, S>,
     region: &'t Region,

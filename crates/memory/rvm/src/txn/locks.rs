@@ -1,17 +1,16 @@
-//! The locks of a commit's regions, kept on the stack, so that a commit allocates nothing.
+//! The locks of a commit's regions, kept on the stack so that a commit allocates nothing.
 
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::regions::TouchedRegions;
 use crate::memory::RegionMemory;
 
-/// Locks kept in one stack frame. More make a small commit's frame larger, fewer make a large commit's stack
-/// deeper.
+/// Locks in one stack frame. More enlarge the frame of a small commit; fewer deepen the stack of a large one.
 const FRAME_LOCKS: usize = 16;
 
-/// Where a commit's locks are kept: a chain on the stack.
+/// The locks of a commit: a chain of stack frames.
 pub(super) struct CommitLocks<'h> {
-    /// The position, by address, of the first region locked here.
+    /// Position, in order of address, of the first region locked in this frame.
     first: usize,
     locks: [Option<RwLockReadGuard<'h, RegionMemory>>; FRAME_LOCKS],
     before: Option<&'h CommitLocks<'h>>,
@@ -19,7 +18,7 @@ pub(super) struct CommitLocks<'h> {
 
 /// The one region that a commit changes, locked exclusively.
 pub(super) struct ExclusiveRegion<'h> {
-    /// Its position by address. `None`: there is none such.
+    /// Its position in order of address; `None` if no region is changed.
     pub(super) position: Option<usize>,
     pub(super) memory: Option<RwLockWriteGuard<'h, RegionMemory>>,
 }
@@ -35,15 +34,15 @@ impl CommitLocks<'_> {
     pub(super) fn find(&self, position: usize) -> &RegionMemory {
         let mut held = self;
         while position < held.first {
-            held = held.before.expect("the chain begins at position zero");
+            held = held.before.expect("the chain of locks begins at position zero");
         }
         let lock = held.locks[position - held.first].as_ref();
         lock.expect("every region that has ranges is locked")
     }
 }
 
-/// Locks the regions from position `first` on by address, shared but for the one that is changed, then runs
-/// `then`. The stack it takes is stated at [`crate::limit::TRANSACTION_REGIONS_MAX`].
+/// Locks the regions from position `first` on, in order of address, then runs `then`. Locks are shared except
+/// for the changed region. The stack it needs is given at [`crate::limit::TRANSACTION_REGIONS_MAX`].
 pub(super) fn with_locked<'r, R>(
     regions: &'r TouchedRegions,
     first: usize,

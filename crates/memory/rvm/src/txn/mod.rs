@@ -39,21 +39,22 @@ pub(crate) struct TransactionBuffers {
     ranges: RangeList,
     /// Old values, in the order of the declared ranges.
     undo: Vec<u8>,
-    /// What finds the stores in regions that are captured by page, with the regions' places in the list.
+    /// Capture state of regions whose stores are found by page, with the regions' indexes in the list.
     captures: Vec<(u32, Box<PageCapture>)>,
-    /// What verifies the stores in others, with the regions' places and the transaction's numbers there.
+    /// Verifiers of verified regions, with the regions' indexes in the list and the transaction's number at
+    /// each.
     verifiers: Vec<(u32, u64, Arc<Verifier>)>,
-    /// What the record says to others before its ranges.
+    /// Bytes for other readers that the record begins with.
     preamble: Vec<u8>,
-    /// The record is written though it has no range.
+    /// A record is written even without ranges.
     always: bool,
     layout: PayloadLayout,
-    /// Who wants to know how the transaction ended, and their notes.
+    /// Participants to notify when the transaction ends, with their notes.
     enlisted: Vec<(Arc<dyn Participant>, u64)>,
 }
 
 impl TransactionBuffers {
-    /// Empties the buffers; `false` when they have grown too large to keep.
+    /// Empties the buffers; returns `false` if they have grown too large to keep.
     pub(crate) fn clear(&mut self) -> bool {
         assert!(
             self.regions.list.is_empty(),
@@ -73,9 +74,9 @@ impl TransactionBuffers {
 
 /// A transaction. Dropping it aborts it.
 ///
-/// Any number may be open at once, on any threads; each is used by one thread at a time. Transactions are
-/// recorded whole or not at all, in the order of their commits. What two of them do to the same bytes is
-/// their programs' affair: nothing here detects it.
+/// Any number may be open at once, on any threads; each is used by one thread at a time. A transaction is
+/// recorded whole or not at all, in the order of commits. Conflicts between transactions on the same bytes
+/// are not detected; avoiding them is the program's task.
 pub struct Transaction<L: RecordLog, S: SegmentStorage> {
     shared: Arc<RvmState<L, S>>,
     buffers: TransactionBuffers,
@@ -87,12 +88,11 @@ pub struct Transaction<L: RecordLog, S: SegmentStorage> {
 /// The mapping used last.
 #[derive(Clone, Copy)]
 struct Recent {
-    /// Its address; zero: none yet.
+    /// Its address; zero if there is none yet.
     address: usize,
-    /// The same, if all that a range declared there takes is a place in the list; zero: something else must
-    /// be thought of.
+    /// Its address if a range declared there only needs a place in the list; zero if more must be done.
     plain: usize,
-    /// Its place in the list of regions.
+    /// Its index in the list of regions.
     index: u32,
     route: Route,
 }
@@ -106,16 +106,16 @@ impl Recent {
     };
 }
 
-/// What becomes of a declared range.
+/// How a declared range is handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Route {
-    /// It is recorded.
+    /// The range is recorded.
     Recorded,
-    /// And the verifier is told.
+    /// The range is recorded, and the verifier is notified.
     Verified,
-    /// Its pages say.
+    /// The policy of each page decides.
     Adaptive,
-    /// Nothing: the store is found.
+    /// The range is ignored, because the store is found by page.
     Captured,
 }
 
@@ -144,21 +144,21 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         self.open
     }
 
-    /// Ranges in the transaction's lists; neighbours declared one after the other count as one, and what a
-    /// large transaction keeps in bits counts no more.
+    /// Number of ranges in the transaction's lists. Neighbours declared in succession count as one, and
+    /// ranges that a large transaction keeps in bits are not counted.
     pub fn ranges(&self) -> usize {
         self.buffers.ranges.listed()
     }
 
-    /// Whether ranges of the region were declared.
+    /// Whether ranges in the region were declared.
     pub fn has_ranges_in(&self, region: &Region) -> bool {
         self.buffers.regions.find(&region.mapping).is_ok()
     }
 
-    /// Declares that `length` bytes at `offset` will change. Their values are logged as they are when the
-    /// transaction commits. Zero length is accepted and does nothing.
-    // 2 ns an ordered range where this is inlined, 3 where it is not: no call, and nothing saved on the
-    // stack. The rest is jumped to, with the arguments where they are.
+    /// Declares that `length` bytes at `offset` will change. The commit logs the values they then have. A
+    /// zero length is accepted and has no effect.
+    // Costs 2 ns for a range in order where this is inlined, 3 ns otherwise: the common path makes no call
+    // and saves nothing on the stack. The rest is reached by a jump with the arguments in place.
     #[inline]
     pub fn set_range(&mut self, region: &Region, offset: usize, length: usize) -> Result<(), RangeError> {
         if self.recent.plain == Arc::as_ptr(&region.mapping).addr()
@@ -197,8 +197,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         Ok(())
     }
 
-    /// The same under a guard that is held already, for many small changes: the region's lock is taken and
-    /// freed once, not with each.
+    /// Writes like [`Transaction::write`] under a guard that is already held: for many small changes the
+    /// region's lock is taken only once.
     pub fn write_in(
         &mut self,
         held: &mut ExclusiveGuard<'_>,
@@ -217,7 +217,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         memory.copy_in(offset, bytes);
     }
 
-    /// Declares the place of `value` and stores it there; `offset` need not be aligned.
+    /// Declares the bytes of `value` and stores it there; `offset` need not be aligned.
     pub fn set<T>(&mut self, region: &Region, offset: usize, value: &T) -> Result<(), RangeError>
     where
         T: IntoBytes + Immutable,
@@ -230,13 +230,13 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         EditGuard::new(self, region)
     }
 
-    /// Ends the transaction without a trace. In [`RestoreMode::Restore`] memory is as it was before each
-    /// range was declared; in [`RestoreMode::NoRestore`] it stays as it is, uncommitted.
+    /// Ends the transaction without logging anything. In [`RestoreMode::Restore`] memory is as it was before
+    /// each range was declared; in [`RestoreMode::NoRestore`] it stays as it is, uncommitted.
     pub fn abort(self) {
-        // The drop does it.
+        // Dropping the transaction aborts it.
     }
 
-    /// Checks a range; returns the region's place, or `None` when there is nothing to declare.
+    /// Checks a range; returns the region's index, or `None` when there is nothing to declare.
     #[inline]
     pub(crate) fn admit(
         &mut self,
@@ -272,7 +272,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         self.enter(region).map(Some)
     }
 
-    /// The region's place in this transaction. It becomes the one used last.
+    /// The region's index in this transaction. The region becomes the one used last.
     #[inline]
     fn enter(&mut self, region: &Region) -> Result<u32, RangeError> {
         let address = Arc::as_ptr(&region.mapping).addr();
@@ -290,7 +290,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         Ok(self.recent.index)
     }
 
-    /// The region's place in this transaction, which it takes now if it has none.
+    /// The region's index in this transaction, entered now if it is new.
     #[cold]
     fn region_index(&mut self, region: &Region) -> Result<u32, RangeError> {
         let regions = &mut self.buffers.regions;
@@ -360,7 +360,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         memory.copy_out(fresh as usize, &mut undo[before..]);
     }
 
-    /// Puts old values back, newest first, so that of several for one byte the oldest remains.
+    /// Restores old values, newest first, so that a byte with several gets the oldest.
     fn restore(&mut self) {
         let TransactionBuffers {
             regions,
@@ -380,8 +380,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         assert_eq!(at, 0);
     }
 
-    /// Ends the transaction, tells the participants, and then lets go of its regions: until they have put
-    /// their bytes back, the regions count as in use. No region may be locked.
+    /// Ends the transaction, notifies the participants, then releases its regions: until the participants
+    /// have restored their bytes, the regions count as in use. No region may be locked.
     fn finish(&mut self, outcome: TransactionOutcome) {
         self.open = false;
         self.recent = Recent::NONE;
@@ -406,7 +406,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     }
 }
 
-/// The regions of a transaction that ends, let go when dropped: also when a participant panics.
+/// Releases the regions of an ending transaction when dropped, also if a participant panics.
 struct ReleaseGuard<'t>(&'t mut TouchedRegions);
 
 impl Drop for ReleaseGuard<'_> {

@@ -1,7 +1,7 @@
-//! Those who keep volatile state about what transactions do, and must know how each ended.
+//! Participants: objects with volatile state about transactions that must learn how each one ended.
 //!
-//! A heap is one: a block freed in a transaction can be given out again only when that transaction is in the
-//! log, and a block taken in one that aborts comes back.
+//! A heap is a participant: a block freed in a transaction can be reused only when that transaction is in the
+//! log, and a block allocated in an aborted one becomes free again.
 
 use std::sync::Arc;
 
@@ -16,42 +16,44 @@ use crate::storage::SegmentStorage;
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionOutcome {
-    /// Its record has its place in the log, before that of every transaction that commits later; or it is
-    /// spooled, and logged before, or in one record with, every such transaction. This includes commits whose
-    /// outcome is unknown: whatever is logged from now on can survive only together with them.
+    /// The record is in the log before the record of every later commit. Or it is spooled, and will be logged
+    /// before every such record or together with it. Commits with an unknown outcome count as committed:
+    /// later records can survive only together with them.
     Committed,
-    /// Nothing of it was or will be logged. In [`RestoreMode::Restore`] memory is as before.
+    /// The transaction was not logged and never will be. In [`RestoreMode::Restore`] memory is as before.
     Aborted,
 }
 
-/// Somebody who wants to know how transactions end.
+/// An object that is notified how transactions end.
 pub trait Participant: Send + Sync {
-    /// The transaction has ended: logged, before it waits to be safe; or aborted, after memory was restored.
-    /// Called once for each [`Transaction::enlist`], by the transaction's thread, with no region locked. It
-    /// may begin transactions. The transaction's regions count it as open until all have been told.
+    /// Called when the transaction has ended: after it was logged and before it waits to be safe, or after an
+    /// abort restored memory. Called once for each [`Transaction::enlist`], on the transaction's thread, with
+    /// no region locked. It may begin transactions. The regions count the transaction as open until every
+    /// participant was called.
     fn ended(&self, note: u64, outcome: TransactionOutcome);
 }
 
 impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
-    /// Has `participant` told how this transaction ends. The note is the participant's own, handed back then.
+    /// Has `participant` notified how this transaction ends. The `note` is passed back to it then.
     ///
-    /// A transaction that has ended tells nobody: enlist before, or in the same breath as, the first change.
+    /// Enlist before the transaction's first change: a transaction that has ended notifies no one.
     pub fn enlist(&mut self, participant: &Arc<dyn Participant>, note: u64) {
-        assert!(self.open, "only an open transaction has an end to come");
+        assert!(self.open, "only an open transaction can be enlisted in");
         self.buffers.enlisted.push((Arc::clone(participant), note));
     }
 
-    /// The note that `participant` enlisted with, if it did. Looks through the few who have enlisted.
+    /// The note that `participant` enlisted with, if it did. Searches the list of participants, which is
+    /// short.
     pub fn note_of(&self, participant: &Arc<dyn Participant>) -> Option<u64> {
         let address = Arc::as_ptr(participant).cast::<()>();
         let mut enlisted = self.buffers.enlisted.iter();
-        // The address alone tells them apart: one value may have several vtables.
+        // Only the address is compared: one value may have several vtables.
         let (_, note) = enlisted.find(|(other, _)| Arc::as_ptr(other).cast::<()>() == address)?;
         Some(*note)
     }
 
-    /// Begins another transaction on the same `Rvm`, independent of this one: what is committed through it
-    /// stays, whatever becomes of this one.
+    /// Begins another transaction on the same `Rvm`, independent of this one: its commit stays even if this
+    /// one aborts.
     pub fn begin_another(&self, mode: RestoreMode) -> Transaction<L, S> {
         Transaction::begin(&self.shared, mode)
     }

@@ -1,4 +1,4 @@
-//! From merged ranges to the payload of one record: what stands where in it, how long it is, its bytes.
+//! The payload of one record, from merged ranges: order, length and bytes.
 
 use super::locks::CommitLocks;
 use super::regions::TouchedRegions;
@@ -6,19 +6,19 @@ use crate::limit::COPY_BYTES;
 use crate::range::DeclaredRange;
 use crate::record::{RangeCursor, RecordChanges, RecordEncoder, RecordScope, preamble_bytes};
 
-/// A foreign record that goes into a commit's own: checked, and all of it in one segment.
+/// A foreign record that becomes part of a commit: checked, and all of it in one segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ForeignRecord<'f> {
     pub(super) changes: RecordChanges<'f>,
     pub(super) segment: u32,
-    /// Where its last range ends.
+    /// End of its last range.
     end: u64,
-    /// Its ranges as they stand in its payload.
+    /// Its ranges as encoded in its payload.
     ranges: &'f [u8],
 }
 
 impl<'f> ForeignRecord<'f> {
-    /// `None`: not one that can be taken over as it is.
+    /// Returns `None` for a record that cannot be copied as encoded.
     pub(super) fn new(changes: RecordChanges<'f>) -> Option<ForeignRecord<'f>> {
         let RecordScope::Segment { segment, end, .. } = changes.scope() else {
             return None;
@@ -36,23 +36,23 @@ impl<'f> ForeignRecord<'f> {
 #[derive(Clone, Copy, Debug)]
 struct Group {
     segment: u32,
-    /// Where in the segment the region begins.
+    /// Offset in the segment at which the region begins.
     base: u64,
-    /// The region's place in the transaction's list.
+    /// Index of the region in the transaction's list.
     region: u32,
     first: u32,
     end: u32,
 }
 
-/// The order of a record's ranges: by segment and offset, while merged ranges are in that of the regions'
-/// first use. Keeps its memory when cleared.
+/// The order of a record's ranges: by segment and offset, whereas merged ranges are in the order in which
+/// regions were first used. Keeps its memory when cleared.
 #[derive(Debug, Default)]
 pub(crate) struct PayloadLayout {
     groups: Vec<Group>,
 }
 
 impl PayloadLayout {
-    /// Finds the order. Returns the payload's length. About 1 ns a range.
+    /// Determines the order. Returns the payload's length. Costs about 1 ns per range.
     pub(super) fn arrange(
         &mut self,
         merged: &[DeclaredRange],

@@ -1,4 +1,4 @@
-//! What a transaction says to those who read its record elsewhere.
+//! The preamble: bytes of a record for those who read it elsewhere.
 
 use netram_proto::port::RecordLog;
 
@@ -8,11 +8,11 @@ use crate::limit::PREAMBLE_BYTES_MAX;
 use crate::storage::SegmentStorage;
 
 impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
-    /// Has the record begin with these bytes, in place of those given before. They mean nothing here: shared
-    /// memory puts there which locks were held, at which versions.
+    /// Sets the bytes that the record begins with, in place of earlier ones. This crate does not interpret
+    /// them: shared memory stores there which locks were held, at which versions.
     ///
-    /// A record with a preamble is never spooled, and stands for this transaction alone. A transaction
-    /// without ranges writes none even so, unless [`Transaction::log_always`] asks for it.
+    /// A record with a preamble is never spooled and holds this transaction alone. A transaction without
+    /// ranges still writes no record, unless [`Transaction::log_always`] requests it.
     pub fn set_preamble(&mut self, bytes: &[u8]) -> Result<(), PreambleError> {
         if !self.open {
             return Err(PreambleError::Ended);
@@ -28,7 +28,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         Ok(())
     }
 
-    /// Has the commit write a record though no range was declared.
+    /// Makes the commit write a record even if no range was declared.
     pub fn log_always(&mut self) {
         self.buffers.always = true;
     }

@@ -1,4 +1,4 @@
-//! The regions that one transaction touches: found by address, whatever their number.
+//! The regions that one transaction touches, found by address in logarithmic time.
 
 use std::sync::Arc;
 
@@ -7,20 +7,21 @@ use crate::region::RegionMapping;
 /// The regions of one transaction. Keeps its memory when drained.
 #[derive(Debug, Default)]
 pub(crate) struct TouchedRegions {
-    /// In the order of their first use; ranges name them by place in this list.
+    /// Regions in the order of their first use; ranges refer to them by index in this list.
     pub(crate) list: Vec<Arc<RegionMapping>>,
-    /// Places in `list`, by address: the order in which a commit takes their locks.
+    /// Indexes into `list`, in order of address: the order in which a commit takes their locks.
     order: Vec<u32>,
 }
 
 impl TouchedRegions {
-    /// The place of `mapping` in the list; `Err` is where in the order it would be entered.
+    /// The index of `mapping` in the list; `Err` is the position at which it would be entered.
     pub(crate) fn find(&self, mapping: &RegionMapping) -> Result<u32, usize> {
         let found = self.search(mapping.address())?;
         Ok(self.order[found])
     }
 
-    /// Enters a mapping where [`TouchedRegions::add_captured`] did not find it. Returns its place.
+    /// Enters a mapping that [`TouchedRegions::find`] did not find, at the position it returned. Returns its
+    /// index.
     pub(crate) fn enter(&mut self, mapping: &Arc<RegionMapping>, position: usize) -> u32 {
         // Bounded by the most regions of a transaction.
         let place = self.list.len() as u32;
@@ -29,18 +30,18 @@ impl TouchedRegions {
         place
     }
 
-    /// The region at `position` by address, if there are so many.
+    /// The region at `position` in order of address, if there is one.
     pub(crate) fn at(&self, position: usize) -> Option<&RegionMapping> {
         let place = self.order.get(position)?;
         Some(&self.list[*place as usize])
     }
 
-    /// The position by address of a region that is in the list.
+    /// The position in order of address of a region that is in the list.
     pub(crate) fn position(&self, address: usize) -> usize {
         self.search(address).expect("the region was entered")
     }
 
-    /// Lets all regions go, one after the other.
+    /// Releases all regions, one after the other.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Arc<RegionMapping>> {
         self.order.clear();
         self.list.drain(..)

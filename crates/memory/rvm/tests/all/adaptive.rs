@@ -1,5 +1,5 @@
-//! Regions whose pages are recorded, compared or logged whole as their last transactions had it; and regions
-//! whose undeclared stores are found.
+//! Regions in adaptive mode, whose pages are recorded, compared or logged whole; and verified regions, whose
+//! undeclared stores are found.
 
 use std::os::unix::fs::FileExt;
 
@@ -12,7 +12,8 @@ use netram_rvm::{
 
 const LENGTH: usize = 6 * 4096 + 40;
 
-/// One program of transactions that update some pages hundreds of times; the bytes before and after a crash.
+/// Runs a sequence of transactions that update some pages hundreds of times. Returns the region's bytes
+/// before and after a crash.
 fn run(capture: CaptureMode, seed: u64) -> (Vec<u8>, Vec<u8>) {
     let machine = Machine::new(1 << 20);
     let rvm = machine.open().unwrap();
@@ -29,7 +30,7 @@ fn run(capture: CaptureMode, seed: u64) -> (Vec<u8>, Vec<u8>) {
             RestoreMode::NoRestore
         };
         let mut transaction = rvm.begin(mode);
-        // Each page is hot for a while, and the last ones change as a whole.
+        // Each page is updated often for a while, and the last ones change as a whole.
         let hot = (round / 20) as usize;
         for _ in 0..random.below(400) {
             let at = hot * 4096 + random.below(4096) as usize;
@@ -47,7 +48,7 @@ fn run(capture: CaptureMode, seed: u64) -> (Vec<u8>, Vec<u8>) {
                 transaction.write(&region, 15_000, &bytes[3000..]).unwrap();
             }
         }
-        // Without restoring, an abort leaves bytes that a crash forgets: not one of these programs.
+        // Without restoring, an abort leaves bytes that a crash loses, so such runs contain no abort.
         match restores && random.below(3) == 0 {
             true => transaction.abort(),
             false => drop(transaction.commit(Durability::Remote).unwrap()),
@@ -64,7 +65,7 @@ fn run(capture: CaptureMode, seed: u64) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn pages_that_choose_their_way_leave_the_same_bytes_as_recorded_ones() {
+fn adaptive_regions_leave_the_same_bytes_as_declared_ones() {
     for seed in 0..10 {
         let recorded = run(CaptureMode::Declared, seed);
         assert!(recorded.0 == recorded.1, "seed {seed}");
@@ -80,7 +81,7 @@ fn pages_that_choose_their_way_leave_the_same_bytes_as_recorded_ones() {
 }
 
 #[test]
-fn a_page_of_many_updates_is_compared_and_one_of_few_recorded() {
+fn a_page_with_many_updates_is_compared_and_one_with_few_is_recorded() {
     let machine = Machine::new(1 << 20);
     let rvm = machine.open().unwrap();
     rvm.create_segment("a", LENGTH as u64, SegmentAllocation::Sparse)
@@ -92,7 +93,7 @@ fn a_page_of_many_updates_is_compared_and_one_of_few_recorded() {
         let before = rvm.statistics().bytes_committed;
         let mut transaction = rvm.begin(RestoreMode::Restore);
         for update in 0..200 {
-            // All declared, one changed.
+            // All are declared, but only one changes.
             let value = if update == 7 { round } else { 0 };
             transaction.set(&region, update * 16, &value).unwrap();
         }
@@ -100,7 +101,8 @@ fn a_page_of_many_updates_is_compared_and_one_of_few_recorded() {
         transaction.commit(Durability::Remote).unwrap();
         logged.push(rvm.statistics().bytes_committed - before);
     }
-    // Of the number that changed only the lowest byte does; the other page's eight are recorded as ever.
+    // Only the lowest byte of the changed number differs; the eight of the other page are recorded as
+    // declared.
     assert_eq!(logged, [201 * 8, 201 * 8, 1 + 8, 1 + 8]);
     let mut first = rvm.begin(RestoreMode::Restore);
     first.set(&region, 0, &9u64).unwrap();
@@ -108,12 +110,12 @@ fn a_page_of_many_updates_is_compared_and_one_of_few_recorded() {
     assert_eq!(second.set_range(&region, 9000, 8), Err(RangeError::Captured));
 }
 
-/// The places of what was found, in the region.
+/// Offset and length in the region of each store found.
 fn places(found: &[UndeclaredStore]) -> Vec<(usize, usize)> {
     found.iter().map(|one| (one.region_offset, one.length)).collect()
 }
 
-/// Stores as a program does that declares nothing: past this library, through the system.
+/// Stores without a declaration, past this library: through the system.
 fn store(region: &Region, stores: &[(usize, usize)]) {
     let memory = std::fs::File::options()
         .write(true)
@@ -136,7 +138,7 @@ fn undeclared_stores_are_found<S: SegmentStorage>(rvm: &Rvm<Machine, S>, path: &
     transaction.set(&region, 100, &1u64).unwrap();
     let mut another = rvm.begin(RestoreMode::NoRestore);
     another.set(&region, 4090, &u64::MAX).unwrap();
-    // Around what the transaction declared, and beside what another has.
+    // Around the transaction's declared ranges, and beside those of another.
     let stores = [(99, 1), (108, 2), (4098, 1)];
     store(&region, &stores);
     let refused = transaction.try_commit(Durability::Remote);
@@ -155,7 +157,7 @@ fn undeclared_stores_are_found<S: SegmentStorage>(rvm: &Rvm<Machine, S>, path: &
     assert_eq!(places(&region.take_undeclared()), stores);
     region.undo_undeclared().unwrap();
     let after = [region.get(96), region.get(104), region.get(112)];
-    assert_eq!(after, [Ok(1u64 << 32), Ok(0), Ok(0)], "what was declared stays");
+    assert_eq!(after, [Ok(1u64 << 32), Ok(0), Ok(0)], "declared bytes stay");
     store(&region, &stores);
     for (at, length) in stores {
         transaction.set_range(&region, at, length).unwrap();
@@ -187,7 +189,7 @@ fn undeclared_stores_are_found<S: SegmentStorage>(rvm: &Rvm<Machine, S>, path: &
 }
 
 #[test]
-fn undeclared_stores_are_found_by_address_in_mapped_pages_and_on_the_heap() {
+fn undeclared_stores_are_found_in_mapped_pages_and_on_the_heap() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let rvm = directory.open(&machine).unwrap();
     let probe = directory.path("probe");
@@ -196,7 +198,7 @@ fn undeclared_stores_are_found_by_address_in_mapped_pages_and_on_the_heap() {
     let mut probe = rvm.map(&probe, 0, 0).unwrap();
     match probe.set_capture(CaptureMode::Twins(DetectMethod::Watch)) {
         Ok(()) => undeclared_stores_are_found(&rvm, &directory.path("a")),
-        // By protection, stores that the system makes for the program are not found, as these are.
+        // Page protection cannot find stores that the system makes for the program, as here.
         Err(refused) => crate::common::skipped(refused),
     }
     undeclared_stores_are_found(&Machine::new(1 << 20).open().unwrap(), "a");

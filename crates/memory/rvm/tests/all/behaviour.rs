@@ -1,4 +1,4 @@
-//! What the interface promises, one story each; several are defects of the original that must not return.
+//! Promises of the interface, one test each; several are defects of the original that must not return.
 
 use crate::common::{Machine, TestRvm};
 use netram_proto::port::{Durability, RecordKind, RecordLog};
@@ -23,7 +23,7 @@ fn commit(rvm: &TestRvm, region: &netram_rvm::Region, offset: usize, value: u64)
 }
 
 #[test]
-fn a_region_mapped_again_shows_what_was_committed() {
+fn a_region_mapped_again_shows_committed_bytes() {
     // The original showed old bytes: its mark for unapplied records was never set.
     let (_, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
@@ -38,7 +38,7 @@ fn a_region_mapped_again_shows_what_was_committed() {
 
 #[test]
 fn a_refused_commit_can_be_aborted_and_the_region_unmapped() {
-    // The original had unlinked the transaction by then: an abort killed the process.
+    // In the original the transaction was already unlinked: an abort killed the process.
     let (_, rvm) = machine();
     rvm.create_segment("large", 64 * 1024, Default::default())
         .unwrap();
@@ -73,7 +73,7 @@ fn a_failed_commit_restores_memory() {
 }
 
 #[test]
-fn a_commit_cut_off_is_unknown_and_keeps_its_memory() {
+fn an_interrupted_commit_is_unknown_and_keeps_its_memory() {
     let (machine, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     machine.crash_after(1);
@@ -88,7 +88,7 @@ fn a_commit_cut_off_is_unknown_and_keeps_its_memory() {
 }
 
 #[test]
-fn drop_and_abort_restore_in_reverse() {
+fn drop_and_abort_restore_in_reverse_order() {
     let (_, rvm) = machine();
     let (a, b) = (rvm.map("a", 0, 0).unwrap(), rvm.map("b", 0, 0).unwrap());
     commit(&rvm, &a, 0, 1);
@@ -139,12 +139,12 @@ fn ranges_outside_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn a_range_that_no_record_carries_is_refused_at_once() {
+fn a_range_larger_than_a_record_is_refused_at_once() {
     let (machine, rvm) = machine();
     rvm.create_segment("large", 64 * 1024, Default::default())
         .unwrap();
     let large = rvm.map("large", 0, 0).unwrap();
-    // A byte for the preamble that is not there, and at most 16 of the range's header.
+    // One byte for the missing preamble, and at most 16 for the range's header.
     let max = RecordLog::state(&machine).payload_max - 17;
     let mut transaction = rvm.begin(RestoreMode::Restore);
     let refused = transaction.set_range(&large, 0, max + 1);
@@ -154,7 +154,7 @@ fn a_range_that_no_record_carries_is_refused_at_once() {
 }
 
 #[test]
-fn an_ended_transaction_takes_nothing_more() {
+fn an_ended_transaction_refuses_every_call() {
     let (_, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     let mut transaction = rvm.begin(RestoreMode::Restore);
@@ -177,7 +177,7 @@ fn regions_of_another_log_are_refused() {
 }
 
 #[test]
-fn mappings_are_page_aligned_inside_and_do_not_overlap() {
+fn mappings_must_be_page_aligned_inside_the_segment_and_disjoint() {
     let (_, rvm) = machine();
     assert!(matches!(rvm.map("a", 100, 0), Err(MapError::Unaligned { .. })));
     assert!(matches!(
@@ -221,7 +221,7 @@ fn a_region_with_open_ranges_stays_mapped() {
 }
 
 #[test]
-fn overlapping_transactions_log_what_memory_holds_at_commit() {
+fn overlapping_transactions_log_the_values_at_their_commit() {
     let (machine, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     let (mut first, mut second) = (rvm.begin(RestoreMode::Restore), rvm.begin(RestoreMode::Restore));
@@ -237,14 +237,14 @@ fn overlapping_transactions_log_what_memory_holds_at_commit() {
 }
 
 #[test]
-fn truncation_leaves_in_doubt_records_alone() {
+fn truncation_does_not_apply_unstable_records() {
     let (machine, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     commit(&rvm, &a, 0, 1);
     for _ in 0..10 {
         rvm.truncate_step().unwrap();
     }
-    assert_eq!(machine.file("a")[0], 0, "acked is not stable");
+    assert_eq!(machine.file("a")[0], 0, "acknowledged is not stable");
     machine.log_syncs();
     while rvm.truncate_step().unwrap() != netram_rvm::TruncateProgress::Idle {}
     assert_eq!(machine.file("a")[0], 1);
@@ -264,7 +264,7 @@ fn truncation_writes_no_uncommitted_byte() {
 }
 
 #[test]
-fn each_byte_is_written_once_a_round() {
+fn truncation_writes_each_byte_once_per_round() {
     let (_, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     (1..=100).for_each(|value| commit(&rvm, &a, 0, value));
@@ -373,11 +373,15 @@ fn recovery_refuses_damaged_and_foreign_records() {
             ..
         })
     ));
-    assert_eq!(RecordLog::state(&volume).head, ticket.lsn, "nothing was trimmed");
+    assert_eq!(
+        RecordLog::state(&volume).head,
+        ticket.lsn,
+        "no record was trimmed"
+    );
 }
 
 #[test]
-fn records_of_the_journal_itself_are_passed_over() {
+fn records_of_the_journal_itself_are_skipped() {
     let machine = Machine::new(4096);
     let ticket = machine
         .append(RecordKind(1), 8, &mut |bytes| bytes.fill(1))
@@ -388,7 +392,7 @@ fn records_of_the_journal_itself_are_passed_over() {
 }
 
 #[test]
-fn a_foreign_table_is_refused() {
+fn a_table_of_another_journal_is_refused() {
     let machine = crashed();
     let options = netram_rvm::RvmOptions::new(netram_proto::id::JournalId(1));
     let opened = Rvm::open(machine.clone(), machine.storage(), options);
@@ -399,7 +403,7 @@ fn a_foreign_table_is_refused() {
 }
 
 #[test]
-fn a_segment_can_grow_and_be_forgotten() {
+fn a_segment_can_grow_and_be_removed_from_the_table() {
     let (machine, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     commit(&rvm, &a, 0, 7);
@@ -415,7 +419,7 @@ fn a_segment_can_grow_and_be_forgotten() {
         rvm.forget_segment("a"),
         Err(ForgetError::Unknown { .. })
     ));
-    assert_eq!(machine.file("a")[8192], 9, "what was committed is applied first");
+    assert_eq!(machine.file("a")[8192], 9, "committed bytes are applied first");
     assert_eq!(rvm.query().segments, []);
     // The number is free for another segment.
     let b = rvm.map("b", 0, 0).unwrap();
@@ -428,14 +432,13 @@ fn a_segment_can_grow_and_be_forgotten() {
 }
 
 #[test]
-fn a_segment_whose_forgetting_failed_is_in_the_table_before_the_next_record() {
-    // The first of the two writes says that the segment has everything, the second that the table has it no
-    // more.
+fn a_segment_whose_removal_failed_is_in_the_table_before_its_next_record() {
+    // The first of the two writes marks the segment as complete, the second removes it from the table.
     for write in 1..=2 {
         let (machine, rvm) = machine();
         commit(&rvm, &rvm.map("a", 0, 0).unwrap(), 0, 7);
         rvm.truncate().unwrap();
-        // What was written reaches the disk all the same.
+        // The disk takes the bytes although the sync fails.
         machine.fail_table_sync(write);
         let refused = rvm.forget_segment("a");
         assert!(
@@ -452,7 +455,7 @@ fn a_segment_whose_forgetting_failed_is_in_the_table_before_the_next_record() {
 }
 
 #[test]
-fn a_query_tells_regions_and_open_transactions() {
+fn a_query_lists_regions_and_open_transactions() {
     let (_, rvm) = machine();
     let a = rvm.map("a", 4096, 0).unwrap();
     let mut transaction = rvm.begin(RestoreMode::Restore);

@@ -1,5 +1,5 @@
-//! Stores that are found, not declared: the same bytes after a crash as declared ones, the same undone by an
-//! abort, whatever finds them.
+//! Stores that are found, not declared. After a crash and after an abort memory is the same as with
+//! declarations, in every capture mode.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ const LENGTH: usize = 10 * 4096 + 100;
 
 type DirectoryRvm = Rvm<Machine, RealStorage>;
 
-/// Every way that this machine offers; says aloud which it does not.
+/// The capture modes that this machine supports; reports those it does not.
 fn ways() -> Vec<CaptureMode> {
     let directory = TestDirectory::new();
     let (_rvm, mut region) = opened(&directory, &Machine::new(1 << 20));
@@ -43,7 +43,8 @@ fn opened(directory: &TestDirectory, machine: &Machine) -> (DirectoryRvm, Region
     (rvm, region)
 }
 
-/// One program of transactions, stores and aborts; the region's bytes after a crash, and before it.
+/// Runs a sequence of transactions, stores and aborts. Returns the region's bytes after a crash, and before
+/// it.
 fn run(capture: CaptureMode, seed: u64) -> (Vec<u8>, Vec<u8>) {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let (rvm, mut region) = opened(&directory, &machine);
@@ -62,7 +63,7 @@ fn run(capture: CaptureMode, seed: u64) -> (Vec<u8>, Vec<u8>) {
                 true => transaction.write(&region, at, &bytes).unwrap(),
                 false => region.put_back(at, &bytes).unwrap(),
             }
-            // The other ways draw once more.
+            // The other modes draw one random number more.
             if declared {
                 random.below(4);
             }
@@ -98,7 +99,7 @@ fn found_stores_leave_the_same_bytes_as_declared_ones() {
 }
 
 #[test]
-fn twins_log_exactly_the_bytes_that_differ_and_pages_whole_pages() {
+fn twins_log_only_differing_bytes_and_pages_log_whole_pages() {
     for way in ways() {
         let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
         let (rvm, mut region) = opened(&directory, &machine);
@@ -112,7 +113,7 @@ fn twins_log_exactly_the_bytes_that_differ_and_pages_whole_pages() {
             transaction.commit(Durability::Remote).unwrap();
             let logged = rvm.statistics().bytes_committed - before;
             match way {
-                // The middle one of three stays 0.
+                // The middle of the three bytes stays 0.
                 CaptureMode::Twins(_) => assert_eq!(logged, 4, "{way:?}"),
                 _ => assert_eq!(logged, 3 * 4096, "{way:?}"),
             }
@@ -128,7 +129,7 @@ fn twins_log_exactly_the_bytes_that_differ_and_pages_whole_pages() {
 }
 
 #[test]
-fn one_transaction_at_a_time_has_a_region_that_is_captured_by_page() {
+fn only_one_transaction_at_a_time_uses_a_region_captured_by_page() {
     for way in ways() {
         let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
         let (rvm, mut region) = opened(&directory, &machine);
@@ -157,7 +158,7 @@ fn one_transaction_at_a_time_has_a_region_that_is_captured_by_page() {
 }
 
 #[test]
-fn a_refused_commit_stays_open_with_all_that_was_stored() {
+fn a_refused_commit_keeps_the_transaction_open_with_its_stores() {
     for way in ways() {
         let (directory, machine) = (TestDirectory::new(), Machine::new(30_000));
         let (rvm, mut region) = opened(&directory, &machine);
@@ -167,7 +168,7 @@ fn a_refused_commit_stays_open_with_all_that_was_stored() {
         region.put_back(0, &vec![7; LENGTH]).unwrap();
         let refused = transaction.try_commit(Durability::Remote);
         assert!(matches!(refused, Err(RvmCommitError::TooLarge { .. })), "{way:?}");
-        // What was too much is undone by the program, which stores where it was found already.
+        // The program undoes part of its stores, on pages that were found already.
         region.put_back(4096, &vec![0; LENGTH - 4096]).unwrap();
         match way {
             CaptureMode::Twins(_) => drop(transaction.commit(Durability::Remote).unwrap()),
@@ -212,7 +213,7 @@ fn an_abort_without_restoring_leaves_bytes_that_are_never_logged() {
 }
 
 #[test]
-fn what_a_thread_stores_while_another_commits_is_logged_by_this_or_the_next() {
+fn a_store_during_a_commit_is_logged_by_it_or_by_the_next() {
     for way in ways() {
         let (directory, machine) = (TestDirectory::new(), Machine::new(8 << 20));
         let (rvm, mut region) = opened(&directory, &machine);
@@ -251,7 +252,7 @@ fn what_a_thread_stores_while_another_commits_is_logged_by_this_or_the_next() {
 }
 
 #[test]
-fn memory_that_is_not_pages_is_declared() {
+fn memory_that_is_not_pages_cannot_be_captured_by_page() {
     let machine = Machine::new(1 << 16);
     let rvm = machine.open().unwrap();
     rvm.create_segment("a", 4096, SegmentAllocation::Sparse).unwrap();
@@ -271,7 +272,7 @@ fn a_region_kept_unmapped_can_be_stored_to() {
         .set_capture(CaptureMode::Twins(DetectMethod::Trap))
         .unwrap();
     region.keep_unmapped().unwrap();
-    // Its slot is free again, and no handler waits for it: another region takes its place.
+    // Its slot is free again, and no handler waits for it, so another region can use it.
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 16));
     let (_rvm, mut region) = opened(&directory, &machine);
     region

@@ -1,8 +1,8 @@
-//! Copies of logs and segments: an older log never puts its bytes over newer ones.
+//! Copies of logs and segments: an older log never overwrites newer bytes.
 //!
-//! A log was applied to whatever file had the segment's name. A copied log directory, opened beside its
-//! original or after it, put old bytes over commits that the original had acknowledged and applied; so did an
-//! older log of another program over the same segment.
+//! Regression: a log was applied to any file with the segment's name. A copied log directory, opened beside
+//! its original or after it, overwrote commits that the original had acknowledged and applied. So did an
+//! older log of another program with the same segment.
 
 use std::fs;
 use std::process::Command;
@@ -17,12 +17,12 @@ use netram_rvm::{
 use crate::common::{JOURNAL, Machine, Random, TestDirectory, TestRvm};
 
 const WORDS: usize = 64;
-/// More than what either log commits before and after the other.
+/// More operations than either log performs before and after the other.
 const OPERATIONS: u64 = 600;
 
 type RealRvm = Rvm<Machine, RealStorage>;
 
-/// Each transaction puts its number into a word of both segments. Returns the last that was acknowledged.
+/// Each transaction puts its number into a word of both segments. Returns the last acknowledged number.
 fn history(rvm: &TestRvm, numbers: std::ops::Range<u64>) -> Result<u64, Box<dyn std::error::Error>> {
     for path in ["a", "b"] {
         let _ = rvm.create_segment(path, 4096, SegmentAllocation::Preallocated);
@@ -50,7 +50,7 @@ fn history(rvm: &TestRvm, numbers: std::ops::Range<u64>) -> Result<u64, Box<dyn 
     Ok(acked)
 }
 
-/// The words of both segments as the disk has them.
+/// The words of both segments on the disk.
 fn words(machine: &Machine) -> Vec<u64> {
     let bytes = [machine.file("a"), machine.file("b")].concat();
     let words = bytes.chunks_exact(8);
@@ -59,7 +59,7 @@ fn words(machine: &Machine) -> Vec<u64> {
         .collect()
 }
 
-/// All of one state: no transaction is there in part.
+/// The number of the last transaction, after checking that none is there in part.
 fn whole(rvm: &TestRvm) -> u64 {
     let (a, b) = (rvm.map("a", 0, 0).unwrap(), rvm.map("b", 0, 0).unwrap());
     let last: u64 = a.get(0).unwrap();
@@ -74,10 +74,10 @@ fn has_both(machine: &Machine) -> bool {
     std::panic::catch_unwind(|| words(machine)).is_ok()
 }
 
-/// The original is copied in the middle of what it does, goes on, and loses power in the middle of what it
-/// does then. The copy is opened over the same segments.
+/// The original is copied during its work, continues, and loses power during that. Then the copy is opened
+/// over the same segments.
 #[test]
-fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
+fn a_copied_log_is_refused_or_leaves_no_older_bytes() {
     let (mut refused, mut taken, mut originals_refused) = (0, 0, 0);
     let mut random = Random(7);
     for at in (0..OPERATIONS).step_by(4) {
@@ -106,7 +106,7 @@ fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
                     .zip(&after)
                     .position(|(before, after)| after < before);
                 assert_eq!(older, None, "copied at {at}: {before:?} became {after:?}");
-                // What it then maps it has taken over; what it may not is refused.
+                // A segment that it can map is now its own; another one is refused.
                 if rvm.map("a", 0, 0).is_ok() && rvm.map("b", 0, 0).is_ok() {
                     whole(&rvm);
                     history(&rvm, 100..110).unwrap();
@@ -126,11 +126,11 @@ fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
         let before = words(&copy);
         original.share_segments_of(&copy);
         match original.open() {
-            // Nobody else has changed the segments.
+            // No other log has changed the segments.
             Ok(rvm) if before.iter().all(|word| *word < 100) => {
                 assert!(
                     whole(&rvm) >= acked,
-                    "copied at {at}: the original has lost commits"
+                    "copied at {at}: commits of the original are lost"
                 );
             }
             Ok(_) => {
@@ -145,14 +145,14 @@ fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
     }
     assert!(
         refused > 20 && taken > 5 && originals_refused > 2,
-        "{refused} {taken} {originals_refused}: this test shows something of each"
+        "{refused} {taken} {originals_refused}: each outcome must occur at least once"
     );
 }
 
-/// Whoever has the log opens it again after any crash: [`crate::crash`] shows that for one life, this for
-/// several, with syncs of the table that fail.
+/// After any crash the owner of the log can open it again. [`crate::crash`] tests that for one life, this for
+/// several, with failing syncs of the table.
 #[test]
-fn the_owner_is_never_refused() {
+fn the_owner_of_a_segment_is_never_refused() {
     let mut random = Random(11);
     for round in 0..60 {
         let machine = Machine::new(20_000);
@@ -186,7 +186,7 @@ fn the_owner_is_never_refused() {
     }
 }
 
-/// Opens the log whose segment table is `table`. That of `b` is another journal's.
+/// Opens the log whose segment table is `table`. The table of `b` belongs to another journal.
 fn open(directory: &TestDirectory, table: &str, log: &Machine, adopt: bool) -> Result<RealRvm, RvmOpenError> {
     let journal = match table.starts_with('b') && !table.starts_with("backup") {
         true => JournalId(0x5678),
@@ -230,7 +230,7 @@ fn two_logs() -> (TestDirectory, String, Machine, Machine) {
 }
 
 #[test]
-fn a_log_that_was_closed_leaves_its_segment_to_the_next_one() {
+fn a_segment_of_a_closed_log_can_be_used_by_another() {
     let (directory, path, a, b) = two_logs();
     let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
@@ -248,7 +248,7 @@ fn a_log_that_was_closed_leaves_its_segment_to_the_next_one() {
 }
 
 #[test]
-fn a_log_that_was_not_closed_keeps_its_segment() {
+fn a_segment_of_a_log_that_was_not_closed_is_refused_to_others() {
     let (directory, path, a, b) = two_logs();
     let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
@@ -260,9 +260,9 @@ fn a_log_that_was_not_closed_keeps_its_segment() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(rvm.segments().is_empty(), "nothing is entered");
+    assert!(rvm.segments().is_empty(), "the table has no entry");
     drop(rvm);
-    // The remedy.
+    // The remedy that the message names.
     let closed = open(&directory, "a.segments", &a, false).unwrap().close();
     drop(closed.map_err(|(error, _)| error).unwrap());
     let rvm = open(&directory, "b.segments", &b, false).unwrap();
@@ -270,7 +270,7 @@ fn a_log_that_was_not_closed_keeps_its_segment() {
 }
 
 #[test]
-fn a_log_whose_segment_another_one_has_taken_is_refused_by_name() {
+fn an_error_names_the_log_that_has_taken_the_segment() {
     let (directory, path, a, b) = two_logs();
     let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
@@ -285,13 +285,13 @@ fn a_log_whose_segment_another_one_has_taken_is_refused_by_name() {
         other => panic!("{other:?}"),
     }
     assert_eq!(on_disk(&path), 2);
-    // By explicit word.
+    // With `adopt_segments`.
     let rvm = open(&directory, "a.segments", &a, true).unwrap();
     assert_eq!(got(&rvm, &path), 1);
 }
 
 #[test]
-fn a_segment_that_was_put_back_from_a_backup_is_refused() {
+fn a_segment_restored_from_a_backup_is_refused() {
     let (directory, path, a, _) = two_logs();
     let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
@@ -341,7 +341,7 @@ fn a_copied_directory_has_its_own_segments() {
 }
 
 #[test]
-fn a_copied_log_is_refused_while_its_original_is_there() {
+fn a_copied_log_is_refused_while_its_original_exists() {
     let (directory, path, log, _) = two_logs();
     fs::create_dir(directory.path("store")).unwrap();
     let rvm = open(&directory, "store/segments", &log, false).unwrap();
@@ -355,7 +355,7 @@ fn a_copied_log_is_refused_while_its_original_is_there() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(on_disk(&path), 0, "nothing was applied");
+    assert_eq!(on_disk(&path), 0, "no record was applied");
     // Moved instead of copied.
     fs::remove_dir_all(directory.path("store")).unwrap();
     let rvm = open(&directory, "copy/segments", &copied, false).unwrap();
@@ -363,7 +363,7 @@ fn a_copied_log_is_refused_while_its_original_is_there() {
 }
 
 #[test]
-fn a_segment_is_the_same_under_another_name() {
+fn a_renamed_segment_keeps_its_stamp() {
     let (directory, path, a, b) = two_logs();
     let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
@@ -381,7 +381,7 @@ fn a_segment_is_the_same_under_another_name() {
     }
 }
 
-/// `cp -a`: extended attributes too.
+/// `cp -a` also copies extended attributes.
 fn copy(from: &str, to: &str) {
     let copied = Command::new("cp").args(["-a", from, to]).status().unwrap();
     assert!(copied.success());

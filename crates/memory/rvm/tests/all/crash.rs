@@ -1,4 +1,4 @@
-//! One history, crashed at every single operation, and its recovery crashed at every operation again.
+//! One history, crashed at every single operation, with its recovery crashed at every operation again.
 
 use crate::common::{Machine, TestRvm};
 use netram_proto::port::Durability;
@@ -6,7 +6,7 @@ use netram_rvm::RestoreMode;
 
 const WORDS: usize = 64;
 
-/// Each transaction sets one word in both segments to its number. Returns how many commits were acked.
+/// Each transaction sets one word in both segments to its number. Returns the number of acknowledged commits.
 fn history(rvm: &TestRvm) -> Result<u64, Box<dyn std::error::Error>> {
     for path in ["a", "b"] {
         let _ = rvm.create_segment(path, 4096, Default::default());
@@ -39,7 +39,7 @@ fn check(rvm: &TestRvm, acked: u64, crash: u64) {
     let (Ok(a), Ok(b)) = (rvm.map("a", 0, 0), rvm.map("b", 0, 0)) else {
         assert_eq!(
             acked, 0,
-            "crash at {crash}: the segments were made before any commit"
+            "crash at {crash}: the segments were created before any commit"
         );
         return;
     };
@@ -73,7 +73,7 @@ fn every_crash_point_recovers_every_acknowledged_commit() {
                 .and_then(|rvm| history(&rvm).ok())
                 .unwrap_or(0);
             machine.crash(seed * 1000 + crash);
-            // Recovery itself crashes at its first operation, its second, ... until it gets through.
+            // Recovery itself crashes at its first operation, its second, and so on until it succeeds.
             let rvm = (0..).find_map(|operations| {
                 machine.crash_after(operations);
                 let opened = machine.open();

@@ -1,5 +1,5 @@
-//! A log whose records are applied elsewhere: nothing is written to segments here, and the log is trimmed
-//! when told.
+//! A log whose records another program applies: segments are not written here, and the log is trimmed only on
+//! request.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use netram_rvm::{
     TruncationPolicy,
 };
 
-/// Longer than any test takes: a commit that waits so long has not been woken.
+/// Longer than any test runs: a commit that waits this long was not woken.
 const LONG: Duration = Duration::from_secs(100);
 
 fn open(machine: &Machine, patience: Duration) -> Result<TestRvm, RvmOpenError> {
@@ -38,7 +38,7 @@ fn commit(rvm: &TestRvm, region: &Region, value: u64) -> Result<Lsn, RvmCommitEr
 }
 
 #[test]
-fn nothing_is_applied_here_and_the_log_keeps_all_until_told() {
+fn no_record_is_applied_and_the_log_is_trimmed_only_on_request() {
     let (machine, rvm, a) = mapped(Duration::ZERO);
     rvm.start_truncation().unwrap();
     let ends: Vec<Lsn> = (1..=10).map(|value| commit(&rvm, &a, value).unwrap()).collect();
@@ -54,10 +54,14 @@ fn nothing_is_applied_here_and_the_log_keeps_all_until_told() {
     );
     assert_eq!(rvm.recovery().transactions, 0);
     let a = rvm.map("a", 0, 0).unwrap();
-    assert_eq!(a.get(64), Ok(0u64), "the segment is as it was put there");
+    assert_eq!(a.get(64), Ok(0u64), "the segment is unchanged");
     assert!(machine.file("a").iter().all(|byte| *byte == 0));
     assert_eq!(rvm.trim(ends[3]), Ok(ends[3]));
-    assert_eq!(rvm.trim(ends[1]), Ok(ends[3]), "it has been told more");
+    assert_eq!(
+        rvm.trim(ends[1]),
+        Ok(ends[3]),
+        "a lower `end` does not move the head back"
+    );
     assert_eq!(RecordLog::state(&machine).head, ends[3]);
     assert!(machine.file("a").iter().all(|byte| *byte == 0));
     drop(a);
@@ -68,7 +72,7 @@ fn nothing_is_applied_here_and_the_log_keeps_all_until_told() {
 }
 
 #[test]
-fn a_log_is_trimmed_as_far_as_its_disk_has_it() {
+fn a_log_is_trimmed_only_as_far_as_its_disk_has_it() {
     let (machine, rvm, a) = mapped(Duration::ZERO);
     let first = commit(&rvm, &a, 1).unwrap();
     let mut transaction = rvm.begin(RestoreMode::NoRestore);
@@ -85,7 +89,7 @@ fn a_log_is_trimmed_as_far_as_its_disk_has_it() {
 }
 
 #[test]
-fn a_full_log_is_an_error_that_says_who_did_not_trim() {
+fn a_full_log_is_an_error_that_names_the_missing_trim() {
     let (_, rvm, a) = mapped(Duration::ZERO);
     let mut last = None;
     let refused = loop {
@@ -103,7 +107,7 @@ fn a_full_log_is_an_error_that_says_who_did_not_trim() {
 }
 
 #[test]
-fn a_commit_that_finds_the_log_full_waits_to_be_given_room() {
+fn a_commit_that_finds_the_log_full_waits_for_a_trim() {
     let (_, rvm, a) = mapped(LONG);
     let (kept, keep) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -111,7 +115,7 @@ fn a_commit_that_finds_the_log_full_waits_to_be_given_room() {
         scope.spawn(move || {
             let mut asked = 0;
             for end in keep {
-                // The log is full at least once before any of it is given up.
+                // The log is full at least once before any of it is trimmed.
                 asked += 1;
                 if asked % 20 == 0 {
                     rvm.trim(end).unwrap();
@@ -121,7 +125,7 @@ fn a_commit_that_finds_the_log_full_waits_to_be_given_room() {
         let a = &a;
         scope.spawn(move || {
             for value in 0..200 {
-                // Of 14 records in the log the 12th is already the keeper's to give up.
+                // Of 14 records in the log the 12th may already be trimmed.
                 let end = commit(rvm, a, value).unwrap();
                 (0..20).for_each(|_| kept.send(end).unwrap());
             }
@@ -132,7 +136,7 @@ fn a_commit_that_finds_the_log_full_waits_to_be_given_room() {
 }
 
 #[test]
-fn a_log_applied_here_is_nobody_elses_to_trim() {
+fn a_log_applied_here_refuses_trim() {
     let machine = Machine::new(8 * 1024);
     let rvm = machine.open().unwrap();
     rvm.create_segment("a", 8192, Default::default()).unwrap();

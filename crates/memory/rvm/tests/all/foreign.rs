@@ -1,5 +1,4 @@
-//! Records of other logs: applied to mapped memory, and taken over into a log of one's own. And what they say
-//! before their ranges.
+//! Records of other logs: applied to mapped memory, and committed to the own log. And preambles.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +12,7 @@ use netram_rvm::{
 
 const LENGTH: u64 = 8192;
 
-/// A machine with segments of these names, numbered from zero, and each mapped.
+/// A machine with segments of these names, numbered from zero, each mapped.
 fn mapped(names: &[&str]) -> (Machine, TestRvm, Vec<Region>) {
     let machine = Machine::new(64 * 1024);
     let rvm = machine.open().unwrap();
@@ -25,7 +24,7 @@ fn mapped(names: &[&str]) -> (Machine, TestRvm, Vec<Region>) {
     (machine, rvm, regions)
 }
 
-/// Payloads of all records that the log has.
+/// Payloads of all records in the log.
 fn payloads(machine: &Machine) -> Vec<Vec<u8>> {
     machine.log_syncs();
     let mut payloads = Vec::new();
@@ -55,7 +54,7 @@ fn bytes(region: &Region) -> Vec<u8> {
 }
 
 #[test]
-fn what_one_commits_another_applies() {
+fn a_record_of_one_log_is_applied_by_another() {
     let (node, rvm, regions) = mapped(&["a", "b"]);
     let mut random = Random(3);
     for round in 0..50 {
@@ -117,7 +116,7 @@ fn a_record_that_does_not_fit_changes_nothing() {
 }
 
 #[test]
-fn what_is_taken_over_survives_with_ones_own_or_not_at_all() {
+fn a_foreign_record_survives_together_with_its_transaction_or_not_at_all() {
     for seed in 0..60 {
         let (machine, rvm, regions) = mapped(&["region", "versions"]);
         let mut random = Random(seed);
@@ -165,8 +164,8 @@ fn what_is_taken_over_survives_with_ones_own_or_not_at_all() {
 }
 
 #[test]
-fn a_record_taken_over_stands_in_the_log_as_it_came() {
-    // Its segment before, between and behind those of the own ranges.
+fn a_foreign_record_is_logged_with_its_original_encoding() {
+    // Its segment comes before, between and behind those of the declared ranges.
     for number in 0..3 {
         let (machine, rvm, regions) = mapped(&["a", "b", "c"]);
         let theirs = payload(&[(number, 16, &[1, 2]), (number, 4000, &[3; 100])]);
@@ -217,7 +216,8 @@ fn a_refused_record_leaves_the_transaction_open_and_memory_as_it_was() {
     transaction.write(&regions[1], 0, &[2; 8192]).unwrap();
     let mut filling = large.clone();
     filling.truncate(large.len());
-    // Together 13,192 bytes and more: below what a record carries here (16 KiB); with the preamble, above.
+    // Together at least 13,192 bytes: below the limit of a record here (16 KiB), but above it with the
+    // preamble.
     transaction.set_preamble(&[7; 4000]).unwrap();
     let refused = transaction.commit_foreign(&regions[0], changes(&filling), Durability::Remote);
     assert!(
@@ -240,7 +240,7 @@ fn a_refused_record_leaves_the_transaction_open_and_memory_as_it_was() {
 }
 
 #[test]
-fn nobody_sees_half_of_what_is_applied() {
+fn readers_never_see_a_part_of_an_applied_record() {
     let (_, rvm, regions) = mapped(&["region", "versions"]);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -303,11 +303,11 @@ fn a_preamble_is_read_back_and_bounded() {
         .iter()
         .map(|payload| decode(KIND_COMPACT, payload).unwrap().preamble().to_vec())
         .collect();
-    assert_eq!(preambles, [vec![5; 300], vec![]], "the next one has none");
+    assert_eq!(preambles, [vec![5; 300], vec![]], "the next record has none");
 }
 
 #[test]
-fn a_transaction_without_ranges_is_logged_only_when_asked() {
+fn a_transaction_without_ranges_is_logged_only_with_log_always() {
     let (machine, rvm, _regions) = mapped(&["a"]);
     let mut silent = rvm.begin(RestoreMode::Restore);
     silent.set_preamble(b"nothing").unwrap();
@@ -320,7 +320,7 @@ fn a_transaction_without_ranges_is_logged_only_when_asked() {
     assert_eq!(
         silent.commit(Durability::Remote).unwrap().ticket,
         None,
-        "the wish was another's"
+        "`log_always` was set on another transaction"
     );
     let logged = payloads(&machine);
     let [only] = &logged[..] else { panic!("one record") };
@@ -331,7 +331,7 @@ fn a_transaction_without_ranges_is_logged_only_when_asked() {
 }
 
 #[test]
-fn a_record_for_others_is_never_spooled_and_keeps_its_place() {
+fn a_record_with_a_preamble_is_never_spooled_or_reordered() {
     let machine = Machine::new(64 * 1024);
     let options = RvmOptions {
         spool_bytes: 8192,
@@ -362,11 +362,11 @@ fn a_record_for_others_is_never_spooled_and_keeps_its_place() {
 }
 
 #[test]
-fn foreign_records_are_no_undeclared_stores_and_are_not_logged_where_stores_are_found_by_page() {
+fn foreign_records_do_not_count_as_undeclared_stores() {
     let (machine, rvm, mut regions) = mapped(&["region", "versions"]);
     let theirs = payload(&[(0, 100, &[5; 50])]);
     let changes = decode(KIND_COMPACT, &theirs).unwrap();
-    // A verified region knows what the library stored.
+    // A verified region knows the stores of the library.
     regions[0]
         .set_capture(CaptureMode::Verified(VerifyMode::Refuse))
         .unwrap();
@@ -388,7 +388,7 @@ fn foreign_records_are_no_undeclared_stores_and_are_not_logged_where_stores_are_
         .iter()
         .map(|payload| decode(KIND_COMPACT, payload).unwrap().count());
     assert_eq!(counts.collect::<Vec<_>>(), [1, 2, 1]);
-    // Where pages are compared nothing can be logged but what is found.
+    // Where pages are compared, only found stores can be logged.
     regions[0].set_capture(CaptureMode::Adaptive).unwrap();
     let before = bytes(&regions[0]);
     let other = payload(&[(0, 100, &[6; 50])]);
@@ -400,7 +400,7 @@ fn foreign_records_are_no_undeclared_stores_and_are_not_logged_where_stores_are_
 }
 
 #[test]
-fn who_may_not_wait_for_a_reader_stores_nothing() {
+fn try_apply_stores_nothing_while_a_guard_is_held() {
     let (_machine, _rvm, regions) = mapped(&["a"]);
     let record = payload(&[(0, 100, &[7; 50])]);
     let changes = decode(KIND_COMPACT, &record).unwrap();
@@ -410,7 +410,7 @@ fn who_may_not_wait_for_a_reader_stores_nothing() {
     drop(guard);
     assert_eq!(regions[0].try_apply(&changes), Ok(true));
     assert_eq!(bytes(&regions[0])[99..151], [&[0][..], &[7; 50], &[0]].concat());
-    // What is not the region's is refused, whoever reads.
+    // A record outside the region is refused even while a guard is held.
     let other = payload(&[(9, 100, &[7; 50])]);
     let alien = decode(KIND_COMPACT, &other).unwrap();
     let _guard = regions[0].read();

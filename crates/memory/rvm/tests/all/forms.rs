@@ -1,11 +1,11 @@
-//! Logs that older programs wrote, and the order in which records name what they change.
+//! Logs of older programs, and the order of ranges in records.
 
 use crate::common::Machine;
 use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_rvm::record::{KIND_COMPACT, KIND_TRANSACTION, decode};
 use netram_rvm::{RestoreMode, RvmOpenError, TruncateError};
 
-/// A record as it was written before there was a compact form, of one range.
+/// Appends a record of one range in the wide form of older programs.
 fn wide(machine: &Machine, segment: u32, offset: u64, bytes: &[u8]) {
     let mut payload = 1u64.to_le_bytes().to_vec();
     payload.extend_from_slice(&u64::from(segment).to_le_bytes());
@@ -21,7 +21,7 @@ fn wide(machine: &Machine, segment: u32, offset: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn a_log_of_an_older_program_is_recovered_and_written_on() {
+fn a_log_of_an_older_program_is_recovered_and_continued() {
     let machine = Machine::new(64 * 1024);
     let rvm = machine.open().unwrap();
     for name in ["a", "b"] {
@@ -50,7 +50,7 @@ fn a_log_of_an_older_program_is_recovered_and_written_on() {
 }
 
 #[test]
-fn a_kind_of_another_user_stops_the_opening() {
+fn a_record_of_another_kind_of_user_stops_the_opening() {
     let machine = Machine::new(64 * 1024);
     drop(machine.open().unwrap());
     let ticket = machine
@@ -71,13 +71,13 @@ fn a_kind_of_another_user_stops_the_opening() {
 }
 
 #[test]
-fn ranges_stand_in_order_however_regions_were_used() {
+fn ranges_in_a_record_ascend_however_regions_were_used() {
     let machine = Machine::new(64 * 1024);
     let rvm = machine.open().unwrap();
     for name in ["a", "b"] {
         rvm.create_segment(name, 16384, Default::default()).unwrap();
     }
-    // Numbered as they were first mapped, and each in two regions.
+    // Segments are numbered in the order of mapping, and each has two regions.
     let regions = [("a", 4096), ("b", 4096), ("b", 0), ("a", 0)]
         .map(|(name, offset)| rvm.map(name, offset, 4096).unwrap());
     let mut transaction = rvm.begin(RestoreMode::Restore);

@@ -1,4 +1,5 @@
-//! Opening and mapping a large segment reads nothing of it. Alone in its process, whose counters it looks at.
+//! Opening and mapping a large segment reads nothing of it. Runs alone in its process, because it reads the
+//! process's counters.
 
 use crate::common::{Machine, TestDirectory};
 use netram_proto::port::Durability;
@@ -6,16 +7,17 @@ use netram_rvm::{RestoreMode, SegmentAllocation};
 
 const SEGMENT_BYTES: u64 = 1 << 30;
 const PAGE: usize = 4096;
-/// The original read the whole segment. This is a thousandth of it, and enough for everything else.
+/// The original read the whole segment. This is a thousandth of it, enough for everything else.
 const READ_BYTES_MAX: u64 = 1 << 20;
 const PAGES_MAX: u64 = 1000;
 
-/// Bytes that this process has read by system calls, and pages that it has touched for the first time.
+/// Bytes that this process has read by system calls, and its minor page faults.
 fn costs() -> (u64, u64) {
     let io = std::fs::read_to_string("/proc/self/io").unwrap();
     let read = io.lines().find_map(|line| line.strip_prefix("rchar: "));
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    // Behind the program's name, which may hold anything: state is the first, minor faults the eighth.
+    // Fields follow the program's name, which may contain anything: the first is the state, the eighth the
+    // minor faults.
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     let faults = fields.split(' ').nth(7).unwrap();
     (read.unwrap().parse().unwrap(), faults.parse().unwrap())
@@ -41,7 +43,7 @@ fn a_segment_of_a_gigabyte_is_opened_without_reading_it() {
     }
     drop((large, rvm));
     machine.crash(1);
-    // Again with ten transactions to recover, in ten places.
+    // Again with ten transactions to recover, in ten pages.
     let rvm = directory.open(&machine).unwrap();
     assert_eq!(rvm.recovery().transactions, 10);
     let large = rvm.map(&path, 0, 0).unwrap();
@@ -54,7 +56,7 @@ fn a_segment_of_a_gigabyte_is_opened_without_reading_it() {
     assert!(read < READ_BYTES_MAX, "{read} bytes read");
     assert!(pages < PAGES_MAX, "{pages} pages touched");
 
-    // The counters do count: what is read shows.
+    // Check that the counters work: a full read shows up.
     let bytes = large.read();
     let ones = bytes[..256 * PAGE]
         .iter()
@@ -63,6 +65,6 @@ fn a_segment_of_a_gigabyte_is_opened_without_reading_it() {
     assert_eq!(ones.count(), 1);
     let _ = std::fs::read(directory.path("table")).unwrap();
     let again = costs();
-    assert!(again.0 - after.0 >= 128 * 1024, "the table was read");
-    assert!(again.1 > after.1, "pages were touched");
+    assert!(again.0 - after.0 >= 128 * 1024, "reading the table is counted");
+    assert!(again.1 > after.1, "touched pages are counted");
 }

@@ -1,6 +1,5 @@
-//! Foreign records in regions whose stores are found by page: pages shared by spans of which some are the
-//! program's and others are somebody else's. What is logged is what the program stored, where it might;
-//! everything else is refused.
+//! Foreign records in regions whose stores are found by page. Pages contain spans that the program may change
+//! and spans that others change. Stores in the program's spans are logged; stores outside them are refused.
 
 use std::ops::Range;
 
@@ -52,7 +51,7 @@ impl MixedFixture {
         self.region.apply(&changes).unwrap();
     }
 
-    /// The ranges of all records that the log has, with their bytes.
+    /// The ranges of all records in the log, with their bytes.
     fn logged(&self) -> Vec<(usize, Vec<u8>)> {
         self.machine.log_syncs();
         let mut logged = Vec::new();
@@ -72,7 +71,7 @@ impl MixedFixture {
     }
 }
 
-/// Every way that this machine offers; says aloud which it does not.
+/// The capture modes that this machine supports; reports those it does not.
 fn ways() -> Vec<CaptureMode> {
     let mut ways = vec![
         CaptureMode::Adaptive,
@@ -90,7 +89,7 @@ fn ways() -> Vec<CaptureMode> {
     ways
 }
 
-/// Cuts the region into spans, often several to a page, sometimes several pages long.
+/// Divides the region into spans, often several per page, sometimes several pages long.
 fn spans(random: &mut Random, aligned: bool) -> Vec<Range<usize>> {
     let mut spans = Vec::new();
     let mut at = 0;
@@ -108,15 +107,15 @@ fn spans(random: &mut Random, aligned: bool) -> Vec<Range<usize>> {
     spans
 }
 
-/// Somewhere in a span.
+/// A random offset and bytes inside a span.
 fn random_place(random: &mut Random, span: &Range<usize>) -> (usize, Vec<u8>) {
     let at = span.start + random.below(span.len() as u64) as usize;
     let length = 1 + random.below(80) as usize;
     (at, vec![random.below(5) as u8; length.min(span.end - at)])
 }
 
-/// Random transactions under random spans while others' records come at every moment: the log and the others'
-/// records make the same bytes as the region has, after every transaction.
+/// Random transactions under random spans, while foreign records arrive at any time. After every transaction,
+/// the log and the foreign records together must produce the region's bytes.
 fn run(capture: CaptureMode, mode: RestoreMode, aligned: bool, seed: u64) {
     let world = MixedFixture::new(capture);
     let mut random = Random(seed);
@@ -156,7 +155,7 @@ fn run(capture: CaptureMode, mode: RestoreMode, aligned: bool, seed: u64) {
             }
         }
         if random.below(3) == 0 {
-            // A refused commit is no more than this.
+            // A refused commit does the same as `gather`.
             transaction.gather().unwrap();
             foreign(&mut random, &mut expected);
         }
@@ -184,12 +183,12 @@ fn run(capture: CaptureMode, mode: RestoreMode, aligned: bool, seed: u64) {
 }
 
 #[test]
-fn the_log_and_the_records_of_others_make_the_regions_bytes() {
+fn the_log_and_foreign_records_together_produce_the_regions_bytes() {
     for capture in ways() {
         for seed in 0..5 {
             run(capture, RestoreMode::Restore, false, seed);
             run(capture, RestoreMode::Restore, true, seed);
-            // Whole pages have no twins then, unless foreign bytes came.
+            // In this mode whole pages have no twins unless foreign bytes were stored.
             run(capture, RestoreMode::NoRestore, true, seed);
             let partly_whole = matches!(capture, CaptureMode::Pages(_));
             if !partly_whole {
@@ -200,7 +199,7 @@ fn the_log_and_the_records_of_others_make_the_regions_bytes() {
 }
 
 #[test]
-fn foreign_bytes_alone_make_no_record() {
+fn foreign_bytes_alone_are_not_logged() {
     for capture in ways() {
         let world = MixedFixture::new(capture);
         world.apply(100, &[7; 5000]);
@@ -216,7 +215,7 @@ fn foreign_bytes_alone_make_no_record() {
 }
 
 #[test]
-fn a_store_outside_of_what_may_change_is_refused_named_and_undone() {
+fn a_store_outside_the_allowed_bytes_is_reported_and_undone() {
     for capture in ways().into_iter().filter(|way| *way != CaptureMode::Adaptive) {
         for foreign in [false, true] {
             let world = MixedFixture::new(capture);
@@ -229,7 +228,7 @@ fn a_store_outside_of_what_may_change_is_refused_named_and_undone() {
                 .confine(&world.region, std::slice::from_ref(&(0..1000)))
                 .unwrap();
             world.region.put_back(500, &[1; 8]).unwrap();
-            // Beside what it may change, and on a page of which it may change nothing.
+            // Beside the allowed bytes, and on a page without any.
             world.region.put_back(1001, &[2; 3]).unwrap();
             world.region.put_back(PAGE + 5, &[3; 1]).unwrap();
             for _ in 0..2 {
@@ -247,7 +246,7 @@ fn a_store_outside_of_what_may_change_is_refused_named_and_undone() {
             transaction.abort();
             assert!(*world.region.read() == *before, "{capture:?}");
             assert_eq!(world.logged(), [], "{capture:?}");
-            // It is over: the next transaction is not to blame.
+            // The next transaction is not affected.
             let mut transaction = world.rvm.begin(RestoreMode::Restore);
             transaction
                 .confine(&world.region, std::slice::from_ref(&(0..1000)))

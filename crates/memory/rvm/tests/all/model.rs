@@ -1,5 +1,5 @@
 //! Random histories against a model: after every crash the memory is a prefix of the commits that includes
-//! every acknowledged one, with no torn transaction.
+//! every acknowledged one, without torn transactions.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ fn step() -> impl Strategy<Value = Step> {
 type Image = Vec<Vec<u8>>;
 type Changes = Vec<(usize, usize, Vec<u8>)>;
 
-/// An open transaction, and what the model knows of it.
+/// An open transaction with its state in the model.
 struct Open {
     transaction: Transaction<Machine, MachineStorage>,
     restore: bool,
@@ -106,13 +106,13 @@ struct ModelRun {
     regions: Vec<Option<Region>>,
     open: BTreeMap<usize, Open>,
     memory: Image,
-    /// What was committed and certain at the last reboot.
+    /// Committed and certain values at the last reboot.
     base: Image,
-    /// Commits since: where each ends in the log, and its new values.
+    /// Later commits: the end of each in the log, and its new values.
     commits: Vec<(Lsn, Changes)>,
     /// Commits that are not in the log yet.
     spooled: Vec<Changes>,
-    /// Where the log ended when last looked at.
+    /// End of the log when last observed.
     tail: Lsn,
 }
 
@@ -144,7 +144,7 @@ impl ModelRun {
         }
     }
 
-    /// Whatever was appended since the last look, `before` the commit under way, is the spool's one record.
+    /// Records appended since the last call, `before` the commit in progress, are the spool's one record.
     fn look(&mut self, before: Option<Lsn>) {
         let tail = netram_proto::port::RecordLog::state(&self.machine).tail;
         let end = before.unwrap_or(tail);
@@ -245,7 +245,7 @@ impl ModelRun {
                 assert!(held[offset..offset + length] == bytes[..]);
             }
             3 if length >= 8 => {
-                // Declared whole, stored in part.
+                // Declared as a whole, stored in part.
                 open.transaction.set_range(region, offset, length).unwrap();
                 open.transaction.set(region, offset, &u64::from(value)).unwrap();
                 self.memory[segment][offset..offset + 8].copy_from_slice(&u64::from(value).to_le_bytes());
@@ -299,7 +299,7 @@ impl ModelRun {
                     self.commits.push((ticket.end, changes));
                 }
                 None => {
-                    // Spooled, after what was logged to make room for it; or there was nothing to commit.
+                    // The commit was spooled, after the log made room for it; or it was empty.
                     assert!(
                         durability == Durability::Lazy || changes.iter().all(|change| change.2.is_empty())
                     );
@@ -308,7 +308,7 @@ impl ModelRun {
                 }
             },
             Err(RvmCommitError::Unknown { lsn, .. }) => {
-                // In the log, though not acknowledged: recovery may find it.
+                // The record is in the log but not acknowledged: recovery may find it.
                 self.look(Some(lsn));
                 self.commits.push((self.tail, changes));
             }
@@ -342,7 +342,7 @@ impl ModelRun {
                 match self.rvm().map(SEGMENTS[segment].0, 0, 0) {
                     Ok(region) => {
                         self.regions[segment] = Some(region);
-                        // Exactly what was committed, by this process too.
+                        // Exactly the committed bytes, including those of this process.
                         let mut image = self.base.clone();
                         self.commits
                             .iter()
@@ -365,13 +365,13 @@ impl ModelRun {
         }
     }
 
-    /// Crashes, recovers through further crashes, and compares with every possible prefix.
+    /// Crashes, recovers through further crashes, and compares with every permitted prefix.
     fn crash(&mut self, seed: u64) {
         let acked = self.machine.acked();
         self.open.clear();
         self.regions.clear();
         self.rvm = None;
-        // The drop logs what is spooled, if the machine still can.
+        // Dropping the `Rvm` logs the spool if the machine still can.
         self.look(None);
         self.spooled.clear();
         self.machine.crash(seed);

@@ -1,6 +1,6 @@
-//! What users of the original stumbled on, beside the files that have one pain each: `lazy_opening.rs`
-//! (start-up time), `stalls.rs` (truncation), `descriptors.rs` (many regions), `spool.rs` (quadratic
-//! merging), `behaviour.rs` (stale bytes after mapping again, a refused commit).
+//! Problems that users of the original reported. Some have files of their own: `lazy_opening.rs` (start-up
+//! time), `stalls.rs` (truncation), `descriptors.rs` (many regions), `spool.rs` (quadratic merging),
+//! `behaviour.rs` (stale bytes after mapping again, a refused commit).
 
 use std::sync::Barrier;
 
@@ -11,7 +11,7 @@ use netram_rvm::{RestoreMode, RvmCommitError, SegmentAllocation};
 const GIB: u64 = 1 << 30;
 
 #[test]
-fn a_segment_of_five_gigabytes_is_one_region_and_keeps_what_lies_above_four() {
+fn a_region_of_five_gigabytes_keeps_bytes_above_four() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let rvm = directory.open(&machine).unwrap();
     let path = directory.path("a");
@@ -19,7 +19,7 @@ fn a_segment_of_five_gigabytes_is_one_region_and_keeps_what_lies_above_four() {
         .unwrap();
     let whole = rvm.map(&path, 0, 0).unwrap();
     assert_eq!(whole.len() as u64, 5 * GIB);
-    // On both sides of every place where 31 or 32 bits end, and the segment itself.
+    // Both sides of each offset at which 31 or 32 bits end, and the end of the segment.
     let places = [2 * GIB - 4, 4 * GIB - 4, 4 * GIB + 8, 5 * GIB - 8].map(|place| place as usize);
     for (round, rounds) in [(1u64, 2), (2, 2)] {
         for place in places {
@@ -31,7 +31,7 @@ fn a_segment_of_five_gigabytes_is_one_region_and_keeps_what_lies_above_four() {
             rvm.truncate().unwrap();
         }
     }
-    // The second round is in the log only.
+    // The values of the second round are only in the log.
     drop((whole, rvm));
     machine.crash(1);
     let rvm = directory.open(&machine).unwrap();
@@ -53,7 +53,7 @@ fn mappings(path: &str) -> usize {
 }
 
 #[test]
-fn mapping_and_unmapping_leaks_no_address_space_and_shows_no_old_bytes() {
+fn repeated_mapping_leaks_no_addresses_and_shows_no_stale_bytes() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let rvm = directory.open(&machine).unwrap();
     let path = directory.path("a");
@@ -70,13 +70,13 @@ fn mapping_and_unmapping_leaks_no_address_space_and_shows_no_old_bytes() {
         assert_eq!(mappings(&path), 0);
     }
     assert_eq!(rvm.query().regions, []);
-    // Only what is asked for is left behind.
+    // Only `keep_unmapped` leaves a mapping behind.
     rvm.map(&path, 0, 0).unwrap().keep_unmapped().unwrap();
     assert_eq!(mappings(&path), 1);
 }
 
 #[test]
-fn several_threads_are_in_transactions_at_the_same_moment() {
+fn several_threads_have_transactions_open_at_once() {
     const THREADS: usize = 8;
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let rvm = directory.open(&machine).unwrap();
@@ -95,7 +95,7 @@ fn several_threads_are_in_transactions_at_the_same_moment() {
                     all.wait();
                     assert_eq!(rvm.query().open_transactions, THREADS);
                     all.wait();
-                    // A third aborts, the others commit, all at once.
+                    // A third of them abort, the others commit, all at once.
                     match (thread as u64 + round) % 3 {
                         0 => transaction.abort(),
                         _ => drop(transaction.commit(Durability::Remote).unwrap()),
@@ -121,8 +121,9 @@ fn several_threads_are_in_transactions_at_the_same_moment() {
 }
 
 #[test]
-fn a_transaction_larger_than_the_log_is_refused_undone_and_its_regions_are_free() {
-    // The original had half ended it: an abort killed the process, and the region stayed mapped for ever.
+fn a_transaction_larger_than_the_log_is_refused_and_its_region_can_be_unmapped() {
+    // In the original such a transaction was half ended: an abort killed the process, and the region stayed
+    // mapped.
     let (directory, machine) = (TestDirectory::new(), Machine::new(64 * 1024));
     let rvm = directory.open(&machine).unwrap();
     let path = directory.path("a");

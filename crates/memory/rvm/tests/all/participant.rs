@@ -1,4 +1,4 @@
-//! Participants learn how each transaction ended, once, when its place in the log is certain.
+//! Participants are notified once how each transaction ended, when its position in the log is certain.
 
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +27,7 @@ fn ends() -> (Arc<Ends>, Arc<dyn Participant>) {
 }
 
 #[test]
-fn every_end_is_told_once_and_says_how_it_was() {
+fn a_participant_is_notified_once_with_the_outcome() {
     let machine = Machine::new(64 * 1024);
     let rvm = machine.open().unwrap();
     rvm.create_segment("a", 1 << 16, Default::default()).unwrap();
@@ -65,7 +65,7 @@ fn every_end_is_told_once_and_says_how_it_was() {
 }
 
 #[test]
-fn a_refused_commit_ends_nothing_until_it_is_given_up() {
+fn a_refused_commit_notifies_only_after_its_abort() {
     let machine = Machine::new(4096);
     let rvm = machine.open().unwrap();
     rvm.create_segment("a", 1 << 16, Default::default()).unwrap();
@@ -108,7 +108,7 @@ fn an_unknown_outcome_counts_as_committed() {
 }
 
 #[test]
-fn regions_are_let_go_only_when_participants_have_put_their_bytes_back() {
+fn a_region_counts_as_in_use_until_its_participants_have_returned() {
     struct Counter {
         region: netram_rvm::Region,
         counted: Mutex<Vec<usize>>,
@@ -140,7 +140,7 @@ fn regions_are_let_go_only_when_participants_have_put_their_bytes_back() {
 }
 
 #[test]
-fn a_participant_may_use_the_regions_and_commit_on_its_own() {
+fn a_participant_may_use_the_regions_and_commit() {
     struct Writer {
         rvm: crate::common::TestRvm,
         region: netram_rvm::Region,
@@ -171,7 +171,7 @@ fn a_participant_may_use_the_regions_and_commit_on_its_own() {
 }
 
 #[test]
-fn bytes_are_read_and_put_back_within_the_region_only() {
+fn reads_and_stores_outside_the_region_are_refused() {
     let machine = Machine::new(64 * 1024);
     let rvm = machine.open().unwrap();
     rvm.create_segment("a", 4096, Default::default()).unwrap();

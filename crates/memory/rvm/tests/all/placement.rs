@@ -1,5 +1,5 @@
-//! Regions at chosen addresses, regions left behind, and the end of an `Rvm`: real files and private
-//! mappings.
+//! Regions at chosen addresses, regions that stay mapped after their end, and closing an `Rvm`: with real
+//! files and private mappings.
 
 use std::os::unix::fs::FileExt;
 
@@ -10,7 +10,8 @@ use netram_rvm::{
 };
 
 const PAGE: usize = 4096;
-/// Far from where the system puts things. Tests of this process that ask for addresses stay apart.
+/// Far from the addresses that the system chooses. Tests in this process that request addresses use distinct
+/// ones.
 const FREE: usize = 0x1000_0000_0000;
 
 fn opened(directory: &TestDirectory, machine: &Machine) -> (Rvm<Machine, RealStorage>, String) {
@@ -30,7 +31,7 @@ fn commit(rvm: &Rvm<Machine, RealStorage>, region: &Region, offset: usize, value
 }
 
 #[test]
-fn a_region_lies_where_it_is_asked_to_and_never_over_anything() {
+fn a_region_lies_at_the_requested_address_and_replaces_nothing() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let (rvm, path) = opened(&directory, &machine);
     let address = FREE;
@@ -51,7 +52,7 @@ fn a_region_lies_where_it_is_asked_to_and_never_over_anything() {
 }
 
 #[test]
-fn addresses_that_cannot_be_are_refused() {
+fn impossible_addresses_are_refused() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let (rvm, path) = opened(&directory, &machine);
     for address in [FREE + 8, 0] {
@@ -66,7 +67,7 @@ fn addresses_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_region_left_behind_stays_readable_and_is_unmapped_all_the_same() {
+fn a_region_kept_unmapped_stays_readable_and_can_be_mapped_again() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let (rvm, path) = opened(&directory, &machine);
     let region = rvm.map(&path, 0, 0).unwrap();
@@ -82,10 +83,10 @@ fn a_region_left_behind_stays_readable_and_is_unmapped_all_the_same() {
 
     let again = rvm.map(&path, 0, 0).unwrap();
     assert_ne!(again.as_ptr().addr(), left);
-    assert_eq!(again.get(0), Ok(7u64), "what was committed is mapped again");
+    assert_eq!(again.get(0), Ok(7u64), "committed bytes are mapped again");
     commit(&rvm, &again, 0, 9);
     drop((again, rvm));
-    // Read the way a debugger does: it fails where nothing is mapped.
+    // Read like a debugger does: reading fails where nothing is mapped.
     let memory = std::fs::File::open("/proc/self/mem").unwrap();
     let mut bytes = [0xee; 16];
     memory.read_exact_at(&mut bytes, left as u64).unwrap();
@@ -93,7 +94,7 @@ fn a_region_left_behind_stays_readable_and_is_unmapped_all_the_same() {
 }
 
 #[test]
-fn closing_waits_for_lazy_commits_and_gives_the_log_back() {
+fn closing_makes_lazy_commits_safe_and_returns_the_log() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let (rvm, path) = opened(&directory, &machine);
     rvm.start_truncation().unwrap();
@@ -115,7 +116,7 @@ fn closing_waits_for_lazy_commits_and_gives_the_log_back() {
 }
 
 #[test]
-fn closing_hands_the_memory_back_when_lazy_commits_cannot_be_made_safe() {
+fn closing_returns_the_rvm_if_lazy_commits_cannot_be_made_safe() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let (rvm, path) = opened(&directory, &machine);
     let region = rvm.map(&path, 0, 0).unwrap();
@@ -130,7 +131,7 @@ fn closing_hands_the_memory_back_when_lazy_commits_cannot_be_made_safe() {
 }
 
 #[test]
-fn segments_are_told_with_their_numbers() {
+fn the_list_of_segments_has_their_numbers() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let (rvm, path) = opened(&directory, &machine);
     assert_eq!(rvm.segments(), []);

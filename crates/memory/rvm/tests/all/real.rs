@@ -1,4 +1,4 @@
-//! Real files and private mappings under the in-memory log.
+//! Real files and private mappings, with the in-memory log.
 
 use crate::common::{Machine, TestDirectory};
 use netram_proto::port::Durability;
@@ -31,11 +31,11 @@ fn committed_bytes_survive_and_uncommitted_ones_do_not() {
 }
 
 #[test]
-fn a_segment_that_cannot_be_made_says_why() {
+fn an_error_names_the_reason_why_a_segment_cannot_be_created() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let rvm = directory.open(&machine).unwrap();
     for (name, length, cause) in [
-        ("nowhere/a", 4096, "no directory"),
+        ("nowhere/a", 4096, "directory"),
         ("a\0b", 4096, "zero byte"),
         ("a", 1 << 63, "smaller size"),
     ] {
@@ -45,13 +45,13 @@ fn a_segment_that_cannot_be_made_says_why() {
     }
     let said = rvm.map("a\0b", 0, 0).unwrap_err().to_string();
     assert!(said.contains("zero byte"), "{said}");
-    // The next try works.
+    // The next attempt succeeds.
     rvm.create_segment(&directory.path("a"), 4096, SegmentAllocation::Preallocated)
         .unwrap();
 }
 
 #[test]
-fn truncation_under_a_mapping_changes_nothing_that_is_seen() {
+fn truncation_does_not_change_mapped_bytes() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let rvm = directory.open(&machine).unwrap();
     let path = directory.path("a");
@@ -70,7 +70,7 @@ fn truncation_under_a_mapping_changes_nothing_that_is_seen() {
                 model[at..at + length].copy_from_slice(&bytes);
             }
         }
-        // Declared and never stored to: logs what the untouched page shows.
+        // Declared but never stored to: the commit logs the bytes of the untouched page.
         transaction.set_range(&a, 0, 10).unwrap();
         match round % 3 {
             0 => transaction.abort(),
@@ -90,7 +90,7 @@ fn opening_a_huge_segment_costs_nothing() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let rvm = directory.open(&machine).unwrap();
     let path = directory.path("huge");
-    // Far more than the machine's memory; beyond 4 GiB, where the original's ancestors broke.
+    // Far more than the machine's memory, and beyond 4 GiB, where the original failed.
     let length = 1u64 << 40;
     if rvm
         .create_segment(&path, length, SegmentAllocation::Sparse)
@@ -156,14 +156,14 @@ fn a_segment_replaced_while_open_is_neither_mapped_nor_written() {
     assert_eq!(rvm.truncate(), Err(TruncateError::Segment(foreign.clone())));
     assert!(
         std::fs::read(&aside).unwrap() == [0; 8192],
-        "the log has it still"
+        "the log still has the value"
     );
 
     std::fs::rename(&aside, &path).unwrap();
     rvm.truncate().unwrap();
     assert_eq!(std::fs::read(&path).unwrap()[0], 7);
 
-    // Nothing is left to be written to it, but the next mapping would commit to the file that is gone.
+    // No write to it is pending, but the next mapping would commit to the removed file.
     drop(a);
     std::fs::rename(&path, &aside).unwrap();
     std::fs::write(&path, [0; 8192]).unwrap();

@@ -1,4 +1,4 @@
-//! Transactions over very many regions.
+//! Transactions over the maximum number of regions.
 
 use crate::common::Machine;
 use netram_proto::port::Durability;
@@ -6,7 +6,7 @@ use netram_rvm::limit::TRANSACTION_REGIONS_MAX;
 use netram_rvm::{RangeError, Region, RestoreMode};
 
 const PAGE: u64 = 4096;
-/// As small as a thread's stack is anywhere.
+/// A small stack, such as threads have on some systems.
 const STACK_BYTES: usize = 128 * 1024;
 
 #[test]
@@ -21,7 +21,7 @@ fn a_transaction_over_as_many_regions_as_allowed_fits_a_small_stack() {
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
     let commit = || {
         let mut transaction = rvm.begin(RestoreMode::Restore);
-        // Back and forth, so that no region is the one used last.
+        // Back and forth, so that no access is to the region used last.
         for round in 0..3u64 {
             for (number, region) in regions[..count - 1].iter().enumerate() {
                 let value = number as u64 * 10 + round;

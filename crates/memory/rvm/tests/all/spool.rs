@@ -1,5 +1,5 @@
-//! The spool: lazy commits kept in memory and merged. What it promises, and two defects of the original that
-//! must not return.
+//! The spool: lazy commits kept in memory and merged. Tests of its promises, and of two defects of the
+//! original that must not return.
 
 use crate::common::{Machine, Random, TestRvm};
 use netram_proto::port::{Durability, IoError, LogState, RecordLog};
@@ -47,7 +47,7 @@ fn reopened(machine: &Machine, memory: (TestRvm, Region)) -> (TestRvm, Region) {
 }
 
 #[test]
-fn a_value_that_was_replaced_is_never_logged() {
+fn a_replaced_value_is_never_logged() {
     let (machine, rvm, a) = spooling(LOG_BYTES, 8192);
     let before = log(&machine).tail;
     (1..=100).for_each(|value| lazy(&rvm, &a, 64, value));
@@ -56,7 +56,7 @@ fn a_value_that_was_replaced_is_never_logged() {
     let query = rvm.query();
     assert_eq!((query.spooled_commits, query.spooled_bytes > 0), (101, true));
     rvm.flush(Durability::Remote).unwrap();
-    // One range of 16 bytes: the two neighbours became one.
+    // One range of 16 bytes: two neighbours were merged.
     assert_eq!(log(&machine).tail.since(before), 40 + 1 + 4 + 16);
     let statistics = rvm.statistics();
     assert_eq!((statistics.lazy_commits, statistics.spooled_commits), (101, 101));
@@ -71,12 +71,12 @@ fn a_value_that_was_replaced_is_never_logged() {
 }
 
 #[test]
-fn a_crash_loses_what_is_spooled_whole_and_nothing_else() {
+fn a_crash_loses_the_whole_spool_and_nothing_else() {
     let (machine, rvm, a) = spooling(LOG_BYTES, 8192);
     commit(&rvm, &a, 0, &[1; 8], Durability::Remote);
     lazy(&rvm, &a, 8, 2);
     lazy(&rvm, &a, 16, 3);
-    // The machine dies: nothing can be logged at the drop any more.
+    // The machine dies: dropping the `Rvm` can log nothing any more.
     machine.crash_after(0);
     let (_rvm, a) = reopened(&machine, (rvm, a));
     assert_eq!(
@@ -86,7 +86,7 @@ fn a_crash_loses_what_is_spooled_whole_and_nothing_else() {
 }
 
 #[test]
-fn a_commit_that_waits_takes_the_lazy_ones_before_it_along() {
+fn a_commit_that_waits_logs_the_lazy_ones_before_it() {
     for durability in [Durability::Remote, Durability::Disk, Durability::Both] {
         let (machine, rvm, a) = spooling(LOG_BYTES, 8192);
         lazy(&rvm, &a, 0, 1);
@@ -98,14 +98,14 @@ fn a_commit_that_waits_takes_the_lazy_ones_before_it_along() {
         assert_eq!(
             rvm.recovery().transactions,
             2,
-            "one record of the spool, one of its own"
+            "one record of the spool, one of the commit"
         );
         assert_eq!((a.get(0), a.get(8), a.get(16)), (Ok(1u64), Ok(3u64), Ok(0u64)));
     }
 }
 
 #[test]
-fn what_is_spooled_is_logged_at_each_of_the_promised_moments() {
+fn every_documented_event_logs_the_spool() {
     type Moment = fn(TestRvm, Region) -> Option<(TestRvm, Region)>;
     let moments: [(&str, Moment); 6] = [
         ("flush", |rvm, a| {
@@ -157,14 +157,14 @@ fn what_is_spooled_is_logged_at_each_of_the_promised_moments() {
 }
 
 #[test]
-fn the_thread_logs_what_is_spooled_unasked() {
+fn the_truncation_thread_logs_the_spool_by_itself() {
     let (machine, rvm, a) = spooling(LOG_BYTES, 0);
     rvm.start_truncation().unwrap();
     rvm.set_spool_bytes(8192);
     let before = log(&machine).tail;
     lazy(&rvm, &a, 0, 7);
     assert_eq!(log(&machine).tail, before);
-    // As long as it takes: only the thread can end this.
+    // No time limit: only the thread can end this loop.
     while log(&machine).tail == before {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
@@ -180,14 +180,14 @@ fn a_commit_after_the_last_handle_is_logged_at_once() {
     let before = log(&machine).tail;
     drop(rvm);
     let dropped = log(&machine).tail;
-    assert!(dropped > before, "the drop has logged what was spooled");
+    assert!(dropped > before, "the drop has logged the spool");
     late.set(&a, 8, &2u64).unwrap();
     assert!(late.commit(Durability::Lazy).unwrap().ticket.is_some());
     assert!(log(&machine).tail > dropped);
 }
 
 #[test]
-fn a_full_log_leaves_the_spool_whole_and_tells_the_committer() {
+fn a_full_log_keeps_the_spool_and_fails_the_commit() {
     let (machine, rvm, a) = spooling(4096, 1000);
     // Truncation cannot help: the segment's disk is full.
     machine.fail_segment_writes(Some(IoError::ENOSPC));
@@ -213,7 +213,7 @@ fn a_full_log_leaves_the_spool_whole_and_tells_the_committer() {
         matches!(truncated, Err(TruncateError::Segment(_))),
         "{truncated:?}"
     );
-    // A lazy commit that finds the spool full has to log it, too.
+    // A lazy commit that finds the spool full has to log it too.
     let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.write(&a, 2000, &[8; 100]).unwrap();
     let refused = transaction.commit(Durability::Lazy).unwrap_err();
@@ -240,7 +240,7 @@ fn is_full(error: &RvmCommitError) -> bool {
 }
 
 #[test]
-fn a_log_that_takes_nothing_more_refuses_lazy_commits_too() {
+fn a_log_that_accepts_no_more_records_refuses_lazy_commits_too() {
     let (machine, rvm, a) = spooling(LOG_BYTES, 8192);
     lazy(&rvm, &a, 0, 7);
     machine.crash_after(0);
@@ -256,7 +256,7 @@ fn a_log_that_takes_nothing_more_refuses_lazy_commits_too() {
 }
 
 #[test]
-fn a_spool_is_bounded_and_what_does_not_fit_is_logged_by_itself() {
+fn a_commit_larger_than_the_spool_is_logged_directly() {
     let (machine, rvm, a) = spooling(LOG_BYTES, 1000);
     let mut random = Random(3);
     for _ in 0..2000 {
@@ -269,7 +269,7 @@ fn a_spool_is_bounded_and_what_does_not_fit_is_logged_by_itself() {
     assert!(statistics.spooled_commits > 500, "{statistics:?}");
     assert!(
         statistics.spooled_commits < 2000,
-        "the longest went past the spool"
+        "the longest commit bypassed the spool"
     );
     let memory = a.read().to_vec();
     rvm.flush(Durability::Remote).unwrap();
@@ -278,8 +278,8 @@ fn a_spool_is_bounded_and_what_does_not_fit_is_logged_by_itself() {
 }
 
 #[test]
-fn neighbouring_commits_are_merged_in_n_log_n_and_never_outgrow_the_log() {
-    // The original was quadratic here, slower than flushing each one, and aborted near the log's size.
+fn neighbouring_commits_merge_in_n_log_n_and_never_exceed_the_log() {
+    // The original was quadratic here, slower than flushing each commit, and aborted near the log's size.
     let (machine, rvm, a) = spooling(LOG_BYTES, usize::MAX);
     let (rounds, length) = (40u64, 32);
     for round in 0..rounds {
@@ -291,8 +291,7 @@ fn neighbouring_commits_are_merged_in_n_log_n_and_never_outgrow_the_log() {
     let commits = rounds * (SEGMENT_BYTES / length) as u64;
     assert_eq!(statistics.spooled_commits, commits);
     // A full spool is a quarter of the log: 16 KiB, at most 292 commits. Each compaction makes room for half
-    // of one or is followed by logging, so a commit is sorted twice at most, and the log took all of them
-    // many times over.
+    // of them or is followed by logging. So a commit is sorted at most twice, and the log wraps many times.
     let half = LOG_BYTES / 4 / 2 / (24 + length as u64);
     let sorted_at_most = commits / half + 1;
     assert!(statistics.spool_compactions <= sorted_at_most, "{statistics:?}");
@@ -304,7 +303,7 @@ fn neighbouring_commits_are_merged_in_n_log_n_and_never_outgrow_the_log() {
 }
 
 #[test]
-fn rewriting_little_logs_little_however_long_it_goes_on() {
+fn rewriting_a_few_values_for_long_logs_little() {
     let (machine, rvm, a) = spooling(LOG_BYTES, 4096);
     let before = log(&machine).tail;
     for value in 0..100_000u64 {
@@ -312,7 +311,7 @@ fn rewriting_little_logs_little_however_long_it_goes_on() {
     }
     assert_eq!(log(&machine).tail, before, "compaction always made room");
     let statistics = rvm.statistics();
-    // 4096 bytes are 128 commits; what remains after a compaction is one range.
+    // The spool of 4096 bytes holds 128 commits; after a compaction one range remains.
     assert!(statistics.spool_compactions < 100_000 / 100, "{statistics:?}");
     rvm.flush(Durability::Remote).unwrap();
     assert_eq!(log(&machine).tail.since(before), 40 + 1 + 4 + 160);
@@ -321,9 +320,9 @@ fn rewriting_little_logs_little_however_long_it_goes_on() {
 }
 
 #[test]
-fn a_commit_that_returned_before_another_began_comes_first_or_with_it() {
-    // Two threads hand a number back and forth. Each sets its own word to it, lazily or not: whatever a crash
-    // keeps, a word is never ahead of the one it answered.
+fn an_earlier_commit_is_recovered_whenever_a_later_one_is() {
+    // Two threads pass a number back and forth. Each sets its own word to it, lazily or not. Whatever a crash
+    // keeps, no word may be ahead of the one it answered.
     for seed in 0..60 {
         let (machine, rvm, a) = spooling(LOG_BYTES, 600);
         let mut random = Random(seed);
@@ -375,7 +374,7 @@ fn a_commit_that_returned_before_another_began_comes_first_or_with_it() {
 }
 
 #[test]
-fn threads_that_spool_and_flush_lose_nothing_acknowledged() {
+fn threads_that_spool_and_flush_lose_no_acknowledged_commit() {
     let (machine, rvm, a) = spooling(LOG_BYTES, 2000);
     rvm.start_truncation().unwrap();
     let (rvm_ref, region) = (&rvm, &a);

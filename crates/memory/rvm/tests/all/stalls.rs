@@ -1,5 +1,5 @@
-//! Truncation never stalls a commit: while the thread is held inside a segment's write or sync, commits go
-//! on. Nor does a mapping miss one that is made meanwhile.
+//! Truncation never stalls a commit: while the thread is blocked inside a segment's write or sync, commits go
+//! on, and a mapping made meanwhile shows them.
 
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use netram_rvm::{
 };
 
 const LOG_BYTES: u64 = 1 << 20;
-/// Long enough for any machine; only a commit that truncation stalls takes it.
+/// Long enough for any machine; only a commit stalled by truncation takes this long.
 const STALLED: Duration = Duration::from_secs(120);
 
-/// What the thread is held in.
+/// Operation in which the thread is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Write,
     Sync,
 }
 
-/// A gate in the way of segment writes and syncs.
+/// A gate that blocks segment writes and syncs.
 #[derive(Default)]
 struct Gate {
     state: Mutex<State>,
@@ -33,9 +33,9 @@ struct Gate {
 #[derive(Default)]
 struct State {
     closed: Option<Operation>,
-    /// Somebody stands before the closed gate.
+    /// A thread waits at the closed gate.
     held: bool,
-    /// So many may pass although it is closed.
+    /// Number of threads that may pass the closed gate.
     admitted: u32,
 }
 
@@ -63,7 +63,7 @@ impl Gate {
         }
     }
 
-    /// Lets the one who is held pass, and waits until the next stands there.
+    /// Lets the waiting thread pass, and waits until the next one arrives.
     fn admit_one(&self) {
         let mut state = self.state.lock().unwrap();
         state.admitted += 1;
@@ -112,7 +112,7 @@ impl StorageFile for Gated {
     }
 }
 
-/// Real files; segments are behind the gate, the table is not.
+/// Real files, with segments behind the gate; the table is not.
 struct GatedStorage {
     real: RealStorage,
     table: Gated,
@@ -121,7 +121,7 @@ struct GatedStorage {
 
 impl GatedStorage {
     fn new(directory: &TestDirectory, gate: &Arc<Gate>) -> GatedStorage {
-        // The table is opened through a storage of its own, which keeps no other file.
+        // The table is opened through a storage of its own, which uses no other file.
         let real = RealStorage::create(&directory.path("unused")).unwrap();
         let path = directory.path("table");
         real.create_segment(
@@ -231,7 +231,7 @@ fn commits_go_on_while_truncation_is_held(operation: Operation, spool_bytes: usi
 
     gate.close(operation);
     let mut number = 0;
-    // Beyond a tenth of the log the thread wakes, and runs into the gate.
+    // When a tenth of the log is in use the thread wakes, and blocks at the gate.
     while !rvm.wants_truncation() {
         number += 1;
         commit(&rvm, &a, number, Durability::Disk);
@@ -242,7 +242,7 @@ fn commits_go_on_while_truncation_is_held(operation: Operation, spool_bytes: usi
     let committer = std::thread::spawn({
         let (rvm, a) = (rvm.clone(), a.clone());
         move || {
-            // About half of the log, by every kind of commit, edits and aborts between them.
+            // About half of the log, by every kind of commit, with edits and aborts between.
             for number in number + 1..number + 5000 {
                 let kind = [Durability::Remote, Durability::Disk, Durability::Lazy][number as usize % 3];
                 commit(&rvm, &a, number, kind);
@@ -261,9 +261,9 @@ fn commits_go_on_while_truncation_is_held(operation: Operation, spool_bytes: usi
     committer.join().unwrap();
     assert!(
         unstalled.is_ok(),
-        "a commit waited for truncation, held in {operation:?}"
+        "a commit waited for truncation, which was blocked in {operation:?}"
     );
-    assert!(held, "truncation was held all the time");
+    assert!(held, "truncation was blocked all the time");
     assert_eq!((statistics.full_stalls, statistics.rounds), (0, 0));
 
     let memory = a.read().to_vec();
@@ -283,12 +283,12 @@ fn commits_go_on_while_truncation_syncs_a_segment() {
 }
 
 #[test]
-fn spooled_commits_go_on_too() {
+fn spooled_commits_go_on_while_truncation_is_blocked() {
     commits_go_on_while_truncation_is_held(Operation::Sync, 64 * 1024);
 }
 
 #[test]
-fn what_is_spooled_is_logged_between_the_steps_of_a_long_truncation() {
+fn the_spool_is_logged_between_the_steps_of_a_long_truncation() {
     let (directory, machine, gate) = (
         TestDirectory::new(),
         Machine::new(LOG_BYTES),
@@ -319,7 +319,7 @@ fn what_is_spooled_is_logged_between_the_steps_of_a_long_truncation() {
     while !rvm.wants_truncation() {
         commit(Durability::Disk);
     }
-    // The first of three syncs, each a step.
+    // The first of three syncs, each of which is a step.
     gate.wait_until_held();
     commit(Durability::Lazy);
     let before = tail();
@@ -331,7 +331,7 @@ fn what_is_spooled_is_logged_between_the_steps_of_a_long_truncation() {
 }
 
 #[test]
-fn a_mapping_shows_what_is_committed_while_it_waits_for_the_segment() {
+fn a_mapping_shows_commits_made_while_it_waited_for_the_segment() {
     let (directory, machine, gate) = (
         TestDirectory::new(),
         Machine::new(LOG_BYTES),
@@ -346,7 +346,7 @@ fn a_mapping_shows_what_is_committed_while_it_waits_for_the_segment() {
     let mut first = rvm.begin(RestoreMode::Restore);
     first.set(&region, 0, &1u64).unwrap();
     first.commit(Durability::Disk).unwrap();
-    // The transaction keeps the mapping when its handle goes.
+    // The transaction keeps the mapping after its handle is dropped.
     let mut second = rvm.begin(RestoreMode::Restore);
     second.set(&region, 0, &2u64).unwrap();
     drop(region);

@@ -1,4 +1,4 @@
-//! Many threads, one small log, the truncation thread at work.
+//! Many threads on one small log, with the truncation thread running.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn sum(accounts: &Region) -> i64 {
 }
 
 #[test]
-fn money_is_neither_made_nor_lost_by_threads_and_a_crash() {
+fn the_sum_of_accounts_survives_threads_and_a_crash() {
     let machine = Machine::new(8 * 1024);
     let rvm = machine.open().unwrap();
     rvm.create_segment("accounts", 4096, Default::default()).unwrap();
@@ -34,7 +34,8 @@ fn money_is_neither_made_nor_lost_by_threads_and_a_crash() {
                 scope.spawn(move || {
                     let mut random = crate::common::Random(worker);
                     for number in 1..=1500u64 {
-                        // Own accounts only: RVM detects no conflicts, programs divide the data.
+                        // Each thread uses its own accounts: RVM detects no conflicts, so programs divide the
+                        // data.
                         let account =
                             |random: &mut crate::common::Random| (worker + 4 * random.below(16)) as usize * 8;
                         let (from, to) = (account(&mut random), account(&mut random));
@@ -59,7 +60,7 @@ fn money_is_neither_made_nor_lost_by_threads_and_a_crash() {
             .collect();
         let reader = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                assert_eq!(sum(&accounts), 0, "edits are seen whole");
+                assert_eq!(sum(&accounts), 0, "readers see whole edits");
             }
         });
         workers.into_iter().for_each(|worker| worker.join().unwrap());
@@ -101,7 +102,7 @@ fn commits_that_touch_regions_in_opposite_order_do_not_deadlock() {
                     transaction.set_range(first, at, 8).unwrap();
                     transaction.set_range(second, at, 8).unwrap();
                     transaction.commit(Durability::Lazy).unwrap();
-                    // Writers that wait make readers wait: without them shared locks never block.
+                    // Waiting writers make readers wait; without them shared locks never block.
                     let mut writer = rvm.begin(RestoreMode::NoRestore);
                     writer.set(second, at, &number).unwrap();
                 }
@@ -111,10 +112,11 @@ fn commits_that_touch_regions_in_opposite_order_do_not_deadlock() {
 }
 
 #[test]
-fn without_the_thread_many_committers_truncate_a_full_log_themselves() {
-    // Between the trim and its being known, another committer found nothing to apply, and the log full.
+fn committers_truncate_a_full_log_when_no_thread_runs() {
+    // Regression: between the trim and its publication another committer found nothing to apply and reported
+    // the log as full.
     let machine = Machine::new(8 * 1024);
-    // One batch a round: after it there is nothing left to apply.
+    // One batch per round: after it nothing is left to apply.
     let rvm = Rvm::open(
         machine.clone(),
         machine.storage(),
@@ -167,7 +169,7 @@ fn the_thread_truncates_before_the_log_is_full() {
 }
 
 #[test]
-fn the_threshold_can_be_chosen_anew_and_put_out_of_reach() {
+fn the_threshold_can_be_changed_and_disabled() {
     let machine = Machine::new(64 * 1024);
     let rvm = machine.open().unwrap();
     rvm.create_segment("a", 4096, Default::default()).unwrap();
@@ -180,13 +182,13 @@ fn the_threshold_can_be_chosen_anew_and_put_out_of_reach() {
         assert!(!rvm.wants_truncation());
     }
     rvm.set_truncation_threshold(95);
-    assert!(!rvm.wants_truncation(), "some 60 % are in use");
+    assert!(!rvm.wants_truncation(), "about 60 % are in use");
     rvm.set_truncation_threshold(10);
     assert!(rvm.wants_truncation());
 }
 
 #[test]
-fn a_failing_segment_stops_commits_with_its_name_and_a_mended_one_lets_them_on() {
+fn a_failing_segment_stops_commits_until_it_works_again() {
     for threaded in [false, true] {
         let machine = Machine::new(8 * 1024);
         let rvm = machine.open().unwrap();
@@ -221,7 +223,7 @@ fn a_failing_segment_stops_commits_with_its_name_and_a_mended_one_lets_them_on()
         );
         assert_eq!(a.get::<u64>(0), Ok(committed + 1), "memory stays as it was");
         machine.fail_segment_writes(None);
-        // The same transaction goes through once there is space.
+        // The same transaction commits once there is space.
         transaction.try_commit(Durability::Remote).unwrap();
         drop((transaction, a, rvm));
         machine.crash(1);
@@ -231,7 +233,7 @@ fn a_failing_segment_stops_commits_with_its_name_and_a_mended_one_lets_them_on()
 }
 
 #[test]
-fn handles_may_outlive_the_rvm_and_its_thread() {
+fn regions_and_transactions_may_outlive_the_rvm() {
     let machine = Machine::new(4 * 1024);
     let rvm = machine.open().unwrap();
     rvm.create_segment("a", 4096, Default::default()).unwrap();

@@ -1,4 +1,5 @@
-//! The handler among other handlers, threads and processes. What needs a process of its own is run in one.
+//! Tests of the signal handler among other handlers, threads and processes. Some run in a process of their
+//! own.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -9,7 +10,7 @@ use crate::memory::Placement;
 use crate::sync::STARTING;
 
 const PAGES: usize = 64;
-/// Set in the processes that a test starts of this binary.
+/// Set in the child processes that a test starts from this binary.
 const ALONE: &str = "NETRAM_TEST_ALONE";
 
 fn region() -> (tempfile::NamedTempFile, RegionMemory, RegionMemory) {
@@ -25,7 +26,7 @@ fn taken(trap: &PageTrap) -> Vec<usize> {
     pages
 }
 
-/// Runs the test of this name in a process of its own, where it finds itself alone.
+/// Runs the named test in a process of its own; returns `None` inside that process.
 fn alone(name: &str) -> Option<ExitStatus> {
     if std::env::var_os(ALONE).is_some() {
         return None;
@@ -40,7 +41,7 @@ fn alone(name: &str) -> Option<ExitStatus> {
 }
 
 #[test]
-fn each_first_store_is_found_once_and_its_page_copied_before() {
+fn each_first_store_is_found_once_after_its_page_is_copied() {
     let (_file, mut memory, twin) = region();
     memory.copy_in(5 * PAGE, b"old");
     let trap = PageTrap::new(&memory, &twin).unwrap();
@@ -97,8 +98,8 @@ fn no_store_is_lost_between_threads_that_store_and_one_that_takes() {
 }
 
 #[test]
-fn as_many_regions_as_there_are_slots_and_each_comes_back() {
-    if let Some(status) = alone("as_many_regions_as_there_are_slots_and_each_comes_back") {
+fn a_slot_is_reusable_after_its_region_is_dropped() {
+    if let Some(status) = alone("a_slot_is_reusable_after_its_region_is_dropped") {
         assert!(status.success());
         return;
     }
@@ -129,8 +130,8 @@ extern "C" fn own_handler(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void)
 }
 
 #[test]
-fn a_handler_that_was_there_before_has_its_own_faults_still() {
-    if let Some(status) = alone("a_handler_that_was_there_before_has_its_own_faults_still") {
+fn a_handler_installed_before_still_gets_its_own_faults() {
+    if let Some(status) = alone("a_handler_installed_before_still_gets_its_own_faults") {
         assert!(status.success());
         return;
     }
@@ -155,8 +156,8 @@ fn a_handler_that_was_there_before_has_its_own_faults_still() {
 }
 
 #[test]
-fn a_fault_that_is_nobodys_ends_the_process_as_ever() {
-    let Some(status) = alone("a_fault_that_is_nobodys_ends_the_process_as_ever") else {
+fn a_fault_outside_protected_regions_ends_the_process() {
+    let Some(status) = alone("a_fault_outside_protected_regions_ends_the_process") else {
         let (_file, memory, twin) = region();
         let _trap = PageTrap::new(&memory, &twin).unwrap();
         let mut other = RegionMemory::reserve(PAGE).unwrap();
@@ -169,12 +170,12 @@ fn a_fault_that_is_nobodys_ends_the_process_as_ever() {
 }
 
 #[test]
-fn a_forked_child_stores_for_itself() {
+fn stores_of_a_forked_child_are_not_found_in_its_parent() {
     let (_file, mut memory, twin) = region();
     memory.copy_in(3 * PAGE, b"parent");
     let trap = PageTrap::new(&memory, &twin).unwrap();
     let _starting = lock(&STARTING);
-    // SAFETY: the child stores, looks at bits and leaves without running anything of the parent's.
+    // SAFETY: the child stores, checks bits and exits without running any code of the parent's.
     let child = unsafe { libc::fork() };
     if child == 0 {
         memory.copy_in(3 * PAGE, b"child!");

@@ -1,8 +1,8 @@
 //! A log and files in memory that lose what was not synced when they crash.
 //!
-//! What must be survived: at a crash each unsynced write is on the disk whole, torn at a sector, or not at
-//! all, in any combination; acknowledged records stay, of the later ones any prefix. A crash can be planned
-//! for the Nth operation: that one and all later ones fail until the reboot.
+//! Failure model: at a crash each unsynced write is on the disk whole, torn at a sector, or not at all, in
+//! any combination. Acknowledged records stay, with any prefix of the later ones. A crash can be planned for
+//! the Nth operation: that one and all later ones fail until the reboot.
 
 mod storage;
 
@@ -26,10 +26,10 @@ pub(crate) type TestRvm = Rvm<Machine, MachineStorage>;
 const SECTOR: usize = 512;
 const RECORD_HEADER: u64 = 40;
 const TABLE: &str = "table";
-/// Bytes on the heap lie where they lie.
+/// Heap bytes cannot be mapped at a chosen address.
 const NOT_SUPPORTED: IoError = IoError { errno: 95 };
 
-/// The machine: clone it to reach it after a crash.
+/// The machine; a clone of it stays usable after a crash.
 #[derive(Clone)]
 pub(crate) struct Machine(Arc<Mutex<State>>);
 
@@ -37,21 +37,21 @@ struct State {
     files: BTreeMap<String, Contents>,
     log: LogContents,
     operations: u64,
-    /// How often the time was asked.
+    /// Number of calls of `now`.
     asked: u64,
     crash_at: Option<u64>,
     crashed: bool,
-    /// Writes to segments fail with this.
+    /// Error of writes to segments, if they fail.
     segments_fail: Option<IoError>,
     syncs_fail: u32,
-    /// The sync of the table that fails, counted from the next, which is one; zero: none.
+    /// Number of the table's sync that fails, counted from the next, which is one; zero if none.
     table_sync_fails: u32,
-    /// A copy of the disk is made before this operation.
+    /// The disk is copied before this operation.
     copy_at: Option<u64>,
     copy: Option<(BTreeMap<String, Contents>, LogContents)>,
     identities: u8,
     stamps: u64,
-    /// Tells a copy of the machine from its original.
+    /// Distinguishes a copy of the machine from its original.
     machine: u8,
 }
 
@@ -76,7 +76,7 @@ struct LogContents {
     capacity: u64,
 }
 
-/// A small generator, so that a test's seed says everything.
+/// A small generator, so that a test's seed determines everything.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -139,7 +139,7 @@ impl Machine {
         Rvm::open(self.clone(), self.storage(), Machine::options())
     }
 
-    /// The operation after `operations` more ones fails, and everything after it.
+    /// Makes the operation after the next `operations` fail, and everything after it.
     pub(crate) fn crash_after(&self, operations: u64) {
         let mut state = self.state();
         state.crash_at = Some(state.operations + operations);
@@ -161,19 +161,19 @@ impl Machine {
         self.state().syncs_fail = count;
     }
 
-    /// A sync of the segment table fails, the next or one of those after it, although the disk took what was
-    /// written.
+    /// Makes a later sync of the segment table fail although the disk took the bytes. The next sync has the
+    /// number 1.
     pub(crate) fn fail_table_sync(&self, number: u32) {
         self.state().table_sync_fails = number;
     }
 
-    /// Somebody copies the disk before the operation after `operations` more ones.
+    /// Copies the disk before the operation that follows the next `operations`.
     pub(crate) fn copy_after(&self, operations: u64) {
         let mut state = self.state();
         state.copy_at = Some(state.operations + operations);
     }
 
-    /// A machine with the copy, as its disk is after a crash.
+    /// A machine with the copied disk after a crash.
     pub(crate) fn copied(&self, seed: u64) -> Option<Machine> {
         let (files, log) = self.state().copy.clone()?;
         let copy = Machine::new(log.capacity);
@@ -186,7 +186,7 @@ impl Machine {
         Some(copy)
     }
 
-    /// The log as it is now, and everything else, on another machine.
+    /// Another machine with a copy of the log and of all files.
     pub(crate) fn fork(&self) -> Machine {
         let here = self.state();
         let copy = Machine::new(here.log.capacity);
@@ -198,8 +198,8 @@ impl Machine {
         copy
     }
 
-    /// Gives this log the segments of `other`, which share their paths: where logs lie does not say where
-    /// segments do.
+    /// Gives this log the segments of `other` under the same paths: the paths of logs and segments are
+    /// independent.
     pub(crate) fn share_segments_of(&self, other: &Machine) {
         let segments = other.state().files.clone();
         let here = &mut *self.state();
@@ -219,7 +219,7 @@ impl Machine {
                     0 => 0,
                     1 => bytes.len(),
                     _ => {
-                        // Torn where a sector of the disk ends.
+                        // Torn at the end of a sector.
                         let cut = random.below(bytes.len() as u64 + 1) as usize;
                         ((offset + cut) / SECTOR * SECTOR).saturating_sub(offset)
                     }
@@ -234,7 +234,7 @@ impl Machine {
         state.segments_fail = None;
     }
 
-    /// The local disk catches up with the log.
+    /// Makes the whole log durable on the local disk.
     pub(crate) fn log_syncs(&self) {
         let log = &mut self.state().log;
         log.stable = log.tail;
@@ -260,7 +260,7 @@ impl Machine {
         self.state().files.remove(path);
     }
 
-    /// Puts another file in a segment's place.
+    /// Replaces a segment by another file.
     pub(crate) fn replace_file(&self, path: &str) {
         self.state().files.get_mut(path).unwrap().identity = [0xff; 16];
     }
@@ -271,7 +271,7 @@ impl Machine {
 }
 
 impl State {
-    /// Counts an operation; `false` from the planned crash on.
+    /// Counts an operation; returns `false` from the planned crash on.
     fn operate(&mut self) -> bool {
         if self.copy_at == Some(self.operations) {
             self.copy = Some((self.files.clone(), self.log.clone()));
@@ -291,7 +291,7 @@ impl LogContents {
             self.tail = lsn;
             self.records.pop_back();
         }
-        // The log's own recovery puts what it took on the disk before it serves.
+        // The log's own recovery writes the records it found to the disk before it serves.
         self.acked = self.tail;
         self.stable = self.tail;
     }
@@ -449,9 +449,9 @@ impl StorageFile for MachineFile {
         let offset = offset as usize;
         assert!(
             offset + bytes.len() <= contents.current.len(),
-            "nothing here lets a file grow"
+            "files of the test machine have a fixed length"
         );
-        // The write that meets the crash may have reached the disk in part; later ones never began.
+        // The write during which the machine crashes may reach the disk in part; later ones never begin.
         if works || state.crash_at == Some(state.operations - 1) {
             contents.unsynced.push((offset, bytes.to_vec()));
         }
@@ -470,7 +470,7 @@ impl StorageFile for MachineFile {
         let contents = state.files.get_mut(&self.path).unwrap();
         if state.syncs_fail > 0 && self.path != TABLE {
             state.syncs_fail -= 1;
-            // As Linux does it: the pages count as clean now, and are lost when memory is.
+            // Like Linux: after a failed sync the pages count as clean, and are lost with memory.
             contents.unsynced.clear();
             return Err(IoError::EIO);
         }
@@ -487,7 +487,7 @@ impl StorageFile for MachineFile {
     }
 }
 
-/// Real files, under the machine's log.
+/// Real files, with the machine's log.
 pub(crate) struct TestDirectory(pub(crate) tempfile::TempDir);
 
 impl TestDirectory {
@@ -499,7 +499,7 @@ impl TestDirectory {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// The same, as the system sees it.
+    /// The path as the system resolves it.
     pub(crate) fn real(&self, name: &str) -> String {
         let directory = self.0.path().canonicalize().unwrap();
         directory.join(name).to_str().unwrap().to_owned()
@@ -514,11 +514,11 @@ impl TestDirectory {
     }
 }
 
-/// Says aloud that a test, or a part of it, cannot be run here: what is merely printed is kept back while a
-/// test passes.
+/// Reports that a test, or a part of it, cannot run here. Written to standard error directly, because output
+/// of a passing test is captured.
 pub(crate) fn skipped(missing: impl std::fmt::Display) {
     use std::io::Write;
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Nobody is left to be told if this cannot be written.
+    // There is no way to report a failure of this write.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }

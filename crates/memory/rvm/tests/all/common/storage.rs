@@ -1,4 +1,4 @@
-//! The machine's files as recoverable memory sees them.
+//! The machine's files as storage of recoverable memory.
 
 use netram_proto::port::{IoError, StorageFile};
 use netram_proto::time::Time;
@@ -8,7 +8,7 @@ use netram_rvm::{
 
 use super::{Contents, Machine, MachineFile, NOT_SUPPORTED, TABLE};
 
-/// The machine's files, with the table's file at hand.
+/// The machine's files, with the segment table's file opened.
 pub(crate) struct MachineStorage {
     machine: Machine,
     table: MachineFile,
@@ -94,7 +94,7 @@ impl SegmentStorage for MachineStorage {
         Ok(self.machine.state().files[&file.path].stamp.clone())
     }
 
-    /// As a file system does it: the stamp that meets the crash may have been left or not.
+    /// Like a file system: a stamp during which the machine crashes may have been left or not.
     fn leave_stamp(&self, file: &MachineFile, _: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
         let state = &mut *self.machine.state();
         let works = state.operate();
@@ -128,7 +128,7 @@ impl SegmentStorage for MachineStorage {
     }
 
     fn now(&self) -> Time {
-        // Asked around steps and waits: now and then a chance for other threads to get in between.
+        // Called around steps and waits: at times it lets other threads run.
         let (asked, operations) = {
             let state = &mut *self.machine.state();
             state.asked += 1;
