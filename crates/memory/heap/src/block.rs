@@ -1,4 +1,4 @@
-//! Which block stands at an address, judged from the heap's bytes alone.
+//! Finding the block at an address from the heap's bytes alone.
 
 use crate::class::RUNS;
 use crate::error::{BlockError, HeapDamage};
@@ -7,10 +7,10 @@ use crate::layout::{
 };
 use crate::limit::{ALIGNMENT, PAGE_BYTES, RUN_PAGES_MAX};
 
-/// Bytes that can be copied out: a heap's ground, or a copy of it. Copying, not borrowing: through the C
-/// interface programs store to their blocks while other threads look at the heap.
+/// Bytes of a heap, or of a copy, that can be copied out. They are not borrowed: through the C interface
+/// programs store to their blocks while other threads read the heap.
 pub(crate) trait HeapBytes {
-    /// Fills `into` from `at`. The caller has checked that the heap reaches that far.
+    /// Copies bytes from `at` to `into`. The caller has checked that the heap reaches that far.
     fn copy(&self, at: u64, into: &mut [u8]);
 }
 
@@ -21,17 +21,17 @@ impl HeapBytes for [u8] {
     }
 }
 
-/// A block.
+/// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeapBlock {
-    /// Where in the heap it begins.
+    /// Offset in the heap.
     pub(crate) at: u64,
-    /// Bytes that it can hold.
+    /// Bytes that the block can hold.
     pub(crate) bytes: u64,
     pub(crate) kind: BlockKind,
 }
 
-/// What a block is made of.
+/// Kind of a block: a slot of a run, or whole pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockKind {
     /// A slot of the run that begins at `page`.
@@ -50,7 +50,7 @@ pub(crate) fn descriptor<B: HeapBytes + ?Sized>(
     PageDescriptor::decode(raw, page, geometry)
 }
 
-/// The taken block that a pointer names.
+/// The allocated block that a pointer refers to.
 pub(crate) fn locate<B: HeapBytes + ?Sized>(
     bytes: &B,
     geometry: HeapGeometry,
@@ -100,8 +100,8 @@ pub(crate) fn locate<B: HeapBytes + ?Sized>(
     }
 }
 
-/// The extent that begins at `page`, or the run that covers it, and where it begins. Only runs are looked for
-/// further back: nobody needs the extent around an address inside it.
+/// The extent that begins at `page`, or the run that covers it, with its first page. Only runs are searched
+/// for further back: an address inside an extent is never a block.
 fn owner<B: HeapBytes + ?Sized>(
     bytes: &B,
     geometry: HeapGeometry,

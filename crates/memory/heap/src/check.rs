@@ -1,4 +1,4 @@
-//! The whole of a heap, checked from its bytes alone: for tools, tests, and whoever doubts.
+//! Checks of a whole heap from its bytes alone, for tools and tests.
 
 use crate::block::HeapBytes;
 use crate::class::RUNS;
@@ -7,41 +7,41 @@ use crate::heap::{ScanItem, header, scan};
 use crate::layout::{SLOT_TAKEN, check_run, page_at, run_header_bytes, state_at};
 use crate::limit::{PAGE_BYTES, ROOTS};
 
-/// What a check found in a heap that is whole.
+/// Content of a heap that passed the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeapReport {
-    /// Bytes of the heap.
+    /// Length of the heap, in bytes.
     pub bytes: u64,
-    /// Blocks that are taken: where each begins, and what it can hold. By address.
+    /// Allocated blocks as offset and capacity, by address.
     pub blocks: Vec<(u64, u64)>,
-    /// Bytes of these blocks.
+    /// Sum of the capacities of these blocks.
     pub bytes_taken: u64,
     /// Runs of slots.
     pub runs: u64,
-    /// Extents of free pages: where each begins, and its bytes.
+    /// Extents of free pages as offset and length in bytes.
     pub free: Vec<(u64, u64)>,
     /// Roots that are set: number and offset.
     pub roots: Vec<(usize, u64)>,
-    /// Roots that name no block, by number. No damage of the heap: a program that frees a block may leave its
+    /// Numbers of roots that refer to no block. This is no damage: a program that frees a block may leave its
     /// root.
     pub loose_roots: Vec<usize>,
 }
 
-/// Checks a heap in the bytes of its region: header, descriptors, that no two blocks share a page, run
-/// headers, states.
+/// Checks a heap in the bytes of its region: header, descriptors, run headers and slot states, and that no
+/// two blocks share a page.
 ///
-/// The bytes may come from anywhere: a mapped region, a segment's file to which the log was applied.
+/// The bytes may come from a mapped region or from a segment's file to which the log was applied.
 pub fn inspect(bytes: &[u8]) -> Result<HeapReport, HeapOpenError> {
     inspect_in(bytes, bytes.len() as u64, 0)
 }
 
-/// Checks a heap of a shared region in its span's bytes, which begin at `start` in the region: pointers count
-/// from the region's beginning, and so do the places in the report.
+/// Checks a heap of a shared region. `bytes` is the heap's part of the region and begins at `start` there.
+/// Pointers, and offsets in the report, count from the region's beginning.
 pub fn inspect_shared(bytes: &[u8], start: u64) -> Result<HeapReport, HeapOpenError> {
     inspect_in(bytes, bytes.len() as u64, start)
 }
 
-/// Whether the bytes begin like a heap, whole or damaged.
+/// Whether the bytes begin like a heap, intact or damaged.
 pub fn is_heap(bytes: &[u8]) -> bool {
     !matches!(header(bytes, bytes.len() as u64), Err(HeapOpenError::Foreign))
 }

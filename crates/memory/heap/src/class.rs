@@ -1,52 +1,52 @@
-//! Size classes: which block a wish becomes, and how a run of such blocks is laid out.
+//! Size classes: which block a requested size gets, and the layout of a run of such blocks.
 //!
-//! Up to 128 bytes a class every 16; beyond, eight classes a doubling, so that at most an eighth of a block
-//! is wasted. A wish that fills whole pages as well as that becomes an extent of pages instead.
+//! There is a class every 16 bytes up to 128 bytes, and eight classes per doubling beyond, so that at most an
+//! eighth of a block is wasted. A size that fills whole pages equally well becomes an extent instead.
 
 use crate::limit::{ALIGNMENT, PAGE_BYTES, RUN_PAGES_MAX, RUN_SLOTS_MAX};
 
-/// Classes there are: 8 up to 128 bytes, 8 for each doubling up to 16 KiB, 5 beyond.
+/// Number of classes: 8 up to 128 bytes, 8 for each doubling up to 16 KiB, 5 beyond.
 pub(crate) const CLASSES: usize = 8 + 7 * 8 + 5;
 /// Bytes of a run's header before the state bytes.
 pub(crate) const RUN_HEADER_BYTES: usize = 16;
-/// A run wastes at most this part of its pages.
+/// Largest part of its pages that a run wastes: one in twelve.
 const WASTE_PART: usize = 12;
-/// Slots that a run should have, so that carving is rare.
+/// Slots that a run should have at least, so that runs are carved rarely.
 const fn slots_wanted(bytes: usize) -> usize {
     // Larger blocks are rarer, and their runs would take much of a small heap.
     if bytes < 1024 { 8 } else { 3 }
 }
 
-/// What a wish for some bytes becomes.
+/// The kind of block for a requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizeChoice {
     /// A slot of a run of this class.
     Slot(u8),
-    /// An extent of so many pages; `None` when no heap is that large.
+    /// An extent of this many pages; `None` if the size exceeds every heap.
     Extent(Option<u32>),
 }
 
-/// How a run of one class is laid out.
+/// Layout of the runs of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunLayout {
     /// Bytes of a slot.
     pub(crate) bytes: u32,
     /// Pages of a run.
     pub(crate) pages: u32,
-    /// Slots in it.
+    /// Slots of a run.
     pub(crate) slots: u32,
-    /// Where in the run the first slot begins.
+    /// Offset in the run of the first slot.
     pub(crate) start: u32,
 }
 
 impl RunLayout {
-    /// Where in the run a slot begins.
+    /// Offset in the run of a slot.
     pub(crate) fn slot_at(self, slot: u32) -> u64 {
         assert!(slot < self.slots);
         u64::from(self.start) + u64::from(slot) * u64::from(self.bytes)
     }
 
-    /// The slot that begins at `offset` of the run, if one does.
+    /// The slot that begins at `offset` in the run, if one does.
     pub(crate) fn slot_of(self, offset: u64) -> Option<u32> {
         let into = offset.checked_sub(u64::from(self.start))?;
         let slot = into / u64::from(self.bytes);
@@ -55,13 +55,14 @@ impl RunLayout {
     }
 }
 
-/// The layout of each class's runs. A part of the format: a heap is read with the table it was written with.
+/// Layout of the runs of each class. Part of the disk format: a heap is read with the table it was written
+/// with.
 pub(crate) static RUNS: [RunLayout; CLASSES] = runs();
 
 pub(crate) fn choose(bytes: usize) -> SizeChoice {
     let bytes = bytes.max(1);
     let pages = bytes.div_ceil(PAGE_BYTES);
-    // Cannot overflow where it matters: a wish near the address space's size fails the conversion first.
+    // Sizes near the end of the address space fail the conversion before anything overflows.
     let Ok(count) = u32::try_from(pages) else {
         return SizeChoice::Extent(None);
     };
@@ -99,7 +100,7 @@ const fn runs() -> [RunLayout; CLASSES] {
     all
 }
 
-/// The shortest run with enough slots and little waste. Every class has one, or this does not compile.
+/// The shortest run with enough slots and little waste. Compilation fails for a class without one.
 const fn shortest(bytes: usize) -> RunLayout {
     let mut pages = 1;
     loop {
@@ -113,7 +114,7 @@ const fn shortest(bytes: usize) -> RunLayout {
     }
 }
 
-/// As many slots as fit `pages` pages behind the header and a state byte each.
+/// The layout with as many slots as fit into `pages` pages behind the header and one state byte per slot.
 const fn layout(bytes: usize, pages: usize) -> RunLayout {
     let room = pages * PAGE_BYTES;
     let mut slots = room / bytes;
@@ -135,7 +136,7 @@ const fn start(slots: usize) -> usize {
     (RUN_HEADER_BYTES + slots).next_multiple_of(ALIGNMENT)
 }
 
-/// Bytes of a run that are no slot.
+/// Bytes of a run that belong to no slot.
 const fn waste(run: RunLayout) -> usize {
     run.pages as usize * PAGE_BYTES - run.slots as usize * run.bytes as usize
 }
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_wish_fits_its_block_and_wastes_at_most_an_eighth() {
+    fn every_size_fits_its_block_and_wastes_at_most_an_eighth() {
         for bytes in 1..200_000 {
             let block = match choose(bytes) {
                 SizeChoice::Slot(class) => RUNS[usize::from(class)].bytes as usize,
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_an_extent_and_no_wish_exceeds_the_classes() {
+    fn a_whole_page_is_an_extent_and_every_smaller_size_has_a_class() {
         assert_eq!(choose(PAGE_BYTES), SizeChoice::Extent(Some(1)));
         assert_eq!(
             choose(PAGE_BYTES + 1),
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_short_and_hold_together() {
+    fn runs_are_short_and_their_slots_do_not_overlap() {
         for (class, run) in RUNS.iter().enumerate() {
             assert_eq!(class_of(run.bytes as usize), class);
             assert!(run.slots >= 2, "{run:?}");
@@ -195,7 +196,7 @@ mod tests {
         }
     }
 
-    /// The layout is on people's disks: changing a number here means another version of the format.
+    /// The layout is on disk: changing a number here requires another version of the format.
     #[test]
     fn the_layout_is_the_one_of_version_1() {
         let digest = RUNS.iter().fold(0u32, |digest, run| {

@@ -1,23 +1,25 @@
-//! What can go wrong, sorted by what the caller will do.
+//! Errors of heaps: one enum per operation, one variant per reaction of the caller.
 
 use netram_rvm::{RangeError, RvmCommitError};
 
-/// A part of a heap that does not hold together. The heap is not used further; restore the segment from a
-/// copy.
+/// Damage in a heap's bytes. The heap is not used further; restore the segment from a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeapDamage {
-    /// A page's descriptor is none that a heap writes.
+    /// A page's descriptor has a value that no heap writes.
     #[error("the descriptor of page {page} is damaged; restore the segment from a copy")]
     Descriptor {
         /// The page.
         page: u32,
     },
-    /// Two extents or runs claim a page.
-    #[error("page {page} is claimed twice, by the pages from {by} on too; restore the segment from a copy")]
+    /// Two extents or runs cover the same page.
+    #[error(
+        "page {page} belongs to two blocks or runs, one of which begins at page {by}; restore the segment \
+         from a copy"
+    )]
     Overlap {
         /// The page.
         page: u32,
-        /// Where the other claim begins.
+        /// First page of the other extent or run.
         by: u32,
     },
     /// A run's header is damaged.
@@ -26,7 +28,7 @@ pub enum HeapDamage {
         /// The run's first page.
         page: u32,
     },
-    /// A slot is neither taken nor free, or is taken now although nobody took it.
+    /// A slot's state is neither taken nor free, or has changed although no program allocated it.
     #[error("the state of slot {slot} of the run at page {page} is damaged; restore the segment from a copy")]
     Slot {
         /// The run's first page.
@@ -36,17 +38,19 @@ pub enum HeapDamage {
     },
 }
 
-/// Why there is no heap to open.
+/// Why a heap could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeapOpenError {
-    /// The region holds something else, or nothing.
-    #[error("there is no heap in this region; format one, or map the region that has it")]
+    /// The region does not begin with a heap.
+    #[error("this region contains no heap; format one, or map the region that contains it")]
     Foreign,
-    /// The header fails its checksum or contradicts itself.
+    /// The header's checksum is wrong, or its fields contradict each other.
     #[error("the heap's header is damaged; restore the segment from a copy")]
     Header,
-    /// Written by another version.
-    #[error("the heap has version {found}, this program knows {known}; use the netram that wrote it")]
+    /// The heap was written by another version.
+    #[error(
+        "the heap has version {found}, but this program knows only {known}; use the netram that wrote it"
+    )]
     Version {
         /// The version in the header.
         found: u32,
@@ -54,129 +58,130 @@ pub enum HeapOpenError {
         known: u32,
     },
     /// The region is shorter than the heap.
-    #[error("the heap is {needed} bytes long, the region only {found}; map all of it")]
+    #[error("the heap is {needed} bytes long, but the region has only {found}; map all of it")]
     Short {
-        /// Bytes of the heap.
+        /// Length of the heap, in bytes.
         needed: u64,
-        /// Bytes of the region.
+        /// Length of the region, in bytes.
         found: u64,
     },
     /// Open transactions have ranges in the region.
     #[error("{transactions} open transactions have ranges in the heap's region; end them, then open it")]
     Busy {
-        /// How many.
+        /// Number of these transactions.
         transactions: usize,
     },
-    /// The table behind the header is damaged.
+    /// The page table behind the header is damaged.
     #[error(transparent)]
     Damaged(#[from] HeapDamage),
 }
 
-/// Why a region could not be made a heap.
+/// Why a heap could not be made in a region.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeapFormatError {
-    /// Too small, too large to count its pages, or not at a multiple of 16.
+    /// The place for the heap is too small, too large, or not at a multiple of 16.
     #[error("a heap needs {min} to {max} bytes at a multiple of 16; there are {found}: choose another place")]
     Size {
-        /// Bytes of the region.
+        /// Length of the place, in bytes.
         found: u64,
-        /// Bytes of the smallest heap.
+        /// Smallest heap, in bytes.
         min: u64,
-        /// Bytes of the largest.
+        /// Largest heap, in bytes.
         max: u64,
     },
     /// The transaction refused the change.
     #[error(transparent)]
     Range(#[from] RangeError),
-    /// Open transactions have ranges in the region, others than the one that formats.
+    /// Other open transactions than the formatting one have ranges in the region.
     #[error("{transactions} open transactions have ranges in the region; end them, then make the heap")]
     Busy {
-        /// How many.
+        /// Number of these transactions.
         transactions: usize,
     },
-    /// A part of the format could not be committed. There is no heap; format again.
+    /// A step of formatting could not be committed. The region contains no heap; format again.
     #[error("the heap could not be formatted: {0}")]
     Commit(#[from] RvmCommitError),
-    /// The heap was made, and not opened.
+    /// The heap was made but could not be opened.
     #[error("the heap was formatted, but could not be opened: {0}")]
     Open(#[from] HeapOpenError),
 }
 
-/// Why an address is no block.
+/// Why an address is not a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
-    /// The null pointer.
+    /// The pointer is null.
     #[error("the pointer is null")]
     Null,
-    /// It lies outside the pages that the heap gives out.
+    /// The pointer lies outside the heap's pages for blocks.
     #[error("offset {at} lies outside the heap's blocks")]
     Outside {
-        /// The offset in the region.
+        /// Offset in the region.
         at: u64,
     },
-    /// It is not where a block begins.
+    /// The pointer is not the beginning of a block.
     #[error("no block begins at offset {at}; pass the pointer that the allocation returned")]
     NotABlock {
-        /// The offset in the region.
+        /// Offset in the region.
         at: u64,
     },
-    /// The block there is free: it was freed before.
-    #[error("the block at offset {at} is free already")]
+    /// The block was freed before.
+    #[error("the block at offset {at} was already freed")]
     Free {
-        /// The offset in the region.
+        /// Offset in the region.
         at: u64,
     },
-    /// The heap is damaged there.
+    /// The heap is damaged at the pointer.
     #[error(transparent)]
     Damaged(#[from] HeapDamage),
 }
 
-/// Why no block was allocated. Nothing changed.
+/// Why a block was not allocated. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocError {
-    /// No free place is large enough. Free something, or use a larger segment.
+    /// No free part of the heap is large enough. Free blocks, or use a larger segment.
     #[error(
-        "no room for {asked} bytes: the largest block that is free has {largest}; free some, or use a larger heap"
+        "no room for {asked} bytes: the largest free block has {largest}; free some blocks, or use a larger \
+         heap"
     )]
     NoRoom {
-        /// Bytes asked for.
+        /// Requested size, in bytes.
         asked: usize,
-        /// Bytes of the largest block that could be had.
+        /// Largest size that could be allocated, in bytes.
         largest: u64,
     },
-    /// More transactions than can be told apart have business in this heap.
-    #[error("{max} open transactions use this heap; end some")]
+    /// The maximum number of open transactions already use this heap.
+    #[error("{max} open transactions already use this heap; end some first")]
     Transactions {
-        /// How many may.
+        /// Maximum number of these transactions.
         max: usize,
     },
-    /// The transaction refused the change: it has ended, belongs elsewhere, or is full.
+    /// The transaction refused the change: it has ended, is full, or belongs to another log.
     #[error(transparent)]
     Range(#[from] RangeError),
     /// The heap is damaged.
     #[error(transparent)]
     Damaged(#[from] HeapDamage),
-    /// The log refused the record that prepares the pages.
-    #[error("the pages for it could not be prepared: {0}")]
+    /// The log refused the record that prepares pages for the block.
+    #[error("pages for the block could not be prepared: {0}")]
     Prepare(RvmCommitError),
 }
 
 /// Why a block was not freed. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FreeError {
-    /// It is no block that could be freed.
+    /// The pointer is not an allocated block.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// Another open transaction allocated or resized it.
+    /// Another open transaction allocated or resized the block.
     #[error("the block at offset {at} belongs to another open transaction; end that first")]
     Busy {
-        /// The offset in the region.
+        /// Offset in the region.
         at: u64,
     },
-    /// More transactions than can be told apart have business in this heap.
-    #[error("{max} open transactions use this heap; end some")]
+    /// The maximum number of open transactions already use this heap.
+    #[error("{max} open transactions already use this heap; end some first")]
     Transactions {
-        /// How many may.
+        /// Maximum number of these transactions.
         max: usize,
     },
     /// The transaction refused the change.
@@ -184,49 +189,52 @@ pub enum FreeError {
     Range(#[from] RangeError),
 }
 
-/// Why a block was not resized. It is as before.
+/// Why a block was not resized. It is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockResizeError {
-    /// The old block cannot be given up.
+    /// The old block cannot be freed.
     #[error(transparent)]
     Free(#[from] FreeError),
-    /// The new one cannot be had.
+    /// A new block cannot be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// The transaction refused the copy. What was allocated for it goes when the transaction aborts; until
-    /// then both blocks are there.
+    /// The transaction refused the copy. The new block is freed when the transaction aborts; until then both
+    /// blocks exist.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
 
-/// Why a value was not reached.
+/// Why a value was not read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockAccessError {
-    /// The pointer names no block.
+    /// The pointer is not an allocated block.
     #[error(transparent)]
     Block(#[from] BlockError),
     /// The block is smaller than the value.
-    #[error("the block at offset {at} has {found} bytes, the value {needed}: the pointer is of another type")]
+    #[error(
+        "the block at offset {at} has {found} bytes, but the value needs {needed}: the pointer has the wrong \
+         type"
+    )]
     Small {
-        /// The offset in the region.
+        /// Offset in the region.
         at: u64,
-        /// Bytes of the block.
+        /// Size of the block, in bytes.
         found: u64,
-        /// Bytes of the value.
+        /// Size of the value, in bytes.
         needed: u64,
     },
-    /// The value cannot be borrowed where it stands.
+    /// The value cannot be borrowed in place because it is not aligned.
     #[error("the value at offset {at} is not aligned for its type in this mapping; copy it out instead")]
     Unaligned {
-        /// The offset in the region.
+        /// Offset in the region.
         at: u64,
     },
-    /// There is no root of that number.
-    #[error("there is no root {number}, only {count}")]
+    /// The number of the root is out of range.
+    #[error("root {number} does not exist; roots are numbered from 0, and the heap has {count}")]
     Root {
-        /// The number asked for.
+        /// Number of the requested root.
         number: usize,
-        /// How many there are.
+        /// Number of roots.
         count: usize,
     },
     /// The transaction refused the change.

@@ -1,4 +1,4 @@
-//! What stands in a heap's bytes: header, roots, page descriptors, run headers. Drawn in `docs/heap.md`.
+//! Encoding of a heap's header, roots, page descriptors and run headers. `docs/design/heap.md` draws them.
 
 use crate::class::{CLASSES, RUN_HEADER_BYTES, RUNS, RunLayout};
 use crate::error::{HeapDamage, HeapOpenError};
@@ -7,7 +7,7 @@ use crate::limit::{PAGE_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
 const MAGIC: [u8; 8] = *b"NRAMHEAP";
 pub(crate) const VERSION: u32 = 1;
 pub(crate) const HEADER_BYTES: usize = 40;
-/// Where the roots stand, in the header's page but apart from it: the header is never rewritten.
+/// Offset of the roots: in the header's page but behind the header, which is never rewritten.
 pub(crate) const ROOTS_AT: u64 = 512;
 pub(crate) const DESCRIPTOR_BYTES: usize = 8;
 const RUN_MAGIC: [u8; 4] = *b"NRUN";
@@ -19,19 +19,19 @@ pub(crate) const SLOT_TAKEN: u8 = 0xa5;
 const _: () = assert!(ROOTS_AT as usize >= HEADER_BYTES);
 const _: () = assert!(ROOTS_AT as usize + ROOTS * 8 <= PAGE_BYTES);
 
-/// Where a heap's parts stand.
+/// Layout of a heap: its pages and the origin of its pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeapGeometry {
     /// Pages of the heap, header and table included.
     pub(crate) pages: u32,
-    /// The first page that is given out.
+    /// First page that can be allocated.
     pub(crate) first: u32,
-    /// What pointers count before the heap begins.
+    /// Offset of the heap from the origin of its pointers, in bytes.
     pub(crate) origin: u64,
 }
 
 impl HeapGeometry {
-    /// The geometry of a heap in so many bytes; a rest that is no whole page stays unused.
+    /// The geometry of a heap of this length; an incomplete last page is not used.
     pub(crate) fn of(bytes: u64) -> Option<HeapGeometry> {
         let pages = bytes / PAGE_BYTES as u64;
         if !(PAGES_MIN as u64..=PAGES_MAX as u64).contains(&pages) {
@@ -45,44 +45,44 @@ impl HeapGeometry {
         })
     }
 
-    /// The same, with pointers that count from `origin` bytes before the heap.
+    /// The same heap with pointers that count from `origin` bytes before it.
     pub(crate) fn counted_from(self, origin: u64) -> HeapGeometry {
         HeapGeometry { origin, ..self }
     }
 
-    /// The pointer to what stands at an offset.
+    /// The pointer to an offset in the heap.
     pub(crate) fn pointer(self, at: u64) -> u64 {
         self.origin + at
     }
 
-    /// Bytes of the heap.
+    /// Length of the heap, in bytes.
     pub(crate) fn bytes(self) -> u64 {
         page_at(self.pages)
     }
 
-    /// Pages that can be given out.
+    /// Number of pages that can be allocated.
     pub(crate) fn usable(self) -> u32 {
         self.pages - self.first
     }
 }
 
-/// Where a page begins.
+/// Offset of a page.
 pub(crate) fn page_at(page: u32) -> u64 {
     u64::from(page) * PAGE_BYTES as u64
 }
 
-/// Where a page's descriptor stands.
+/// Offset of a page's descriptor.
 pub(crate) fn descriptor_at(page: u32) -> u64 {
     PAGE_BYTES as u64 + u64::from(page) * DESCRIPTOR_BYTES as u64
 }
 
-/// Where a root stands.
+/// Offset of a root.
 pub(crate) fn root_at(number: usize) -> u64 {
     assert!(number < ROOTS);
     ROOTS_AT + number as u64 * 8
 }
 
-/// Where a slot's state byte stands in its run.
+/// Offset in its run of a slot's state byte.
 pub(crate) fn state_at(slot: u32) -> u64 {
     RUN_HEADER_BYTES as u64 + u64::from(slot)
 }
@@ -99,12 +99,12 @@ pub(crate) fn encode_header(geometry: HeapGeometry) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// Checks a header, for a heap in a place of `room` bytes.
+/// Decodes and checks the header of a heap for which `room` bytes are available.
 pub(crate) fn decode_header(bytes: &[u8; HEADER_BYTES], room: u64) -> Result<HeapGeometry, HeapOpenError> {
     if bytes[..8] != MAGIC {
         return Err(HeapOpenError::Foreign);
     }
-    // The checksum comes before the version: a flipped bit must not pass for another version.
+    // The checksum is checked before the version, so that a flipped bit is not reported as another version.
     let crc = crc32c(&bytes[..32]);
     if bytes[32..36] != crc.to_le_bytes() {
         return Err(HeapOpenError::Header);
@@ -132,7 +132,7 @@ pub(crate) fn decode_header(bytes: &[u8; HEADER_BYTES], room: u64) -> Result<Hea
     Ok(geometry)
 }
 
-/// What a descriptor says of the pages that begin with its own.
+/// Decoded descriptor: the extent or run that begins at its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageDescriptor {
     /// The page is free, or not the first of its extent or run.
@@ -156,7 +156,7 @@ impl PageDescriptor {
         checksum_descriptor(page, pages, kind, class)
     }
 
-    /// Checks the descriptor of `page`.
+    /// Decodes and checks the descriptor of `page`.
     pub(crate) fn decode(
         bytes: [u8; DESCRIPTOR_BYTES],
         page: u32,
@@ -182,7 +182,7 @@ impl PageDescriptor {
         }
     }
 
-    /// Pages it covers; none when empty.
+    /// Number of pages of the extent or run; zero if empty.
     pub(crate) fn pages(self) -> u32 {
         match self {
             PageDescriptor::Empty => 0,
@@ -192,7 +192,7 @@ impl PageDescriptor {
     }
 }
 
-/// The descriptor of `page`, with its check.
+/// Encodes the descriptor of `page` with its checksum.
 pub(crate) fn checksum_descriptor(page: u32, pages: u32, kind: u8, class: u8) -> [u8; DESCRIPTOR_BYTES] {
     let mut bytes = [0; DESCRIPTOR_BYTES];
     bytes[..4].copy_from_slice(&pages.to_le_bytes());
@@ -203,16 +203,16 @@ pub(crate) fn checksum_descriptor(page: u32, pages: u32, kind: u8, class: u8) ->
     bytes
 }
 
-/// Sixteen bits over a descriptor and its place: a multiplication, because every allocation of pages pays for
-/// it.
+/// Checksum of 16 bits over a descriptor and its page number. It is a multiplication, because every
+/// allocation of pages computes it.
 fn check(page: u32, body: u64) -> u16 {
     let mixed =
         (body ^ u64::from(page).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    // Never zero, so that a zeroed check is damage too.
+    // Never zero, so that a zeroed checksum counts as damage.
     ((mixed >> 48) as u16) | 1
 }
 
-/// The header of a run and the states of its slots, all free.
+/// Encodes the header of a run and the states of its slots, all free.
 pub(crate) fn encode_run(page: u32, class: u8, into: &mut [u8]) {
     let run = RUNS[usize::from(class)];
     into.fill(SLOT_FREE);
@@ -224,12 +224,12 @@ pub(crate) fn encode_run(page: u32, class: u8, into: &mut [u8]) {
     into[12..16].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Bytes of a run's header with the states.
+/// Bytes of a run's header and states.
 pub(crate) fn run_header_bytes(run: RunLayout) -> usize {
     RUN_HEADER_BYTES + run.slots as usize
 }
 
-/// Checks a run's header and the states behind it.
+/// Checks a run's header and states.
 pub(crate) fn check_run(page: u32, class: u8, bytes: &[u8]) -> Result<(), HeapDamage> {
     let mut expected = [0; RUN_HEADER_BYTES];
     encode_run(page, class, &mut expected);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_of_a_header_is_noticed() {
+    fn every_flipped_bit_of_a_header_is_an_error() {
         let good = encode_header(geometry());
         assert_eq!(decode_header(&good, ROOM), Ok(geometry()));
         for bit in 0..36 * 8 {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_and_a_place_too_small_are_named() {
+    fn another_version_and_a_short_region_have_their_own_errors() {
         let good = encode_header(geometry());
         let short = HeapOpenError::Short {
             needed: ROOM,
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_of_a_descriptor_is_noticed_or_makes_no_block() {
+    fn no_flipped_bit_of_a_descriptor_makes_another_block() {
         for descriptor in [
             PageDescriptor::Extent { pages: 7 },
             PageDescriptor::Run { class: 12 },
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_may_not_reach_beyond_the_heap() {
+    fn a_descriptor_that_reaches_beyond_the_heap_is_an_error() {
         let last = geometry().pages - 1;
         let good = PageDescriptor::Extent { pages: 1 }.encode(last);
         assert!(PageDescriptor::decode(good, last, geometry()).is_ok());
@@ -336,12 +336,12 @@ mod tests {
         let table = PageDescriptor::Extent { pages: 1 }.encode(1);
         assert!(
             PageDescriptor::decode(table, 1, geometry()).is_err(),
-            "the table is no block"
+            "the table is not a block"
         );
     }
 
     #[test]
-    fn any_flipped_bit_of_a_run_is_noticed() {
+    fn every_flipped_bit_of_a_run_header_is_an_error() {
         let mut good = vec![0; run_header_bytes(RUNS[3])];
         encode_run(5, 3, &mut good);
         good[RUN_HEADER_BYTES + 2] = SLOT_TAKEN;

@@ -1,17 +1,17 @@
 //! A persistent heap inside recoverable memory.
 //!
-//! Blocks are allocated, freed and resized within transactions of `netram-rvm`; after a crash the heap holds
-//! exactly what the committed ones made. Pointers are offsets with a type, so that a segment can be mapped
-//! anywhere. Layout, crash arguments and figures: `docs/heap.md`.
+//! Blocks are allocated, freed and resized within transactions of `netram-rvm`; after a crash the heap
+//! contains exactly the blocks of committed transactions. Pointers are typed offsets, so that a segment can
+//! be mapped at any address. Layout, crash arguments and figures: `docs/design/heap.md`.
 //!
 //! ```no_run
 //! # use netram_proto::port::{Durability, Log};
 //! # use netram_heap::{Heap, Ptr};
-//! # use netram_rvm::{Mode, Rvm, Storage};
-//! # fn example<L: Log, S: Storage>(rvm: &Rvm<L, S>) -> Result<(), Box<dyn std::error::Error>> {
+//! # use netram_rvm::{RestoreMode, Rvm, SegmentStorage};
+//! # fn example<L: Log, S: SegmentStorage>(rvm: &Rvm<L, S>) -> Result<(), Box<dyn std::error::Error>> {
 //! let heap = Heap::format(rvm, rvm.map("bank.data", 0, 0)?)?; // the first time; then Heap::open
 //!
-//! let mut open = rvm.begin(Mode::Restore);
+//! let mut open = rvm.begin(RestoreMode::Restore);
 //! let balance: Ptr<u64> = heap.alloc(&mut open, &100)?;
 //! heap.set_root(&mut open, 0, balance)?;
 //! open.commit(Durability::Remote)?;
@@ -24,11 +24,11 @@
 //! | module | does |
 //! |---|---|
 //! | [`Heap`] | formatting, opening, allocating, freeing, resizing |
-//! | [`Ptr`], [`Slice`] | pointers that can be stored |
-//! | [`HeapView`], [`BorrowedHeap`], [`HeapEdit`] | blocks in place |
-//! | [`Transact`] | what a transaction must offer: rvm's own, or one of a shared region |
-//! | [`inspect`] | the whole heap, checked from its bytes |
-//! | [`limit`] | every bound |
+//! | [`Ptr`], [`Slice`] | pointers that can be stored in the heap |
+//! | [`HeapView`], [`BorrowedHeap`], [`HeapEdit`] | access to blocks in place |
+//! | [`Transact`] | operations that a heap needs of a transaction: rvm's own, or one of a shared region |
+//! | [`inspect`] | check of a whole heap from its bytes |
+//! | [`limit`] | every limit of the crate |
 #![deny(unsafe_code)]
 
 mod block;

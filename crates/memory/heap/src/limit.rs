@@ -1,35 +1,35 @@
-//! Every bound of this crate, with its reason.
+//! Every limit of this crate, with its reason.
 
-/// Bytes of a page: what extents are counted in, and what the processor maps.
+/// Bytes of a page, the unit of extents and of the processor's mappings.
 pub const PAGE_BYTES: usize = 4096;
-/// Every block begins at a multiple of this, enough for any type of C or Rust that memory instructions know.
+/// Alignment of every block, in bytes: enough for every C or Rust type, including vector types of 16 bytes.
 pub const ALIGNMENT: usize = 16;
 /// Roots of one heap.
 pub const ROOTS: usize = 64;
-/// Pages of the smallest heap: its header, a page of table, one page to give out.
+/// Pages of the smallest heap: header, table, and one page for blocks.
 pub const PAGES_MIN: usize = 3;
-/// Pages of the largest heap: a descriptor counts them in 32 bits. 16 TiB.
+/// Pages of the largest heap: a descriptor counts them in 32 bits, for 16 TiB.
 pub const PAGES_MAX: usize = u32::MAX as usize;
 
-/// Pages of the longest run. A block's run is found by walking back over this many descriptors at most.
+/// Pages of the longest run. Finding a block's run reads at most this many descriptors.
 pub const RUN_PAGES_MAX: usize = 20;
-/// Slots of a run. Their state bytes fit the run's first page, and their owners a small array.
+/// Slots of a run. Their state bytes fit the run's first page.
 pub const RUN_SLOTS_MAX: usize = 256;
 
-/// Transactions with open business in one heap. An owner is kept in 16 bits.
+/// Open transactions that use one heap. The number of a slot's owner has 16 bits.
 pub const TRANSACTIONS_MAX: usize = u16::MAX as usize - 1;
-/// Empty runs kept for the next block of their class before they are given back. Keeps a program that frees
-/// and allocates around a boundary from carving a run each time.
+/// Empty runs kept for later blocks of their class. They keep a program that frees and allocates around a
+/// boundary from carving a run each time.
 pub const EMPTY_RUNS_KEPT: usize = 16;
-/// Runs of unknown state that one allocation reads before it carves a run instead. Bounds the pages that the
+/// Runs of unknown state that one allocation reads before it carves a new run. Bounds the pages that the
 /// first allocation after an opening touches.
 pub const UNREAD_LOOKS: usize = 64;
-/// Bytes that format zeroes in one transaction. Fits a record of the smallest useful log.
+/// Bytes that formatting zeroes in one transaction, so that it fits a record of the smallest useful log.
 pub const FORMAT_STEP_BYTES: usize = 2 * 1024;
 /// Bytes copied at once when a block moves.
 pub const COPY_STEP_BYTES: usize = PAGE_BYTES;
-/// Pages that others have changed, noted one by one until the heap is used next. With more of them the whole
-/// table is read again, which costs as much as reading so many one by one.
+/// Pages changed by other nodes that are listed until the heap is used next. Beyond this the whole table is
+/// read again, which costs as much as reading this many pages one by one.
 pub const TOUCHED_MAX: usize = 4096;
 /// Bytes of the table read at once when a heap is opened.
 pub const SCAN_STEP_BYTES: usize = 64 * 1024;

@@ -1,9 +1,10 @@
-//! A number for some pages: four bytes a page, mapped by the kernel when first touched.
+//! A map from pages to numbers: four bytes per page, in memory that the kernel provides when it is first
+//! touched.
 
-/// Numbers of pages. A page without one costs nothing but its place.
+/// Numbers of pages.
 #[derive(Debug)]
 pub(crate) struct PageMap(
-    /// The number plus one; zero where there is none.
+    /// The number plus one; zero if the page has none.
     Vec<u32>,
 );
 

@@ -1,10 +1,10 @@
-//! Free pages, as extents: best fit by size, joined by address. Volatile; rebuilt from the table at every
-//! opening.
+//! Free pages, as extents: allocated best fit by size, merged by address. Volatile; rebuilt from the table at
+//! every opening.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The free extents of a heap. A tree by address and one by size: taking and giving cost a logarithm, and
-/// only blocks of pages come here, a run's slots do not.
+/// The free extents of a heap, in a tree by address and one by size, so that taking and giving cost
+/// logarithmic time. Slots of runs are not managed here.
 #[derive(Debug, Default)]
 pub(crate) struct FreePages {
     /// Start to length.
@@ -47,7 +47,7 @@ impl FreePages {
         true
     }
 
-    /// Gives pages back; neighbours become one extent.
+    /// Gives pages back and merges them with free neighbours.
     pub(crate) fn give(&mut self, start: u32, pages: u32) {
         let (mut from, mut length) = (start, pages);
         if let Some((before, count)) = self.by_start.range(..start).next_back() {
@@ -75,17 +75,17 @@ impl FreePages {
         before.is_some_and(|(start, length)| page - start < *length)
     }
 
-    /// Pages of the largest extent.
+    /// Number of pages of the largest extent.
     pub(crate) fn largest(&self) -> u32 {
         self.by_length.last().map_or(0, |(length, _)| *length)
     }
 
-    /// Pages free.
+    /// Number of free pages.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// How many extents there are.
+    /// Number of extents.
     pub(crate) fn extents(&self) -> usize {
         self.by_start.len()
     }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "given back once")]
-    fn giving_back_twice_is_a_bug() {
+    fn giving_pages_back_twice_panics() {
         let mut free = FreePages::default();
         free.give(10, 5);
         free.give(12, 1);
@@ -132,7 +132,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_of_pages(steps in proptest::collection::vec((0u8..3, 0u32..100, 1u32..12), 1..200)) {
+        fn the_free_pages_equal_a_model_set(
+            steps in proptest::collection::vec((0u8..3, 0u32..100, 1u32..12), 1..200),
+        ) {
             let mut free = FreePages::default();
             let mut model = [false; 128];
             for (what, at, pages) in steps {

@@ -1,4 +1,4 @@
-//! Pointers that stay right wherever the segment is mapped: offsets, with a type.
+//! Pointers that stay valid wherever the segment is mapped: typed offsets.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,11 +6,10 @@ use std::marker::PhantomData;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A block of the heap that holds a `T`, as an offset in the heap's region. Eight bytes, zero is null.
+/// A block of the heap that holds a `T`, as an offset in the heap's region. It has eight bytes; zero is null.
 ///
-/// It may be stored in recoverable memory, in other blocks above all. Like any number it can outlive its
-/// block or be made up; whoever uses it is told so (`BlockError`), unless a new block begins at the same
-/// place.
+/// It may be stored in recoverable memory, for example in other blocks. It can outlive its block or be
+/// forged. Using such a pointer returns `BlockError`, unless a new block begins at the same offset.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct Ptr<T> {
@@ -19,13 +18,13 @@ pub struct Ptr<T> {
 }
 
 impl<T> Ptr<T> {
-    /// No block.
+    /// The null pointer.
     pub const NULL: Ptr<T> = Ptr {
         at: U64::ZERO,
         of: PhantomData,
     };
 
-    /// The block that begins at this offset of the heap's region.
+    /// A pointer to the block at this offset of the heap's region.
     pub const fn from_offset(at: u64) -> Ptr<T> {
         Ptr {
             at: U64::new(at),
@@ -33,24 +32,23 @@ impl<T> Ptr<T> {
         }
     }
 
-    /// Where in the heap's region the block begins.
+    /// Offset of the block in the heap's region.
     pub const fn offset(self) -> u64 {
         self.at.get()
     }
 
-    /// Whether it names no block.
+    /// Whether the pointer is null.
     pub const fn is_null(self) -> bool {
         self.at.get() == 0
     }
 
-    /// The same block with another type.
+    /// The same block as another type.
     pub const fn cast<U>(self) -> Ptr<U> {
         Ptr::from_offset(self.offset())
     }
 }
 
-/// A block of the heap that holds `len` values of `T` in a row. Sixteen bytes; the zero value is empty and
-/// null.
+/// A block of the heap that holds `len` values of `T`. It has sixteen bytes; all zeros is empty and null.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Slice<T> {
@@ -60,14 +58,14 @@ pub struct Slice<T> {
 }
 
 impl<T> Slice<T> {
-    /// No block, no values.
+    /// The empty slice.
     pub const NULL: Slice<T> = Slice {
         at: U64::ZERO,
         len: U64::ZERO,
         of: PhantomData,
     };
 
-    /// `len` values in the block that `block` names.
+    /// A slice of `len` values in `block`.
     pub const fn new(block: Ptr<T>, len: u64) -> Slice<T> {
         Slice {
             at: block.at,
@@ -81,18 +79,18 @@ impl<T> Slice<T> {
         Ptr::from_offset(self.at.get())
     }
 
-    /// Values in it.
+    /// Number of values.
     pub const fn len(self) -> u64 {
         self.len.get()
     }
 
-    /// Whether there are none.
+    /// Whether the slice has no values.
     pub const fn is_empty(self) -> bool {
         self.len.get() == 0
     }
 }
 
-// Derived ones would ask `T` to be what only the numbers need to be.
+// Derived implementations would require bounds on `T` that only the numbers need to meet.
 impl<T> Clone for Ptr<T> {
     fn clone(&self) -> Ptr<T> {
         *self
@@ -153,11 +151,11 @@ impl<T> fmt::Debug for Slice<T> {
 mod tests {
     use super::*;
 
-    /// Not `FromBytes` itself: a pointer to it is all the same.
+    /// Not `FromBytes`, but a pointer to it is.
     struct Opaque(#[expect(dead_code, reason = "makes the type what it is")] String);
 
     #[test]
-    fn pointers_are_bytes_of_their_own() {
+    fn pointers_are_plain_bytes_whatever_their_type() {
         let pointer = Ptr::<u64>::from_offset(0x1234);
         assert_eq!(pointer.as_bytes(), [0x34, 0x12, 0, 0, 0, 0, 0, 0]);
         assert_eq!(Ptr::<u64>::read_from_bytes(&[0; 8]).unwrap(), Ptr::NULL);

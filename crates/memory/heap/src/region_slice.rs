@@ -1,4 +1,4 @@
-//! The ground that a heap stands on: a part of a region that somebody keeps mapped.
+//! The part of a mapped region in which a heap lies.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use netram_rvm::{RangeError, Region};
 use crate::block::HeapBytes;
 use crate::transact::Transact;
 
-/// Whoever keeps the region mapped: the region itself, or what a program keeps with it.
+/// Owner that keeps the region mapped: the region itself, or a value that contains it.
 pub(crate) type RegionOwner = Arc<dyn AsRef<Region> + Send + Sync>;
 
-/// A part of a region. Offsets count from where it begins.
+/// A part of a region. Offsets count from its beginning.
 pub(crate) struct RegionSlice {
     owner: RegionOwner,
     start: usize,
@@ -18,7 +18,7 @@ pub(crate) struct RegionSlice {
 }
 
 impl RegionSlice {
-    /// `length` bytes of the region from `start`, cut at the region's end.
+    /// `length` bytes of the region from `start`, clipped at the region's end.
     pub(crate) fn new(holder: RegionOwner, start: usize, length: usize) -> RegionSlice {
         let room = (*holder).as_ref().len();
         let start = start.min(room);
@@ -52,11 +52,11 @@ impl RegionSlice {
         transaction.write(self.region(), self.start + at as usize, bytes)
     }
 
-    /// Stores bytes in memory only, to undo what was not logged.
+    /// Stores bytes only in memory, to undo a change that was not logged.
     pub(crate) fn put_back(&self, at: u64, bytes: &[u8]) {
         assert!(at as usize + bytes.len() <= self.length);
         let put = self.region().put_back(self.start + at as usize, bytes);
-        put.expect("the ground lies in its region");
+        put.expect("the slice lies in its region");
     }
 }
 
@@ -64,6 +64,6 @@ impl HeapBytes for RegionSlice {
     fn copy(&self, at: u64, into: &mut [u8]) {
         assert!(at as usize + into.len() <= self.length);
         let read = self.region().read_into(self.start + at as usize, into);
-        read.expect("the ground lies in its region");
+        read.expect("the slice lies in its region");
     }
 }

@@ -1,5 +1,5 @@
-//! The runs of a heap and which of their slots can be given out. Volatile: a run's slots are read from its
-//! state bytes when its class first needs them.
+//! The runs of a heap and their free slots. Volatile: the states of a run's slots are read when its class
+//! first needs them.
 
 use std::collections::BTreeSet;
 
@@ -8,25 +8,25 @@ use crate::layout::SLOT_FREE;
 use crate::limit::{EMPTY_RUNS_KEPT, RUN_SLOTS_MAX};
 use crate::page_map::PageMap;
 
-/// One bit a slot.
+/// One bit per slot.
 const WORDS: usize = RUN_SLOTS_MAX / 64;
-/// Who has open business with each slot: a transaction's number, or none.
+/// The owner of each slot: the number of an open transaction that uses it, or none.
 type Owners = Box<[u16; RUN_SLOTS_MAX]>;
 
-/// What is known of one run.
+/// State of one run.
 #[derive(Debug)]
 struct Run {
     page: u32,
     class: u8,
-    /// The states have been read; before, `free` and `bits` say nothing.
+    /// The states have been read; until then `free` and `bits` are meaningless.
     read: bool,
-    /// Slots that can be given out.
+    /// Number of slots that can be allocated.
     free: u16,
-    /// Slots with an owner.
+    /// Number of slots with an owner.
     owned: u16,
-    /// A one for each slot that can be given out.
+    /// One bit for each slot, set if it can be allocated.
     bits: [u64; WORDS],
-    /// Only while a slot has an owner.
+    /// Owners of the slots; present only while a slot has one.
     owners: Option<Owners>,
 }
 
@@ -40,29 +40,29 @@ impl Run {
     }
 }
 
-/// What there is of one class.
+/// Counts of the runs of one class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RunCount {
     pub(crate) runs: u64,
-    /// Slots of runs whose states were read that can be given out.
+    /// Slots that can be allocated, in runs whose states were read.
     pub(crate) free_slots: u64,
 }
 
-/// All runs. They are known by the page that they begin at.
+/// All runs, identified by their first page.
 #[derive(Debug)]
 pub(crate) struct RunTable {
-    /// Runs by number; a number whose run is gone is used again.
+    /// Runs by number; the number of a removed run is reused.
     all: Vec<Run>,
     free_numbers: Vec<u32>,
     numbers: PageMap,
-    /// Of each class, the runs with slots to give out. The lowest is used first, so that high ones can empty.
+    /// Runs with free slots, by class. The lowest is used first, so that high ones can become empty.
     partial: [BTreeSet<u32>; CLASSES],
-    /// Of each class, the runs whose states were not read. The lowest is read first.
+    /// Runs whose states were not read, by class. The lowest is read first.
     unread: [BTreeSet<u32>; CLASSES],
     empty: BTreeSet<u32>,
-    /// Of each class, the slots that can be given out.
+    /// Number of slots that can be allocated, by class.
     available: [u64; CLASSES],
-    /// Arrays of zeros, for the next run that gets an owner.
+    /// Zeroed owner arrays for the next runs that need one.
     spare: Vec<Owners>,
 }
 
@@ -80,13 +80,13 @@ impl RunTable {
         }
     }
 
-    /// Enters a run that was found in the table, its states unknown.
+    /// Enters a run that a scan of the table found. Its states are unknown.
     pub(crate) fn add_scanned(&mut self, page: u32, class: u8) {
         self.enter(page, class);
         self.unread[usize::from(class)].insert(page);
     }
 
-    /// Enters a run that was just carved: all its slots are free.
+    /// Enters a run that was just carved. All its slots are free.
     pub(crate) fn add_carved(&mut self, page: u32, class: u8) {
         self.enter(page, class);
         let states = [SLOT_FREE; RUN_SLOTS_MAX];
@@ -117,7 +117,7 @@ impl RunTable {
         self.numbers.set(page, number);
     }
 
-    /// A run of the class whose states are not known yet.
+    /// A run of the class whose states are unknown.
     pub(crate) fn next_unread(&self, class: u8) -> Option<u32> {
         self.unread[usize::from(class)].first().copied()
     }
@@ -128,13 +128,13 @@ impl RunTable {
         Some(self.all[number as usize].class)
     }
 
-    /// The states of a run, if one begins there, are known no more. Nobody has open business with it.
+    /// Marks the states of a run as unknown, if one begins there. No open transaction may use the run.
     pub(crate) fn unread(&mut self, page: u32) {
         let Some(number) = self.numbers.get(page) else {
             return;
         };
         let run = &mut self.all[number as usize];
-        assert_eq!(run.owned, 0, "whoever changed the states kept others away");
+        assert_eq!(run.owned, 0, "a run whose states changed has no owners");
         let class = usize::from(run.class);
         self.available[class] -= u64::from(run.free);
         (run.read, run.free, run.bits) = (false, 0, [0; WORDS]);
@@ -143,7 +143,7 @@ impl RunTable {
         self.unread[class].insert(page);
     }
 
-    /// Forgets a run that others have removed.
+    /// Removes a run that another node has removed.
     pub(crate) fn forget(&mut self, page: u32) {
         self.unread(page);
         let number = self.number(page);
@@ -152,13 +152,13 @@ impl RunTable {
         self.free_numbers.push(number as u32);
     }
 
-    /// Whether the states of a run are known; `None` when no run of the class begins there.
+    /// Whether the states of a run are known; `None` if no run of the class begins there.
     pub(crate) fn is_read(&self, page: u32, class: u8) -> Option<bool> {
         let run = &self.all[self.numbers.get(page)? as usize];
         (run.class == class).then_some(run.read)
     }
 
-    /// Takes in a run's states.
+    /// Reads a run's states from its bytes.
     pub(crate) fn read(&mut self, page: u32, states: &[u8]) {
         let run = self.run_mut(page);
         assert!(!run.read);
@@ -176,7 +176,7 @@ impl RunTable {
         self.file(page);
     }
 
-    /// Takes a slot of a known run of the class, for the owner.
+    /// Takes a slot of a known run of the class for the owner.
     pub(crate) fn take(&mut self, class: u8, owner: u16) -> Option<(u32, u32)> {
         let page = *self.partial[usize::from(class)].first()?;
         let run = self.run_mut(page);
@@ -203,18 +203,18 @@ impl RunTable {
         self.file(page);
     }
 
-    /// Whether a slot of a run whose states were read can be given out.
+    /// Whether a slot of a run whose states were read can be allocated.
     pub(crate) fn is_available(&self, page: u32, slot: u32) -> bool {
         self.run(page).bits[(slot / 64) as usize] & (1 << (slot % 64)) != 0
     }
 
-    /// Who has open business with a slot.
+    /// The owner of a slot: the number of the open transaction that uses it.
     pub(crate) fn owner(&self, page: u32, slot: u32) -> Option<u16> {
         let owners = self.run(page).owners.as_ref()?;
         Some(owners[slot as usize]).filter(|owner| *owner != 0)
     }
 
-    /// Notes the owner of a slot.
+    /// Records the owner of a slot.
     pub(crate) fn own(&mut self, page: u32, slot: u32, owner: u16) {
         assert_ne!(owner, 0);
         let number = self.number(page);
@@ -227,7 +227,7 @@ impl RunTable {
         }
     }
 
-    /// Forgets the owner of a slot, if it has one.
+    /// Clears the owner of a slot, if it has one.
     pub(crate) fn disown(&mut self, page: u32, slot: u32) {
         let number = self.number(page);
         let run = &mut self.all[number];
@@ -237,20 +237,20 @@ impl RunTable {
         }
         run.owned -= 1;
         if run.owned == 0 {
-            // All zeros again, as a spare must be.
+            // The array is all zeros again, as a spare must be.
             self.spare.extend(run.owners.take());
         }
         self.file(page);
     }
 
-    /// Empty runs beyond those worth keeping, the highest first.
+    /// Empty runs beyond those to keep, the highest first.
     pub(crate) fn surplus(&self, keep: usize) -> impl Iterator<Item = (u32, u8)> {
         let count = self.empty.len().saturating_sub(keep);
         let highest = self.empty.iter().rev().take(count);
         highest.map(|page| (*page, self.run(*page).class))
     }
 
-    /// Slots of a class that can be given out.
+    /// Number of slots of a class that can be allocated.
     pub(crate) fn available(&self, class: u8) -> u64 {
         self.available[usize::from(class)]
     }
@@ -259,7 +259,7 @@ impl RunTable {
         self.empty.len() > EMPTY_RUNS_KEPT
     }
 
-    /// Forgets an empty run, whose pages go elsewhere.
+    /// Removes an empty run whose pages are reused.
     pub(crate) fn leave(&mut self, page: u32) {
         let number = self.number(page);
         let run = &self.all[number];
@@ -272,16 +272,16 @@ impl RunTable {
         self.free_numbers.push(number as u32);
     }
 
-    /// Bytes of the largest slot that can be given out.
+    /// Size of the largest slot that can be allocated, in bytes.
     pub(crate) fn largest(&self) -> u64 {
         let class = self.partial.iter().rposition(|pages| !pages.is_empty());
         class.map_or(0, |class| RUNS[class].bytes.into())
     }
 
-    /// Counts the runs of every class.
+    /// Counts of the runs of every class.
     pub(crate) fn count(&self) -> [RunCount; CLASSES] {
         let mut counts = [RunCount::default(); CLASSES];
-        // A number whose run is gone still names its old page, where another run may begin now.
+        // The number of a removed run still has its old page, where another run may begin now.
         let live = |(number, run): &(usize, &Run)| self.numbers.get(run.page) == Some(*number as u32);
         for (_, run) in self.all.iter().enumerate().filter(live) {
             let count = &mut counts[usize::from(run.class)];
@@ -291,12 +291,12 @@ impl RunTable {
         counts
     }
 
-    /// Puts a run on the lists where it belongs.
+    /// Updates the lists that contain a run.
     fn file(&mut self, page: u32) {
         let number = self.number(page);
         let run = &self.all[number];
         let (class, some, none_taken) = (usize::from(run.class), run.free > 0, run.is_empty());
-        // Most changes move nothing: look before touching the trees.
+        // Most changes move nothing, so the trees are checked before they are changed.
         if some != self.partial[class].contains(&page) {
             match some {
                 true => self.partial[class].insert(page),

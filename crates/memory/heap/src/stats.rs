@@ -1,37 +1,37 @@
-//! What a heap holds and what happened to it.
+//! Statistics of a heap: its content, and counters since its opening.
 
-/// What a heap holds. Read under its lock, so that the numbers belong together.
+/// Content of a heap. Read under its lock, so that the numbers are consistent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeapStats {
-    /// Bytes of the heap, header and table included.
+    /// Length of the heap in bytes, including header and table.
     pub bytes: u64,
-    /// Bytes of pages that it can give out.
+    /// Bytes of pages for blocks.
     pub bytes_usable: u64,
-    /// Bytes of blocks that are taken, or were freed by a transaction that is still open. Counted in the size
-    /// of the blocks, which may exceed what was asked for by an eighth.
+    /// Bytes of blocks that are allocated, or were freed by a transaction that is still open. A block may be
+    /// an eighth larger than requested.
     pub bytes_taken: u64,
-    /// Bytes of blocks of whole pages among them.
+    /// Part of `bytes_taken` in blocks of whole pages.
     pub bytes_taken_large: u64,
-    /// Bytes of pages that belong to nothing.
+    /// Bytes of free pages.
     pub bytes_free_pages: u64,
-    /// Bytes of slots that wait for the next block of their class.
+    /// Bytes of free slots, waiting for a block of their class.
     pub bytes_free_slots: u64,
-    /// Bytes of headers and ends of runs.
+    /// Bytes of run headers and unused ends of runs.
     pub bytes_overhead: u64,
     /// Bytes of the largest extent of free pages.
     pub largest_free: u64,
-    /// Extents of free pages.
+    /// Number of extents of free pages.
     pub free_extents: u64,
-    /// Blocks of whole pages that are taken.
+    /// Number of allocated blocks of whole pages.
     pub large_blocks: u64,
-    /// Each class that has runs, by size.
+    /// Classes that have runs, by size.
     pub classes: Vec<ClassStats>,
-    /// What happened since the opening.
+    /// Counters since the opening.
     pub counts: HeapCounts,
 }
 
 impl HeapStats {
-    /// How far the free pages are from being one extent: 0 when they are, near 1 when no two hang together.
+    /// Fragmentation of the free pages: 0 if they are one extent, near 1 if no two are adjacent.
     pub fn fragmentation(&self) -> f64 {
         match self.bytes_free_pages {
             0 => 0.0,
@@ -39,7 +39,7 @@ impl HeapStats {
         }
     }
 
-    /// Bytes of pages in use for each byte of blocks taken: what the heap's own shape costs.
+    /// Bytes of pages in use per byte of allocated blocks.
     pub fn overhead(&self) -> f64 {
         let in_use = self.bytes_usable - self.bytes_free_pages;
         match self.bytes_taken {
@@ -49,38 +49,38 @@ impl HeapStats {
     }
 }
 
-/// What one size class holds.
+/// Content of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassStats {
     /// Bytes of a slot.
     pub bytes: u64,
-    /// Runs of it.
+    /// Number of runs.
     pub runs: u64,
-    /// Slots in them.
+    /// Number of slots in these runs.
     pub slots: u64,
-    /// Slots that wait for the next block.
+    /// Number of free slots.
     pub free: u64,
 }
 
-/// What happened to a heap since it was opened.
+/// Counters of a heap since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapCounts {
     /// Blocks allocated.
     pub allocations: u64,
     /// Blocks freed.
     pub frees: u64,
-    /// Blocks resized where they stand.
+    /// Blocks resized in place.
     pub resized_in_place: u64,
     /// Blocks resized by moving them.
     pub resized_by_moving: u64,
-    /// Wishes that found no room.
+    /// Allocations that found no room.
     pub refused: u64,
     /// Runs carved.
     pub runs_carved: u64,
-    /// Runs given back.
+    /// Empty runs turned back into free pages.
     pub runs_given_back: u64,
-    /// Transactions that ended as committed with business in the heap.
+    /// Committed transactions that used the heap.
     pub committed: u64,
-    /// Transactions that ended as aborted with business in the heap.
+    /// Aborted transactions that used the heap.
     pub aborted: u64,
 }

@@ -1,4 +1,5 @@
-//! What a heap needs of a transaction: rvm's own has it, and so has one under the locks of a shared region.
+//! The operations that a heap needs of a transaction. Transactions of rvm and of shared regions implement
+//! them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,24 +11,24 @@ use netram_rvm::{
 
 use crate::error::AllocError;
 
-/// A transaction, as far as a heap needs it.
+/// A transaction that can change a heap.
 pub trait Transact: Sized {
-    /// What [`Transact::edit`] lends.
+    /// Type of the access that [`Transact::edit`] lends.
     type Edit<'t>: EditBytes
     where
         Self: 't;
 
-    /// Whether it is neither committed nor aborted.
+    /// Whether the transaction is neither committed nor aborted.
     fn is_open(&self) -> bool;
 
     /// Whether an abort restores memory.
     fn mode(&self) -> RestoreMode;
 
-    /// Fails unless the transaction may change these bytes, and nobody else before it ends, if that is what
-    /// its memory promises.
+    /// Fails unless the transaction may change these bytes. Under the locks of a shared region, no other
+    /// transaction may change them before it ends.
     fn admits(&self, region: &Region, offset: usize, length: usize) -> Result<(), RangeError>;
 
-    /// Open transactions beside this one that may have changed the heap's bytes.
+    /// Number of other open transactions that may have changed the heap's bytes.
     fn others_in(&self, region: &Region) -> usize;
 
     /// Declares bytes and stores them.
@@ -36,25 +37,26 @@ pub trait Transact: Sized {
     /// Exclusive access to the region's bytes, in which ranges are declared as they are borrowed.
     fn edit<'t>(&'t mut self, region: &'t Region) -> Self::Edit<'t>;
 
-    /// Has `participant` told how this transaction ends: [`Transaction::enlist`].
+    /// Notifies `participant` when this transaction ends: [`Transaction::enlist`].
     fn enlist(&mut self, participant: &Arc<dyn Participant>, note: u64);
 
     /// The note that `participant` enlisted with: [`Transaction::note_of`].
     fn note_of(&self, participant: &Arc<dyn Participant>) -> Option<u64>;
 
-    /// Makes a change that is to outlast this transaction where others may need it before this one ends.
+    /// Makes a change that stays committed whatever this transaction does, where other transactions may need
+    /// it earlier.
     fn top_action(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<(), RangeError>,
     ) -> Result<TopActionOutcome, AllocError>;
 }
 
-/// What became of a change that was made [apart](Transact::top_action).
+/// Outcome of a [top action](Transact::top_action).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopActionOutcome {
-    /// It is in the log, before whatever the transaction will commit.
+    /// The change is in the log, before the commit of the transaction.
     Committed,
-    /// It ends as the transaction does. Nobody else can have changed the heap by then.
+    /// The change is part of the transaction. No other transaction can use the heap before it ends.
     Within,
 }
 
@@ -108,8 +110,8 @@ impl<L: RecordLog, S: SegmentStorage> Transact for Transaction<L, S> {
         Transaction::note_of(self, participant)
     }
 
-    /// Any number of transactions use the heap at once: what serves all of them is committed at once, in a
-    /// transaction of its own. It waits for nothing: a crash that loses it loses all that came later, too.
+    /// Any number of transactions use the heap at once, so a change for all of them is committed at once, in
+    /// a transaction of its own. It does not wait: a crash that loses it also loses everything later.
     fn top_action(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<(), RangeError>,
@@ -117,7 +119,7 @@ impl<L: RecordLog, S: SegmentStorage> Transact for Transaction<L, S> {
         let mut own = self.begin_another(RestoreMode::NoRestore);
         change(&mut own)?;
         match own.commit(Durability::Lazy) {
-            // In the log, whatever became of it there.
+            // An unknown outcome counts as committed, because the record is in the log.
             Ok(_) | Err(RvmCommitError::Unknown { .. }) => Ok(TopActionOutcome::Committed),
             Err(error) => Err(AllocError::Prepare(error)),
         }

@@ -1,7 +1,7 @@
 //! Allocating: a slot of a run, or pages.
 //!
-//! What a block needs beside its own state byte or descriptor is prepared by transactions of the heap's own,
-//! committed before the user's and therefore before it in the log: carving a run, giving empty runs back.
+//! Changes beyond a block's own state byte or descriptor, such as carving a run or giving empty runs back,
+//! are top actions. They are committed before the user's transaction, and therefore precede it in the log.
 
 use netram_rvm::RangeError;
 
@@ -17,12 +17,12 @@ use crate::limit::{EMPTY_RUNS_KEPT, PAGE_BYTES, RUN_SLOTS_MAX, TRANSACTIONS_MAX,
 use crate::pointer::Ptr;
 use crate::transact::{TopActionOutcome, Transact};
 
-/// Runs given back by one transaction. Bounds its record.
+/// Runs that one transaction gives back at most. Bounds its record.
 const GIVEN_BACK_AT_ONCE: usize = 32;
-/// Bytes that are zeros in a new block that is shorter. The smallest slot has more.
+/// Bytes that are zeroed in a new block of a smaller size. The smallest slot has more.
 const WORD_BYTES: usize = 8;
 
-/// Which empty runs stay runs when pages are needed.
+/// Which empty runs are kept when pages are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunRetention {
     /// A few while there are free pages, then none.
@@ -44,15 +44,15 @@ impl From<OwnerError> for AllocError {
 }
 
 impl Heap {
-    /// Allocates a block of at least `bytes` bytes, which keep whatever values they had; of one shorter than
-    /// eight the first eight are zeros. It begins at a multiple of 16 of the region, from 3.5 KiB on often of
-    /// a page.
+    /// Allocates a block of at least `bytes` bytes, at a multiple of 16 of the region; blocks from 3.5 KiB on
+    /// often begin at a page. The bytes keep earlier values, but if fewer than eight are requested the first
+    /// eight are zeroed.
     pub fn allocate<X: Transact>(&self, transaction: &mut X, bytes: usize) -> Result<Ptr<u8>, AllocError> {
         let at = self.take(transaction, bytes)?;
         Ok(Ptr::from_offset(self.inner.geometry.pointer(at)))
     }
 
-    /// Where in the heap the block begins.
+    /// Allocates a block and returns its offset in the heap.
     pub(super) fn take<X: Transact>(&self, transaction: &mut X, bytes: usize) -> Result<u64, AllocError> {
         let mut state = self.inner.lock();
         let owner = self.owner(&mut state, transaction)?;
@@ -61,11 +61,11 @@ impl Heap {
         Ok(at)
     }
 
-    /// Prepares `count` blocks of `bytes` bytes, so that as many allocations will find their run carved. For
-    /// blocks of pages it does nothing: they need no preparation.
+    /// Prepares `count` blocks of `bytes` bytes, so that this many allocations find a carved run. Has no
+    /// effect for blocks of whole pages, which need no preparation.
     ///
-    /// Prepared runs are empty runs like others: an allocation that has to carve one, of whatever size, may
-    /// give all but [`EMPTY_RUNS_KEPT`] of them back. So prepare what is allocated next.
+    /// Prepared runs count as empty runs: an allocation of any size that carves a run may give all but
+    /// [`EMPTY_RUNS_KEPT`] of them back. So prepare only the blocks that are allocated next.
     pub fn prepare<X: Transact>(
         &self,
         transaction: &mut X,
@@ -78,7 +78,7 @@ impl Heap {
         let mut state = self.inner.lock();
         let owner = self.owner(&mut state, transaction)?;
         while state.lists.runs.available(class) < count as u64 {
-            // The empty runs of the class are what this call is for.
+            // The empty runs of the class are what the caller prepares, so they are kept.
             self.inner.more_slots(
                 &mut state,
                 transaction,
@@ -91,7 +91,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Whether a block of `bytes` bytes could be had now.
+    /// Whether a block of `bytes` bytes could be allocated now.
     pub fn has_room(&self, bytes: usize) -> Result<bool, HeapDamage> {
         let mut state = self.inner.lock();
         self.inner.read_all(&mut state)?;
@@ -107,7 +107,7 @@ impl Heap {
 }
 
 impl Inner {
-    /// Takes a block in the transaction; returns where it begins.
+    /// Allocates a block in the transaction and returns its offset.
     pub(super) fn take<X: Transact>(
         &self,
         state: &mut State,
@@ -138,7 +138,7 @@ impl Inner {
         };
         let block = page_at(page) + RUNS[usize::from(class)].slot_at(slot);
         let cleared = match asked < WORD_BYTES {
-            // Programs read a small block as a word. They find what they stored, and zeros.
+            // Programs may read a small block as a whole word; the bytes behind the stored ones are zeros.
             true => self.slice.write(transaction, block, &[0; WORD_BYTES]),
             false => Ok(()),
         };
@@ -182,7 +182,7 @@ impl Inner {
         self.slice.write(transaction, at, &descriptor.encode(page))
     }
 
-    /// Makes slots of a class available: of a run that was not read yet, or of a new one.
+    /// Makes slots of a class available, from an unread run or a new one.
     fn more_slots<X: Transact>(
         &self,
         state: &mut State,
@@ -203,7 +203,7 @@ impl Inner {
             }
         }
         match self.carve(state, transaction, owner, class, asked, keep) {
-            // Looking for pages has read all runs, and found slots of the class.
+            // The search for pages has read all runs and found slots of the class.
             Err(AllocError::NoRoom { .. }) if state.lists.runs.available(class) > before => {
                 state.counts.refused -= 1;
                 Ok(())
@@ -233,7 +233,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes free pages a run, in a transaction of its own: whoever takes a slot of it commits later.
+    /// Carves a run out of free pages, in a top action: transactions that take a slot of it commit later.
     fn carve<X: Transact>(
         &self,
         state: &mut State,
@@ -266,8 +266,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes pages from the free ones; gives empty runs back first when there are many, and all that need not
-    /// be kept before it refuses.
+    /// Takes free pages. Gives empty runs back first when there are many, and as many as possible before it
+    /// fails.
     fn take_pages<X: Transact>(
         &self,
         state: &mut State,
@@ -288,7 +288,7 @@ impl Inner {
         state.lists.free.take(pages).ok_or_else(|| state.no_room(asked))
     }
 
-    /// Makes empty runs free pages again, all but `count` and those that `keep` names.
+    /// Turns empty runs back into free pages, all but `count` and those that `keep` selects.
     pub(super) fn give_back<X: Transact>(
         &self,
         state: &mut State,
@@ -325,7 +325,7 @@ impl Inner {
         }
     }
 
-    /// Restores a descriptor in memory that a change which was not logged had overwritten.
+    /// Restores a descriptor in memory after a change that was not logged.
     pub(super) fn put_descriptor_back(&self, page: u32, descriptor: PageDescriptor) {
         let bytes: [u8; DESCRIPTOR_BYTES] = descriptor.encode(page);
         self.slice.put_back(descriptor_at(page), &bytes);
@@ -333,9 +333,9 @@ impl Inner {
 }
 
 impl State {
-    /// Pages in a row that could be had, empty runs given back: the free ones, or a whole empty run.
+    /// Largest number of adjacent pages that could be taken, counting empty runs as free.
     fn pages_within_reach(&mut self) -> u32 {
-        // Joined with free neighbours, as giving them back would.
+        // Merged with free neighbours, as giving them back would do.
         let empty: Vec<(u32, u8)> = self.lists.runs.surplus(0).collect();
         let given: Vec<(u32, u32)> = empty
             .iter()
@@ -347,7 +347,7 @@ impl State {
         let largest = self.lists.free.largest();
         for (page, pages) in given {
             let back = self.lists.free.take_at(page, pages);
-            assert!(back, "what was given can be taken again");
+            assert!(back, "pages that were given back can be taken again");
         }
         largest
     }

@@ -1,4 +1,4 @@
-//! What becomes of an open transaction's business when it ends.
+//! The effects of a transaction's end on its steps in the heap.
 
 use netram_rvm::{Participant, TransactionOutcome};
 
@@ -6,7 +6,7 @@ use super::{Inner, PendingSteps, State, Step};
 use crate::class::RUNS;
 use crate::layout::{PageDescriptor, SLOT_FREE, SLOT_TAKEN, page_at, state_at};
 
-/// Steps for which a list that is used again keeps room.
+/// Capacity in steps that a reused list keeps.
 const STEPS_KEPT: usize = 16 * 1024;
 
 impl Participant for Inner {
@@ -22,7 +22,7 @@ impl Participant for Inner {
         }
         match outcome {
             TransactionOutcome::Committed => steps.iter().for_each(|step| state.committed(*step)),
-            // Newest first, so that the oldest has the last word.
+            // Undone newest first, so that the oldest values remain.
             TransactionOutcome::Aborted => steps.iter().rev().for_each(|step| {
                 if leaves {
                     self.put_back(*step);
@@ -39,7 +39,7 @@ impl Participant for Inner {
 }
 
 impl Inner {
-    /// Restores in memory what a step overwrote, where the transaction itself does not.
+    /// Restores in memory what a step overwrote, for a transaction that does not restore.
     fn put_back(&self, step: Step) {
         let state = |page, slot, state: u8| self.slice.put_back(page_at(page) + state_at(slot), &[state]);
         match step {
@@ -59,7 +59,7 @@ impl Inner {
 }
 
 impl State {
-    /// What a committed step frees is free from now on: whoever takes it commits later.
+    /// Makes what a committed step freed available: transactions that use it commit later.
     fn committed(&mut self, step: Step) {
         match step {
             Step::TookSlot { page, slot } => self.lists.runs.disown(page, slot),
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// What an aborted step took is free again.
+    /// Makes what an aborted step took available again.
     fn aborted(&mut self, step: Step) {
         match step {
             Step::TookSlot { page, slot } => {
@@ -100,14 +100,14 @@ impl State {
                 self.lists.free.give(page, pages);
             }
             Step::FreedPages { page, .. } => drop(self.extents.remove(&page)),
-            // All that came of it later was undone before: it is empty again, its pages are free again.
+            // All later steps in the run were undone before, so it is empty and its pages are free.
             Step::Carved { page, class } => {
                 self.lists.runs.leave(page);
                 self.lists.free.give(page, RUNS[usize::from(class)].pages);
             }
             Step::GaveBack { page, class } => {
                 let back = self.lists.free.take_at(page, RUNS[usize::from(class)].pages);
-                assert!(back, "what was given can be taken again");
+                assert!(back, "pages that were given back can be taken again");
                 self.lists.runs.add_carved(page, class);
             }
             Step::Resized { page, from, to } => {
@@ -120,5 +120,5 @@ impl State {
     }
 }
 
-// A run's first page and its slots are numbers of 32 bits that were checked when the run was entered.
+// A run's first page and its slots have 32-bit numbers that were checked when the run was entered.
 const _: () = assert!(RUNS.len() <= u8::MAX as usize);

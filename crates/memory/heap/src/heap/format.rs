@@ -1,4 +1,4 @@
-//! Making a region a heap.
+//! Making a heap in a region.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::limit::{ALIGNMENT, FORMAT_STEP_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
 use crate::transact::Transact;
 
 impl Heap {
-    /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as
-    /// safe as a remote commit. No open transaction may have ranges in the region. Other values of [`Heap`]
-    /// for the same bytes are void.
+    /// Makes an empty heap in the region, replacing its content, and opens it. Returns when the heap is as
+    /// safe as a remote commit. No open transaction may have ranges in the region. Earlier values of [`Heap`]
+    /// for the same bytes must not be used any more.
     pub fn format<L: RecordLog, S: SegmentStorage>(
         rvm: &Rvm<L, S>,
         region: impl Into<Arc<Region>>,
@@ -24,11 +24,11 @@ impl Heap {
         Ok(Heap::open(region)?)
     }
 
-    /// Makes a part of a region a heap without blocks, `length` bytes from `start`, a multiple of 16.
+    /// Makes an empty heap in a part of a region: `length` bytes from `start`, a multiple of 16.
     ///
-    /// The table is cleared in small transactions of which the header's is the last: a crash on the way
-    /// leaves no heap. No open transaction may have ranges in the region. Other values of [`Heap`] for the
-    /// same bytes are void.
+    /// The table is cleared in small transactions; the header is written last, so a crash during formatting
+    /// leaves no heap. No open transaction may have ranges in the region. Earlier values of [`Heap`] for the
+    /// same bytes must not be used any more.
     pub fn format_part<L: RecordLog, S: SegmentStorage>(
         rvm: &Rvm<L, S>,
         region: &Region,
@@ -48,11 +48,11 @@ impl Heap {
         Ok(())
     }
 
-    /// Makes a part of a region a heap without blocks as a part of the caller's transaction, and nothing
-    /// else. Where the table is not zeros, eight bytes a page, that needs a record as large.
+    /// Makes an empty heap in a part of a region within the caller's transaction. If the table is not zeros
+    /// yet, the record needs eight bytes for each page.
     ///
-    /// Open it when the transaction has committed. No other one may have ranges in the region. Other values
-    /// of [`Heap`] for the same bytes are void.
+    /// Open the heap after the transaction has committed. No other transaction may have ranges in the region.
+    /// Earlier values of [`Heap`] for the same bytes must not be used any more.
     pub fn format_in<X: Transact>(
         transaction: &mut X,
         region: &Region,
@@ -69,8 +69,8 @@ impl Heap {
     }
 }
 
-/// Refuses when other open transactions have ranges in the region: what they undo later would lie over the
-/// new table.
+/// Fails if other open transactions have ranges in the region: undoing them later would overwrite the new
+/// table.
 fn no_others(others: usize) -> Result<(), HeapFormatError> {
     match others {
         0 => Ok(()),
@@ -78,7 +78,7 @@ fn no_others(others: usize) -> Result<(), HeapFormatError> {
     }
 }
 
-/// Spans of header and table that are cleared at once.
+/// Parts of header and table that are cleared at once.
 fn steps(geometry: HeapGeometry) -> impl Iterator<Item = (u64, u64)> {
     let end = page_at(geometry.first);
     let begins = (0..end).step_by(FORMAT_STEP_BYTES);
@@ -96,7 +96,7 @@ fn geometry(region: &Region, start: usize, length: usize) -> Result<HeapGeometry
     })
 }
 
-/// Zeroes what is not zeros yet of a part of the header's page and the table: a fresh segment costs no log.
+/// Zeroes the nonzero bytes of a part of the header's page and the table, so that a new segment costs no log.
 fn clear<X: Transact>(
     transaction: &mut X,
     region: &Region,
@@ -106,7 +106,7 @@ fn clear<X: Transact>(
 ) -> Result<(), HeapFormatError> {
     const ROOTS_END: u64 = ROOTS_AT + ROOTS as u64 * 8;
     let mut bytes = [0; FORMAT_STEP_BYTES];
-    // Between header, roots and table nothing has a meaning.
+    // Bytes between header, roots and table have no meaning.
     for (start, end) in [
         (0, HEADER_BYTES as u64),
         (ROOTS_AT, ROOTS_END),

@@ -1,5 +1,5 @@
-//! Freeing: the block's own byte or descriptor changes, and it is given out again when the transaction has
-//! committed.
+//! Freeing: the block's own state byte or descriptor changes. The block is reused only after the transaction
+//! has committed.
 
 use super::{Heap, Inner, OwnerError, State, Step};
 use crate::block::{BlockKind, HeapBlock, locate};
@@ -28,8 +28,8 @@ impl From<HeapDamage> for FreeError {
 }
 
 impl Heap {
-    /// Frees a block. Its bytes stay as they are until the block is given out again, which can only be after
-    /// the transaction has committed.
+    /// Frees a block. Its bytes stay unchanged until it is reused, which can only be after the transaction
+    /// has committed.
     pub fn free<T, X: Transact>(&self, transaction: &mut X, block: Ptr<T>) -> Result<(), FreeError> {
         let mut state = self.inner.lock();
         let owner = self.owner(&mut state, transaction)?;
@@ -39,7 +39,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Bytes that a block can hold: at least what was asked for.
+    /// Capacity of a block in bytes: at least the requested size.
     pub fn block_bytes<T>(&self, block: Ptr<T>) -> Result<u64, BlockError> {
         let state = self.inner.lock();
         let found = locate(&self.inner.slice, self.inner.geometry, block.offset());
@@ -50,13 +50,13 @@ impl Heap {
 }
 
 impl Inner {
-    /// The block at `at`, which the owner may free or resize.
+    /// The block at `at`, if the owner may free or resize it.
     pub(super) fn admit(&self, state: &mut State, owner: u16, at: u64) -> Result<HeapBlock, FreeError> {
         let block =
             locate(&self.slice, self.geometry, at).map_err(|error| state.explain(self.geometry, error))?;
         let other = match block.kind {
             BlockKind::Slot { page, class, slot } => {
-                // What the table says now and what it said when it was scanned must agree.
+                // The table must agree with the lists that were read from it.
                 let read = state
                     .lists
                     .runs
@@ -65,7 +65,7 @@ impl Inner {
                 if !read {
                     self.read_run(state, page, class)?;
                 }
-                // Given back again it would have two owners.
+                // Freeing it again would give it two owners.
                 if state.lists.runs.is_available(page, slot) {
                     return Err(HeapDamage::Slot { page, slot }.into());
                 }
@@ -108,7 +108,7 @@ impl Inner {
 }
 
 impl State {
-    /// Tells a page that is free from one inside a block: from the heap's bytes alone they look the same.
+    /// Distinguishes a free page from one inside a block, which look the same in the heap's bytes.
     pub(super) fn explain(&self, geometry: HeapGeometry, error: BlockError) -> BlockError {
         let BlockError::NotABlock { at } = error else {
             return error;

@@ -1,4 +1,4 @@
-//! The heap: what is durable stands in the region, what is volatile under one lock here.
+//! The heap: durable data in the region, and volatile data under one lock.
 
 mod alloc;
 mod end;
@@ -31,22 +31,23 @@ use crate::stats::HeapCounts;
 use crate::transact::Transact;
 use remote_changes::RemoteChanges;
 
-/// A persistent heap in a region: blocks are allocated, freed and resized within transactions, and are after
-/// a crash what the committed ones made of them.
+/// A persistent heap in a region. Blocks are allocated, freed and resized within transactions; after a crash
+/// the heap contains the blocks of committed ones.
 ///
-/// Any number of threads and open transactions may use it at once. A block that a transaction freed is given
-/// out again only when that transaction has committed; a block that it allocated comes back when it aborts.
-/// Blocks that one open transaction allocated or resized are refused to the others; what stands in blocks is
-/// their programs' affair, as with all recoverable memory.
+/// Any number of threads and open transactions may use it at once. A block that a transaction freed is reused
+/// only after that transaction has committed; a block that it allocated becomes free when it aborts. A block
+/// that one open transaction allocated or resized cannot be freed or resized by others. Conflicts in the
+/// blocks' contents are the programs' affair, as with all recoverable memory.
 ///
-/// One value for a heap at a time: each keeps its own list of what is free, and two would give one block out
-/// twice. Share the value; open again only when it is dropped. Nothing here detects a second one.
+/// Use only one value for a heap at a time: each keeps its own list of free blocks, and two would allocate
+/// one block twice. Share the value, and open the heap again only after dropping it. A second value is not
+/// detected.
 ///
-/// Changing a block's bytes takes the region's lock: hold no guard of the region (a [`HeapView`], an
-/// [`HeapEdit`]) across a call.
+/// Changing a block's bytes takes the region's lock: hold no guard of the region, such as a [`HeapView`] or
+/// [`HeapEdit`], across a call.
 pub struct Heap {
     inner: Arc<Inner>,
-    /// `inner` again, as transactions know it.
+    /// `inner` as a participant of transactions.
     participant: Arc<dyn Participant>,
 }
 
@@ -57,35 +58,35 @@ struct Inner {
     state: Mutex<State>,
 }
 
-/// Everything volatile. Locked before the region, never while the region is locked by the same thread.
+/// All volatile data. Locked before the region, never while the same thread has the region locked.
 struct State {
     lists: Lists,
-    /// Extents with open business, and whose.
+    /// Owners of extents that open transactions use, by first page.
     extents: HashMap<u32, u16>,
-    /// Open business, by owner minus one.
+    /// Steps of open transactions, by owner number minus one.
     open: Vec<PendingSteps>,
-    /// Places in `open` that nobody has.
+    /// Unused indexes of `open`.
     vacant: Vec<u16>,
     counts: HeapCounts,
 }
 
-/// What is known of the heap's bytes.
+/// Volatile lists read from the heap's bytes.
 struct Lists {
     free: FreePages,
     runs: RunTable,
-    /// Pages of the extents, by their first: what becomes free when another node has freed one.
+    /// Length of each extent, by first page: the pages that become free when another node has freed it.
     lengths: PageMap,
 }
 
-/// What an open transaction did to the heap, oldest first.
+/// Steps of an open transaction in the heap, oldest first.
 #[derive(Default)]
 struct PendingSteps {
     steps: Vec<Step>,
-    /// The transaction does not restore: its end must put the heap's own bytes back.
+    /// The transaction does not restore memory, so the heap must restore its own bytes when it aborts.
     leaves: bool,
 }
 
-/// One thing done to the heap.
+/// One change of the heap.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     TookSlot {
@@ -104,17 +105,17 @@ enum Step {
         page: u32,
         pages: u32,
     },
-    /// A run was made of free pages, in this transaction.
+    /// A run was carved out of free pages, within this transaction.
     Carved {
         page: u32,
         class: u8,
     },
-    /// An empty run was made free pages, in this transaction.
+    /// An empty run was turned back into free pages, within this transaction.
     GaveBack {
         page: u32,
         class: u8,
     },
-    /// An extent has other pages than before, from the same first one on.
+    /// An extent was resized in place; its first page is the same.
     Resized {
         page: u32,
         from: u32,
@@ -124,30 +125,30 @@ enum Step {
 
 impl Heap {
     /// Opens the heap in a region in which no open transaction has ranges. Reads the header and the page
-    /// table, eight bytes for each page; blocks and runs stay untouched until they are needed. Another value
-    /// for the same heap is void from then on, as after [`Heap::format`].
+    /// table, eight bytes per page; blocks and runs are read when they are needed. An earlier value for the
+    /// same heap must not be used any more.
     pub fn open(region: impl Into<Arc<Region>>) -> Result<Heap, HeapOpenError> {
         Heap::open_in(region.into(), 0, usize::MAX)
     }
 
-    /// Opens the heap in a part of a region, from `start` on, at most `length` bytes. The heap keeps the
-    /// holder. Another value for the same heap is void from then on.
+    /// Opens the heap in a part of a region, at most `length` bytes from `start`. The heap keeps the owner of
+    /// the region. An earlier value for the same heap must not be used any more.
     pub fn open_in(
         holder: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
         length: usize,
     ) -> Result<Heap, HeapOpenError> {
         let ground = RegionSlice::new(holder, start, length);
-        // What they did to a heap here would be taken for committed, and may still be undone.
+        // Changes of open transactions would be taken for committed, and may still be undone.
         match ground.region().open_transactions() {
             0 => Heap::open_on(ground, 0),
             transactions => Err(HeapOpenError::Busy { transactions }),
         }
     }
 
-    /// Opens the heap in a part of a shared region, as [`Heap::open_in`] does, while the caller's lock keeps
-    /// others from changing it. Its pointers count from the region's beginning, so that they mean the same in
-    /// all of its heaps. Whoever applies others' records tells it of them: [`Heap::note_remote`].
+    /// Opens the heap in a part of a shared region, like [`Heap::open_in`], while the caller's lock keeps
+    /// other nodes from changing it. Its pointers count from the region's beginning, so that they mean the
+    /// same in all of its heaps. The applier of other nodes' records must call [`Heap::note_remote`].
     pub fn open_shared(
         holder: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
@@ -175,35 +176,35 @@ impl Heap {
         Ok(Heap { inner, participant })
     }
 
-    /// The region that the heap stands in.
+    /// The region that contains the heap.
     pub fn region(&self) -> &Region {
         self.inner.slice.region()
     }
 
-    /// Where in the region the heap begins.
+    /// Offset of the heap in the region.
     pub fn start(&self) -> usize {
         self.inner.slice.start()
     }
 
-    /// Where in the region pointers count from: where the heap begins, or the region, if that is shared.
+    /// Origin of pointers in the region: the heap's beginning, or 0 in a shared region.
     pub fn base(&self) -> usize {
         self.start() - self.inner.geometry.origin as usize
     }
 
-    /// Looks at what other nodes have changed, as every call that allocates or frees does first: for
-    /// [`Heap::statistics`] and [`Heap::has_room`] on a shared region, which then are of this moment.
+    /// Reads the changes of other nodes, like every call that allocates or frees. Needed before
+    /// [`Heap::statistics`] and [`Heap::has_room`] on a shared region, which otherwise may be out of date.
     pub fn catch_up<X: Transact>(&self, transaction: &X) -> Result<(), AllocError> {
         self.admit(transaction)?;
         Ok(self.inner.reload(&mut self.inner.lock())?)
     }
 
-    /// Fails unless the transaction may change the heap, and others may not.
+    /// Fails unless the transaction may change the heap, and other transactions may not.
     fn admit<X: Transact>(&self, transaction: &X) -> Result<(), RangeError> {
         let bytes = self.inner.geometry.bytes() as usize;
         transaction.admits(self.region(), self.start(), bytes)
     }
 
-    /// The number under which the transaction has business here; enters it when it is new.
+    /// The owner number of the transaction in this heap, assigned now if it is new.
     fn owner<X: Transact>(&self, state: &mut State, transaction: &mut X) -> Result<u16, OwnerError> {
         if !transaction.is_open() {
             return Err(OwnerError::Range(RangeError::Ended));
@@ -227,7 +228,7 @@ impl Heap {
     }
 }
 
-/// Why a transaction cannot have business here.
+/// Why a transaction cannot use the heap.
 enum OwnerError {
     Range(RangeError),
     Damaged(HeapDamage),
@@ -263,7 +264,7 @@ impl Lists {
 }
 
 impl Inner {
-    /// A panic elsewhere says nothing about the heap: steps change it only once they cannot fail any more.
+    /// Poisoning is ignored: steps change the state only after everything that can fail.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -275,7 +276,7 @@ impl State {
     }
 }
 
-/// Checks the header of a heap in `room` bytes.
+/// Decodes and checks the header of a heap in `room` bytes.
 pub(crate) fn header<B: HeapBytes + ?Sized>(bytes: &B, room: u64) -> Result<HeapGeometry, HeapOpenError> {
     if room < HEADER_BYTES as u64 {
         return Err(HeapOpenError::Foreign);
@@ -285,7 +286,7 @@ pub(crate) fn header<B: HeapBytes + ?Sized>(bytes: &B, room: u64) -> Result<Heap
     decode_header(&raw, room)
 }
 
-/// What a scan of the table comes by, in the order of pages.
+/// Item found by a scan of the table, in the order of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanItem {
     Free { page: u32, pages: u32 },
@@ -293,14 +294,15 @@ pub(crate) enum ScanItem {
     Extent { page: u32, pages: u32 },
 }
 
-/// Goes through the table once.
+/// Scans the table once.
 pub(crate) fn scan<B: HeapBytes + ?Sized>(
     bytes: &B,
     geometry: HeapGeometry,
     each: &mut dyn FnMut(ScanItem),
 ) -> Result<(), HeapDamage> {
     let mut raw = vec![0; SCAN_STEP_BYTES];
-    // Pages below `free` have been told of; up to `claimed` they belong to what begins at `owner`.
+    // Pages below `free` were already reported; pages up to `claimed` belong to the item that begins at
+    // `owner`.
     let (mut free, mut claimed, mut owner) = (geometry.first, geometry.first, 0);
     let mut page = geometry.first;
     while page < geometry.pages {

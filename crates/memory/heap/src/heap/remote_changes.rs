@@ -1,7 +1,7 @@
-//! What others change in a heap of a shared region, and how its lists become true again.
+//! Changes that other nodes make in a heap of a shared region, and the update of its lists.
 //!
-//! Records of other nodes change bytes of the heap beside its lists. Whoever applies them says which; at the
-//! first use under the heap's lock exactly those descriptors and states are looked at again.
+//! Records of other nodes change the heap's bytes but not its lists. The applier reports the changed bytes;
+//! the next use under the heap's lock reads exactly those descriptors and states again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,29 +13,29 @@ use crate::error::HeapDamage;
 use crate::layout::{DESCRIPTOR_BYTES, HeapGeometry, PageDescriptor, descriptor_at, page_at};
 use crate::limit::{PAGE_BYTES, RUN_SLOTS_MAX, TOUCHED_MAX};
 
-/// A run's states lie in so many bytes of its first page.
+/// End of a run's slot states in its first page.
 const STATES_END: u64 = RUN_HEADER_BYTES as u64 + RUN_SLOTS_MAX as u64;
 
-/// What others have changed since the lists were true.
+/// Changes of other nodes that the lists do not reflect yet.
 #[derive(Debug, Default)]
 pub(super) struct RemoteChanges {
     any: AtomicBool,
     changed: Mutex<ChangedPages>,
 }
 
-/// Pages, some of them more than once.
+/// Changed pages; a page may occur more than once.
 #[derive(Debug, Default)]
 struct ChangedPages {
-    /// Their descriptors have changed.
+    /// Pages whose descriptors have changed.
     descriptors: Vec<u32>,
-    /// Where the states of their slots are, if they begin a run, something has changed.
+    /// Pages in which slot states have changed, if a run begins there.
     states: Vec<u32>,
-    /// It is too much to be listed.
+    /// More has changed than the lists hold, so everything is read again.
     all: bool,
 }
 
 impl RemoteChanges {
-    /// Takes note of changed bytes of the heap.
+    /// Adds changed bytes of the heap.
     fn note(&self, geometry: HeapGeometry, ranges: impl Iterator<Item = (u64, u64)>) {
         let mut touched = None;
         for (from, to) in ranges {
@@ -53,7 +53,7 @@ impl RemoteChanges {
         std::mem::take(&mut touched)
     }
 
-    /// Nothing is known any more.
+    /// Marks everything as changed.
     fn forget(&self) {
         self.lock().all = true;
         self.any.store(true, Ordering::Release);
@@ -80,7 +80,7 @@ impl ChangedPages {
         let (first, last) = (from.max(page_at(geometry.first)), to.min(geometry.bytes()));
         if first < last {
             let page = |at: u64| (at / PAGE_BYTES as u64) as u32;
-            // Most changes are of what stands in blocks, behind the states.
+            // Most changes are inside blocks, behind the states.
             let skipped = u32::from(first % PAGE_BYTES as u64 >= STATES_END);
             extend(
                 &mut self.states,
@@ -103,9 +103,9 @@ fn extend(list: &mut Vec<u32>, pages: std::ops::RangeInclusive<u32>, all: &mut b
 }
 
 impl Heap {
-    /// Says which bytes of the region another node has changed, as offset and length: the heap looks at what
-    /// it knows of them again when it is used next. For heaps of shared regions; whoever applies others'
-    /// records calls it, behind each and before anybody can have the heap's lock.
+    /// Reports bytes of the region that another node has changed, as offset and length. The heap reads them
+    /// again when it is used next. For heaps of shared regions: the applier of remote records calls this
+    /// after each record, and before any transaction can get the heap's lock.
     pub fn note_remote(&self, ranges: impl Iterator<Item = (usize, usize)>) {
         let start = self.start() as u64;
         let end = start + self.inner.geometry.bytes();
@@ -119,7 +119,7 @@ impl Heap {
 }
 
 impl Inner {
-    /// Makes the lists true again. The caller's transaction keeps others from changing the heap.
+    /// Updates the lists. The caller's transaction keeps other nodes from changing the heap.
     #[inline]
     pub(super) fn reload(&self, state: &mut State) -> Result<(), HeapDamage> {
         match self.remote_changes.any.load(Ordering::Acquire) {
@@ -156,7 +156,7 @@ impl Inner {
                 changed.push((page, old, new));
             }
         }
-        // What went makes room for what came.
+        // Removed items make room for the added ones.
         for (page, old, _) in &changed {
             lists.remove(*page, *old);
         }
@@ -171,7 +171,7 @@ impl Inner {
 }
 
 impl Lists {
-    /// What the lists take a page's descriptor to be.
+    /// A page's descriptor according to the lists.
     fn descriptor(&self, page: u32) -> PageDescriptor {
         match (self.runs.class_of(page), self.lengths.get(page)) {
             (Some(class), _) => PageDescriptor::Run { class },
@@ -180,7 +180,7 @@ impl Lists {
         }
     }
 
-    /// Makes the pages that a descriptor covers free.
+    /// Frees the pages that a descriptor covers.
     fn remove(&mut self, page: u32, descriptor: PageDescriptor) {
         match descriptor {
             PageDescriptor::Empty => return,
@@ -210,8 +210,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_descriptors_and_states_are_noted() {
-        // 1024 pages: two of table, then 1021 to give out.
+    fn only_changed_descriptors_and_states_are_listed() {
+        // 1024 pages: header, two of table, then 1021 for blocks.
         let geometry = HeapGeometry::of(4 << 20).unwrap();
         assert_eq!(geometry.first, 3);
         let noted = |from: u64, length: u64| {
@@ -223,7 +223,7 @@ mod tests {
             assert!(!touched.all);
             (touched.descriptors, touched.states)
         };
-        // Header, roots, and descriptors of pages that are never given out.
+        // Header, roots, and descriptors of pages that hold no blocks.
         assert_eq!(noted(0, 4096 + 3 * 8), (vec![], vec![]));
         assert_eq!(noted(4096 + 3 * 8, 1), (vec![3], vec![]));
         assert_eq!(noted(4096 + 10 * 8 + 7, 2), (vec![10, 11], vec![]));
@@ -232,12 +232,12 @@ mod tests {
         assert_eq!(noted(5 * 4096 + 272, 3000), (vec![], vec![]));
         assert_eq!(noted(5 * 4096 + 272, 4096), (vec![], vec![6]));
         assert_eq!(noted(1023 * 4096, 4096), (vec![], vec![1023]));
-        // From the table over its end into the first page.
+        // From the table across its end into the first page.
         assert_eq!(noted(4096 + 1022 * 8, 4096), (vec![1022, 1023], vec![3]));
     }
 
     #[test]
-    fn too_much_is_not_listed() {
+    fn too_many_changes_mark_everything_as_changed() {
         let geometry = HeapGeometry::of(1 << 30).unwrap();
         let others = RemoteChanges::default();
         let pages = (geometry.first..).step_by(2).map(page_at);

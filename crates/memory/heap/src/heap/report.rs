@@ -1,4 +1,4 @@
-//! What a heap holds: statistics, and the check of its volatile state against its bytes.
+//! Reports on a heap: statistics, and a check of its bytes.
 
 use super::Heap;
 use crate::check::{HeapReport, inspect_in};
@@ -9,8 +9,8 @@ use crate::limit::PAGE_BYTES;
 use crate::stats::{ClassStats, HeapStats};
 
 impl Heap {
-    /// What the heap holds. The first call after an opening reads the states of all runs: a page of each. On
-    /// a shared region it is of the moment when the heap was used last ([`Heap::catch_up`]), under its lock.
+    /// Statistics of the heap. The first call after an opening reads the states of all runs, one page each.
+    /// On a shared region they date from the heap's last use under its lock ([`Heap::catch_up`]).
     pub fn statistics(&self) -> Result<HeapStats, HeapDamage> {
         let state = &mut *self.inner.lock();
         self.inner.read_all(state)?;
@@ -48,9 +48,9 @@ impl Heap {
         Ok(statistics)
     }
 
-    /// Goes through the whole heap: header, table, every run. See [`crate::inspect`].
+    /// Checks the whole heap: header, table, every run. See [`crate::inspect`].
     ///
-    /// What open transactions did counts as done. Waits for calls that are at work.
+    /// Changes of open transactions count as made. Waits for calls in progress.
     pub fn check(&self) -> Result<HeapReport, HeapOpenError> {
         let _state = self.inner.lock();
         inspect_in(

@@ -11,16 +11,16 @@ use crate::limit::COPY_STEP_BYTES;
 use crate::pointer::Ptr;
 use crate::transact::Transact;
 
-/// A slot is kept when what it shall hold fills this part of it, in quarters: moving would win less than a
-/// log record costs.
+/// A slot is kept if the new size fills at least this many quarters of it: moving would save less than a log
+/// record costs.
 const KEEP_QUARTERS: u64 = 3;
 
 impl Heap {
-    /// Makes a block at least `bytes` bytes long; returns where it is now. Bytes up to the shorter length
+    /// Resizes a block to at least `bytes` bytes and returns its new pointer. Bytes up to the shorter length
     /// keep their values.
     ///
-    /// Pages are added or given up at the block's end where they can be; then nothing is copied. A block that
-    /// moves has its bytes declared at the new place, that is, logged.
+    /// Where possible pages are added or released at the block's end, and nothing is copied. If the block
+    /// moves, its bytes are declared at the new place, and so are logged.
     pub fn resize<T, X: Transact>(
         &self,
         transaction: &mut X,
@@ -48,8 +48,7 @@ impl Heap {
             let geometry = self.inner.geometry;
             let new = locate(&self.inner.slice, geometry, geometry.pointer(at));
             let new = new.expect("the block was just taken");
-            // A transaction that can take no more ranges frees nothing either: then the block goes with its
-            // abort.
+            // A transaction that accepts no more ranges cannot free the block either; its abort does.
             let _ = self.inner.release(&mut state, transaction, owner, new);
             return Err(error);
         }
@@ -59,7 +58,7 @@ impl Heap {
 }
 
 impl Inner {
-    /// Makes the block fit where it is, if it can be.
+    /// Resizes the block in place, if that is possible.
     fn fit<X: Transact>(
         &self,
         state: &mut State,
@@ -95,7 +94,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Copies bytes between blocks, declared at the target.
+    /// Copies bytes between blocks, and declares them at the target.
     fn copy<X: Transact>(
         &self,
         transaction: &mut X,

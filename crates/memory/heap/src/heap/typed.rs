@@ -1,4 +1,4 @@
-//! Values in blocks, by pointers that know their type.
+//! Typed access to values in blocks.
 
 use netram_rvm::ReadGuard;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -39,8 +39,7 @@ impl Heap {
         let block = Ptr::from_offset(self.inner.geometry.pointer(at));
         let stored = self.inner.slice.write(transaction, at, bytes);
         if let Err(error) = stored {
-            // A transaction that can take no more ranges frees nothing either: then the block goes with its
-            // abort.
+            // A transaction that accepts no more ranges cannot free the block either; its abort does.
             let _ = self.free(transaction, block);
             return Err(error.into());
         }
@@ -66,7 +65,7 @@ impl Heap {
     {
         let ground = &self.inner.slice;
         let at = reach(ground, self.inner.geometry, slice.block(), slice.len())?;
-        // The block has the values, so their count fits the address space.
+        // The block holds the values, so their count fits the address space.
         let mut values = Vec::with_capacity(slice.len() as usize);
         for index in 0..slice.len() {
             let mut value = T::new_zeroed();
@@ -91,7 +90,7 @@ impl Heap {
         Ok(())
     }
 
-    /// The pointer in a root: where a program begins to look. Null until it is set.
+    /// The pointer in a root, from which a program finds its data. Null until it is set.
     pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
         root(&self.inner.slice, number)
     }
@@ -110,7 +109,7 @@ impl Heap {
         Ok(())
     }
 
-    /// The heap for reading in place. The region is locked shared while the view lives.
+    /// Access to the heap for reading in place. The region is locked shared while the view lives.
     pub fn view(&self) -> HeapView<'_> {
         HeapView {
             guard: self.region().read(),
@@ -119,19 +118,20 @@ impl Heap {
         }
     }
 
-    /// The heap in the bytes of its region, or of a copy, that somebody else lends: a pinned reader of a
-    /// shared region.
+    /// Access to the heap in borrowed bytes of its region, or of a copy: for a pinned reader of a shared
+    /// region.
     ///
     /// # Panics
     ///
-    /// The bytes end before the heap does.
+    /// Panics if the bytes end before the heap does.
     pub fn borrowed_view<'b>(&self, region: &'b [u8]) -> BorrowedHeap<'b> {
         let geometry = self.inner.geometry;
         let bytes = &region[self.start()..][..geometry.bytes() as usize];
         BorrowedHeap { bytes, geometry }
     }
 
-    /// The heap for changing in place, within a transaction. The region is locked while the edit lives.
+    /// Access to the heap for changing in place, within a transaction. The region is locked while the edit
+    /// lives.
     pub fn edit<'h, X: Transact>(&'h self, transaction: &'h mut X) -> HeapEdit<'h, X> {
         HeapEdit {
             guard: transaction.edit(self.region()),
@@ -172,7 +172,7 @@ impl HeapView<'_> {
     }
 }
 
-/// A heap's blocks in bytes that somebody else lends.
+/// A heap's blocks in borrowed bytes.
 #[derive(Clone, Copy)]
 pub struct BorrowedHeap<'b> {
     bytes: &'b [u8],
@@ -208,7 +208,7 @@ impl std::fmt::Debug for BorrowedHeap<'_> {
     }
 }
 
-/// A heap's blocks, borrowed for changing. What is lent for writing is declared by the same call.
+/// A heap's blocks, borrowed for changing. The call that lends bytes for writing also declares them.
 pub struct HeapEdit<'h, X: Transact + 'h> {
     guard: X::Edit<'h>,
     start: usize,
@@ -248,8 +248,7 @@ impl<X: Transact> HeapEdit<'_, X> {
         T::mut_from_bytes(bytes).map_err(|_| BlockAccessError::Unaligned { at })
     }
 
-    /// Some of the values in a block, for writing: `count` from `first` on. These are logged, the others are
-    /// not.
+    /// `count` values in a block from `first` on, for writing. Only these are logged.
     pub fn slice_mut<T>(
         &mut self,
         slice: Slice<T>,
@@ -308,7 +307,7 @@ where
     <[T]>::ref_from_bytes(values).map_err(|_| BlockAccessError::Unaligned { at })
 }
 
-/// Where `count` values in a block begin: the block is taken, and has them.
+/// Offset of `count` values in a block, after checking that the block is allocated and large enough.
 fn reach<T, B: HeapBytes + ?Sized>(
     bytes: &B,
     geometry: HeapGeometry,

@@ -1,4 +1,4 @@
-//! Each promise of the heap, and each refusal.
+//! Promises of the heap and its errors, one test each.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use netram_proto::port::Durability;
 use netram_rvm::{RangeError, RestoreMode};
 
 #[test]
-fn blocks_are_apart_aligned_and_large_enough() {
+fn blocks_are_disjoint_aligned_and_large_enough() {
     let world = world(600);
     let mut blocks = Vec::new();
     for bytes in (0..3000)
@@ -32,9 +32,9 @@ fn blocks_are_apart_aligned_and_large_enough() {
     assert_eq!(report.blocks, blocks);
 }
 
-/// A program reads a block of one byte as a word. It found bytes of the block before.
+/// Regression: a program that read a block of one byte as a word found bytes of an earlier block.
 #[test]
-fn a_new_block_shorter_than_a_word_is_zeros_up_to_one() {
+fn the_first_word_of_a_shorter_new_block_is_zero() {
     let world = world(40);
     for bytes in 0..8 {
         let before = world.commit(|open| world.heap.alloc(open, &u64::MAX)).unwrap();
@@ -47,7 +47,7 @@ fn a_new_block_shorter_than_a_word_is_zeros_up_to_one() {
 }
 
 #[test]
-fn a_freed_block_is_given_out_again_only_when_its_transaction_has_committed() {
+fn a_freed_block_is_reused_only_after_its_transaction_has_committed() {
     let world = world(40);
     for bytes in [100, 5000, 40_000] {
         let block = world.allocate(bytes);
@@ -56,12 +56,12 @@ fn a_freed_block_is_given_out_again_only_when_its_transaction_has_committed() {
         let other = world.allocate(bytes);
         assert_ne!(other, block);
         freeing.commit(Durability::Lazy).unwrap();
-        assert_eq!(world.allocate(bytes), block, "the lowest place is used first");
+        assert_eq!(world.allocate(bytes), block, "the lowest offset is used first");
     }
 }
 
 #[test]
-fn a_freed_block_of_an_aborted_transaction_is_still_there_and_a_taken_one_is_not() {
+fn an_abort_restores_freed_blocks_and_frees_allocated_ones() {
     for mode in [RestoreMode::Restore, RestoreMode::NoRestore] {
         let world = world(60);
         for bytes in [100, 5000, 40_000] {
@@ -89,7 +89,7 @@ fn a_freed_block_of_an_aborted_transaction_is_still_there_and_a_taken_one_is_not
 }
 
 #[test]
-fn freeing_what_is_no_block_is_refused_and_says_why() {
+fn freeing_an_invalid_pointer_is_refused_with_the_reason() {
     let world = world(40);
     let small = world.allocate(100);
     let large = world.allocate(3 * PAGE);
@@ -128,7 +128,7 @@ fn freeing_what_is_no_block_is_refused_and_says_why() {
 }
 
 #[test]
-fn a_block_with_another_transactions_business_is_refused() {
+fn a_block_allocated_by_another_open_transaction_cannot_be_freed() {
     let world = world(40);
     for bytes in [100, 3 * PAGE] {
         let mut first = world.begin();
@@ -146,7 +146,7 @@ fn a_block_with_another_transactions_business_is_refused() {
 }
 
 #[test]
-fn a_transaction_that_ended_or_belongs_elsewhere_changes_nothing() {
+fn an_ended_or_foreign_transaction_changes_nothing() {
     let world = world(40);
     let block = world.allocate(10);
     let before = world.heap.check().unwrap();
@@ -178,7 +178,7 @@ fn a_transaction_that_ended_or_belongs_elsewhere_changes_nothing() {
 }
 
 #[test]
-fn a_full_heap_says_what_it_has_and_is_one_extent_again_when_all_is_freed() {
+fn a_full_heap_reports_its_largest_block_and_merges_freed_ones() {
     let world = world(200);
     for bytes in [1, 16, 100, 700, 3000, 4096, 9000, 100_000] {
         let mut blocks = Vec::new();
@@ -216,7 +216,7 @@ fn a_full_heap_says_what_it_has_and_is_one_extent_again_when_all_is_freed() {
 }
 
 #[test]
-fn a_block_grows_and_shrinks_where_it_is_when_it_can() {
+fn a_block_is_resized_in_place_if_possible() {
     let world = world(40);
     let resize = |block: Ptr<u8>, bytes| {
         world
@@ -232,7 +232,7 @@ fn a_block_grows_and_shrinks_where_it_is_when_it_can() {
     assert_eq!(
         world.heap.check().unwrap().free.len(),
         1,
-        "what was given up is free"
+        "released pages are free"
     );
 
     let wall = world.allocate(PAGE);
@@ -249,7 +249,7 @@ fn a_block_grows_and_shrinks_where_it_is_when_it_can() {
 }
 
 #[test]
-fn values_are_reached_by_pointers_that_are_checked() {
+fn typed_access_checks_the_pointer() {
     let world = world(40);
     let heap = &world.heap;
     let (number, list) = world.commit(|open| {
@@ -301,7 +301,7 @@ fn values_are_reached_by_pointers_that_are_checked() {
 }
 
 #[test]
-fn an_edit_declares_what_it_lends() {
+fn an_edit_declares_the_bytes_it_lends() {
     let world = world(40);
     let heap = &world.heap;
     let list = world
@@ -332,7 +332,7 @@ fn an_edit_declares_what_it_lends() {
 }
 
 #[test]
-fn runs_read_lazily_after_an_opening_give_out_their_free_slots() {
+fn free_slots_are_reused_after_an_opening() {
     let world = world(40);
     let blocks: Vec<Ptr<u8>> = (0..500).map(|_| world.allocate(100)).collect();
     for block in blocks.iter().step_by(3) {
@@ -354,7 +354,7 @@ fn runs_read_lazily_after_an_opening_give_out_their_free_slots() {
 }
 
 #[test]
-fn a_heap_is_not_opened_while_a_transaction_may_still_undo_something() {
+fn a_heap_cannot_be_opened_while_a_transaction_has_ranges_in_it() {
     let HeapFixture { rvm, heap, .. } = world(40);
     drop(heap);
     let region = Arc::new(rvm.map(PATH, 0, 0).unwrap());
@@ -368,7 +368,7 @@ fn a_heap_is_not_opened_while_a_transaction_may_still_undo_something() {
 }
 
 #[test]
-fn making_a_heap_is_refused_while_another_transaction_may_undo_something_there() {
+fn a_heap_cannot_be_formatted_while_another_transaction_has_ranges_there() {
     let HeapFixture { rvm, heap, .. } = world(40);
     drop(heap);
     let region = Arc::new(rvm.map(PATH, 0, 0).unwrap());
@@ -380,7 +380,7 @@ fn making_a_heap_is_refused_while_another_transaction_may_undo_something_there()
     let mut other = rvm.begin(RestoreMode::Restore);
     let refused = Heap::format_in(&mut other, &region, 0, usize::MAX);
     assert_eq!(refused, Err(busy.clone()));
-    // Its own ranges are not in the way of a transaction, those of others are.
+    // Ranges of the formatting transaction itself are allowed, those of others are not.
     other.set(&region, 20 * PAGE, &7u64).unwrap();
     let refused = Heap::format_in(&mut other, &region, 0, usize::MAX);
     assert_eq!(refused, Err(busy));
@@ -421,7 +421,7 @@ fn statistics_add_up() {
 }
 
 #[test]
-fn what_is_no_heap_or_too_small_for_one_is_refused() {
+fn a_region_without_a_heap_or_too_small_for_one_is_refused() {
     let machine = Machine::new(1 << 16);
     let rvm = machine.open().unwrap();
     for (path, bytes) in [("tiny", 100), ("small", 2 * PAGE as u64), ("empty", 1 << 16)] {
@@ -448,7 +448,7 @@ fn what_is_no_heap_or_too_small_for_one_is_refused() {
 }
 
 #[test]
-fn formatting_again_forgets_everything_also_within_a_transaction() {
+fn formatting_again_removes_all_blocks() {
     let machine = Machine::new(4 << 20);
     let rvm = machine.open().unwrap();
     rvm.create_segment(PATH, 32 * PAGE as u64, Default::default())
@@ -479,7 +479,7 @@ fn formatting_again_forgets_everything_also_within_a_transaction() {
 }
 
 #[test]
-fn heaps_stand_side_by_side_in_a_region() {
+fn a_region_can_contain_several_heaps() {
     let machine = Machine::new(4 << 20);
     let rvm = machine.open().unwrap();
     rvm.create_segment(PATH, 64 * PAGE as u64, Default::default())
@@ -504,7 +504,10 @@ fn heaps_stand_side_by_side_in_a_region() {
         value
     });
     open.commit(Durability::Remote).unwrap();
-    assert_eq!(pointers[0], pointers[1], "pointers count from the heap's begin");
+    assert_eq!(
+        pointers[0], pointers[1],
+        "pointers count from the heap's beginning"
+    );
     for (index, heap) in heaps.iter().enumerate() {
         assert_eq!(heap.get(pointers[index]).unwrap(), index as u64 + 5);
         let mut open = rvm.begin(RestoreMode::Restore);

@@ -1,4 +1,4 @@
-//! Damaged heaps are refused, by what is damaged.
+//! Damaged heaps are refused with an error that names the damage.
 
 use crate::common::machine::Machine;
 use crate::common::{HeapFixture, PAGE, PATH, world};
@@ -56,7 +56,7 @@ fn a_damaged_table_is_refused() {
 fn a_block_inside_another_is_refused() {
     let world = world(30);
     let large = world.allocate(8 * PAGE);
-    // A descriptor that is right in itself, inside the extent of another.
+    // A descriptor that is valid in itself, but lies inside the extent of another.
     let inner = large.offset() as usize / PAGE + 3;
     let mut other = crate::common::world(30);
     while other.allocate(PAGE).offset() as usize / PAGE != inner {}
@@ -74,7 +74,7 @@ fn a_block_inside_another_is_refused() {
 }
 
 #[test]
-fn a_damaged_run_is_refused_by_the_check_and_by_whoever_needs_it() {
+fn a_damaged_run_fails_the_check_and_allocations_from_it() {
     let run = 2 * PAGE;
     let world_with_run = || {
         let world = world(30);
@@ -103,16 +103,19 @@ fn a_damaged_run_is_refused_by_the_check_and_by_whoever_needs_it() {
     let mut open = rvm.begin(RestoreMode::Restore);
     let refused = heap.allocate(&mut open, 100);
     assert_eq!(refused, Err(AllocError::Damaged(HeapDamage::Run { page: 2 })));
-    assert!(heap.allocate(&mut open, PAGE).is_ok(), "other blocks can be had");
+    assert!(
+        heap.allocate(&mut open, PAGE).is_ok(),
+        "other blocks can be allocated"
+    );
 }
 
 #[test]
-fn a_free_slot_that_a_stray_store_calls_taken_is_refused_to_whoever_frees_it() {
+fn freeing_a_slot_that_a_stray_store_marked_as_taken_is_refused() {
     let world = world(30);
     let block = world.allocate(100);
     let other = world.allocate(100);
     world.free(other).unwrap();
-    // The run is at page 2, the block in its first slot, the other in its second.
+    // The run is at page 2; the block is in its first slot, the other in its second.
     let state = 2 * PAGE + 16 + 1;
     let region = world.heap.region();
     let taken: u8 = region.get(state - 1).unwrap();
@@ -125,7 +128,7 @@ fn a_free_slot_that_a_stray_store_calls_taken_is_refused_to_whoever_frees_it() {
     world.free(block).unwrap();
 }
 
-/// The file that truncation would leave, changed, and what opening says of it.
+/// Changes the file as truncation would leave it, and opens it.
 fn damaged(world: HeapFixture, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), HeapOpenError> {
     let HeapFixture { machine, rvm, heap } = world;
     drop(heap);
@@ -138,7 +141,7 @@ fn damaged(world: HeapFixture, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), 
             assert_eq!(inspected, Err(error));
             Err(error)
         }
-        // Opening reads no run; the check does.
+        // Opening reads no run, but the check does.
         Ok(heap) => {
             let checked = heap.check();
             assert_eq!(checked, inspected);

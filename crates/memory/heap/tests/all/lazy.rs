@@ -1,4 +1,4 @@
-//! Opening a large heap touches its table and nothing else. In a process of its own: it counts page faults.
+//! Opening a large heap touches only its table. Runs in a process of its own, because it counts page faults.
 
 use crate::common::PAGE;
 use crate::common::machine::{Machine, TestDirectory};
@@ -7,20 +7,20 @@ use netram_proto::port::Durability;
 use netram_rvm::{RestoreMode, SegmentAllocation};
 
 const HEAP_BYTES: u64 = 1 << 30;
-/// Pages of the table: eight bytes for each of the heap's.
+/// Pages of the table: eight bytes for each page of the heap.
 const TABLE_PAGES: u64 = HEAP_BYTES / PAGE as u64 * 8 / PAGE as u64;
 
-/// Pages that this process was given since it began.
+/// Minor page faults of this process.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    // Behind the name, which may hold anything: state, then numbers; the eighth field is the faults without a
-    // read.
+    // Fields follow the process's name, which may contain anything: the first is the state, the eighth the
+    // minor faults.
     let fields = stat.rsplit(')').next().unwrap();
     fields.split_whitespace().nth(7).unwrap().parse().unwrap()
 }
 
 #[test]
-fn opening_a_heap_of_a_gibibyte_reads_its_table_only() {
+fn opening_a_heap_of_a_gibibyte_reads_only_its_table() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(8 << 20));
     let rvm = directory.open(&machine).unwrap();
     let path = directory.path("heap");
@@ -40,7 +40,7 @@ fn opening_a_heap_of_a_gibibyte_reads_its_table_only() {
     let before = faults();
     let heap = Heap::open(region).unwrap();
     let touched = faults() - before;
-    // Beside the table: the volatile lists, and what the test's own machinery does.
+    // Beyond the table: the volatile lists, and memory of the test itself.
     assert!(
         touched < TABLE_PAGES * 3,
         "{touched} of {} pages",

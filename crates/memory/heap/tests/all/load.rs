@@ -1,4 +1,4 @@
-//! A long random load: the heap does not fall to pieces.
+//! A long random load: fragmentation stays low.
 
 use crate::common::machine::{Machine, Random};
 use netram_heap::{Heap, Ptr};
@@ -6,12 +6,12 @@ use netram_proto::port::Durability;
 use netram_rvm::RestoreMode;
 
 const HEAP_BYTES: u64 = 8 << 20;
-/// Blocks asked for may take this part of the heap, in percent.
+/// Percentage of the heap that requested bytes may take.
 const FILL_PERCENT: u64 = 70;
 const STEPS: usize = 60_000;
 
-/// What is asked for: mostly small, a mixture over all sizes, mostly large.
-fn wish(kind: u64, random: &mut Random) -> usize {
+/// Requested size: mostly small, a mixture over all sizes, or mostly large.
+fn request(kind: u64, random: &mut Random) -> usize {
     let bytes = match kind {
         0 => 1 + random.below(256),
         1 => {
@@ -36,14 +36,14 @@ fn a_long_load_is_never_refused_and_wastes_little() {
         let mut asked = 0;
         for step in 0..STEPS {
             let mut open = rvm.begin(RestoreMode::NoRestore);
-            let bytes = wish(kind, &mut random);
+            let bytes = request(kind, &mut random);
             while asked + bytes as u64 > HEAP_BYTES * FILL_PERCENT / 100 {
                 let victim = random.below(live.len() as u64) as usize;
                 let (block, bytes) = live.swap_remove(victim);
                 heap.free(&mut open, block).unwrap();
                 asked -= bytes as u64;
             }
-            // What this transaction freed can be had by the next.
+            // Blocks that this transaction freed are available to the next.
             open.commit(Durability::Lazy).unwrap();
             let mut open = rvm.begin(RestoreMode::NoRestore);
             let block = heap.allocate(&mut open, bytes);
@@ -68,7 +68,7 @@ fn a_long_load_is_never_refused_and_wastes_little() {
         let usable = statistics.bytes_usable as usize;
         assert!(
             heap.has_room(usable).unwrap(),
-            "kind {kind}: all is one extent again"
+            "kind {kind}: all free pages are one extent again"
         );
     }
 }

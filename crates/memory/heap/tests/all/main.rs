@@ -1,6 +1,6 @@
 //! A persistent heap: behaviour, models, damage, threads.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! One program, because linking each separately is slow; each module tests one topic.
 
 mod behaviour;
 mod common;

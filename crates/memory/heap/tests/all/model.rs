@@ -1,5 +1,5 @@
-//! Random histories against a model: after every crash the heap is whole and holds exactly the blocks of the
-//! committed transactions, with their contents.
+//! Random histories against a model: after every crash the heap is intact and contains exactly the blocks of
+//! the committed transactions, with their contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,12 +51,12 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Blocks by place.
+/// Contents of blocks, by offset.
 type Blocks = BTreeMap<u64, Vec<u8>>;
-/// Blocks as a transaction left them, `None` for freed ones.
+/// Contents after a transaction, `None` for freed blocks.
 type Changes = BTreeMap<u64, Option<Vec<u8>>>;
 
-/// An open transaction, and what the model knows of it.
+/// An open transaction with its state in the model.
 struct Open {
     transaction: Transaction<Machine, MachineStorage>,
     changes: Changes,
@@ -68,20 +68,20 @@ struct ModelRun {
     rvm: Option<TestRvm>,
     heap: Option<Heap>,
     open: BTreeMap<usize, Open>,
-    /// Committed, as far as this process knows.
+    /// Committed blocks, as far as this process knows.
     now: Blocks,
-    /// What was committed and certain at the last reboot.
+    /// Committed and certain blocks at the last reboot.
     base: Blocks,
-    /// Commits since: where each ends in the log, and what it did.
+    /// Later commits: the end of each in the log, and its changes.
     commits: Vec<(Lsn, Changes)>,
-    /// Lazy commits that are kept in memory: the next record has all of them.
+    /// Lazy commits in the spool; the next record contains all of them.
     spooled: Vec<Changes>,
-    /// The log's end when it was last looked at.
+    /// End of the log when last observed.
     tail: Lsn,
     spool_bytes: usize,
 }
 
-/// What a block is filled with: its beginning only, because a large block would not fit a record of this
+/// Contents of a block: only its beginning is filled, because a large block would not fit a record of this
 /// small log.
 fn contents(bytes: usize, value: u8) -> Vec<u8> {
     (0..bytes.min(1500))
@@ -182,7 +182,7 @@ impl ModelRun {
         }
     }
 
-    /// A record that came without a ticket of ours begins with all that was spooled.
+    /// A record without a ticket of this test begins with the whole spool.
     fn look_at_log(&mut self) {
         let tail = self.machine_log().tail;
         if tail > self.tail {
@@ -192,7 +192,7 @@ impl ModelRun {
         }
     }
 
-    /// The blocks that an open transaction sees as its own or as anybody's.
+    /// The blocks that an open transaction sees: its own and those of no other.
     fn visible(&self, open: &Open) -> Vec<(u64, usize)> {
         let elsewhere: BTreeSet<u64> = self
             .open
@@ -217,14 +217,14 @@ impl ModelRun {
                     let taken = open.changes.insert(block.offset(), Some(bytes));
                     assert!(
                         taken.is_none_or(|old| old.is_none()),
-                        "a block was given out twice"
+                        "a block was allocated twice"
                     );
                 }
                 Err(AllocError::NoRoom { asked, .. }) => assert_eq!(asked, bytes),
                 Err(error) => self.may_fail(&error),
             },
             Act::Fill { which, value, .. } => {
-                // Without restoring, an abort would leave what was stored to blocks of others.
+                // Without restoring, an abort would keep stores to blocks of others.
                 let Some((at, bytes)) = pick(which).filter(|(_, bytes)| open.restore && *bytes > 0) else {
                     return;
                 };
@@ -258,7 +258,7 @@ impl ModelRun {
                         } else if values.len() > old {
                             open.changes.insert(at, Some(values));
                         } else if heap.block_bytes(moved).unwrap() != room {
-                            // Its contents are as before, but others may not have it now.
+                            // Its contents are unchanged, but other transactions may not use it now.
                             let known = self.known(open, at);
                             open.changes.insert(at, Some(known));
                         }
@@ -322,7 +322,7 @@ impl ModelRun {
             }
             None if open.changes.is_empty() => {}
             None => {
-                // What was spooled before may have had to make room.
+                // Spooled commits may have been logged to make room.
                 self.look_at_log();
                 self.spooled.push(open.changes);
             }
@@ -333,7 +333,7 @@ impl ModelRun {
         RecordLog::state(&self.machine)
     }
 
-    /// The heap in memory is whole, and holds what committed and open transactions made of it.
+    /// Checks that the heap in memory is intact and has the blocks of committed and open transactions.
     fn compare(&self) {
         let mut expected = self.now.clone();
         self.open
@@ -360,7 +360,7 @@ impl ModelRun {
         }
     }
 
-    /// Maps and opens the heap anew; open transactions hold on to the old mapping, so they go first.
+    /// Maps and opens the heap again. Open transactions keep the old mapping, so they end first.
     fn reopen(&mut self) {
         self.open.clear();
         self.heap = None;
@@ -409,7 +409,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_heap_is_what_the_committed_transactions_made(
+    fn the_heap_contains_the_blocks_of_committed_transactions(
         acts in proptest::collection::vec(act(), 1..200),
         spool in prop_oneof![Just(0), Just(2000), Just(16 * 1024)],
     ) {

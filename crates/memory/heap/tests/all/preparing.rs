@@ -1,14 +1,14 @@
-//! Preparing blocks: as many as there are pages for, and nothing is left to do for those who take them.
+//! Preparing blocks: up to the free pages, and without later work for allocations.
 
 use crate::common::world;
 use netram_heap::AllocError;
 use netram_heap::limit::EMPTY_RUNS_KEPT;
 
 #[test]
-fn preparing_leaves_nothing_to_carve() {
+fn allocations_after_preparing_carve_no_run() {
     let world = world(1000);
     let mut open = world.begin();
-    // Far more empty runs than are kept otherwise.
+    // Far more empty runs than are otherwise kept.
     world.heap.prepare(&mut open, 100, 5000).unwrap();
     let counts = || world.heap.statistics().unwrap().counts;
     let prepared = counts();
@@ -23,10 +23,10 @@ fn preparing_leaves_nothing_to_carve() {
 }
 
 #[test]
-fn preparing_is_refused_only_when_there_are_no_pages_left() {
+fn preparing_is_refused_only_if_no_pages_are_left() {
     let world = world(200);
     let mut open = world.begin();
-    // Empty runs of another class, which may go.
+    // Empty runs of another class, which may be given back.
     world.heap.prepare(&mut open, 1000, 300).unwrap();
     let refused = world.heap.prepare(&mut open, 100, 100_000);
     assert!(
@@ -45,6 +45,6 @@ fn preparing_is_refused_only_when_there_are_no_pages_left() {
     assert_eq!(
         world.heap.statistics().unwrap().classes[0].runs,
         class.runs,
-        "what was prepared is used"
+        "prepared runs are used"
     );
 }

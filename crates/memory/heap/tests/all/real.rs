@@ -1,4 +1,4 @@
-//! Real files, private mappings, and pointers that hold wherever the segment is mapped.
+//! Real files, private mappings, and pointers that stay valid wherever the segment is mapped.
 
 use crate::common::machine::{Machine, TestDirectory};
 use netram_heap::{BlockAccessError, Heap, Ptr, Slice};
@@ -6,7 +6,7 @@ use netram_proto::port::Durability;
 use netram_rvm::{RestoreMode, SegmentAllocation};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A member of a list, with what it needs stored in place.
+/// A list element, stored as it is in memory.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 struct Person {
@@ -23,7 +23,7 @@ const PEOPLE: [(&str, u64); 4] = [
 ];
 
 #[test]
-fn a_list_is_the_same_wherever_it_is_mapped_and_after_a_crash() {
+fn a_list_reads_the_same_at_another_address_and_after_a_crash() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let rvm = directory.open(&machine).unwrap();
     let path = directory.path("heap");
@@ -39,7 +39,7 @@ fn a_list_is_the_same_wherever_it_is_mapped_and_after_a_crash() {
         open.commit(Durability::Remote).unwrap();
     }
     let first = heap.region().as_ptr().addr();
-    // Elsewhere, with the records still in the log: mapping applies them.
+    // At another address, with the records still in the log: mapping applies them.
     let elsewhere = first.wrapping_sub(1 << 32);
     drop(heap);
     let heap = Heap::open(rvm.map_at(&path, 0, 0, elsewhere).unwrap()).unwrap();
@@ -57,7 +57,7 @@ fn a_list_is_the_same_wherever_it_is_mapped_and_after_a_crash() {
     assert_eq!(heap.check().unwrap().blocks.len(), 2 * PEOPLE.len());
 }
 
-/// The people in the order in which they came.
+/// The people in the order of insertion.
 fn read(heap: &Heap) -> Vec<(String, u64)> {
     let view = heap.view();
     let mut people = Vec::new();
@@ -73,7 +73,7 @@ fn read(heap: &Heap) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_value_that_is_not_aligned_for_its_type_is_copied_not_lent() {
+fn an_unaligned_value_can_be_copied_but_not_borrowed() {
     let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
     let rvm = directory.open(&machine).unwrap();
     let path = directory.path("heap");

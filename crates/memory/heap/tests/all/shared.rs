@@ -1,6 +1,6 @@
-//! A heap that others change, too: two values over two copies of the same bytes, under a lock that one of
-//! them has at a time. What one commits is stored in the other's copy, which is told where, as a node of a
-//! shared region is.
+//! A heap that several nodes change: one value for each copy of the same bytes, under a lock that one node at
+//! a time has. The commits of one are stored in the copies of the others, which are notified like nodes of a
+//! shared region.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use netram_proto::port::Durability;
 use netram_rvm::{EditGuard, Participant, RangeError, Region, RestoreMode, Transaction};
 use proptest::prelude::*;
 
-/// The heap begins here in its region.
+/// Offset of the heap in its region.
 const START: usize = 2 * PAGE;
 
-/// A transaction that has the heap's lock: nobody else changes the heap before it ends.
+/// A transaction that has the heap's lock: no other node changes the heap before it ends.
 struct SoleTransaction(Transaction<Machine, MachineStorage>);
 
 impl Transact for SoleTransaction {
@@ -116,8 +116,8 @@ impl SharedHeapFixture {
         self.bytes = new;
     }
 
-    /// All nodes have the same bytes, a whole heap with these blocks, and lists that say what a new look at
-    /// it says.
+    /// Checks that all nodes have the same bytes, an intact heap with these blocks, and lists equal to those
+    /// of a new opening.
     fn check(&self, mut blocks: Vec<u64>) {
         blocks.sort_unstable();
         for node in &self.nodes {
@@ -143,7 +143,7 @@ impl SharedHeapFixture {
     }
 }
 
-/// What a heap holds, without what its value did.
+/// Statistics of a heap without its counters.
 fn uncounted(heap: &Heap) -> HeapStats {
     HeapStats {
         counts: Default::default(),
@@ -151,7 +151,7 @@ fn uncounted(heap: &Heap) -> HeapStats {
     }
 }
 
-/// What one transaction does.
+/// Action of one transaction.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(usize),
@@ -175,7 +175,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn every_node_knows_what_is_free_whoever_changed_it(
+    fn every_node_knows_the_free_blocks_after_changes_of_others(
         history in prop::collection::vec((0..3usize, any::<bool>(), prop::collection::vec(step(), 1..12)), 1..30),
     ) {
         let mut world = world(3, 60);
@@ -219,7 +219,7 @@ proptest! {
 }
 
 #[test]
-fn an_aborted_transaction_gives_back_the_run_that_it_carved() {
+fn an_aborted_transaction_frees_the_run_that_it_carved() {
     let world = world(1, 8);
     let heap = &world.nodes[0].heap;
     let before = uncounted(heap);
@@ -232,7 +232,7 @@ fn an_aborted_transaction_gives_back_the_run_that_it_carved() {
 }
 
 #[test]
-fn pointers_count_from_the_regions_beginning_and_may_lead_into_another_heap() {
+fn pointers_count_from_the_regions_beginning_and_may_refer_to_another_heap() {
     let mut world = world(1, 8);
     let mut open = world.begin(0);
     let heap = &world.nodes[0].heap;
@@ -250,7 +250,7 @@ fn pointers_count_from_the_regions_beginning_and_may_lead_into_another_heap() {
     let lens = heap.borrowed_view(&copy);
     assert_eq!(*lens.get(lens.root::<u64>(3).unwrap()).unwrap(), 77);
     assert_eq!((heap.start(), heap.base()), (START, 0));
-    // Of another heap's blocks this one says that they are not its own.
+    // A block of another heap is not a block of this one.
     assert_eq!(heap.root::<u64>(4).unwrap(), elsewhere);
     let refused = heap.get(elsewhere).unwrap_err().to_string();
     assert_eq!(refused, "offset 16 lies outside the heap's blocks");
@@ -258,7 +258,7 @@ fn pointers_count_from_the_regions_beginning_and_may_lead_into_another_heap() {
 }
 
 #[test]
-fn a_table_that_others_have_damaged_is_refused_until_it_is_whole_again() {
+fn a_table_damaged_by_others_is_refused_until_it_is_repaired() {
     let world = world(2, 8);
     let heap = &world.nodes[1].heap;
     let table = START + PAGE + 5 * 8;

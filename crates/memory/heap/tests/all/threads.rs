@@ -1,4 +1,4 @@
-//! Several threads allocate, free and abort at once; what remains is what each committed.
+//! Several threads allocate, free and abort at once; the blocks of committed transactions remain.
 
 use std::collections::BTreeMap;
 
@@ -61,11 +61,11 @@ fn work(rvm: &crate::common::machine::TestRvm, heap: &Heap, seed: u64) -> Blocks
 }
 
 #[test]
-fn what_remains_is_what_each_thread_committed() {
+fn the_blocks_that_remain_are_those_each_thread_committed() {
     for seed in 1..6 {
         let machine = Machine::new(1 << 20);
-        // Every other time lazy commits are kept back and merged: then much of what a block went through is
-        // never logged.
+        // In every other run lazy commits are spooled and merged, so that many intermediate states of a block
+        // are never logged.
         let options = RvmOptions {
             spool_bytes: if seed % 2 == 0 { 64 * 1024 } else { 0 },
             ..Machine::options()

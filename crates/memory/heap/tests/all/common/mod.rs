@@ -1,6 +1,6 @@
-//! A heap on the machine that crashes.
+//! A heap on the test machine, which can crash.
 
-#[allow(dead_code, reason = "the tests of rvm need more of it")]
+#[allow(dead_code, reason = "the tests of rvm use the rest")]
 #[path = "../../../../rvm/tests/all/common/mod.rs"]
 pub(crate) mod machine;
 
@@ -21,7 +21,7 @@ pub(crate) struct HeapFixture {
     pub(crate) heap: Heap,
 }
 
-/// A heap of some pages that can be given out.
+/// A heap with `pages` pages for blocks.
 pub(crate) fn world(pages: usize) -> HeapFixture {
     let machine = Machine::new(4 << 20);
     let rvm = machine.open().unwrap();
