@@ -1,6 +1,6 @@
-//! Shows that truncation does not stall commits: the latency of commits with and without truncation going on,
-//! on real files, waiting for a lender in this process and for the disk: `cargo run --release -p netram-store
-//! --example truncation -- [directory]`.
+//! Shows that truncation does not stall commits. It measures the latency of commits with and without
+//! truncation, on real files, waiting for a lender in this process and for the disk:
+//! `cargo run --release -p netram-store --example truncation -- [directory]`.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,11 +12,11 @@ use netram_rvm::{RestoreMode, SegmentAllocation};
 use netram_store::{JournalLayout, Store, StoreSettings};
 use netram_transport::Security;
 
-/// Large enough that no run fills it: without truncation there is none.
+/// Large enough that no run fills it, so that truncation can be avoided.
 const LOG_BYTES: u64 = 64 << 20;
 const SEGMENT_BYTES: u64 = 100 << 20;
 const BYTES: usize = 128;
-/// Where the latencies are told, in permille.
+/// Quantiles of the latencies that are printed, in permille.
 const QUANTILES: [(&str, usize); 5] = [
     ("p50", 500),
     ("p90", 900),
@@ -31,12 +31,12 @@ struct Run {
     name: &'static str,
     durability: Durability,
     commits: usize,
-    /// Percent of the log at which truncation begins; 95 is never reached.
+    /// Percentage of the log at which truncation begins; 95 is never reached.
     threshold: u8,
 }
 
-/// One run's latencies in nanoseconds, and how often in it truncation went round, a commit waited for
-/// truncation because the log was full, and one waited for the disk because the window was.
+/// Latencies of one run in nanoseconds; and how often truncation completed a round, a commit waited for
+/// truncation because the log was full, and a commit waited for the disk because the window was full.
 struct Measured {
     latencies: Vec<u64>,
     rounds: u64,
@@ -69,7 +69,7 @@ fn measure(directory: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dy
     let path = path.to_str().ok_or("the directory's name is not UTF-8")?;
     memory.create_segment(path, SEGMENT_BYTES, SegmentAllocation::Preallocated)?;
     let region = memory.map(path, 0, 0)?;
-    // Every page is the process's own before the clock runs: first touches are not what is measured.
+    // Every page belongs to the process before the clock starts: first touches are not measured.
     {
         let bytes = region.read();
         assert!(bytes.iter().step_by(4096).all(|byte| *byte == 0));
@@ -129,9 +129,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::args()
         .nth(1)
         .map_or_else(std::env::temp_dir, Into::into);
-    // Before there is a lender, whose memory a failure would leave behind.
+    // Checked before a lender exists, whose memory would remain after a failure.
     if !directory.is_dir() {
-        return Err(format!("there is no directory {}", directory.display()).into());
+        return Err(format!("the directory {} does not exist", directory.display()).into());
     }
     let lender_directory = tempfile::tempdir()?;
     let socket = format!("unix:{}", lender_directory.path().join("lend.sock").display());

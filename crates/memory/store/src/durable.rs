@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all.
+//! Writing files atomically: after a crash a file is complete or absent.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// Makes a file with these bytes, durable with its name. One that is there stays, and is
+/// Creates a file with these bytes durably, including its name. An existing file is kept, and the error is
 /// [`io::ErrorKind::AlreadyExists`].
 pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, RenameFlags::NOREPLACE)
 }
 
-/// The same, in the place of the one that is there.
+/// Writes a file like [`create`], replacing an existing one.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, RenameFlags::empty())
 }
 
-/// Makes names in a directory durable.
+/// Makes the names in a directory durable.
 pub fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
@@ -37,7 +37,7 @@ fn write(path: &Path, bytes: &[u8], flags: RenameFlags) -> io::Result<()> {
     sync(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// Where a file is before it has its name. Of this process alone: another one may be about the same.
+/// Temporary path of a file, unique to this process: another process may be writing the same file.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(path.as_os_str());
     name.push(format!(".{}", std::process::id()));

@@ -1,9 +1,10 @@
-//! A heap for C programs in a new segment: what `rds_load_heap` loads and `rds_zap_heap` makes.
+//! Making a heap for C programs in a new segment: the one that `rds_load_heap` loads and `rds_zap_heap`
+//! makes.
 //!
 //! ```text
 //!   page 0      heap_bytes                          static_bytes
 //! +-----------+-----------------------------------+------------------+
-//! |  header   |  heap (docs/heap.md)              |  zeros           |
+//! |  header   |  heap (docs/design/heap.md)              |  zeros           |
 //! +-----------+-----------------------------------+------------------+
 //!              at `address`                        right behind it
 //! ```
@@ -18,16 +19,16 @@ use netram_rvm::{MapError, RangeError, RestoreMode, RvmCommitError, SegmentAlloc
 use crate::loader::{HEADER_BYTES, LoaderLayoutError, RegionDefinition, encode, lay_out};
 use crate::store::JournaledRvm;
 
-/// A heap to be made.
+/// Parameters of a heap to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct HeapPlan<'a> {
-    /// The new segment's file.
+    /// Path of the new segment's file.
     pub path: &'a Path,
-    /// Where programs will have the heap in memory: the beginning of a page.
+    /// Address at which programs map the heap: a multiple of the page size.
     pub address: usize,
-    /// Bytes of the heap, rounded up to whole pages.
+    /// Length of the heap in bytes, rounded up to whole pages.
     pub heap_bytes: usize,
-    /// Bytes of the program's own data behind it, rounded up to whole pages; there is one at least.
+    /// Length in bytes of the program's own data behind it, rounded up to whole pages; at least one page.
     pub static_bytes: usize,
     /// How the segment gets its space.
     pub allocation: SegmentAllocation,
@@ -36,34 +37,34 @@ pub struct HeapPlan<'a> {
 /// Why a heap could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum HeapCreateError {
-    /// The path is no UTF-8. Nothing was made.
-    #[error("{path:?} is not UTF-8; choose another name. Nothing was made")]
+    /// The path is not UTF-8. Nothing was created.
+    #[error("{path:?} is not UTF-8; choose another name. Nothing was created")]
     Name {
         /// The path.
         path: PathBuf,
     },
-    /// Heap and data cannot be at these addresses. Nothing was made.
-    #[error("{0}; choose another address or size. Nothing was made")]
+    /// Heap and data cannot have these addresses. Nothing was created.
+    #[error("{0}; choose another address or size. Nothing was created")]
     Layout(#[from] LoaderLayoutError),
-    /// The segment could not be made. Nothing was made.
+    /// The segment could not be created. Nothing was created.
     #[error("{0}")]
     Segment(#[from] SegmentError),
-    /// The segment was made and could not be mapped.
-    #[error("the segment was made, and not the heap: {0}")]
+    /// The segment was created but could not be mapped.
+    #[error("the segment was created, but the heap was not: {0}")]
     Map(#[from] MapError),
-    /// The segment was made, and the heap's bytes are not what a heap can have.
-    #[error("the segment was made, and not the heap: {0}")]
+    /// The segment was created, but the heap could not be formatted in it.
+    #[error("the segment was created, but the heap was not: {0}")]
     Format(#[from] HeapFormatError),
-    /// The segment and the heap were made; the header's bytes were refused.
-    #[error("the segment was made, and not its header: {0}")]
+    /// The segment and the heap were created, but the header's bytes were refused.
+    #[error("the segment was created, but its header was not: {0}")]
     Range(#[from] RangeError),
-    /// The segment and the heap were made; the header could not be committed.
-    #[error("the segment was made, and not its header: {0}")]
+    /// The segment and the heap were created, but the header could not be committed.
+    #[error("the segment was created, but its header was not: {0}")]
     Commit(#[from] RvmCommitError),
 }
 
 impl HeapPlan<'_> {
-    /// Makes the segment and the heap. The header comes last: until it is there no program can load the
+    /// Creates the segment and the heap. The header is written last: until then no program can load the
     /// segment.
     pub fn make(&self, memory: &JournaledRvm) -> Result<(), HeapCreateError> {
         let path = self.path.to_str().ok_or_else(|| HeapCreateError::Name {
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn data_lies_right_behind_the_heap_in_memory_and_in_the_segment() {
+    fn data_directly_follows_the_heap_in_memory_and_in_the_segment() {
         let [heap, data] = plan(0x2000_0000, 100_000).lay_out().unwrap();
         assert_eq!(
             (heap.address, heap.offset, heap.length),
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_memory_has_room_for_is_refused() {
+    fn addresses_and_sizes_beyond_memory_are_refused() {
         for (address, bytes) in [
             (0, 4096),
             (100, 4096),

@@ -1,7 +1,8 @@
-//! The segment loader's first page, which says at which addresses a segment's regions belong.
+//! The segment loader's header page, which records the addresses of a segment's regions.
 //!
-//! It is the original RVM's: C programs load and make such segments (`rvm_segment.h`), and so do the tools
-//! that stand in for the original's. Reading and writing the page is left to them.
+//! The format is the original RVM's. C programs load and create such segments (`rvm_segment.h`), and so do
+//! the replacements for the original's tools. This module only encodes and decodes the page; callers read and
+//! write it.
 //!
 //! ```text
 //!         0       1       2       3       4       5       6       7
@@ -21,7 +22,7 @@
 //!     +-------+-------+-------+-------+-------+-------+-------+-------+
 //! ```
 //!
-//! Numbers are the machine's own, as the original wrote them: its segments load here.
+//! Numbers have the machine's byte order, as in the original, so that its segments load here.
 
 use netram_rvm::limit::PAGE_BYTES;
 
@@ -40,57 +41,57 @@ const COUNT_AT: usize = 136;
 const DEFINITIONS_AT: usize = 144;
 const DEFINITION_BYTES: usize = 32;
 
-/// One region of a segment.
+/// One region of a segment in the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionDefinition {
-    /// Where in the segment it begins; [`lay_out`] says.
+    /// Offset in the segment; set by [`lay_out`].
     pub offset: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// Where in memory it begins.
+    /// Address in memory.
     pub address: usize,
 }
 
-/// Why regions cannot be laid out.
+/// Why regions cannot be laid out in a segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoaderLayoutError {
-    /// None, or too many.
-    #[error("{count} regions; a segment's header has room for 1 to {REGIONS_MAX}")]
+    /// The number of regions is zero or too large.
+    #[error("{count} regions were given; a segment's header holds 1 to {REGIONS_MAX}")]
     Count {
-        /// How many were given.
+        /// Number of regions given.
         count: usize,
     },
-    /// Two of them have the same addresses.
+    /// The addresses of two regions overlap.
     #[error("two of the regions overlap")]
     Overlap,
-    /// A region that is not whole pages, is at the address 0, or goes beyond the last address.
+    /// A region is not whole pages, is at address 0, or extends beyond the last address.
     #[error("{length} bytes at {address:#x} are not whole pages of {PAGE}")]
     NotPages {
-        /// Its length.
+        /// Length of the region, in bytes.
         length: usize,
-        /// Its address.
+        /// Address of the region.
         address: usize,
     },
-    /// Together they are longer than a file.
+    /// The regions together are longer than a file can be.
     #[error("the regions are longer than a file can be")]
     TooLong,
 }
 
-/// Why a page is no header that can be used.
+/// Why a page is not a usable header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoaderHeaderError {
-    /// It is something else.
-    #[error("the segment has no header; make it with rvm_create_segment")]
+    /// The page is not a loader header.
+    #[error("the segment has no header; create it with rvm_create_segment")]
     Missing,
-    /// Another loader's.
-    #[error("the segment's header is of another version; load it with the library that made it")]
+    /// The header was written by another loader.
+    #[error("the segment's header has another version; load it with the library that made it")]
     Version,
-    /// It was one.
+    /// The page is a loader header, but damaged.
     #[error("the segment's header is damaged: {0}")]
     Damaged(&'static str),
 }
 
-/// Sorts definitions by address, refuses what cannot be, and lays the regions one behind the other.
+/// Sorts definitions by address, checks them, and assigns consecutive offsets in the segment.
 pub fn lay_out(definitions: &mut [RegionDefinition]) -> Result<(), LoaderLayoutError> {
     let count = definitions.len();
     if count == 0 || count > REGIONS_MAX {
@@ -113,7 +114,7 @@ pub fn lay_out(definitions: &mut [RegionDefinition]) -> Result<(), LoaderLayoutE
     Ok(())
 }
 
-/// Sorts definitions by address; whether two of them overlap.
+/// Sorts definitions by address; returns whether two of them overlap.
 pub fn sort(definitions: &mut [RegionDefinition]) -> bool {
     definitions.sort_by_key(|definition| definition.address);
     definitions
@@ -121,7 +122,7 @@ pub fn sort(definitions: &mut [RegionDefinition]) -> bool {
         .any(|pair| pair[1].address - pair[0].address < pair[0].length)
 }
 
-/// The header's page. The definitions were laid out.
+/// Encodes the header page. The definitions must be laid out.
 pub fn encode(definitions: &[RegionDefinition]) -> [u8; HEADER_BYTES] {
     assert!(definitions.len() <= REGIONS_MAX);
     let mut header = [0; HEADER_BYTES];
@@ -137,7 +138,7 @@ pub fn encode(definitions: &[RegionDefinition]) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// The regions that a segment's first page tells.
+/// Decodes the regions in a header page.
 pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Vec<RegionDefinition>, LoaderHeaderError> {
     if header[..VERSION_AT] != ID.to_ne_bytes() {
         return Err(LoaderHeaderError::Missing);
@@ -148,7 +149,7 @@ pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Vec<RegionDefinition>, Load
     }
     let count = usize::try_from(get(header, COUNT_AT)).unwrap_or(usize::MAX);
     if count == 0 || count > REGIONS_MAX {
-        return Err(LoaderHeaderError::Damaged("no such number of regions can be"));
+        return Err(LoaderHeaderError::Damaged("the number of regions is impossible"));
     }
     let definition = |index: usize| {
         let at = DEFINITIONS_AT + index * DEFINITION_BYTES;
@@ -162,7 +163,7 @@ pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Vec<RegionDefinition>, Load
         (whole && apart && definition.offset >= HEADER_BYTES as u64)
             .then_some(definition)
             .ok_or(LoaderHeaderError::Damaged(
-                "a region is not whole pages behind it",
+                "a region does not consist of whole pages behind the header",
             ))
     };
     (0..count).map(definition).collect()
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_lie_behind_the_header_in_the_order_of_their_addresses() {
+    fn regions_follow_the_header_in_the_order_of_their_addresses() {
         let mut definitions = [definition(9, 1), definition(2, 3)];
         lay_out(&mut definitions).expect("they can be laid out");
         assert_eq!(definitions.map(|it| it.address), [2 * PAGE, 9 * PAGE]);
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_laid_out_is_refused() {
+    fn impossible_layouts_are_refused() {
         let overlapping = &mut [definition(1, 2), definition(2, 1)];
         assert_eq!(lay_out(overlapping), Err(LoaderLayoutError::Overlap));
         assert_eq!(lay_out(&mut []), Err(LoaderLayoutError::Count { count: 0 }));
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_header_is_told_from_another_version_and_from_none() {
+    fn a_damaged_header_is_distinguished_from_another_version_and_from_none() {
         let mut definitions = [definition(2, 1)];
         lay_out(&mut definitions).expect("they can be laid out");
         let good = encode(&definitions);

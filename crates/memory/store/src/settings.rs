@@ -1,28 +1,28 @@
-//! Which lenders hold the newest bytes, and how: from a file beside the log, and from the environment over
-//! it.
+//! Settings of a store: which lenders hold the newest bytes, and how. They come from a file beside the log,
+//! overridden by the environment.
 //!
-//! | key in the file | variable | means | default |
+//! | key in the file | variable | meaning | default |
 //! |---|---|---|---|
-//! | `lenders` | `NETRAM_LENDERS` (commas) | addresses, in order of preference | none: the local disk alone |
+//! | `lenders` | `NETRAM_LENDERS` (commas) | addresses, in order of preference | none: only the local disk |
 //! | `key-file` | `NETRAM_KEY_FILE` | the cluster key; in the file, relative to it | |
-//! | `insecure` | `NETRAM_INSECURE` | no key and no encryption, this machine only | false |
-//! | `members` | `NETRAM_MEMBERS` | lenders that hold a copy; the others are spares | 2, or all there are |
-//! | `members-min` | `NETRAM_MEMBERS_MIN` | with fewer, commits wait for the disk | as the rule needs |
+//! | `insecure` | `NETRAM_INSECURE` | no key and no encryption, for lenders on this machine only | false |
+//! | `members` | `NETRAM_MEMBERS` | number of lenders that hold a copy; the others are spares | 2, or all if fewer |
+//! | `members-min` | `NETRAM_MEMBERS_MIN` | with fewer members, commits wait for the disk | as the rule needs |
 //! | `rule` | `NETRAM_RULE` | `all`, `any`, or a number of copies | `all` |
 //! | `domain` | `NETRAM_DOMAIN` | this machine's power domain | `default` |
-//! | `one-domain` | `NETRAM_ONE_DOMAIN` | allow all members in this machine's domain | false |
-//! | `wait` | `NETRAM_WAIT` | what a waiting commit does: `spin`, `yield:50`, `block` | `yield:50` |
-//! | `multicast` | `NETRAM_MULTICAST` | the group that appends are multicast to: `239.1.2.3:7421%eth1` | none: each link |
-//! | `datagram` | `NETRAM_DATAGRAM` | bytes of a datagram | 1400 on an Ethernet, else what the interface carries |
-//! | `ttl` | `NETRAM_TTL` | networks that datagrams may pass through | 1: none but their own |
-//! | `window` | `NETRAM_WINDOW` | bytes that may be in memories only | 8 MiB |
-//! | `patience` | `NETRAM_PATIENCE` | how long an opening waits for lenders that must answer; `0s`: 0.5 s | 30 s |
+//! | `one-domain` | `NETRAM_ONE_DOMAIN` | all members may be in this machine's domain | false |
+//! | `wait` | `NETRAM_WAIT` | how a commit waits: `spin`, `yield:50`, `block` | `yield:50` |
+//! | `multicast` | `NETRAM_MULTICAST` | group that appends are multicast to: `239.1.2.3:7421%eth1` | none: each link |
+//! | `datagram` | `NETRAM_DATAGRAM` | bytes of a datagram | 1400 on Ethernet, else the interface's maximum |
+//! | `ttl` | `NETRAM_TTL` | networks that datagrams may pass through | 1: only the local one |
+//! | `window` | `NETRAM_WINDOW` | bytes that may be only in lenders' memory | 8 MiB |
+//! | `patience` | `NETRAM_PATIENCE` | how long an opening waits for lenders that must answer; `0s` means 0.5 s | 30 s |
 //! | `truncation-threshold` | `NETRAM_TRUNCATION_THRESHOLD` | percent of the log at which truncation begins | 50 |
-//! | `spool` | `NETRAM_SPOOL` | bytes of lazy commits kept back to be merged | 0: none |
-//! | | `NETRAM_ACCEPT_LOSS` | open although acknowledged records may be missing | |
-//! | | `NETRAM_ADOPT_SEGMENTS` | take segments that were restored from copies | |
+//! | `spool` | `NETRAM_SPOOL` | bytes of lazy commits that are kept back and merged | 0: none |
+//! | | `NETRAM_ACCEPT_LOSS` | open even if acknowledged records may be missing | |
+//! | | `NETRAM_ADOPT_SEGMENTS` | accept segments that were restored from copies | |
 //!
-//! The last two are decisions for one opening, so a file cannot make them.
+//! The last two apply to one opening, so the file cannot contain them.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -37,102 +37,103 @@ use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{ClusterKey, MulticastGroup, NetAddress, Security, WaitPolicy};
 use serde::Deserialize;
 
-/// Members when nobody says how many: one may be lost.
+/// Default number of members: one may be lost.
 const MEMBERS_DEFAULT: usize = 2;
 
-/// Whoever is not back after a week does not come back.
+/// Longest `patience`: a lender that has not returned after a week is not expected to.
 const PATIENCE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How a home is opened. `None` is the default.
+/// Settings with which a store is opened. `None` means the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreSettings {
-    /// Lenders that may become members, in order of preference. None: the local disk alone.
+    /// Addresses of lenders that may become members, in order of preference. If empty, only the local disk is
+    /// used.
     pub lenders: Vec<NetAddress>,
-    /// The cluster key's file.
+    /// Path of the cluster key's file.
     pub key_file: Option<PathBuf>,
-    /// No key and no encryption.
+    /// No key and no encryption; for lenders on this machine only.
     pub insecure: bool,
-    /// Members to have.
+    /// Number of members.
     pub members: Option<usize>,
-    /// With fewer members than this, commits wait for the disk.
+    /// Number of members below which commits wait for the disk.
     pub members_min: Option<usize>,
-    /// How many members must hold a commit.
+    /// Number of members that must hold a commit.
     pub rule: Option<CommitRule>,
     /// This machine's power domain.
     pub domain: Option<String>,
-    /// Whether all members may be in this machine's power domain.
+    /// All members may be in this machine's power domain.
     pub one_domain: bool,
-    /// What a waiting commit does with its core.
+    /// How a commit waits for acknowledgements.
     pub wait: Option<WaitPolicy>,
-    /// The multicast group that appends are sent to, once for all members.
+    /// Multicast group to which appends are sent once for all members.
     pub multicast: Option<MulticastGroup>,
-    /// Bytes of a datagram.
+    /// Length of a datagram, in bytes.
     pub datagram_bytes: Option<usize>,
-    /// How many networks datagrams may pass through.
+    /// Number of networks that datagrams may pass through.
     pub ttl: Option<u8>,
-    /// Bytes of the window.
+    /// Length of the window, in bytes.
     pub window_bytes: Option<u64>,
-    /// How long recovery waits for members that must answer; at least as long as for the others.
+    /// How long recovery waits for members that must answer; never shorter than the grace for the others.
     pub patience: Option<Duration>,
-    /// Percent of the log at which truncation begins.
+    /// Fill of the log at which truncation begins, in percent.
     pub truncation_threshold_percent: Option<u8>,
-    /// Bytes of lazy commits that are kept back to be merged.
+    /// Bytes of lazy commits that are kept back and merged.
     pub spool_bytes: Option<usize>,
-    /// Open even if acknowledged records may be missing.
+    /// The store is opened even if acknowledged records may be missing.
     pub accept_loss: bool,
-    /// Take segment files whose identity is not the recorded one.
+    /// Segment files are accepted even if they are not the recorded ones.
     pub adopt_segments: bool,
 }
 
-/// Why settings are of no use.
+/// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreSettingsError {
-    /// The file cannot be read.
-    #[error("the settings {path}: {source}")]
+    /// The settings file cannot be read.
+    #[error("the settings file {path} cannot be read: {source}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is no TOML, or has a key that there is not.
-    #[error("the settings {path}: {reason}")]
+    /// The file is not TOML, or has an unknown key.
+    #[error("the settings file {path} is invalid: {reason}")]
     File {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// Position and description of the error.
         reason: String,
     },
-    /// A value makes no sense.
+    /// A value has the wrong type or is out of range.
     #[error("{name} = `{value}`: {reason}")]
     Value {
         /// The key or variable.
         name: String,
-        /// What it says.
+        /// The value given.
         value: String,
-        /// What it should say.
+        /// Description of valid values.
         reason: String,
     },
-    /// Lenders, but neither key nor leave to do without.
+    /// Lenders are configured, but neither a cluster key nor `insecure`.
     #[error(
-        "lenders are named but no cluster key: name its file (`key-file`, NETRAM_KEY_FILE), or set `insecure` \
-         for lenders on this machine only"
+        "lenders are configured, but no cluster key: set its file (`key-file`, NETRAM_KEY_FILE), or set \
+         `insecure` for lenders on this machine only"
     )]
     NoKey,
-    /// A key, and leave to do without.
-    #[error("`insecure` contradicts the key file {0}; drop one of them")]
+    /// Both a cluster key and `insecure` are configured.
+    #[error("`insecure` contradicts the key file {0}; remove one of them")]
     KeyAndInsecure(PathBuf),
-    /// The key cannot be loaded.
-    #[error("the cluster key {path}: {reason}")]
+    /// The cluster key cannot be loaded.
+    #[error("the cluster key {path} cannot be loaded: {reason}")]
     Key {
         /// The key's file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// The file, before its values are looked at.
+/// The file's values before they are checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 struct RawSettings {
@@ -155,7 +156,7 @@ struct RawSettings {
 }
 
 impl StoreSettings {
-    /// Settings from a file.
+    /// Loads settings from a file.
     pub fn load(path: &Path) -> Result<StoreSettings, StoreSettingsError> {
         let text = std::fs::read_to_string(path).map_err(|source| StoreSettingsError::Unreadable {
             path: path.to_path_buf(),
@@ -164,7 +165,7 @@ impl StoreSettings {
         StoreSettings::parse(&text, path)
     }
 
-    /// Settings from text that is, or is to be, in the file at `path`.
+    /// Parses `text`, the content of a settings file that is or will be at `path`.
     pub fn parse(text: &str, path: &Path) -> Result<StoreSettings, StoreSettingsError> {
         let raw: RawSettings = toml::from_str(text).map_err(|error| StoreSettingsError::File {
             path: path.to_path_buf(),
@@ -174,7 +175,8 @@ impl StoreSettings {
         raw.checked(directory)
     }
 
-    /// Settings from a file in which another's stand beside them: those under `keys`, which are returned.
+    /// Loads settings from a file that also has another part of the program's settings: those under `keys`,
+    /// which are returned.
     pub fn load_beside(
         path: &Path,
         keys: &[&str],
@@ -197,42 +199,42 @@ impl StoreSettings {
         Ok((raw.checked(directory)?, others))
     }
 
-    /// These settings, with what the environment says over them.
+    /// These settings, overridden by the environment.
     pub fn with_environment(
         mut self,
         look_up: &dyn Fn(&str) -> Option<String>,
     ) -> Result<StoreSettings, StoreSettingsError> {
-        // An empty variable is an unset one: shells cannot unset for one command.
-        let said = |name: &str| look_up(name).filter(|value| !value.is_empty());
-        if let Some(lenders) = said("NETRAM_LENDERS") {
+        // An empty variable counts as unset, because shells cannot unset one for a single command.
+        let variable = |name: &str| look_up(name).filter(|value| !value.is_empty());
+        if let Some(lenders) = variable("NETRAM_LENDERS") {
             let addresses = lenders.split(',').map(str::trim).filter(|one| !one.is_empty());
             self.lenders = addresses
                 .map(|one| value("NETRAM_LENDERS", one))
                 .collect::<Result<_, _>>()?;
         }
-        if let Some(file) = said("NETRAM_KEY_FILE") {
+        if let Some(file) = variable("NETRAM_KEY_FILE") {
             self.key_file = Some(file.into());
         }
-        set(&mut self.members, &said, "NETRAM_MEMBERS")?;
-        set(&mut self.members_min, &said, "NETRAM_MEMBERS_MIN")?;
-        set(&mut self.rule, &said, "NETRAM_RULE")?;
-        set(&mut self.domain, &said, "NETRAM_DOMAIN")?;
-        set(&mut self.wait, &said, "NETRAM_WAIT")?;
+        set(&mut self.members, &variable, "NETRAM_MEMBERS")?;
+        set(&mut self.members_min, &variable, "NETRAM_MEMBERS_MIN")?;
+        set(&mut self.rule, &variable, "NETRAM_RULE")?;
+        set(&mut self.domain, &variable, "NETRAM_DOMAIN")?;
+        set(&mut self.wait, &variable, "NETRAM_WAIT")?;
         set(
             &mut self.truncation_threshold_percent,
-            &said,
+            &variable,
             "NETRAM_TRUNCATION_THRESHOLD",
         )?;
-        set(&mut self.multicast, &said, "NETRAM_MULTICAST")?;
-        set(&mut self.datagram_bytes, &said, "NETRAM_DATAGRAM")?;
-        set(&mut self.ttl, &said, "NETRAM_TTL")?;
-        if let Some(window) = said("NETRAM_WINDOW") {
+        set(&mut self.multicast, &variable, "NETRAM_MULTICAST")?;
+        set(&mut self.datagram_bytes, &variable, "NETRAM_DATAGRAM")?;
+        set(&mut self.ttl, &variable, "NETRAM_TTL")?;
+        if let Some(window) = variable("NETRAM_WINDOW") {
             self.window_bytes = Some(size("NETRAM_WINDOW", &window)?);
         }
-        if let Some(patience) = said("NETRAM_PATIENCE") {
+        if let Some(patience) = variable("NETRAM_PATIENCE") {
             self.patience = Some(time("NETRAM_PATIENCE", &patience)?);
         }
-        if let Some(spool) = said("NETRAM_SPOOL") {
+        if let Some(spool) = variable("NETRAM_SPOOL") {
             self.spool_bytes = Some(memory_size("NETRAM_SPOOL", &spool)?);
         }
         for (flag, name) in [
@@ -241,14 +243,14 @@ impl StoreSettings {
             (&mut self.accept_loss, "NETRAM_ACCEPT_LOSS"),
             (&mut self.adopt_segments, "NETRAM_ADOPT_SEGMENTS"),
         ] {
-            if let Some(text) = said(name) {
+            if let Some(text) = variable(name) {
                 *flag = truth(name, &text)?;
             }
         }
         Ok(self)
     }
 
-    /// What the journal is opened with.
+    /// Configuration with which the journal is opened.
     pub fn journal_config(&self) -> Result<JournalConfig, StoreSettingsError> {
         let members = self.members.unwrap_or(MEMBERS_DEFAULT.min(self.lenders.len()));
         let usual = JournalConfig::with_lenders(self.lenders.clone(), self.security()?, members);
@@ -259,7 +261,7 @@ impl StoreSettings {
             one_domain: self.one_domain,
             window_bytes: self.window_bytes.unwrap_or(usual.window_bytes),
             wait: self.wait.unwrap_or(usual.wait),
-            // Whoever waits for nobody lets those that are there answer all the same.
+            // Even without patience, lenders that are reachable get time to answer.
             patience: self.patience.unwrap_or(usual.patience).max(usual.grace),
             multicast: self.multicast.clone().map(|group| MulticastOptions {
                 group,
@@ -271,7 +273,7 @@ impl StoreSettings {
         })
     }
 
-    /// What recoverable memory over `journal` is opened with.
+    /// Options with which recoverable memory over `journal` is opened.
     pub fn options(&self, journal: JournalId) -> RvmOptions {
         let usual = RvmOptions::new(journal);
         RvmOptions {
@@ -338,7 +340,7 @@ impl RawSettings {
     }
 }
 
-/// A number or a text, as text: `rule = 2` and `rule = "all"` are both what a person would write.
+/// A TOML number or string as text: users write both `rule = 2` and `rule = "all"`.
 fn plain(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
@@ -358,26 +360,26 @@ fn value<T: FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> Result<T
 
 fn set<T: FromStr<Err: std::fmt::Display>>(
     target: &mut Option<T>,
-    said: &dyn Fn(&str) -> Option<String>,
+    variable: &dyn Fn(&str) -> Option<String>,
     name: &str,
 ) -> Result<(), StoreSettingsError> {
-    if let Some(text) = said(name) {
+    if let Some(text) = variable(name) {
         *target = Some(value(name, &text)?);
     }
     Ok(())
 }
 
-/// A size as people write it.
+/// Parses a size such as `64MiB`.
 pub fn size(name: &str, text: &str) -> Result<u64, StoreSettingsError> {
     let parsed = text.parse::<ByteSize>().map(|size| size.as_u64());
     parsed.map_err(|_| StoreSettingsError::Value {
         name: name.to_owned(),
         value: text.to_owned(),
-        reason: "no size; write it as 64MiB, 1.5GiB or 4096".to_owned(),
+        reason: "not a size; write it as 64MiB, 1.5GiB or 4096".to_owned(),
     })
 }
 
-/// A length of time as people write it.
+/// Parses a duration such as `30s`.
 fn time(name: &str, text: &str) -> Result<Duration, StoreSettingsError> {
     let parsed = humantime::parse_duration(text.trim()).ok();
     parsed
@@ -385,7 +387,7 @@ fn time(name: &str, text: &str) -> Result<Duration, StoreSettingsError> {
         .ok_or_else(|| StoreSettingsError::Value {
             name: name.to_owned(),
             value: text.to_owned(),
-            reason: "no length of time of up to a week; write it as 500ms, 30s or 2m".to_owned(),
+            reason: "not a duration of at most a week; write it as 500ms, 30s or 2m".to_owned(),
         })
 }
 
@@ -405,7 +407,7 @@ fn truth(name: &str, text: &str) -> Result<bool, StoreSettingsError> {
         _ => Err(StoreSettingsError::Value {
             name: name.to_owned(),
             value: text.to_owned(),
-            reason: "say 1 or 0".to_owned(),
+            reason: "must be 1 or 0".to_owned(),
         }),
     }
 }
@@ -419,7 +421,7 @@ mod tests {
         let path = directory.path().join("bank.log.toml");
         std::fs::write(&path, text).unwrap();
         let mut settings = StoreSettings::load(&path)?;
-        // The directory's name is another each time.
+        // The directory's name differs in each run.
         settings.key_file = settings
             .key_file
             .map(|file| file.strip_prefix(directory.path()).unwrap_or(&file).to_path_buf());
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_what_the_fields_hold() {
+    fn the_keys_of_a_file_become_the_fields() {
         let settings = load(
             "lenders = [\"tcp://10.0.0.2:7420\", \"unix:/run/lend.sock\"]\nkey-file = \"cluster.key\"\n\
              members = 1\nrule = 1\nmulticast = \"239.1.2.3:7421%eth1\"\nwait = \"spin\"\npatience = \"2m\"\nwindow = \"1MiB\"\nspool = 4096\none-domain = true\n",
@@ -447,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_name() {
+    fn an_error_names_the_invalid_key() {
         for (text, named) in [
             ("lender = []", "lender"),
             ("lenders = [\"10.0.0.2\"]", "lenders"),
@@ -464,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_stands_over_the_file() {
+    fn the_environment_overrides_the_file() {
         let settings = load("lenders = [\"tcp://a:1\"]\nmembers = 1\ninsecure = true").unwrap();
         let settings = settings
             .with_environment(&|name| match name {
@@ -477,7 +479,7 @@ mod tests {
             })
             .unwrap();
         assert_eq!(settings.lenders.len(), 2);
-        assert_eq!(settings.members, Some(1), "an empty variable says nothing");
+        assert_eq!(settings.members, Some(1), "an empty variable counts as unset");
         let empty = StoreSettings::default().with_environment(&|_| Some(String::new()));
         assert_eq!(empty.unwrap(), StoreSettings::default());
         assert!(settings.accept_loss);
@@ -491,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn lenders_want_a_key_or_leave_to_do_without() {
+    fn lenders_require_a_key_or_insecure() {
         let mut settings = StoreSettings {
             lenders: vec!["tcp://127.0.0.1:1".parse().unwrap()],
             ..StoreSettings::default()

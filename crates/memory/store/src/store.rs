@@ -1,4 +1,4 @@
-//! The files of a home: creating them, opening them as recoverable memory.
+//! The files of a store: creating them, and opening them as recoverable memory.
 
 use std::path::{Path, PathBuf};
 
@@ -13,59 +13,57 @@ use crate::settings::{StoreSettings, StoreSettingsError};
 
 /// Recoverable memory over a journal and real files.
 pub type JournaledRvm = Rvm<Journal, RealStorage>;
-/// A transaction of [`Memory`].
+/// A transaction of [`JournaledRvm`].
 pub type JournaledTransaction = netram_rvm::Transaction<Journal, RealStorage>;
 
-/// Where a log is, with all that belongs to it.
+/// The location of a log and of all files that belong to it.
 #[derive(Clone, Debug)]
 pub struct Store {
     paths: JournalPaths,
 }
 
-/// An open home.
+/// An open store.
 #[derive(Debug)]
 pub struct OpenStore {
-    /// The recoverable memory. Its truncation thread runs.
+    /// The recoverable memory, with a running truncation thread.
     pub memory: JournaledRvm,
-    /// What the journal's recovery found; what was applied to segments is [`Rvm::recovery`].
+    /// Report of the journal's recovery; [`Rvm::recovery`] reports the records applied to segments.
     pub recovered: JournalRecovery,
 }
 
-/// Why a home could not be created or opened. Nothing was lost by trying.
+/// Why a store could not be created or opened. Nothing was lost.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The log could not be made.
+    /// The log could not be created.
     #[error("{0}")]
     Create(#[from] JournalCreateError),
-    /// The settings are wrong.
+    /// The settings are invalid.
     #[error("{0}")]
     Settings(#[from] StoreSettingsError),
     /// The journal could not be opened or recovered.
     #[error("{0}")]
     Journal(#[from] JournalOpenError),
-    /// The segment table's file failed, or another process has it.
+    /// An operation on the segment table's file failed, or another process has it open.
     #[error("the segment table {path}: {cause}")]
     Table {
         /// The table's file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: IoError,
     },
-    /// The log has transactions and its segment table is gone.
-    #[error(
-        "the segment table {path} is missing, and the log has records that name segments by it; restore the file"
-    )]
+    /// The log has records, but its segment table is missing.
+    #[error("the segment table {path} is missing, and the log has records that need it; restore the file")]
     TableMissing {
         /// The table's file.
         path: PathBuf,
     },
-    /// The path is no UTF-8, which messages and the segment table need.
+    /// The path is not UTF-8, which messages and the segment table require.
     #[error("{path:?} is not UTF-8; choose another name")]
     Name {
         /// The path.
         path: PathBuf,
     },
-    /// The log is a copy, or older than a segment. Nothing was opened.
+    /// The log is a copy, or older than one of its segments. Nothing was opened.
     #[error("{0}")]
     Older(SegmentError),
     /// No segment was relocated.
@@ -75,28 +73,28 @@ pub enum StoreError {
     #[error("{0}")]
     Memory(#[from] netram_rvm::RvmOpenError),
     /// The truncation thread could not be started.
-    #[error("starting the truncation thread: {0}")]
+    #[error("the truncation thread could not be started: {0}")]
     Thread(std::io::Error),
 }
 
 impl Store {
-    /// The home at `path`: a directory, or a log file with the rest beside it.
+    /// The store at `path`: a directory, or a log file with the other files beside it.
     pub fn at(path: &Path) -> Store {
         let found = JournalPaths::at(path);
         let place = match path.is_dir() {
             true => found,
-            // Where nothing is, a face that is given a name means a file.
+            // A path at which nothing exists is taken for a log file.
             false => JournalPaths::of(path, JournalLayout::Beside),
         };
         Store { paths: place }
     }
 
-    /// Makes a new home with a log of `log_bytes` (rounded up to whole pages).
+    /// Creates a store with a log of `log_bytes`, rounded up to whole pages.
     ///
-    /// Refuses when the log exists. Files beside a log that was deleted are replaced, the settings kept.
+    /// The log must not exist. Other files of a deleted log are replaced, except for the settings.
     pub fn create(path: &Path, layout: JournalLayout, log_bytes: u64) -> Result<Store, StoreError> {
         let place = JournalPaths::of(path, layout);
-        // Before anything is made: there would be a log that cannot have a table.
+        // Checked before anything is created: otherwise a log would exist that cannot have a table.
         text(&place.table())?;
         place.create(log_bytes)?;
         let home = Store { paths: place };
@@ -107,11 +105,11 @@ impl Store {
         Ok(home)
     }
 
-    /// Removes a home that was just made and never opened, so that it can be made again.
+    /// Removes a store that was just created and never opened, so that it can be created again.
     pub fn discard(&self) {
-        // Whoever has it open by now keeps it.
+        // A process that has opened it meanwhile keeps it.
         let Ok(_lock) = self.paths.lock() else { return };
-        // The log first: without it there is no home, whatever else stays.
+        // The log is removed first: without it there is no store, even if other files remain.
         for path in [
             self.log(),
             self.segments(),
@@ -122,17 +120,17 @@ impl Store {
             let _ = std::fs::remove_file(path);
         }
         if self.paths.layout() == JournalLayout::Directory {
-            // Settings that somebody has put there stay, and the directory with them.
+            // Settings written by a user stay, and the directory with them.
             let _ = std::fs::remove_dir(self.path());
         }
     }
 
-    /// Whether there is a log.
+    /// Whether the log exists.
     pub fn exists(&self) -> bool {
         self.log().is_file()
     }
 
-    /// What the home is called by: the directory, or the log file.
+    /// Path by which users refer to the store: its directory, or its log file.
     pub fn path(&self) -> &Path {
         self.paths.root()
     }
@@ -147,15 +145,15 @@ impl Store {
         self.paths.table()
     }
 
-    /// The settings file, which need not exist.
+    /// Path of the settings file, which need not exist.
     pub fn settings_file(&self) -> PathBuf {
         self.paths.settings()
     }
 
-    /// The settings: the file's, and those of the environment over them.
+    /// The settings from the file, overridden by the environment.
     pub fn settings(&self) -> Result<StoreSettings, StoreError> {
         let file = self.settings_file();
-        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        // A file that cannot be looked up may exist; opening it reports the reason.
         let settings = match file.try_exists().unwrap_or(true) {
             true => StoreSettings::load(&file)?,
             false => StoreSettings::default(),
@@ -163,12 +161,13 @@ impl Store {
         Ok(settings.with_environment(&|name| std::env::var(name).ok())?)
     }
 
-    /// Recovers the log and opens the memory over it; starts the truncation thread.
+    /// Recovers the log, opens the memory over it, and starts the truncation thread.
     pub fn open(&self, settings: &StoreSettings) -> Result<OpenStore, StoreError> {
         self.open_after(settings, |_| ())
     }
 
-    /// The same, and shows the recovered log before its records are applied to the segments and given up.
+    /// Opens like [`Store::open`], and passes the recovered log to a callback before its records are applied
+    /// to the segments and trimmed.
     pub fn open_after(
         &self,
         settings: &StoreSettings,
@@ -187,19 +186,20 @@ impl Store {
         Ok(OpenStore { memory, recovered })
     }
 
-    /// Refuses a log that is a copy, or older than its segments, before the journal is opened: that would
+    /// Refuses a log that is a copy, or older than its segments, before the journal is opened, which would
     /// fence the original.
     fn refuse_older(&self) -> Result<(), StoreError> {
         match netram_rvm::refuse_older(&self.segments()) {
             Ok(()) => Ok(()),
-            // What was read is of a moment of whoever has it open. The opening says who that is.
+            // If a process has the store open, the files read may be inconsistent. Opening reports that
+            // process.
             Err(_) if self.paths.is_locked().unwrap_or(true) => Ok(()),
             Err(error) => Err(StoreError::Older(error)),
         }
     }
 
-    /// Calls segments by where they are now: the one at `from`, or all beneath that directory. Nobody may
-    /// have the log open.
+    /// Records new paths of moved segments: of the one at `from`, or of all inside that directory. No process
+    /// may have the log open.
     pub fn relocate(&self, from: &str, to: &str, adopt: bool) -> Result<Vec<RelocatedSegment>, StoreError> {
         let journal = JournalInspector::open(self.path())?.superblock().journal;
         let moved = relocate(&self.segments(), journal, from, to, adopt);
@@ -208,10 +208,10 @@ impl Store {
 
     fn open_table(&self, journal: &Journal) -> Result<RealStorage, StoreError> {
         let path = self.segments();
-        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        // A file that cannot be looked up may exist; opening it reports the reason.
         if !path.try_exists().unwrap_or(true) {
             let state = journal.state();
-            // A crash between the making of log and table left an empty log.
+            // A crash between the creation of log and table left an empty log.
             if state.head < state.tail {
                 return Err(StoreError::TableMissing { path });
             }
@@ -236,7 +236,7 @@ fn text(path: &Path) -> Result<&str, StoreError> {
     })
 }
 
-// What a face hands from thread to thread.
+// Compile-time check that these types can be sent and shared between threads.
 const _: () = {
     const fn travels<T: Send + Sync>() {}
     travels::<JournaledRvm>();
@@ -251,10 +251,10 @@ mod tests {
 
     use super::*;
 
-    /// The log was made and its table refused: a log that no name could be given to, in the way of the next
-    /// attempt.
+    /// The log was created and then its table refused, which left a log that could be neither opened nor
+    /// created again.
     #[test]
-    fn a_name_that_is_no_utf8_leaves_nothing_behind() {
+    fn creating_a_store_with_a_non_utf8_path_leaves_no_files() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(OsStr::from_bytes(b"bank\xff"));
         for layout in [JournalLayout::Directory, JournalLayout::Beside] {

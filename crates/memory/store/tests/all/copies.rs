@@ -1,8 +1,8 @@
-//! Copies of a home: opened beside or after its original, none puts old bytes over what the original has
+//! Copies of a store, opened beside or after the original: none overwrites bytes that the original has
 //! committed.
 //!
-//! A copied log directory named its original's segment by its full path, and opening it applied the copy's
-//! old records there: a commit that had been acknowledged, applied and shown was gone.
+//! Regression: a copied log directory had the full path of its original's segment, and opening it applied the
+//! copy's old records there. A commit that was acknowledged, applied and visible was lost.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use netram_proto::port::Durability;
 use netram_rvm::{MapError, RestoreMode, SegmentAllocation, SegmentError};
 use netram_store::{JournalLayout, JournaledRvm, Store, StoreError, StoreSettings};
 
-/// A home called `name` in a directory, whose segment `data` lies where it is said.
+/// A store `name` in a directory, with its segment in the file `data`.
 fn new_store(directory: &Path, name: &str, data: &Path) -> Store {
     let home = Store::create(&directory.join(name), JournalLayout::Directory, 1 << 20).unwrap();
     let opened = home.open(&StoreSettings::default()).unwrap();
@@ -28,7 +28,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Commits, and ends as a process does that is killed.
+/// Commits, and ends like a process that is killed.
 fn put(home: &Store, data: &Path, value: u64) {
     let opened = home.open(&StoreSettings::default()).unwrap();
     write(&opened.memory, data, value);
@@ -87,7 +87,7 @@ fn a_copied_store_with_its_segment_elsewhere_is_refused_and_changes_nothing() {
     for step in ["the original is there", "the original was moved"] {
         let refused = Store::at(&backup).open(&StoreSettings::default());
         let Err(StoreError::Older(error)) = refused.map(drop) else {
-            panic!("{step}: not refused")
+            panic!("{step}: opened without an error")
         };
         assert!(error.to_string().contains(text(&original)), "{step}: {error}");
         assert!(error.to_string().contains("x.data"), "{step}: {error}");
@@ -98,7 +98,7 @@ fn a_copied_store_with_its_segment_elsewhere_is_refused_and_changes_nothing() {
         fs::rename(&store, directory.path().join("moved")).unwrap_or(());
     }
     assert_eq!(got(&Store::at(&directory.path().join("moved")), &data), 2);
-    // By explicit word, and then for good.
+    // With `adopt_segments`, and then permanently.
     let settings = StoreSettings {
         adopt_segments: true,
         ..StoreSettings::default()
@@ -109,7 +109,7 @@ fn a_copied_store_with_its_segment_elsewhere_is_refused_and_changes_nothing() {
     assert_eq!(got(&Store::at(&backup), &data), 1);
 }
 
-/// Log A commits and closes, log B takes the segment, A is opened again: B's bytes were gone.
+/// Regression: log A commits and closes, log B takes the segment, A is opened again, and B's bytes were lost.
 #[test]
 fn two_stores_take_turns_with_a_segment() {
     let directory = tempfile::tempdir().unwrap();
@@ -133,13 +133,13 @@ fn two_stores_take_turns_with_a_segment() {
     );
     assert!(held, "{refused:?}");
     drop(opened);
-    // The remedy that the refusal names.
+    // The remedy that the error names.
     close(a.open(&StoreSettings::default()).unwrap().memory);
     assert_eq!(got(&b, &data), 5);
 }
 
 #[test]
-fn a_store_is_moved_with_what_it_has_in_its_log() {
+fn a_moved_store_keeps_the_records_in_its_log() {
     let directory = tempfile::tempdir().unwrap();
     let (old, new) = (directory.path().join("old"), directory.path().join("new"));
     let outside = directory.path().join("outside");

@@ -1,4 +1,4 @@
-//! A home from creation to reopening, on real files and with a real lender.
+//! A store from creation to reopening, on real files and with a real lender.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn found(memory: &JournaledRvm, segment: &Path) -> u64 {
 }
 
 #[test]
-fn what_was_committed_is_there_again_in_either_layout() {
+fn commits_survive_a_reopening_in_both_layouts() {
     for layout in [JournalLayout::Directory, JournalLayout::Beside] {
         let directory = tempfile::tempdir().unwrap();
         let (path, segment) = (
@@ -65,7 +65,7 @@ fn a_second_opening_is_refused_and_names_the_first() {
 }
 
 #[test]
-fn a_lost_segment_table_is_refused_while_the_log_needs_it() {
+fn a_missing_segment_table_is_refused_while_the_log_needs_it() {
     let directory = tempfile::tempdir().unwrap();
     let (path, segment) = (
         directory.path().join("bank.log"),
@@ -86,7 +86,7 @@ fn a_lost_segment_table_is_refused_while_the_log_needs_it() {
 }
 
 #[test]
-fn a_new_log_knows_nothing_of_the_deleted_one() {
+fn a_new_log_has_no_state_of_a_deleted_one() {
     let directory = tempfile::tempdir().unwrap();
     let (path, segment) = (
         directory.path().join("bank.log"),
@@ -104,7 +104,7 @@ fn a_new_log_knows_nothing_of_the_deleted_one() {
 
     let home = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
     let opened = home.open(&StoreSettings::default()).unwrap();
-    // Its last transactions went with it, as with every log.
+    // Transactions in the deleted log are lost, as with every log.
     assert_eq!(found(&opened.memory, &segment), 0);
 }
 

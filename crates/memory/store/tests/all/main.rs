@@ -1,6 +1,6 @@
-//! A log's directory and all that belongs to it.
+//! A store: a log's directory and all files that belong to it.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! One program, because linking each separately is slow; each module tests one topic.
 
 mod copies;
 mod home;

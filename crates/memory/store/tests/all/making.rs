@@ -1,4 +1,4 @@
-//! Making a home again after an attempt that failed or was killed.
+//! Creating a store again after an attempt that failed or was killed.
 
 use std::fs;
 use std::path::Path;
@@ -16,23 +16,23 @@ fn an_empty_directory_and_one_with_settings_become_stores() {
         .unwrap()
         .open(&StoreSettings::default())
         .unwrap();
-    make(directory.path()).expect_err("there is one");
+    make(directory.path()).expect_err("the store exists");
     let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("netram.toml"), "members = 0\n").unwrap();
     make(&other).unwrap();
     assert!(other.join("netram.toml").exists());
-    // What is somebody's is nobody's to build in.
+    // A directory with other files is not used for a store.
     let photos = directory.path().join("photos");
     fs::create_dir(&photos).unwrap();
     fs::write(photos.join("photo"), "").unwrap();
-    make(&photos).expect_err("it is not empty");
+    make(&photos).expect_err("the directory is not empty");
     assert_eq!(fs::read_dir(&photos).unwrap().count(), 1);
 }
 
-/// At each moment of a creation: the files that are there by then, and no log.
+/// At each point of a creation some files exist, but no log.
 #[test]
-fn a_creation_that_was_killed_is_begun_anew() {
+fn a_killed_creation_can_be_repeated() {
     let directory = tempfile::tempdir().unwrap();
     for made in 0..4 {
         let path = directory.path().join(made.to_string());
@@ -45,20 +45,20 @@ fn a_creation_that_was_killed_is_begun_anew() {
     }
 }
 
-/// A log without its directory's other files is lost, and nothing to be made over.
+/// A log whose directory has other files is lost, and is not replaced.
 #[test]
-fn a_lost_log_is_not_made_over() {
+fn a_lost_log_is_not_created_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("home");
     make(&path).unwrap();
     fs::remove_file(path.join("log")).unwrap();
     let before = fs::read(path.join("view")).unwrap();
-    make(&path).expect_err("its view may say who has its records");
+    make(&path).expect_err("its view may name the lenders that have its records");
     assert_eq!(fs::read(path.join("view")).unwrap(), before);
 }
 
 #[test]
-fn a_lock_file_that_is_gone_is_named_with_the_remedy() {
+fn the_error_for_a_missing_lock_file_names_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let home = make(&directory.path().join("home")).unwrap();
     let lock = home.path().join("lock");

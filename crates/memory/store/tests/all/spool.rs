@@ -1,5 +1,5 @@
-//! Lazy commits in a spool, and a process that is killed: what is found is what some commit made, no earlier
-//! than the last one that waited.
+//! Lazy commits in a spool, in a process that is killed: the segments contain the state of one commit, not
+//! older than the last one that waited.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use netram_store::{JournalLayout, JournaledRvm, Store, StoreSettings};
 
 const LOG_BYTES: u64 = 1 << 20;
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// Words that commits go round in; word 0 holds the newest commit's number.
+/// Words that commits use in turn; word 0 holds the number of the newest commit.
 const WORDS: u64 = 1000;
 const PLACE: &str = "NETRAM_TEST_SPOOL_PLACE";
 
@@ -26,7 +26,7 @@ fn map(memory: &JournaledRvm, directory: &Path) -> [Region; 2] {
     ["first", "second"].map(|name| {
         let path = directory.join(name);
         let path = path.to_str().unwrap();
-        // There already, in every life but the first.
+        // Exists already in every life but the first.
         let _ = memory.create_segment(path, SEGMENT_BYTES, SegmentAllocation::Sparse);
         memory.map(path, 0, 0).unwrap()
     })
@@ -37,9 +37,9 @@ fn word(number: u64) -> usize {
     (1 + number % WORDS) as usize * 8
 }
 
-/// Commits until it is killed, and tells in a file how far the commits have got that waited.
+/// Commits until it is killed, and writes the number of the last waiting commit to a file.
 #[test]
-#[ignore = "the process that the other test kills"]
+#[ignore = "helper process that the other test kills"]
 fn killed() {
     let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
@@ -59,7 +59,7 @@ fn killed() {
         transaction.set(&first, 0, &number).unwrap();
         transaction.set(&first, word(number), &number).unwrap();
         transaction.set(&second, word(number) + 4096, &number).unwrap();
-        // Seldom enough that thousands of commits are in the spool, and that it fills up at times.
+        // Rare enough that thousands of commits are in the spool, and that it fills up at times.
         let durability = match number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52 {
             0 => Durability::Disk,
             _ => Durability::Lazy,
@@ -90,7 +90,7 @@ fn a_killed_process_leaves_a_prefix_of_its_commits_with_every_one_that_waited() 
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // A different moment each time; the log wraps meanwhile.
+        // A different moment each time; the log wraps in between.
         while told(directory) < before + 10_000 * life {
             if let Some(status) = child.try_wait().unwrap() {
                 panic!("the process ended by itself: {status}");

@@ -1,5 +1,5 @@
-//! Two processes cannot have one log; the second is told who has it, and gets it when that one is gone,
-//! however it went.
+//! Only one process can open a log. A second one gets an error that names the first, and can open the log
+//! after the first has ended in any way.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use netram_store::{JournalLayout, Store, StoreSettings};
 
 const PLACE: &str = "NETRAM_TEST_SECOND_PLACE";
 
-/// Has the log open until its standard input ends, which it never does.
+/// Keeps the log open until its standard input ends, which never happens.
 #[test]
-#[ignore = "the other process of the other test"]
+#[ignore = "helper process of the other test"]
 fn holder() {
     let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
