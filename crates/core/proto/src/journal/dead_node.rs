@@ -40,7 +40,7 @@ impl core::fmt::Display for NodeReadError {
 
 impl core::error::Error for NodeReadError {}
 
-/// Passes the records of epoch `reign` that continue `kept`, the server's end, to `each`, in order. Returns
+/// Passes the records of `epoch` that continue `kept`, the server's end, to `each`, in order. Returns
 /// where they end. `genuine` checks every record that a member gave: its AEAD tag must verify.
 ///
 /// All windows are of one epoch and so of one history: a record that is damaged in one window may be intact
@@ -53,14 +53,14 @@ impl core::error::Error for NodeReadError {}
 pub fn node_records(
     windows: &[PeerWindow],
     kept: ChainPoint,
-    reign: Epoch,
+    epoch: Epoch,
     seed: CrcSeed,
     planted: FaultSwitch,
     genuine: &mut dyn FnMut(CheckedRecord<'_>) -> bool,
     each: &mut dyn FnMut(CheckedRecord<'_>),
 ) -> (ChainPoint, Result<(), NodeReadError>) {
     let mut end = kept;
-    let mut trusted = |record: CheckedRecord<'_>| record.header.epoch == reign && genuine(record);
+    let mut trusted = |record: CheckedRecord<'_>| record.header.epoch == epoch && genuine(record);
     loop {
         let mut longest: Option<(ChainPoint, &[u8])> = None;
         for bytes in windows.iter().filter_map(|window| from(window, end.lsn)) {
@@ -115,7 +115,7 @@ fn pass(
 pub struct ForgetNotice {
     journal: JournalId,
     /// The epoch whose windows are freed; `None`: windows of any epoch.
-    reign: Option<Epoch>,
+    window_epoch: Option<Epoch>,
     epoch: Epoch,
     writer: WriterId,
     /// Everything below is on the sender's disk. Records above may exist only at a lender.
@@ -130,7 +130,7 @@ enum NoticeStep {
     Bind,
     Fence,
     Leave {
-        reign: u32,
+        window_epoch: u32,
         generation: u32,
     },
     Awaited(AwaitedReply),
@@ -163,7 +163,7 @@ impl ForgetNotice {
         let lenders = members.chain(others);
         ForgetNotice {
             journal: view.journal,
-            reign: Some(view.epoch),
+            window_epoch: Some(view.epoch),
             epoch,
             writer,
             durable_end: ForgetNotice::ALL,
@@ -189,7 +189,7 @@ impl ForgetNotice {
     ) -> ForgetNotice {
         ForgetNotice {
             journal,
-            reign: None,
+            window_epoch: None,
             epoch,
             writer,
             durable_end: had,
@@ -233,16 +233,19 @@ impl ForgetNotice {
                 bind_body(self.journal),
             ),
             NoticeStep::Fence => (AwaitedReply::Fenced, header(FrameKind::Fence), FrameBody::NONE),
-            NoticeStep::Leave { reign, generation } => {
+            NoticeStep::Leave {
+                window_epoch,
+                generation,
+            } => {
                 // A window that another epoch opened does not belong to the dead node: it stays, and its
                 // journal goes on.
-                let (flags, reign) = match self.reign {
-                    Some(reign) => (Flag::ENDED, reign.0),
-                    None => (Flag::ENDED | Flag::UNLESS_IN_USE, reign),
+                let (flags, window_epoch) = match self.window_epoch {
+                    Some(window_epoch) => (Flag::ENDED, window_epoch.0),
+                    None => (Flag::ENDED | Flag::UNLESS_IN_USE, window_epoch),
                 };
                 let leave = FrameHeader {
                     flags,
-                    lsn: Lsn(u64::from(reign)),
+                    lsn: Lsn(u64::from(window_epoch)),
                     mark: generation,
                     ..header(FrameKind::Leave)
                 };
@@ -271,7 +274,7 @@ impl ForgetNotice {
                 }
             }
             (NoticeStep::Awaited(AwaitedReply::Fenced), FrameKind::Fenced) => NoticeStep::Leave {
-                reign: ByteReader::new(frame.body).u32().unwrap_or_default(),
+                window_epoch: ByteReader::new(frame.body).u32().unwrap_or_default(),
                 generation: frame.header.mark,
             },
             (NoticeStep::Awaited(AwaitedReply::LeaveAck), FrameKind::LeaveAck) => NoticeStep::Done,

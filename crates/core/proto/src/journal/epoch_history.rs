@@ -37,7 +37,7 @@ impl EpochHistory {
     /// When the history is full, the second and third entries are merged into one with the lower base. A copy
     /// of the first epoch is still judged exactly; a copy of the second is no longer known.
     pub fn begin(&mut self, epoch: Epoch, writer: WriterId, base: Lsn) {
-        self.0.retain(|reign| reign.epoch < epoch);
+        self.0.retain(|record| record.epoch < epoch);
         if self.0.len() == EPOCH_HISTORY_MAX {
             let joined = self.0.remove(1);
             self.0[1].base = self.0[1].base.min(joined.base);
@@ -47,7 +47,7 @@ impl EpochHistory {
 
     /// Drops the epochs before `epoch`: the data lender has a view of `epoch`, and so its history.
     pub fn forget_before(&mut self, epoch: Epoch) {
-        self.0.retain(|reign| reign.epoch >= epoch);
+        self.0.retain(|record| record.epoch >= epoch);
     }
 
     /// Whether no epoch is known: the journal was never opened, or only by versions that did not record
@@ -59,50 +59,53 @@ impl EpochHistory {
     /// The LSN at which a log of `epoch` and `writer` that ends at `end` leaves this history; `None` if it
     /// does not.
     pub fn fork(&self, epoch: Epoch, writer: WriterId, end: Lsn) -> Option<Lsn> {
-        let named = |reign: &EpochRecord| (reign.epoch, reign.writer) == (epoch, writer);
+        let named = |record: &EpochRecord| (record.epoch, record.writer) == (epoch, writer);
         let Some(at) = self.0.iter().position(named) else {
             return Some(Lsn(0));
         };
-        let lowest = self.0[at + 1..].iter().map(|reign| reign.base).min()?;
+        let lowest = self.0[at + 1..].iter().map(|record| record.base).min()?;
         (lowest < end).then_some(lowest)
     }
 
     /// The last epoch that served.
     pub(super) fn last_served_epoch(&self) -> Option<Epoch> {
-        let served = |reign: &&EpochRecord| reign.base != NEVER_SERVED;
-        self.0.iter().rev().find(served).map(|reign| reign.epoch)
+        let served = |record: &&EpochRecord| record.base != NEVER_SERVED;
+        self.0.iter().rev().find(served).map(|record| record.epoch)
     }
 
     /// The last epoch that served, and its writer.
     pub(super) fn last_served(&self) -> Option<(Epoch, WriterId)> {
         let last = self.last_served_epoch()?;
-        let named = |reign: &&EpochRecord| reign.epoch == last;
-        self.0.iter().find(named).map(|reign| (reign.epoch, reign.writer))
+        let named = |record: &&EpochRecord| record.epoch == last;
+        self.0
+            .iter()
+            .find(named)
+            .map(|record| (record.epoch, record.writer))
     }
 
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         assert!(self.0.len() <= EPOCH_HISTORY_MAX);
         bytes.push(self.0.len() as u8);
-        for reign in &self.0 {
-            bytes.extend_from_slice(&reign.epoch.0.to_le_bytes());
-            bytes.extend_from_slice(&reign.writer.0.to_le_bytes());
-            bytes.extend_from_slice(&reign.base.0.to_le_bytes());
+        for record in &self.0 {
+            bytes.extend_from_slice(&record.epoch.0.to_le_bytes());
+            bytes.extend_from_slice(&record.writer.0.to_le_bytes());
+            bytes.extend_from_slice(&record.base.0.to_le_bytes());
         }
     }
 
     /// Reads a history; `Ok(None)` if it is too long or not in ascending order.
     pub(super) fn decode(cursor: &mut ByteReader<'_>) -> Result<Option<EpochHistory>, ShortInputError> {
         let count = usize::from(cursor.u8()?);
-        let mut reigns = Vec::new();
+        let mut history = Vec::new();
         for _ in 0..count {
-            reigns.push(EpochRecord {
+            history.push(EpochRecord {
                 epoch: Epoch(cursor.u32()?),
                 writer: WriterId(cursor.u64()?),
                 base: Lsn(cursor.u64()?),
             });
         }
-        let ascending = reigns.is_sorted_by(|a, b| a.epoch < b.epoch);
-        Ok((count <= EPOCH_HISTORY_MAX && ascending).then_some(EpochHistory(reigns)))
+        let ascending = history.is_sorted_by(|a, b| a.epoch < b.epoch);
+        Ok((count <= EPOCH_HISTORY_MAX && ascending).then_some(EpochHistory(history)))
     }
 }
 
@@ -130,31 +133,35 @@ mod tests {
     }
 
     /// A history of epochs 1, 2, … that began at these LSNs.
-    fn reigns(bases: &[u64]) -> EpochHistory {
-        let mut reigns = EpochHistory::default();
+    fn history(bases: &[u64]) -> EpochHistory {
+        let mut history = EpochHistory::default();
         for (epoch, base) in (1..).zip(bases) {
-            reigns.begin(Epoch(epoch), writer(epoch), Lsn(*base));
+            history.begin(Epoch(epoch), writer(epoch), Lsn(*base));
         }
-        reigns
+        history
     }
 
-    fn fork(reigns: &EpochHistory, epoch: u32, end: u64) -> Option<u64> {
-        reigns
+    fn fork(history: &EpochHistory, epoch: u32, end: u64) -> Option<u64> {
+        history
             .fork(Epoch(epoch), writer(epoch), Lsn(end))
             .map(|lsn| lsn.0)
     }
 
     #[test]
     fn a_log_forks_where_a_later_epoch_began_below_its_end() {
-        let reigns = reigns(&[0, 500, 300, 900]);
-        assert_eq!(fork(&reigns, 1, 300), None);
-        assert_eq!(fork(&reigns, 1, 400), Some(300), "the third began below it");
-        assert_eq!(fork(&reigns, 3, 900), None);
-        assert_eq!(fork(&reigns, 3, 908), Some(900));
-        assert_eq!(fork(&reigns, 4, u64::MAX), None, "the present one");
-        assert_eq!(fork(&reigns, 5, 0), Some(0), "an epoch that is not in the history");
+        let history = history(&[0, 500, 300, 900]);
+        assert_eq!(fork(&history, 1, 300), None);
+        assert_eq!(fork(&history, 1, 400), Some(300), "the third began below it");
+        assert_eq!(fork(&history, 3, 900), None);
+        assert_eq!(fork(&history, 3, 908), Some(900));
+        assert_eq!(fork(&history, 4, u64::MAX), None, "the present one");
         assert_eq!(
-            reigns.fork(Epoch(3), writer(4), Lsn(0)),
+            fork(&history, 5, 0),
+            Some(0),
+            "an epoch that is not in the history"
+        );
+        assert_eq!(
+            history.fork(Epoch(3), writer(4), Lsn(0)),
             Some(Lsn(0)),
             "another writer of the same epoch"
         );
@@ -162,22 +169,22 @@ mod tests {
 
     #[test]
     fn a_full_history_judges_its_first_epoch_exactly_and_accepts_no_fork() {
-        let mut bases: Vec<u64> = (0..100).map(|reign| 1000 + reign * 10).collect();
+        let mut bases: Vec<u64> = (0..100).map(|index| 1000 + index * 10).collect();
         bases[40] = 700;
-        let reigns = reigns(&bases);
-        assert_eq!(fork(&reigns, 1, 700), None);
-        assert_eq!(fork(&reigns, 1, 701), Some(700));
-        assert_eq!(fork(&reigns, 50, 701), Some(0), "it was merged away");
-        assert_eq!(fork(&reigns, 99, 1990), None, "the latest are");
-        assert_eq!(fork(&reigns, 99, 1991), Some(1990));
+        let history = history(&bases);
+        assert_eq!(fork(&history, 1, 700), None);
+        assert_eq!(fork(&history, 1, 701), Some(700));
+        assert_eq!(fork(&history, 50, 701), Some(0), "it was merged away");
+        assert_eq!(fork(&history, 99, 1990), None, "the latest are");
+        assert_eq!(fork(&history, 99, 1991), Some(1990));
     }
 
     #[test]
     fn epochs_before_the_one_that_the_data_lender_has_are_dropped() {
-        let mut reigns = reigns(&[0, 500, 300]);
-        reigns.forget_before(Epoch(3));
-        reigns.begin(Epoch(4), writer(4), Lsn(800));
-        assert_eq!(fork(&reigns, 3, 800), None);
-        assert_eq!(fork(&reigns, 1, 0), Some(0));
+        let mut history = history(&[0, 500, 300]);
+        history.forget_before(Epoch(3));
+        history.begin(Epoch(4), writer(4), Lsn(800));
+        assert_eq!(fork(&history, 3, 800), None);
+        assert_eq!(fork(&history, 1, 0), Some(0));
     }
 }

@@ -1,75 +1,75 @@
-//! Asking the members of the durable view for what they hold, before a journal may serve again.
+//! Asks the members of the durable view what they hold, before a journal may serve again.
 //!
-//! Seal first, read after (rule 4): a member that has promised the new epoch takes nothing more from the old
-//! one, so what is read afterwards is all there will ever be. Only members of the same incarnation as the
-//! view names count as answers (rule 5): a lender that restarted without its memory answers "unknown", and is
-//! no evidence of absence.
+//! Members are fenced first and read afterwards (rule 4). A member that has promised the new epoch accepts
+//! nothing more from the old one, so a later read sees everything there will ever be. Only members of the
+//! incarnation that the view names count as answers (rule 5). A lender that restarted without its memory
+//! answers "unknown", which does not prove that there was nothing.
 //!
-//! A member is a memory and not an address (rule 16). Other addresses may be asked too: whoever has a
-//! member's incarnation there answers for it, once. And a window counts only as it was joined: of this join,
-//! and no larger than it was asked to be.
+//! A member is a memory and not an address (rule 16). Other addresses may be asked too: a lender there that
+//! has a member's incarnation answers for that member, once. A window counts only if it was opened by the
+//! join that the view names, and is no larger than requested.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
-use crate::limit::{LENDERS_MAX, LSN_LAST, MEMBERS_MAX};
+use crate::limit::{LENDERS_MAX, MEMBERS_MAX};
 use crate::planted::{FaultSwitch, PlantedFault};
 use crate::time::{Nanos, Time};
 use crate::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 
 use super::assemble::PeerWindow;
-use super::epoch_history;
 use super::peer::{PeerIdentity, RecoveryPeer, bind_body, is_answer, read_frame};
 use super::refusal::{PeerAnswer, RecoveryError};
 use super::view::{View, ViewMember};
 use super::{FrameBody, OutgoingFrame};
 
+mod identity;
 mod probe;
 
 pub use probe::{MemberReport, NotNewestError, WindowReport};
 
-/// Addresses asked: those of a view and of the settings.
+/// Maximum number of addresses asked: those of a view and of the settings.
 const ADDRESSES_MAX: usize = MEMBERS_MAX + LENDERS_MAX;
 
-/// Seals and reads the members of a view. Methods: `on_*` tell it what happened, [`Recovery::next_frame`]
-/// says what to send, [`Recovery::verdict`] whether it is done.
+/// Fences and reads the members of a view. `on_*` methods take events, [`Recovery::next_frame`] returns what
+/// to send, and [`Recovery::verdict`] tells whether it is done.
 #[derive(Clone, Debug)]
 pub struct Recovery {
     journal: JournalId,
     epoch: Epoch,
     writer: WriterId,
     needed: usize,
-    /// Members that hold every acknowledged record; zero where their word did not count.
+    /// Number of members that hold every acknowledged record; zero if the members did not count.
     copies: usize,
     from: Lsn,
-    /// The log is a replica's: a window must continue it.
+    /// Whether the log is a replica's: a window must then continue it.
     of_replica: bool,
-    /// Of a replica: the reign in which its client was last heard, if that is known.
+    /// For a replica: the epoch in which its client was last heard from, if known.
     last_client_epoch: Option<Epoch>,
-    /// Of a replica whose view names nobody who could tell.
+    /// For a replica: whether its view names no member that could tell what the client's disk had.
     unproven: bool,
-    /// Of a dead node's journal: the reign whose windows count.
+    /// For a dead node's journal: the epoch whose windows count.
     of_epoch: Option<Epoch>,
-    /// Until then it waits for members beyond those needed: they may hold more of what is in doubt.
+    /// Until this time it waits for members beyond those needed: they may hold more of what is in doubt.
     grace: Time,
-    /// Until then it waits for those needed.
+    /// Until this time it waits for the members needed.
     deadline: Time,
     members: Vec<ViewMember>,
-    /// At the members' own addresses, in the view's order; then at others.
+    /// First one peer at each member's own address, in the view's order; then the other addresses.
     peers: Vec<RecoveryPeer>,
-    /// Bytes that a member's window can hold.
+    /// Maximum size of a member's window, in bytes.
     window_bytes: u64,
     fenced: Option<Epoch>,
-    /// Members are asked, and neither sealed nor read.
+    /// Whether members are only probed, neither fenced nor read.
     probing: bool,
     planted: FaultSwitch,
 }
 
 impl Recovery {
-    /// Begins to recover what the members of `view` hold from `from`, the local log's end, for the reign
-    /// `epoch`, which is durable already. Waits up to `grace` for all members and up to `patience` for those
-    /// that are needed.
+    /// Begins to recover what the members of `view` hold from `from`, the local log's end, for `epoch`, whose
+    /// claim is already durable. Waits up to `grace` for all members and up to `patience` for those that are
+    /// needed.
     pub fn new(
         view: &View,
         epoch: Epoch,
@@ -108,7 +108,7 @@ impl Recovery {
         }
     }
 
-    /// Asks at these addresses too, for a member may have moved: whoever has its memory answers for it.
+    /// Asks these addresses too. A member may have moved there with its memory.
     pub fn with_addresses<'a>(mut self, addresses: impl IntoIterator<Item = &'a str>) -> Recovery {
         for address in addresses {
             if self.peers.len() < ADDRESSES_MAX && self.peers.iter().all(|peer| peer.address != address) {
@@ -118,12 +118,12 @@ impl Recovery {
         self
     }
 
-    /// Bytes of the members' windows in memory.
+    /// Bytes of the members' windows read so far.
     pub fn bytes_read(&self) -> u64 {
         self.peers.iter().map(|peer| peer.window.bytes.len() as u64).sum()
     }
 
-    /// Plants a fault (tests of the simulator only); before [`Recovery::of_replica`].
+    /// Plants a fault (simulator tests only). Must come before [`Recovery::of_replica`].
     pub fn plant(&mut self, planted: FaultSwitch) {
         if planted.is(PlantedFault::OneAnswerSuffices) {
             self.needed = self.needed.min(1);
@@ -131,26 +131,27 @@ impl Recovery {
         self.planted = planted;
     }
 
-    /// The log and the view are a replica's, made durable there before the client's own disk is known to have
-    /// less: all members must answer, with windows that continue the replica's log. `closed`: the client had
-    /// closed the volume when its log ended here, as far as the replica was told.
+    /// Recovers a replica, whose log and view are durable while the client's own disk may have more. All
+    /// members must answer, with windows that continue the replica's log. `closed` is the log's end at which
+    /// the client had closed the volume, as far as the replica knows.
     ///
-    /// Members hold whatever is not on both disks while the data lender is in service. A client that went on
-    /// without it tells its members to drop what is stable, empties their windows, or reigns by a later
-    /// epoch: each shows. What does not show is a client that had lost its data lender *and* every member.
+    /// While the data lender is in service, members hold everything that is not on both disks. A client that
+    /// went on without it tells its members to drop what is stable, empties their windows, or uses a later
+    /// epoch. Recovery detects each of these, but not a client that had lost its data lender *and* every
+    /// member.
     ///
-    /// A member is asked who sealed it before it is sealed: afterwards it would have forgotten, and the next
-    /// attempt find nothing wrong.
+    /// Each member is asked which epoch had fenced it before it is fenced. The fence overwrites that epoch,
+    /// and a second attempt would find nothing wrong.
     pub fn of_replica(mut self, view: &View, closed: Option<Lsn>) -> Recovery {
         if self.planted.is(PlantedFault::RestoreUnproven) {
             return self;
         }
         self.needed = self.members.len();
         self.of_replica = true;
-        let sealed_first = self.planted.is(PlantedFault::FencedBeforeProbe);
+        let fenced_first = self.planted.is(PlantedFault::FencedBeforeProbe);
         self.peers
             .iter_mut()
-            .for_each(|peer| peer.fence_known = sealed_first);
+            .for_each(|peer| peer.fence_known = fenced_first);
         self.last_client_epoch = view.epochs.last_served_epoch();
         let complete = closed.is_some_and(|end| end <= self.from);
         let counted = view.counting || view.clean.is_some();
@@ -158,19 +159,19 @@ impl Recovery {
         self
     }
 
-    /// The journal of a node of a shared region, of which the server keeps everything below `kept`, and
-    /// `view` is the newest that it has. No disk is asked: `crate::journal::JournalWriter` keeps a shared
-    /// journal so that n - k + 1 members suffice (crates/core/proto/src/journal/writer/server_ack.rs has the
-    /// argument).
+    /// Recovers the journal of a shared region's dead node. The server has everything below `kept`, and
+    /// `view` is the newest view that it has. The node's disk is not asked: `crate::journal::JournalWriter`
+    /// runs a shared journal so that n - k + 1 members suffice
+    /// (crates/core/proto/src/journal/writer/server_ack.rs has the argument).
     ///
-    /// Epoch and writer of the seal follow from the view, so nothing need be durable before it, and it may be
-    /// repeated any number of times, even by two at once: nothing is ever appended under it. It comes after
-    /// whatever the node's own library may have claimed; a node that is reopened afterwards finds itself
-    /// fenced.
+    /// Epoch and writer of the fence follow from the view. So nothing need be durable before it, and it may
+    /// be repeated any number of times, even by two servers at once; nothing is ever appended under it. The
+    /// epoch is above any that the node's own library can have claimed, so a node that is reopened afterwards
+    /// is fenced.
     ///
-    /// A window counts that the view's own reign opened and that begins where the server is, or below.
-    /// Another reign's was opened by somebody who used the node's directory as a journal of his own: what the
-    /// view's reign had there is gone.
+    /// A window counts if the view's own epoch opened it and if it begins at or below the server's end. A
+    /// window of another epoch was opened by a process that used the node's directory as a journal of its
+    /// own; the view's window is then gone.
     pub fn of_node(view: &View, kept: Lsn, now: Time, grace: Nanos, patience: Nanos) -> Recovery {
         let (epoch, writer) = view.fence();
         let recovery = Recovery::new(view, epoch, writer, kept, now, grace, patience);
@@ -180,12 +181,13 @@ impl Recovery {
         }
     }
 
-    /// Where to ask: the members' addresses in the view's order, then others; `index` below is a place in it.
+    /// The addresses to ask: the members' in the view's order, then others. Other methods take an index into
+    /// this list.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         self.peers.iter().map(|peer| peer.address.as_str())
     }
 
-    /// How each member stands, for progress and for the report.
+    /// The state of each member, for progress and for the report.
     pub fn answers(&self) -> impl Iterator<Item = (&str, PeerAnswer)> {
         (0..self.members.len()).map(|member| match self.complete(member) {
             Some(peer) => (self.peers[peer].address.as_str(), PeerAnswer::Complete),
@@ -193,17 +195,17 @@ impl Recovery {
         })
     }
 
-    /// How member `index` stands that has not answered in full.
+    /// The state of member `index`, which has not answered in full.
     fn own_answer(&self, index: usize) -> PeerAnswer {
         let peer = &self.peers[index];
         match peer.identity == PeerIdentity::Member(index) {
             true => peer.answer,
-            // Another's memory is at its address.
+            // Another lender's memory is at its address.
             false => PeerAnswer::Amnesiac,
         }
     }
 
-    /// Where member `index` has answered.
+    /// The peer at which member `index` has answered.
     fn complete(&self, index: usize) -> Option<usize> {
         let answers = |peer: &RecoveryPeer| {
             peer.identity == PeerIdentity::Member(index) && peer.answer == PeerAnswer::Complete
@@ -211,7 +213,7 @@ impl Recovery {
         self.peers.iter().position(answers)
     }
 
-    /// A connection to the address `index` stands.
+    /// Handles a new connection to the address `index`.
     pub fn on_connected(&mut self, index: usize) {
         let peer = &mut self.peers[index];
         if peer.answer == PeerAnswer::Unreachable {
@@ -221,7 +223,7 @@ impl Recovery {
         peer.outstanding = None;
     }
 
-    /// The connection to the address `index` broke.
+    /// Handles the loss of the connection to the address `index`.
     pub fn on_lost(&mut self, index: usize) {
         let own = index < self.members.len();
         let peer = &mut self.peers[index];
@@ -234,7 +236,7 @@ impl Recovery {
         }
         peer.answer = PeerAnswer::Unreachable;
         peer.window = PeerWindow::default();
-        // Whoever is there next may be somebody else. (A stranger's refusal ends the link that brought it.)
+        // Another lender may be there next. (The refusal of a lender that is no member ends its own link.)
         if own {
             peer.identity = PeerIdentity::Member(index);
         } else if peer.identity == PeerIdentity::NotMember && !peer.bound {
@@ -242,7 +244,7 @@ impl Recovery {
         }
     }
 
-    /// The next frame for the address `index`, if it is time for one. Each is answered by one frame.
+    /// The next frame for the address `index`, if one is due. Each is answered by one frame.
     pub fn next_frame(&mut self, index: usize) -> Option<OutgoingFrame> {
         let (journal, epoch, writer) = (self.journal, self.epoch, self.writer);
         let held_up = self.yields_to_other(index);
@@ -271,8 +273,8 @@ impl Recovery {
                 if self.of_replica && !peer.fence_known || peer.identity == PeerIdentity::Unknown =>
             {
                 OutgoingFrame {
-                    // Its refusal names its memory, and the highest epoch that sealed it. Nothing is changed
-                    // by asking.
+                    // The refusal names the lender's memory and the highest epoch that fenced it. The
+                    // question changes nothing.
                     header: header(FrameKind::Ping),
                     body: FrameBody::NONE,
                 }
@@ -295,26 +297,8 @@ impl Recovery {
         Some(outgoing)
     }
 
-    /// Whether the address `index` is another one of a member that answers at its own, or is about to.
-    fn yields_to_other(&self, index: usize) -> bool {
-        let PeerIdentity::Member(member) = self.peers[index].identity else {
-            let unknown = self.peers[index].identity == PeerIdentity::Unknown;
-            return !unknown || self.planted.is(PlantedFault::MovedCountsAsGone);
-        };
-        let goes_first = |(other, peer): (usize, &RecoveryPeer)| {
-            let able = !matches!(peer.answer, PeerAnswer::Unreachable | PeerAnswer::Amnesiac);
-            peer.identity == PeerIdentity::Member(member) && able && (other == member || other < index)
-        };
-        index != member
-            && self
-                .peers
-                .iter()
-                .enumerate()
-                .any(|other| other.0 != index && goes_first(other))
-    }
-
-    /// The address `index` sent a frame. One that answers nothing is passed over: a lender does not decide
-    /// what is kept here.
+    /// Handles a frame from the address `index`. A frame that answers no question is ignored: a lender does
+    /// not decide what is stored here.
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>) {
         let peer = &mut self.peers[index];
         let kind = frame.header.kind;
@@ -342,48 +326,12 @@ impl Recovery {
                 Some(RefusalReason::OutOfWindow) if self.planted.is(PlantedFault::ReadBeforeFence) => {
                     peer.window.bytes = alloc::vec![0];
                 }
-                // The same answer again, over a link that doubles. Asked once more it would be sealed, and
-                // have forgotten.
+                // The same answer again, over a link that duplicates frames. Another question would fence the
+                // member, and the epoch that had fenced it would be lost.
                 _ if peer.answer == PeerAnswer::AheadOfReplica => (),
                 _ => peer.answer = PeerAnswer::Unreachable,
             },
             _ => (),
-        }
-    }
-
-    /// Whose memory is behind the address `index`: an answer of any kind names it, once the journal is bound.
-    fn on_identity(&mut self, index: usize, frame: &Frame<'_>) {
-        let life = Incarnation(frame.header.sender);
-        let named = self.members.iter().position(|member| member.incarnation == life);
-        let refusal = RefusalReason::from_byte(frame.header.flags);
-        let peer = &mut self.peers[index];
-        if !peer.bound {
-            // It would not take the journal at all; it may in a moment.
-            peer.answer = PeerAnswer::Unreachable;
-            return;
-        }
-        match named {
-            Some(member) => {
-                peer.identity = PeerIdentity::Member(member);
-                match (frame.header.kind, refusal) {
-                    (FrameKind::Refuse, Some(RefusalReason::Fenced)) => {
-                        self.fenced = Some(frame.header.epoch)
-                    }
-                    _ => self.on_fence_epoch(index, frame.header.epoch),
-                }
-            }
-            None => peer.identity = PeerIdentity::NotMember,
-        }
-    }
-
-    /// The address `index` was last sealed by the reign `seen`, below ours: the last one that the replica was
-    /// told of or one before, or an earlier attempt to restore.
-    fn on_fence_epoch(&mut self, index: usize, seen: Epoch) {
-        let peer = &mut self.peers[index];
-        peer.fence_known = true;
-        let unheard_of = |last: Epoch| last < seen && seen < epoch_history::epoch_after_any(last);
-        if self.of_replica && self.last_client_epoch.is_some_and(unheard_of) {
-            peer.answer = PeerAnswer::AheadOfReplica;
         }
     }
 
@@ -396,112 +344,6 @@ impl Recovery {
         self.on_window(index, Incarnation(header.sender), window);
     }
 
-    /// The lender at the address `index` has this window, in the memory of this life.
-    fn on_window(&mut self, index: usize, life: Incarnation, window: Option<WindowReport>) {
-        let from = self.from;
-        let Some(member) = self.identify(index, life) else {
-            return;
-        };
-        let holds = self.holds(member, life, window) || self.planted.is(PlantedFault::AmnesiacCounts);
-        let (trim, held) = window.map_or_else(Default::default, |window| (window.trim, window.held));
-        // One window is read once, over whichever of its lender's addresses answers first.
-        let elsewhere = !self.probing && self.complete(member).is_some_and(|other| other != index);
-        let counted = elsewhere || self.counts_already(index);
-        let window_bytes = self.window_bytes;
-        let believed = self.planted.is(PlantedFault::OverclaimBelieved);
-        self.drop_other_reads(index, member);
-        let peer = &mut self.peers[index];
-        if !holds || counted {
-            peer.answer = PeerAnswer::Amnesiac;
-            return;
-        }
-        if (held < trim || held > LSN_LAST || held.since(trim) > window_bytes) && !believed {
-            peer.answer = PeerAnswer::Overclaims;
-            return;
-        }
-        peer.held = held;
-        // The whole window, though the log may lack room for it: a copy of the directory with an old head
-        // must see what it cannot take, and refuse. `window_bytes` bounds what is read.
-        peer.read_end = held;
-        if (self.of_replica || self.of_epoch.is_some()) && trim > from {
-            peer.answer = PeerAnswer::AheadOfReplica;
-            return;
-        }
-        if self.planted.is(PlantedFault::ReadBeforeFence) && !peer.window.bytes.is_empty() {
-            peer.answer = PeerAnswer::Complete;
-            return;
-        }
-        // A window that begins above our end cannot be chained to, but its beginning proves what had been
-        // durable.
-        peer.window = PeerWindow {
-            trim,
-            from: trim.max(from),
-            bytes: Vec::new(),
-            promised: Lsn(0),
-        };
-        peer.answer = if peer.read_end > peer.window.from {
-            PeerAnswer::Reading
-        } else {
-            PeerAnswer::Complete
-        };
-    }
-
-    /// Which member the memory behind the address `index` is. At a member's own address there may be another
-    /// member's by now.
-    fn identify(&mut self, index: usize, life: Incarnation) -> Option<usize> {
-        let PeerIdentity::Member(member) = self.peers[index].identity else {
-            return None;
-        };
-        let named = self.members.iter().position(|member| member.incarnation == life);
-        match named {
-            Some(other) if self.members[member].incarnation != life => {
-                self.peers[index].identity = PeerIdentity::Member(other);
-                let answers = self.yields_to_other(index) || self.planted.is(PlantedFault::MovedCountsAsGone);
-                (!answers).then_some(other)
-            }
-            _ => Some(member),
-        }
-    }
-
-    /// What the member gave in part over another address is not needed twice.
-    fn drop_other_reads(&mut self, index: usize, member: usize) {
-        for (other, peer) in self.peers.iter_mut().enumerate() {
-            let same = peer.identity == PeerIdentity::Member(member);
-            if same && other != index && peer.answer == PeerAnswer::Reading {
-                peer.answer = PeerAnswer::Connected;
-                peer.window = PeerWindow::default();
-            }
-        }
-    }
-
-    /// Whether the lender that was sealed has the window that the view names: of this memory, and as it was
-    /// joined.
-    fn holds(&self, member: usize, life: Incarnation, window: Option<WindowReport>) -> bool {
-        let member = &self.members[member];
-        let Some(window) = window.filter(|_| life == member.incarnation) else {
-            return false;
-        };
-        let same_reign = self.of_epoch.is_none_or(|wanted| window.epoch == wanted);
-        let same_join = member
-            .join
-            .is_none_or(|join| window.epoch == join.epoch && window.generation == join.generation);
-        same_reign && (same_join || self.planted.is(PlantedFault::JoinIgnored))
-    }
-
-    /// Whether the memory behind the address `index` answers for another member already. Only a view of an
-    /// earlier format can name one memory twice without telling its joins apart.
-    fn counts_already(&self, index: usize) -> bool {
-        let PeerIdentity::Member(named) = self.peers[index].identity else {
-            return false;
-        };
-        let life = self.members[named].incarnation;
-        let other = |peer: &RecoveryPeer| {
-            let answers = matches!(peer.answer, PeerAnswer::Reading | PeerAnswer::Complete);
-            matches!(peer.identity, PeerIdentity::Member(member) if answers && member != named && self.members[member].incarnation == life)
-        };
-        self.peers.iter().any(other)
-    }
-
     fn on_data(&mut self, index: usize, frame: &Frame<'_>) {
         let early = self.planted.is(PlantedFault::ReadBeforeFence);
         let peer = &mut self.peers[index];
@@ -511,7 +353,7 @@ impl Recovery {
             return;
         }
         if frame.body.is_empty() {
-            // It sealed, told what it holds, and does not give it: whatever this is, it is no answer.
+            // The member claims bytes and does not return them, so this is not an answer.
             peer.answer = if early { peer.answer } else { PeerAnswer::Amnesiac };
             peer.window.bytes.resize(usize::from(early), 0);
             return;
@@ -529,7 +371,12 @@ impl Recovery {
         }
     }
 
-    /// `None`: not done yet. `Some(Ok)`: enough members answered; their windows are in [`Recovery::windows`].
+    /// The outcome at `now`; `None` if recovery is not done yet. After `Some(Ok)`, [`Recovery::windows`]
+    /// returns the windows of the members that answered.
+    ///
+    /// # Errors
+    ///
+    /// Too few members answered, a newer writer has fenced one, or a replica's completeness cannot be proven.
     pub fn verdict(&self, now: Time) -> Option<Result<(), RecoveryError>> {
         if let Some(seen) = self.fenced
             && self.may_tell_fence(now)
@@ -563,8 +410,8 @@ impl Recovery {
         None
     }
 
-    /// Whether nobody can still say more: each member has answered in some way, and nobody else may turn out
-    /// to be one.
+    /// Whether no further answer can change the outcome: each member has answered in some way, and no other
+    /// address can still turn out to be a member's.
     fn is_settled(&self, now: Time) -> bool {
         let is_done = |(at, peer): (usize, &RecoveryPeer)| {
             let answered =
@@ -572,15 +419,15 @@ impl Recovery {
             // At the own address of a member that answered elsewhere there may be another member by now.
             let may_be_another = at < self.members.len() && peer.identity == PeerIdentity::Member(at);
             let done = answered && !may_be_another || peer.is_over() || self.yields_to_other(at);
-            // One that is no missing member's, as far as is known, and cannot be reached is not waited for as
-            // long.
+            // An address that is not known to be a missing member's, and cannot be reached, is not waited for
+            // as long.
             let optional = at >= self.members.len() || answered;
             done || optional && peer.answer == PeerAnswer::Unreachable && now >= self.grace
         };
         self.peers.iter().enumerate().all(is_done)
     }
 
-    /// What each member that answered says it holds.
+    /// The end that each answering member claims to hold.
     fn held(&self) -> Vec<Lsn> {
         (0..self.members.len())
             .filter_map(|member| self.complete(member))
@@ -588,8 +435,8 @@ impl Recovery {
             .collect()
     }
 
-    /// What the members that answered hold above the local end. (With `--accept-loss` also asked after a
-    /// refusal.)
+    /// The parts of the answering members' windows above the local end. With `--accept-loss` it is called
+    /// after a refusal, too.
     pub fn windows(&mut self) -> Vec<PeerWindow> {
         let promised = self.promised();
         let complete: Vec<usize> = (0..self.members.len())
@@ -602,13 +449,13 @@ impl Recovery {
         complete.into_iter().map(with_promise).collect()
     }
 
-    /// Below this, records may have been acknowledged: what as many members as the rule demands hold, if
-    /// those that did not answer hold everything. The word of one member that lies does not suffice where the
-    /// rule asks for more.
+    /// The LSN below which records may have been acknowledged: held by as many members as the rule demands,
+    /// if those that did not answer hold everything. Where the rule demands several, one lying member does
+    /// not suffice.
     fn promised(&self) -> Lsn {
         let mut held = self.held();
         let missing = self.members.len() - held.len();
-        // With `--accept-loss` so many may be missing that nothing can be said.
+        // With `--accept-loss` too many members may be missing to conclude anything.
         if missing >= self.copies || self.planted.is(PlantedFault::ReadBeforeFence) {
             return Lsn(0);
         }

@@ -8,7 +8,7 @@ use crate::id::{Epoch, Lsn};
 /// The state of one member during recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAnswer {
-    /// There is no connection yet, or it broke.
+    /// No connection exists yet, or it broke.
     Unreachable,
     /// The member is connected and not fenced yet.
     Connected,
@@ -22,7 +22,7 @@ pub enum PeerAnswer {
     /// Its window begins above the replica's end, or an epoch that the replica never heard of has fenced it.
     /// The client went on without its data lender.
     AheadOfReplica,
-    /// It claims to hold more than fits its window, so nothing that it says is trusted.
+    /// The member claims to hold more than fits its window, so nothing that it says is trusted.
     Overclaims,
 }
 

@@ -59,7 +59,8 @@ impl MemberState {
     /// accepts none from a node that is gone. A member of an older view answers that it has no window
     /// ([`Flag::KNOWN`] is missing), and the writer stops counting it.
     ///
-    /// For journals that were closed cleanly or deleted, see docs/design/protocol.md, "Journals that are over".
+    /// For journals that were closed cleanly or deleted, see docs/design/protocol.md, "Journals that are
+    /// over".
     pub fn may_be_forgotten(&self) -> bool {
         !self.joined && (self.epoch == Epoch(0) || self.ended || self.closed)
     }
@@ -292,7 +293,7 @@ impl Member {
         MemberReply::Frame(self.header(FrameKind::LeaveAck), [0; 16], 0)
     }
 
-    /// A refusal if the frame is not from the writer that sealed this member.
+    /// A refusal if the frame is not from the writer that fenced this member.
     fn check_writer(&self, frame: &Frame<'_>) -> Option<MemberReply> {
         let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.sender));
         if epoch == self.state.epoch && writer == self.state.writer && epoch != Epoch(0) {
@@ -345,10 +346,10 @@ impl Member {
     }
 
     /// A frame that reports missing bytes of the channel to the writer.
-    pub fn missing(&self, hole: MissingRange) -> FrameHeader {
+    pub fn missing(&self, range: MissingRange) -> FrameHeader {
         let mut header = self.window_header(FrameKind::Missing);
-        header.lsn = hole.from;
-        header.stable = hole.to;
+        header.lsn = range.from;
+        header.stable = range.to;
         header
     }
 

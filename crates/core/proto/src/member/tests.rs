@@ -92,32 +92,32 @@ struct Bench {
 }
 
 impl Bench {
-    fn joined(hand: &RecordMaker) -> Bench {
+    fn joined(maker: &RecordMaker) -> Bench {
         let mut bench = Bench {
             member: Member::new(JOURNAL, INCARNATION),
             ring: Ring::default(),
         };
-        bench.send(hand.header(FrameKind::Fence), &[]);
-        bench.join(hand, 1);
+        bench.send(maker.header(FrameKind::Fence), &[]);
+        bench.join(maker, 1);
         bench
     }
 
-    fn join(&mut self, hand: &RecordMaker, generation: u64) -> FrameHeader {
+    fn join(&mut self, maker: &RecordMaker, generation: u64) -> FrameHeader {
         let header = FrameHeader {
-            lsn: hand.link.lsn,
-            mark: hand.link.chain,
+            lsn: maker.link.lsn,
+            mark: maker.link.chain,
             stable: Lsn(generation),
-            ..hand.header(FrameKind::Join)
+            ..maker.header(FrameKind::Join)
         };
         self.send(header, &WINDOW.to_le_bytes())
     }
 
-    fn append(&mut self, hand: &RecordMaker, at: Lsn, stable: Lsn, body: &[u8]) -> FrameHeader {
+    fn append(&mut self, maker: &RecordMaker, at: Lsn, stable: Lsn, body: &[u8]) -> FrameHeader {
         self.send(
             FrameHeader {
                 lsn: at,
                 stable,
-                ..hand.header(FrameKind::Append)
+                ..maker.header(FrameKind::Append)
             },
             body,
         )
@@ -137,56 +137,56 @@ fn refusal(header: &FrameHeader) -> Option<RefusalReason> {
 
 #[test]
 fn only_whole_checked_contiguous_records_are_acknowledged() {
-    let mut hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
-    let at = hand.link.lsn;
-    let bytes = [hand.record(b"one"), hand.record(b"two two two")].concat();
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
+    let at = maker.link.lsn;
+    let bytes = [maker.record(b"one"), maker.record(b"two two two")].concat();
     for cut in 1..bytes.len() {
         let mut bench = Bench::joined(&RecordMaker::new(1));
-        let first = bench.append(&hand, at, Lsn(0), &bytes[..cut]);
+        let first = bench.append(&maker, at, Lsn(0), &bytes[..cut]);
         assert!(
             first.lsn == at || first.lsn == at.plus(48),
             "an incomplete record was acknowledged"
         );
         assert_eq!(first.stable, at.plus(cut as u64));
-        let rest = bench.append(&hand, at.plus(cut as u64), Lsn(0), &bytes[cut..]);
-        assert_eq!(rest.lsn, hand.link.lsn);
+        let rest = bench.append(&maker, at.plus(cut as u64), Lsn(0), &bytes[cut..]);
+        assert_eq!(rest.lsn, maker.link.lsn);
     }
-    let gap = bench.append(&hand, at.plus(48), Lsn(0), &bytes[48..]);
+    let gap = bench.append(&maker, at.plus(48), Lsn(0), &bytes[48..]);
     assert_eq!((gap.flags, gap.lsn, gap.stable), (Flag::GAP, at, at));
 }
 
 #[test]
 fn duplicate_and_overlapping_appends_change_nothing() {
-    let mut hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
-    let at = hand.link.lsn;
-    let bytes = [hand.record(b"one"), hand.record(b"two")].concat();
-    bench.append(&hand, at, Lsn(0), &bytes[..48]);
-    assert_eq!(bench.append(&hand, at, Lsn(0), &bytes[..48]).lsn, at.plus(48));
-    assert_eq!(bench.append(&hand, at, Lsn(0), &bytes).lsn, hand.link.lsn);
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
+    let at = maker.link.lsn;
+    let bytes = [maker.record(b"one"), maker.record(b"two")].concat();
+    bench.append(&maker, at, Lsn(0), &bytes[..48]);
+    assert_eq!(bench.append(&maker, at, Lsn(0), &bytes[..48]).lsn, at.plus(48));
+    assert_eq!(bench.append(&maker, at, Lsn(0), &bytes).lsn, maker.link.lsn);
 }
 
 #[test]
 fn a_bad_record_is_refused_and_leaves_the_window_as_it_was() {
-    let mut hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
-    let at = hand.link.lsn;
-    let mut bytes = hand.record(b"payload");
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
+    let at = maker.link.lsn;
+    let mut bytes = maker.record(b"payload");
     bytes[45] ^= 1;
-    let answer = bench.append(&hand, at, Lsn(0), &bytes);
+    let answer = bench.append(&maker, at, Lsn(0), &bytes);
     assert_eq!(refusal(&answer), Some(RefusalReason::BadRecord));
     bytes[45] ^= 1;
-    assert_eq!(bench.append(&hand, at, Lsn(0), &bytes).lsn, hand.link.lsn);
+    assert_eq!(bench.append(&maker, at, Lsn(0), &bytes).lsn, maker.link.lsn);
     // The same in two halves.
-    let at = hand.link.lsn;
-    let mut bytes = hand.record(b"payload");
+    let at = maker.link.lsn;
+    let mut bytes = maker.record(b"payload");
     bytes[45] ^= 1;
-    bench.append(&hand, at, Lsn(0), &bytes[..42]);
-    let answer = bench.append(&hand, at.plus(42), Lsn(0), &bytes[42..]);
+    bench.append(&maker, at, Lsn(0), &bytes[..42]);
+    let answer = bench.append(&maker, at.plus(42), Lsn(0), &bytes[42..]);
     assert_eq!(refusal(&answer), Some(RefusalReason::BadRecord));
     bytes[45] ^= 1;
-    assert_eq!(bench.append(&hand, at, Lsn(0), &bytes).lsn, hand.link.lsn);
+    assert_eq!(bench.append(&maker, at, Lsn(0), &bytes).lsn, maker.link.lsn);
 }
 
 #[test]
@@ -197,9 +197,9 @@ fn a_higher_epoch_fences_the_lower_and_a_twin_of_the_same_epoch() {
     let bytes = old.record(b"one");
     bench.append(&old, at, Lsn(0), &bytes);
     let new = RecordMaker::new(2);
-    let sealed = bench.send(new.header(FrameKind::Fence), &[]);
+    let fenced = bench.send(new.header(FrameKind::Fence), &[]);
     assert_eq!(
-        (sealed.kind, sealed.flags, sealed.lsn),
+        (fenced.kind, fenced.flags, fenced.lsn),
         (FrameKind::Fenced, Flag::KNOWN, old.link.lsn)
     );
     let late_at = old.link.lsn;
@@ -249,18 +249,18 @@ fn a_later_epoch_cannot_change_a_window_that_it_did_not_join() {
 
 #[test]
 fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
-    let mut hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
     let start = RecordMaker::new(1);
-    let at = hand.link.lsn;
-    let bytes = hand.record(b"one");
-    bench.append(&hand, at, Lsn(0), &bytes);
-    assert_eq!(bench.join(&start, 1).lsn, hand.link.lsn);
+    let at = maker.link.lsn;
+    let bytes = maker.record(b"one");
+    bench.append(&maker, at, Lsn(0), &bytes);
+    assert_eq!(bench.join(&start, 1).lsn, maker.link.lsn);
     bench.send(
         FrameHeader {
             lsn: Lsn(1),
             mark: 7,
-            ..hand.header(FrameKind::Leave)
+            ..maker.header(FrameKind::Leave)
         },
         &[],
     );
@@ -269,50 +269,50 @@ fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
         FrameHeader {
             lsn: Lsn(1),
             mark: 1,
-            ..hand.header(FrameKind::Leave)
+            ..maker.header(FrameKind::Leave)
         },
         &[],
     );
     assert!(!bench.member.state().joined);
     assert_eq!(
-        refusal(&bench.append(&hand, at, Lsn(0), &bytes)),
+        refusal(&bench.append(&maker, at, Lsn(0), &bytes)),
         Some(RefusalReason::NotJoined)
     );
 }
 
 #[test]
 fn a_full_window_refuses_appends_until_the_stable_lsn_frees_space() {
-    let mut hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
-    let start = hand.link.lsn;
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
+    let start = maker.link.lsn;
     let mut ends = Vec::new();
     loop {
-        let at = hand.link.lsn;
-        let bytes = hand.record(&[7; 1000]);
-        let answer = bench.append(&hand, at, Lsn(0), &bytes);
+        let at = maker.link.lsn;
+        let bytes = maker.record(&[7; 1000]);
+        let answer = bench.append(&maker, at, Lsn(0), &bytes);
         if refusal(&answer) == Some(RefusalReason::Overrun) {
             assert_eq!(answer.stable, start.plus(WINDOW));
-            let answer = bench.append(&hand, at, ends[0], &bytes);
-            assert_eq!(answer.lsn, hand.link.lsn, "the stable LSN made room");
+            let answer = bench.append(&maker, at, ends[0], &bytes);
+            assert_eq!(answer.lsn, maker.link.lsn, "the stable LSN made room");
             break;
         }
-        ends.push(hand.link.lsn);
+        ends.push(maker.link.lsn);
     }
     assert_eq!(bench.member.state().trim, ends[0]);
 }
 
 #[test]
 fn a_member_that_fell_behind_the_disk_restarts_at_the_stable_lsn() {
-    let mut hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
-    hand.record(b"never sent");
-    let link = hand.link;
-    let bytes = hand.record(b"next");
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
+    maker.record(b"never sent");
+    let link = maker.link;
+    let bytes = maker.record(b"next");
     let header = FrameHeader {
         lsn: link.lsn,
         mark: link.chain,
         stable: link.lsn,
-        ..hand.header(FrameKind::Append)
+        ..maker.header(FrameKind::Append)
     };
     assert_eq!(
         bench.send(header, &bytes).flags,
@@ -323,20 +323,20 @@ fn a_member_that_fell_behind_the_disk_restarts_at_the_stable_lsn() {
         flags: Flag::FRESH,
         ..header
     };
-    assert_eq!(bench.send(header, &bytes).lsn, hand.link.lsn);
+    assert_eq!(bench.send(header, &bytes).lsn, maker.link.lsn);
     assert_eq!(bench.member.state().trim, link.lsn);
 }
 
 #[test]
 fn a_read_never_returns_bytes_outside_the_window() {
-    let mut hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
-    let at = hand.link.lsn;
-    let bytes = hand.record(b"one");
-    bench.append(&hand, at, Lsn(0), &bytes);
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
+    let at = maker.link.lsn;
+    let bytes = maker.record(b"one");
+    bench.append(&maker, at, Lsn(0), &bytes);
     let read = FrameHeader {
         lsn: at,
-        ..hand.header(FrameKind::Read)
+        ..maker.header(FrameKind::Read)
     };
     let frame = Frame {
         header: read,
@@ -347,30 +347,30 @@ fn a_read_never_returns_bytes_outside_the_window() {
     };
     assert_eq!((header.lsn, count), (at, bytes.len()));
     let outside = FrameHeader {
-        lsn: hand.link.lsn.plus(1),
+        lsn: maker.link.lsn.plus(1),
         ..read
     };
     assert_eq!(
         refusal(&bench.send(outside, &8u32.to_le_bytes())),
         Some(RefusalReason::OutOfWindow)
     );
-    let unsealed = FrameHeader {
+    let unfenced = FrameHeader {
         epoch: Epoch(9),
         ..read
     };
     assert_eq!(
-        refusal(&bench.send(unsealed, &8u32.to_le_bytes())),
+        refusal(&bench.send(unfenced, &8u32.to_le_bytes())),
         Some(RefusalReason::NotFenced)
     );
 }
 
 #[test]
 fn a_restarted_lender_process_keeps_a_window_only_if_it_checks() {
-    let mut hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
-    let at = hand.link.lsn;
-    let bytes = [hand.record(b"one"), hand.record(b"two")].concat();
-    bench.append(&hand, at, Lsn(0), &bytes[..60]);
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
+    let at = maker.link.lsn;
+    let bytes = [maker.record(b"one"), maker.record(b"two")].concat();
+    bench.append(&maker, at, Lsn(0), &bytes[..60]);
     let state = *bench.member.state();
     let restored = Member::restore(JOURNAL, INCARNATION, state, &bench.ring).expect("intact");
     assert_eq!(restored.state().held, at.plus(48));
@@ -385,16 +385,20 @@ fn a_restarted_lender_process_keeps_a_window_only_if_it_checks() {
 
 #[test]
 fn positions_that_no_log_reaches_are_refused_before_they_overflow() {
-    let hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
+    let maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
     for at in [Lsn(u64::MAX), Lsn(u64::MAX - 8), LSN_LAST.plus(1)] {
-        let refused = bench.append(&hand, at, at, &[0; 64]);
+        let refused = bench.append(&maker, at, at, &[0; 64]);
         assert_eq!(refusal(&refused), Some(RefusalReason::Malformed));
         let mut far = RecordMaker::new(1);
         far.link.lsn = at;
         assert_eq!(refusal(&bench.join(&far, 2)), Some(RefusalReason::Malformed));
     }
-    assert_eq!(bench.member.state().received, hand.link.lsn, "no position has moved");
+    assert_eq!(
+        bench.member.state().received,
+        maker.link.lsn,
+        "no position has moved"
+    );
 }
 
 #[test]
@@ -429,11 +433,11 @@ fn only_the_fencing_writer_ends_a_journal_and_the_next_fence_revives_it() {
     let old = RecordMaker::new(1);
     let mut bench = Bench::joined(&old);
     let new = RecordMaker::new(2);
-    let over = |reign: u64, hand: &RecordMaker| FrameHeader {
+    let over = |epoch: u64, maker: &RecordMaker| FrameHeader {
         flags: Flag::ENDED,
-        lsn: Lsn(reign),
+        lsn: Lsn(epoch),
         mark: 1,
-        ..hand.header(FrameKind::Leave)
+        ..maker.header(FrameKind::Leave)
     };
     bench.send(new.header(FrameKind::Fence), &[]);
     assert_eq!(bench.send(over(1, &old), &[]).kind, FrameKind::Refuse);
@@ -459,13 +463,13 @@ fn only_the_fencing_writer_ends_a_journal_and_the_next_fence_revives_it() {
 /// The fence of a closed journal occupied a slot for the life of the lender's memory.
 #[test]
 fn a_cleanly_closed_journal_may_be_forgotten_until_it_is_fenced_again() {
-    let hand = RecordMaker::new(1);
-    let mut bench = Bench::joined(&hand);
+    let maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
     let leave = |generation| FrameHeader {
         flags: Flag::CLOSED_CLEAN,
         lsn: Lsn(1),
         mark: generation,
-        ..hand.header(FrameKind::Leave)
+        ..maker.header(FrameKind::Leave)
     };
     bench.send(leave(9), &[]);
     assert!(!bench.member.may_be_forgotten(), "the window of another join");

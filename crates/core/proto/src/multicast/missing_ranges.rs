@@ -28,19 +28,19 @@ impl Default for MissingRanges {
 impl MissingRanges {
     /// Adds a range. It is merged with a range that it touches; when the set is full, with the last one,
     /// including the bytes between them.
-    pub(crate) fn push(&mut self, hole: MissingRange) {
-        assert!(hole.from < hole.to);
-        let touches = |known: &MissingRange| known.from <= hole.to && hole.from <= known.to;
+    pub(crate) fn push(&mut self, range: MissingRange) {
+        assert!(range.from < range.to);
+        let touches = |known: &MissingRange| known.from <= range.to && range.from <= known.to;
         let found = self.iter().position(|known| touches(&known));
         let full = (self.count == MISSING_RANGES_MAX).then_some(MISSING_RANGES_MAX - 1);
         match found.or(full) {
             Some(index) => {
                 let known = &mut self.ranges[index];
-                known.from = known.from.min(hole.from);
-                known.to = known.to.max(hole.to);
+                known.from = known.from.min(range.from);
+                known.to = known.to.max(range.to);
             }
             None => {
-                self.ranges[self.count] = hole;
+                self.ranges[self.count] = range;
                 self.count += 1;
             }
         }
@@ -57,7 +57,7 @@ impl MissingRanges {
 
     /// Removes and returns the first range that shares a byte with `other`.
     pub(crate) fn take_overlapping(&mut self, other: MissingRange) -> Option<MissingRange> {
-        let overlaps = |hole: MissingRange| hole.from < other.to && other.from < hole.to;
+        let overlaps = |range: MissingRange| range.from < other.to && other.from < range.to;
         let index = self.iter().position(overlaps)?;
         Some(self.remove(index))
     }
@@ -67,10 +67,10 @@ impl MissingRanges {
     }
 
     fn remove(&mut self, index: usize) -> MissingRange {
-        let hole = self.ranges[index];
+        let range = self.ranges[index];
         self.ranges.copy_within(index + 1..self.count, index);
         self.count -= 1;
-        hole
+        range
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    fn hole(from: u64, to: u64) -> MissingRange {
+    fn range(from: u64, to: u64) -> MissingRange {
         MissingRange {
             from: Lsn(from),
             to: Lsn(to),
@@ -88,28 +88,28 @@ mod tests {
 
     #[test]
     fn ranges_come_out_in_order_and_touching_ones_merge() {
-        let mut holes = MissingRanges::default();
-        holes.push(hole(10, 20));
-        holes.push(hole(40, 50));
-        holes.push(hole(20, 25));
-        holes.push(hole(5, 12));
-        assert_eq!(holes.iter().collect::<Vec<_>>(), [hole(5, 25), hole(40, 50)]);
-        assert_eq!(holes.take_overlapping(hole(50, 60)), None);
-        assert_eq!(holes.take_overlapping(hole(24, 41)), Some(hole(5, 25)));
-        assert_eq!(holes.pop(), Some(hole(40, 50)));
-        assert_eq!(holes.pop(), None);
+        let mut ranges = MissingRanges::default();
+        ranges.push(range(10, 20));
+        ranges.push(range(40, 50));
+        ranges.push(range(20, 25));
+        ranges.push(range(5, 12));
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), [range(5, 25), range(40, 50)]);
+        assert_eq!(ranges.take_overlapping(range(50, 60)), None);
+        assert_eq!(ranges.take_overlapping(range(24, 41)), Some(range(5, 25)));
+        assert_eq!(ranges.pop(), Some(range(40, 50)));
+        assert_eq!(ranges.pop(), None);
     }
 
     #[test]
     fn a_full_set_merges_ranges_and_loses_none() {
-        let mut holes = MissingRanges::default();
+        let mut ranges = MissingRanges::default();
         for index in 0..3 * MISSING_RANGES_MAX as u64 {
-            holes.push(hole(index * 100, index * 100 + 10));
+            ranges.push(range(index * 100, index * 100 + 10));
         }
         for index in 0..3 * MISSING_RANGES_MAX as u64 {
             let byte = Lsn(index * 100 + 5);
-            assert!(holes.iter().any(|known| known.from <= byte && byte < known.to));
+            assert!(ranges.iter().any(|known| known.from <= byte && byte < known.to));
         }
-        assert_eq!(holes.iter().count(), MISSING_RANGES_MAX);
+        assert_eq!(ranges.iter().count(), MISSING_RANGES_MAX);
     }
 }

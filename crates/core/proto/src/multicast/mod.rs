@@ -1,8 +1,9 @@
 //! Appends that are sent once for all members, as datagrams to a multicast group (LND's transport).
 //!
 //! Only appends are multicast. Joins, fences, acknowledgements, reads and recovery use each member's own
-//! link, which keeps order and loses nothing while it stands; missed bytes are sent again over it. So no
-//! datagram, lost or forged, can acknowledge anything: a member accepts bytes in order, however they arrived.
+//! link, which keeps order and loses nothing while it stands; missed bytes are sent again over it. So nothing
+//! that happens to a datagram can acknowledge anything: a member accepts bytes in order, however they
+//! arrived.
 //!
 //! A *channel* is one key and the datagrams encrypted under it. The writer creates it and sends the key over
 //! each member's own link ([`ChannelInvite`]). It creates another channel when a member that knew the key has

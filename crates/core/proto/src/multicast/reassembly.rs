@@ -167,8 +167,9 @@ impl Reassembly {
     /// Whether `more` bytes may be buffered. Fragments that arrived by another path in the meantime are
     /// dropped first.
     fn has_room(&mut self, more: usize, received: Lsn) -> bool {
-        let fits = |gather: &Reassembly| {
-            gather.bytes + more <= REASSEMBLY_BYTES_MAX && gather.fragments.len() < REASSEMBLY_FRAGMENTS_MAX
+        let fits = |reassembly: &Reassembly| {
+            reassembly.bytes + more <= REASSEMBLY_BYTES_MAX
+                && reassembly.fragments.len() < REASSEMBLY_FRAGMENTS_MAX
         };
         if fits(self) {
             return true;
@@ -201,19 +202,19 @@ mod tests {
 
     #[test]
     fn a_new_window_starts_with_an_empty_buffer() {
-        let mut gather = Reassembly::default();
-        gather.begin_window(Epoch(1), 1);
-        assert_eq!(gather.handle(&append(10, &[1; 10]), Lsn(0)), hole(0, 10));
-        gather.begin_window(Epoch(1), 1);
-        assert_eq!(gather.bytes(), 10);
-        gather.begin_window(Epoch(1), 2);
-        assert_eq!(gather.bytes(), 0);
-        assert_eq!(gather.handle(&append(10, &[2; 10]), Lsn(0)), hole(0, 10));
-        gather.begin_window(Epoch(2), 2);
-        assert_eq!(gather.next(Lsn(10)), None);
+        let mut reassembly = Reassembly::default();
+        reassembly.begin_window(Epoch(1), 1);
+        assert_eq!(reassembly.handle(&append(10, &[1; 10]), Lsn(0)), missing(0, 10));
+        reassembly.begin_window(Epoch(1), 1);
+        assert_eq!(reassembly.bytes(), 10);
+        reassembly.begin_window(Epoch(1), 2);
+        assert_eq!(reassembly.bytes(), 0);
+        assert_eq!(reassembly.handle(&append(10, &[2; 10]), Lsn(0)), missing(0, 10));
+        reassembly.begin_window(Epoch(2), 2);
+        assert_eq!(reassembly.next(Lsn(10)), None);
     }
 
-    fn hole(from: u64, to: u64) -> ReassemblyVerdict {
+    fn missing(from: u64, to: u64) -> ReassemblyVerdict {
         ReassemblyVerdict::Buffered(Some(MissingRange {
             from: Lsn(from),
             to: Lsn(to),
@@ -222,85 +223,85 @@ mod tests {
 
     #[test]
     fn a_missing_range_is_reported_once_and_later_appends_follow_when_it_is_filled() {
-        let mut gather = Reassembly::default();
+        let mut reassembly = Reassembly::default();
         assert_eq!(
-            gather.handle(&append(0, &[1; 10]), Lsn(0)),
+            reassembly.handle(&append(0, &[1; 10]), Lsn(0)),
             ReassemblyVerdict::Deliver
         );
-        assert_eq!(gather.handle(&append(20, &[3; 10]), Lsn(10)), hole(10, 20));
+        assert_eq!(reassembly.handle(&append(20, &[3; 10]), Lsn(10)), missing(10, 20));
         assert_eq!(
-            gather.handle(&append(30, &[4; 10]), Lsn(10)),
+            reassembly.handle(&append(30, &[4; 10]), Lsn(10)),
             ReassemblyVerdict::Buffered(None)
         );
-        assert_eq!(gather.handle(&append(50, &[6; 10]), Lsn(10)), hole(40, 50));
+        assert_eq!(reassembly.handle(&append(50, &[6; 10]), Lsn(10)), missing(40, 50));
         assert_eq!(
-            gather.handle(&append(20, &[3; 10]), Lsn(10)),
+            reassembly.handle(&append(20, &[3; 10]), Lsn(10)),
             ReassemblyVerdict::Duplicate,
             "duplicate"
         );
-        assert_eq!(gather.next(Lsn(10)), None);
+        assert_eq!(reassembly.next(Lsn(10)), None);
         assert_eq!(
-            gather.handle(&append(10, &[2; 10]), Lsn(10)),
+            reassembly.handle(&append(10, &[2; 10]), Lsn(10)),
             ReassemblyVerdict::Deliver
         );
-        assert_eq!(gather.next(Lsn(20)).unwrap().header.lsn, Lsn(20));
-        assert_eq!(gather.next(Lsn(30)).unwrap().header.lsn, Lsn(30));
-        assert_eq!(gather.next(Lsn(40)), None);
+        assert_eq!(reassembly.next(Lsn(20)).unwrap().header.lsn, Lsn(20));
+        assert_eq!(reassembly.next(Lsn(30)).unwrap().header.lsn, Lsn(30));
+        assert_eq!(reassembly.next(Lsn(40)), None);
         assert_eq!(
-            gather.handle(&append(40, &[5; 15]), Lsn(40)),
+            reassembly.handle(&append(40, &[5; 15]), Lsn(40)),
             ReassemblyVerdict::Deliver,
             "fragmented differently the second time"
         );
-        let last = gather.next(Lsn(55)).unwrap();
+        let last = reassembly.next(Lsn(55)).unwrap();
         assert_eq!((last.header.lsn, &*last.body), (Lsn(50), &[6; 10][..]));
-        assert_eq!(gather.bytes(), 0);
+        assert_eq!(reassembly.bytes(), 0);
     }
 
     #[test]
     fn swapped_datagrams_are_delivered_in_order() {
-        let mut gather = Reassembly::default();
-        assert_eq!(gather.handle(&append(10, &[2; 10]), Lsn(0)), hole(0, 10));
+        let mut reassembly = Reassembly::default();
+        assert_eq!(reassembly.handle(&append(10, &[2; 10]), Lsn(0)), missing(0, 10));
         assert_eq!(
-            gather.handle(&append(0, &[1; 10]), Lsn(0)),
+            reassembly.handle(&append(0, &[1; 10]), Lsn(0)),
             ReassemblyVerdict::Deliver
         );
-        assert_eq!(gather.next(Lsn(10)).unwrap().header.lsn, Lsn(10));
+        assert_eq!(reassembly.next(Lsn(10)).unwrap().header.lsn, Lsn(10));
         assert_eq!(
-            gather.handle(&append(20, &[3; 10]), Lsn(20)),
+            reassembly.handle(&append(20, &[3; 10]), Lsn(20)),
             ReassemblyVerdict::Deliver
         );
         assert_eq!(
-            gather.handle(&append(0, &[1; 10]), Lsn(30)),
+            reassembly.handle(&append(0, &[1; 10]), Lsn(30)),
             ReassemblyVerdict::Duplicate
         );
     }
 
     #[test]
     fn the_buffer_is_bounded_and_bytes_received_otherwise_free_space() {
-        let mut gather = Reassembly::default();
+        let mut reassembly = Reassembly::default();
         let body = vec![7; 4096];
         let mut at = 8192;
         let mut kept = 0;
-        while gather.handle(&append(at, &body), Lsn(0)) != ReassemblyVerdict::Full {
+        while reassembly.handle(&append(at, &body), Lsn(0)) != ReassemblyVerdict::Full {
             at += 4096;
             kept += 1;
         }
         assert_eq!(kept, REASSEMBLY_BYTES_MAX / 4096);
-        assert!(gather.bytes() <= REASSEMBLY_BYTES_MAX);
+        assert!(reassembly.bytes() <= REASSEMBLY_BYTES_MAX);
         assert_eq!(
-            gather.handle(&append(at, &body), Lsn(0)),
+            reassembly.handle(&append(at, &body), Lsn(0)),
             ReassemblyVerdict::Full,
             "nothing is reported: the writer's timer finds it"
         );
         let received = Lsn(8192 + 4096);
         assert!(matches!(
-            gather.handle(&append(at, &body), received),
+            reassembly.handle(&append(at, &body), received),
             ReassemblyVerdict::Buffered(None)
         ));
 
-        let mut gather = Reassembly::default();
+        let mut reassembly = Reassembly::default();
         for index in 1.. {
-            if gather.handle(&append(index * 2, &[1]), Lsn(0)) == ReassemblyVerdict::Full {
+            if reassembly.handle(&append(index * 2, &[1]), Lsn(0)) == ReassemblyVerdict::Full {
                 assert_eq!(index as usize, REASSEMBLY_FRAGMENTS_MAX + 1);
                 break;
             }
@@ -309,13 +310,13 @@ mod tests {
 
     #[test]
     fn an_append_whose_end_overflows_is_left_to_the_member_to_refuse() {
-        let mut gather = Reassembly::default();
+        let mut reassembly = Reassembly::default();
         assert_eq!(
-            gather.handle(&append(u64::MAX, &[1, 2]), Lsn(0)),
+            reassembly.handle(&append(u64::MAX, &[1, 2]), Lsn(0)),
             ReassemblyVerdict::Deliver
         );
         assert_eq!(
-            gather.handle(&append(5, &[]), Lsn(0)),
+            reassembly.handle(&append(5, &[]), Lsn(0)),
             ReassemblyVerdict::Duplicate
         );
     }
@@ -343,7 +344,7 @@ mod tests {
             for index in (1..pieces.len()).rev() {
                 pieces.swap(index, roll(index + 1));
             }
-            let mut gather = Reassembly::default();
+            let mut reassembly = Reassembly::default();
             let mut got: Vec<u8> = Vec::new();
             let give = |got: &mut Vec<u8>, frame: &Frame<'_>| {
                 let known = got.len() - frame.header.lsn.0 as usize;
@@ -351,15 +352,15 @@ mod tests {
             };
             for (at, length) in pieces {
                 let frame = append(at as u64, &bytes[at..at + length]);
-                if gather.handle(&frame, Lsn(got.len() as u64)) == ReassemblyVerdict::Deliver {
+                if reassembly.handle(&frame, Lsn(got.len() as u64)) == ReassemblyVerdict::Deliver {
                     give(&mut got, &frame);
-                    while let Some(piece) = gather.next(Lsn(got.len() as u64)) {
+                    while let Some(piece) = reassembly.next(Lsn(got.len() as u64)) {
                         give(&mut got, &piece.frame());
                     }
                 }
             }
             assert_eq!(got, bytes);
-            assert_eq!(gather.bytes(), 0);
+            assert_eq!(reassembly.bytes(), 0);
         }
     }
 }

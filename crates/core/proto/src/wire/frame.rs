@@ -9,8 +9,8 @@
 //! 40  body
 //! ```
 //!
-//! `docs/design/protocol.md` says what each field means in each kind of frame. Numbers are little endian. The link
-//! protects frames against changes (AEAD, or a local socket); records inside have their own CRC.
+//! `docs/design/protocol.md` says what each field means in each kind of frame. Numbers are little endian. The
+//! link protects frames against changes (AEAD, or a local socket); records inside have their own CRC.
 
 use super::bytes::{ByteReader, ShortInputError};
 use crate::id::{Epoch, Lsn};

@@ -241,7 +241,7 @@ impl<'a> CheckedRecord<'a> {
     }
 }
 
-/// Checks one record whose bytes come in pieces.
+/// Checks the CRC of one record whose bytes come in pieces. The pieces must add up to the record.
 pub fn check_record<'a>(
     header: &RecordHeader,
     mut pieces: impl Iterator<Item = &'a [u8]>,

@@ -1,12 +1,12 @@
-//! What members claim, and who they are: recovery believes no length, counts memories and not addresses, and
-//! takes a window only as it was joined.
+//! Claims and identities of members. Recovery believes no length, counts memories and not addresses, and
+//! accepts a window only of the join in the view.
 
 use netram_proto::id::{Epoch, Incarnation, Lsn, WriterId};
 use netram_proto::journal::{JoinId, PeerAnswer, Recovery, RecoveryError, View};
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
-use crate::recovery::{bind, connect, recovery, sealed, view};
+use crate::recovery::{bind, connect, fenced, recovery, view};
 
 fn data(recovery: &mut Recovery, index: usize, lsn: u64, bytes: usize) {
     let header = FrameHeader {
@@ -24,9 +24,9 @@ fn missing(recovery: &Recovery, now: Time) -> Vec<(String, PeerAnswer)> {
     }
 }
 
-/// It was read for as long as it gave something: 1.4 GB in five seconds, for a log of 16 MiB.
+/// The member was read for as long as it returned bytes: 1.4 GB in five seconds, for a log of 16 MiB.
 #[test]
-fn a_member_that_claims_more_than_its_window_can_hold_is_no_answer() {
+fn a_member_that_claims_more_than_its_window_can_hold_does_not_count() {
     let window = 1 << 20;
     for (trim, held) in [(60, 60 + window + 1), (60, u64::MAX), (60, 59), (u64::MAX, 0)] {
         let view = View {
@@ -43,19 +43,19 @@ fn a_member_that_claims_more_than_its_window_can_hold_is_no_answer() {
             Nanos(100),
         );
         bind(&mut recovery, 0);
-        sealed(&mut recovery, 0, 0, Flag::KNOWN, trim, held);
+        fenced(&mut recovery, 0, 0, Flag::KNOWN, trim, held);
         assert!(recovery.next_frame(0).is_none(), "it is not read");
         assert_eq!(missing(&recovery, Time(1))[0].1, PeerAnswer::Overclaims);
     }
 }
 
 #[test]
-fn nothing_is_read_beyond_what_a_member_holds_or_that_was_not_asked_for() {
+fn no_bytes_are_taken_beyond_a_members_end_or_without_a_read() {
     let mut recovery = recovery(1, "all");
     bind(&mut recovery, 0);
-    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 150);
+    fenced(&mut recovery, 0, 0, Flag::KNOWN, 60, 150);
     data(&mut recovery, 0, 100, 20);
-    assert_eq!(recovery.bytes_read(), 0, "nobody asked");
+    assert_eq!(recovery.bytes_read(), 0, "no read was sent");
     assert_eq!(
         recovery.next_frame(0).expect("a read").header.kind,
         FrameKind::Read
@@ -69,7 +69,7 @@ fn nothing_is_read_beyond_what_a_member_holds_or_that_was_not_asked_for() {
     assert_eq!(recovery.verdict(Time(1)), Some(Ok(())));
 }
 
-/// A journal's member, at another address than the view knows.
+/// Has the address `index` show that it leads to the memory `incarnation`.
 fn identified(recovery: &mut Recovery, index: usize, incarnation: u64) {
     connect(recovery, index);
     let ping = recovery
@@ -82,12 +82,12 @@ fn identified(recovery: &mut Recovery, index: usize, incarnation: u64) {
         ..FrameHeader::new(FrameKind::Refuse)
     };
     recovery.on_frame(index, &Frame { header, body: b"" });
-    // So does the driver with whoever refuses.
+    // The driver drops the link to a lender that refuses.
     recovery.on_lost(index);
 }
 
-/// Only the addresses in the view were asked: a lender that came back by another one had the bytes and was
-/// passed over.
+/// Only the addresses in the view were asked: a lender that came back at another address had the bytes and
+/// was not asked.
 #[test]
 fn a_member_that_moved_is_found_at_an_address_of_the_settings() {
     let settings = ["unix:/lender-0", "unix:/spare", "unix:/moved"];
@@ -99,10 +99,13 @@ fn a_member_that_moved_is_found_at_an_address_of_the_settings() {
     );
     identified(&mut recovery, 1, 77);
     recovery.on_connected(1);
-    assert!(recovery.next_frame(1).is_none(), "a stranger is not sealed");
+    assert!(
+        recovery.next_frame(1).is_none(),
+        "a lender that is no member is not fenced"
+    );
     identified(&mut recovery, 2, 0);
     bind(&mut recovery, 2);
-    sealed(&mut recovery, 2, 0, Flag::KNOWN, 60, 100);
+    fenced(&mut recovery, 2, 0, Flag::KNOWN, 60, 100);
     assert_eq!(recovery.verdict(Time(1)), Some(Ok(())));
     let answers: Vec<_> = recovery.answers().collect();
     assert_eq!(answers, [("unix:/moved", PeerAnswer::Complete)]);
@@ -115,8 +118,8 @@ fn another_address_of_a_member_that_answers_is_left_alone() {
     bind(&mut recovery, 0);
     identified(&mut recovery, 2, 0);
     recovery.on_connected(2);
-    assert!(recovery.next_frame(2).is_none(), "its memory is being sealed");
-    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 100);
+    assert!(recovery.next_frame(2).is_none(), "its memory is being fenced");
+    fenced(&mut recovery, 0, 0, Flag::KNOWN, 60, 100);
     assert!(recovery.next_frame(2).is_none());
     assert_eq!(
         missing(&recovery, Time(100)),
@@ -124,31 +127,31 @@ fn another_address_of_a_member_that_answers_is_left_alone() {
     );
 }
 
-/// The member's own address came back when its window had been read over another, and it was read again (seed
-/// 10194582).
+/// The member's own address came back after its window had been read over another one, and it was read again
+/// (seed 10194582).
 #[test]
 fn a_window_is_read_over_one_address() {
     let mut recovery = recovery(2, "any").with_addresses(["unix:/moved"]);
     identified(&mut recovery, 2, 0);
     bind(&mut recovery, 2);
-    sealed(&mut recovery, 2, 0, Flag::KNOWN, 60, 120);
+    fenced(&mut recovery, 2, 0, Flag::KNOWN, 60, 120);
     assert_eq!(
         recovery.next_frame(2).expect("a read").header.kind,
         FrameKind::Read
     );
     data(&mut recovery, 2, 100, 20);
     bind(&mut recovery, 0);
-    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 120);
+    fenced(&mut recovery, 0, 0, Flag::KNOWN, 60, 120);
     assert!(recovery.next_frame(0).is_none(), "it has been read");
     assert_eq!(recovery.bytes_read(), 20);
     bind(&mut recovery, 1);
-    sealed(&mut recovery, 1, 1, Flag::KNOWN, 60, 100);
+    fenced(&mut recovery, 1, 1, Flag::KNOWN, 60, 100);
     assert_eq!(recovery.verdict(Time(1)), Some(Ok(())));
     let windows = recovery.windows();
     assert_eq!(windows.iter().map(|window| window.bytes.len()).max(), Some(20));
 }
 
-/// One memory under two addresses answered twice, where each of two copies had to.
+/// One memory under two addresses answered twice, where both copies had to answer.
 #[test]
 fn a_memory_that_an_old_view_names_twice_answers_once() {
     let mut twice = view(2, "any");
@@ -164,7 +167,7 @@ fn a_memory_that_an_old_view_names_twice_answers_once() {
     );
     for index in 0..2 {
         bind(&mut recovery, index);
-        sealed(&mut recovery, index, 0, Flag::KNOWN, 60, 100);
+        fenced(&mut recovery, index, 0, Flag::KNOWN, 60, 100);
     }
     assert_eq!(
         missing(&recovery, Time(1)),
@@ -172,11 +175,11 @@ fn a_memory_that_an_old_view_names_twice_answers_once() {
     );
 }
 
-/// The window of a member that joined anew is not the one that the view counts on: it may have been emptied.
+/// After a second join, a member's window may have been emptied and is not the one that the view counts on.
 #[test]
 fn a_window_counts_only_as_it_was_joined() {
-    let joined = |reign, generation| JoinId {
-        epoch: Epoch(reign),
+    let joined = |epoch, generation| JoinId {
+        epoch: Epoch(epoch),
         generation,
     };
     for (join, counts) in [(joined(1, 4), true), (joined(1, 5), false), (joined(2, 4), false)] {
@@ -207,11 +210,11 @@ fn a_window_counts_only_as_it_was_joined() {
 }
 
 #[test]
-fn a_refusal_tells_what_those_who_answered_show() {
+fn a_refusal_tells_what_the_answering_members_hold() {
     for (held, text) in [(100, "probably nothing is missing"), (130, "up to LSN 130")] {
         let mut recovery = recovery(2, "any");
         bind(&mut recovery, 0);
-        sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, held);
+        fenced(&mut recovery, 0, 0, Flag::KNOWN, 60, held);
         if recovery.next_frame(0).is_some() {
             data(&mut recovery, 0, 100, 30);
         }
@@ -224,6 +227,6 @@ fn a_refusal_tells_what_those_who_answered_show() {
     let refusal = recovery(1, "all")
         .verdict(Time(100))
         .expect("a verdict")
-        .expect_err("nobody came");
+        .expect_err("no member answered");
     assert!(refusal.to_string().contains("No member can tell"), "{refusal}");
 }

@@ -1,5 +1,5 @@
-//! A log that grows, crashed at every operation: whatever the disk kept, the log is empty and sound, at its
-//! old size or at its new one, and what is appended afterwards is found again.
+//! A growing log is crashed at every operation. Whatever the disk kept, the log is empty and intact at its
+//! old or its new size, and later appends are found again.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,8 +15,8 @@ const DATA: u64 = 8192;
 const SECTOR: usize = 512;
 const SEEDS: u64 = 40;
 
-/// A file that loses, keeps or tears what was not synced. The `fuse`-th write, extension or sync and all
-/// after it fail.
+/// A file that loses, keeps or tears unsynced writes. The `operations_left`-th write, extension or sync and
+/// all later ones fail.
 struct TornDisk {
     durable: RefCell<Vec<u8>>,
     current: RefCell<Vec<u8>>,
@@ -40,15 +40,14 @@ impl TornDisk {
         Ok(())
     }
 
-    /// What a driver does before a log grows: the file becomes longer, with zeros, and that is synced.
+    /// Does what a driver does before a log grows: extends the file with zeros and syncs it.
     fn lengthen(&self, bytes: u64) -> Result<(), IoError> {
         self.count_operation()?;
         self.current.borrow_mut().resize(bytes as usize, 0);
         self.sync()
     }
 
-    /// The disk after a crash: of what was not synced, each write whole, torn or not at all, as `random`
-    /// says.
+    /// The disk after a crash. `random` decides whether each unsynced write is whole, torn or missing.
     fn crash(&self, random: &mut TestRng) -> TornDisk {
         let mut bytes = self.durable.borrow().clone();
         if random.below(2) == 1 && bytes.len() < self.current.borrow().len() {
@@ -105,7 +104,7 @@ impl TestRng {
     }
 }
 
-/// A log under way: its file, its slots, and where the next record goes.
+/// A log in use: its file, its slots, and the position of the next record.
 struct GrowRun<'d> {
     disk: &'d TornDisk,
     log: LogFile<&'d TornDisk>,
@@ -121,7 +120,7 @@ impl<'d> GrowRun<'d> {
         GrowRun::open(disk)
     }
 
-    /// Opens the log and finds its end, as recovery would; nothing may look like damage.
+    /// Opens the log and finds its end, as recovery does. Nothing may look like damage.
     fn open(disk: &'d TornDisk) -> GrowRun<'d> {
         let (log, slots, superblock) = LogFile::open(disk).unwrap();
         let limit = superblock.head.lsn.plus(log.capacity());
@@ -144,7 +143,7 @@ impl<'d> GrowRun<'d> {
         }
     }
 
-    /// Appends one record that says that everything before it was on the disk, which is so.
+    /// Appends one record which says, correctly, that everything before it was on the disk.
     fn append(&mut self, payload: usize) {
         let header = RecordHeader::new(
             self.end,
@@ -165,7 +164,7 @@ impl<'d> GrowRun<'d> {
         };
     }
 
-    /// A record whole on the disk behind one that never arrived: left behind by a crash of the reign before.
+    /// Writes an intact record after one that never arrived, as a crash of the previous epoch leaves behind.
     fn leave_behind(&mut self, gap: usize, payload: usize) {
         let absent = RecordHeader::new(
             self.end,
@@ -195,7 +194,7 @@ impl<'d> GrowRun<'d> {
         self.log.store(&mut self.slots, &self.superblock).unwrap();
     }
 
-    /// Makes the file longer and gives the log the room, as a driver does.
+    /// Extends the file and grows the log, as a driver does.
     fn grow(self, capacity: u64) -> Result<GrowRun<'d>, LogGrowError> {
         let GrowRun {
             disk,
@@ -218,7 +217,7 @@ impl<'d> GrowRun<'d> {
         })
     }
 
-    /// Appends until the log has been all round and more, trimming on the way, and opens it again and again.
+    /// Appends until the log has wrapped around completely, trimming on the way and reopening it repeatedly.
     fn go_round(mut self, random: &mut TestRng) {
         let target = self.end.lsn.plus(2 * self.log.capacity() + 4096);
         while self.end.lsn < target {
@@ -230,7 +229,7 @@ impl<'d> GrowRun<'d> {
             assert_eq!(
                 (self.end, self.superblock.head),
                 (end, head),
-                "what was appended is found"
+                "appended records are found"
             );
             let used = self.end.lsn.since(self.superblock.head.lsn);
             if random.below(2) == 0 || used > self.log.capacity() / 2 {
@@ -240,7 +239,7 @@ impl<'d> GrowRun<'d> {
     }
 }
 
-/// A log that has been used for `rounds` of its capacity, and is empty; its data area is full of its past.
+/// An empty log that has been used for `rounds` times its capacity: its data area is full of old records.
 fn used(disk: &TornDisk, random: &mut TestRng, rounds: u64) -> ChainPoint {
     let mut story = GrowRun::create(disk);
     let target = Lsn(rounds * story.log.capacity() + random.below(story.log.capacity()));
@@ -262,7 +261,7 @@ fn grown(asked: u64) -> u64 {
 }
 
 #[test]
-fn a_log_that_grows_is_crashed_at_every_operation_and_goes_on() {
+fn a_log_survives_a_crash_at_every_operation_of_its_growth() {
     for seed in 0..SEEDS {
         let mut random = TestRng(seed);
         let (rounds, capacity) = (random.below(4), grown(1 + random.below(8)));
@@ -295,7 +294,7 @@ fn a_log_that_grows_is_crashed_at_every_operation_and_goes_on() {
 }
 
 #[test]
-fn a_log_that_holds_records_or_damage_is_refused_and_left_alone() {
+fn a_log_with_records_or_damage_does_not_grow_and_is_unchanged() {
     let disk = TornDisk::new(vec![0; (DATA + LOG_BYTES_MIN) as usize]);
     let mut story = GrowRun::create(&disk);
     for _ in 0..5 {
@@ -314,11 +313,11 @@ fn a_log_that_holds_records_or_damage_is_refused_and_left_alone() {
         "{damaged:?}"
     );
     disk.current.borrow_mut()[DATA as usize + 50] ^= 1;
-    assert!(image == *disk.current.borrow(), "not a byte was changed");
+    assert!(image == *disk.current.borrow(), "no byte was changed");
 }
 
 #[test]
-fn a_size_that_is_smaller_or_out_of_bounds_or_not_there_is_refused() {
+fn a_smaller_an_invalid_and_an_unallocated_size_are_refused() {
     let disk = TornDisk::new(vec![0; (DATA + grown(2)) as usize]);
     let story = GrowRun::create(&disk);
     let may = |capacity| {

@@ -1,6 +1,6 @@
-//! The machines of the protocol, message by message.
+//! Tests of the protocol's machines, message by message.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! One program, because each test program links everything; each module covers one area.
 
 mod claims;
 mod grow;

@@ -1,4 +1,5 @@
-//! A dead node's journal read from its members, and given back: the machines of both sides, hands in between.
+//! A dead node's journal, read from its members and released: the machines of both sides, with frames carried
+//! by hand.
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{
@@ -16,7 +17,7 @@ use netram_proto::wire::{
 
 const JOURNAL: JournalId = JournalId(0x5EED);
 const NODE: WriterId = WriterId(3);
-const REIGN: Epoch = Epoch(5);
+const EPOCH: Epoch = Epoch(5);
 
 #[derive(Default)]
 struct WindowBuffer(Vec<u8>);
@@ -60,7 +61,7 @@ impl TestLender {
         }
     }
 
-    /// Says a frame to the member; a bind is the session's, and answered here.
+    /// Passes a frame to the member. The session's part, answering `Bind`, is done here.
     fn answer(&mut self, header: FrameHeader, body: &[u8]) -> (FrameHeader, Vec<u8>) {
         if header.kind == FrameKind::Bind {
             return (FrameHeader::new(FrameKind::Bound), Vec::new());
@@ -91,7 +92,7 @@ impl TestLender {
         self.answer(header, body).0
     }
 
-    /// The node's reign `epoch` opens a window at `start` and fills it with `records`.
+    /// Has epoch `epoch` of the node open a window at `start` and fill it with `records`.
     fn joins(&mut self, epoch: Epoch, start: ChainPoint, records: &[u8]) {
         self.takes(FrameKind::Fence, epoch, |_| (), b"");
         let bytes = WINDOW_BYTES_MIN.to_le_bytes();
@@ -108,7 +109,7 @@ impl TestLender {
     }
 }
 
-/// Records, one behind the other, of the reign `epoch`; and where each ends, the beginning first.
+/// Consecutive records of `epoch`, and the end of each, with the start first.
 fn records(epoch: Epoch, start: ChainPoint, payloads: &[&str]) -> (Vec<u8>, Vec<ChainPoint>) {
     let (mut bytes, mut ends) = (Vec::new(), vec![start]);
     for payload in payloads {
@@ -133,7 +134,7 @@ fn view(members: u64, rule: CommitRule, counting: bool) -> View {
         domain: String::new(),
     };
     View {
-        epoch: REIGN,
+        epoch: EPOCH,
         writer: NODE,
         rule,
         counting,
@@ -145,7 +146,7 @@ fn view(members: u64, rule: CommitRule, counting: bool) -> View {
 fn sent(outgoing: &OutgoingFrame) -> (FrameHeader, &[u8]) {
     match &outgoing.body {
         FrameBody::Inline(body, length) => (outgoing.header, &body[..*length]),
-        _ => panic!("there is no ring here"),
+        _ => panic!("a recovery sends no log bytes"),
     }
 }
 
@@ -188,22 +189,22 @@ fn read(
 }
 
 #[test]
-fn one_of_two_members_gives_all_that_the_server_lacks_and_the_node_is_fenced() {
-    let (bytes, ends) = records(REIGN, ChainPoint::default(), &["a", "b", "c"]);
+fn one_of_two_members_returns_everything_and_the_node_is_fenced() {
+    let (bytes, ends) = records(EPOCH, ChainPoint::default(), &["a", "b", "c"]);
     let mut lender = TestLender::new(1);
-    lender.joins(REIGN, ChainPoint::default(), &bytes);
+    lender.joins(EPOCH, ChainPoint::default(), &bytes);
     let view = view(2, CommitRule::All, true);
-    // Any number of times, and from wherever the server was.
+    // Reading may be repeated, from any end of the server.
     for (kept, rest) in [(0, "abc"), (1, "bc"), (3, ""), (0, "abc")] {
         let (found, end) = read(&view, ends[kept], &mut [None, Some(&mut lender)]).expect("all of it");
         assert_eq!((found.concat(), end), (String::from(rest), ends[3]));
     }
-    // The node lives, and so does the library that opens its directory again.
-    for epoch in [REIGN, Epoch(REIGN.0 + 1), Epoch(60_000)] {
+    // The node may still run, and so may a process that reopens its directory.
+    for epoch in [EPOCH, Epoch(EPOCH.0 + 1), Epoch(60_000)] {
         let refused = lender.takes(FrameKind::Fence, epoch, |_| (), b"");
         assert_eq!(refused.flags, RefusalReason::Fenced as u8);
     }
-    let refused = lender.appended(REIGN, ends[3].lsn, &records(REIGN, ends[3], &["d"]).0);
+    let refused = lender.appended(EPOCH, ends[3].lsn, &records(EPOCH, ends[3], &["d"]).0);
     assert_eq!(
         (refused.kind, refused.flags),
         (FrameKind::Refuse, RefusalReason::Fenced as u8)
@@ -211,24 +212,24 @@ fn one_of_two_members_gives_all_that_the_server_lacks_and_the_node_is_fenced() {
 }
 
 #[test]
-fn with_the_rule_any_both_members_must_answer_and_the_refusal_names_who_did_not() {
+fn with_rule_any_both_members_must_answer_and_the_refusal_names_the_missing_one() {
     let mut lender = TestLender::new(0);
     lender.joins(
-        REIGN,
+        EPOCH,
         ChainPoint::default(),
-        &records(REIGN, ChainPoint::default(), &["a"]).0,
+        &records(EPOCH, ChainPoint::default(), &["a"]).0,
     );
     let refused = read(
         &view(2, CommitRule::Any, true),
         ChainPoint::default(),
         &mut [Some(&mut lender), None],
     );
-    let said = refused.expect_err("the other may hold more");
+    let said = refused.expect_err("the other member may hold more");
     assert!(said.contains("l1 (unreachable)"), "{said}");
 }
 
 #[test]
-fn under_a_view_that_does_not_count_everything_acknowledged_was_kept() {
+fn under_a_view_that_does_not_count_no_member_is_needed() {
     let found = read(
         &view(1, CommitRule::All, false),
         ChainPoint::default(),
@@ -238,10 +239,10 @@ fn under_a_view_that_does_not_count_everything_acknowledged_was_kept() {
 }
 
 #[test]
-fn a_window_that_begins_above_what_the_server_has_is_no_answer() {
-    let (bytes, ends) = records(REIGN, ChainPoint::default(), &["a", "b"]);
+fn a_window_that_begins_above_the_servers_end_does_not_count() {
+    let (bytes, ends) = records(EPOCH, ChainPoint::default(), &["a", "b"]);
     let mut lender = TestLender::new(0);
-    lender.joins(REIGN, ends[1], &bytes[ends[1].lsn.0 as usize..]);
+    lender.joins(EPOCH, ends[1], &bytes[ends[1].lsn.0 as usize..]);
     let view = view(1, CommitRule::All, true);
     let refused = read(&view, ChainPoint::default(), &mut [Some(&mut lender)]);
     assert!(refused.is_err(), "{refused:?}");
@@ -249,12 +250,12 @@ fn a_window_that_begins_above_what_the_server_has_is_no_answer() {
     assert_eq!(found, ["b"]);
 }
 
-/// The node's directory was opened by somebody as a journal of his own: his window says nothing of the
-/// node's.
+/// The node's directory was opened by a process as a journal of its own: that process's window says nothing
+/// about the node's.
 #[test]
-fn a_window_of_another_reign_is_no_answer() {
+fn a_window_of_another_epoch_does_not_count() {
     let mut lender = TestLender::new(0);
-    let later = Epoch(REIGN.0 + 1);
+    let later = Epoch(EPOCH.0 + 1);
     lender.joins(
         later,
         ChainPoint::default(),
@@ -282,7 +283,7 @@ fn found(windows: &[PeerWindow], kept: ChainPoint) -> (String, ChainPoint, Resul
     let (end, all) = node_records(
         windows,
         kept,
-        REIGN,
+        EPOCH,
         JOURNAL.into(),
         FaultSwitch::NONE,
         &mut |_| true,
@@ -292,9 +293,9 @@ fn found(windows: &[PeerWindow], kept: ChainPoint) -> (String, ChainPoint, Resul
 }
 
 #[test]
-fn what_one_window_gives_damaged_another_gives_whole_and_what_none_gives_is_said() {
+fn a_damaged_record_is_taken_from_another_window_or_reported_missing() {
     let start = ChainPoint::default();
-    let (bytes, ends) = records(REIGN, start, &["a", "b", "c"]);
+    let (bytes, ends) = records(EPOCH, start, &["a", "b", "c"]);
     let (mut first, mut second) = (bytes.clone(), bytes.clone());
     first[ends[1].lsn.0 as usize + RECORD_HEADER_BYTES] ^= 1;
     second[ends[2].lsn.0 as usize + RECORD_HEADER_BYTES] ^= 1;
@@ -315,16 +316,16 @@ fn what_one_window_gives_damaged_another_gives_whole_and_what_none_gives_is_said
 }
 
 #[test]
-fn records_of_another_reign_are_none_of_the_node() {
+fn records_of_another_epoch_are_not_the_nodes() {
     let start = ChainPoint::default();
-    let (mut bytes, ends) = records(REIGN, start, &["a"]);
-    bytes.extend_from_slice(&records(Epoch(REIGN.0 + 1), ends[1], &["x"]).0);
+    let (mut bytes, ends) = records(EPOCH, start, &["a"]);
+    bytes.extend_from_slice(&records(Epoch(EPOCH.0 + 1), ends[1], &["x"]).0);
     let windows = [window(Lsn(0), &bytes, Lsn(0))];
     assert_eq!(found(&windows, start), (String::from("a"), ends[1], Ok(())));
 }
 
 #[test]
-fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
+fn a_forget_notice_frees_the_nodes_windows_and_keeps_those_of_another_epoch() {
     let view = view(2, CommitRule::All, true);
     let mut lenders = [
         TestLender::new(0),
@@ -332,19 +333,19 @@ fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
         TestLender::new(2),
         TestLender::new(3),
     ];
-    // One that was about to become a member when the node died, and one that the node never reached.
+    // A spare that was about to become a member when the node died, and a lender that the node never reached.
     let spares = [String::from("spare"), String::from("stranger")];
     lenders[2].joins(
-        REIGN,
+        EPOCH,
         ChainPoint::default(),
-        &records(REIGN, ChainPoint::default(), &["a"]).0,
+        &records(EPOCH, ChainPoint::default(), &["a"]).0,
     );
     lenders[0].joins(
-        REIGN,
+        EPOCH,
         ChainPoint::default(),
-        &records(REIGN, ChainPoint::default(), &["a"]).0,
+        &records(EPOCH, ChainPoint::default(), &["a"]).0,
     );
-    let later = Epoch(REIGN.0 + 1);
+    let later = Epoch(EPOCH.0 + 1);
     lenders[1].joins(
         later,
         ChainPoint::default(),
@@ -381,26 +382,26 @@ fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
         ],
         [true, false, true, true]
     );
-    // A node that stood still wakes up, and asks the one that it has never reached for a window.
-    let seal = lenders[3].takes(FrameKind::Fence, REIGN, |_| (), b"");
-    assert_eq!(seal.kind, FrameKind::Refuse);
-    // Whoever comes to read after that learns that it is too late.
+    // A node that was paused continues, and asks the lender that it never reached for a window.
+    let refused = lenders[3].takes(FrameKind::Fence, EPOCH, |_| (), b"");
+    assert_eq!(refused.kind, FrameKind::Refuse);
+    // A later reader learns that it is too late.
     let refused = read(&view, ChainPoint::default(), &mut [Some(&mut lenders[0]), None]);
     assert!(refused.is_err());
 }
 
-/// A copy of the directory was deleted that somebody had made before the last opening: the lenders obey the
-/// original, whose seal is newer.
+/// An operator deleted a copy of the directory made before the last opening. The lenders obey the original,
+/// whose fence is newer.
 #[test]
-fn whoever_deletes_ends_windows_of_all_reigns_but_none_of_a_newer_writer() {
+fn a_deletion_frees_windows_of_all_epochs_except_a_newer_writers() {
     let view = view(1, CommitRule::All, true);
-    let later = Epoch(REIGN.0 + 1);
+    let later = Epoch(EPOCH.0 + 1);
     let mut lenders = [TestLender::new(0), TestLender::new(1), TestLender::new(2)];
-    let earlier = Epoch(REIGN.0 - 1);
+    let earlier = Epoch(EPOCH.0 - 1);
     lenders[0].joins(
-        REIGN,
+        EPOCH,
         ChainPoint::default(),
-        &records(REIGN, ChainPoint::default(), &["a"]).0,
+        &records(EPOCH, ChainPoint::default(), &["a"]).0,
     );
     lenders[1].joins(
         earlier,
@@ -433,12 +434,12 @@ fn whoever_deletes_ends_windows_of_all_reigns_but_none_of_a_newer_writer() {
     );
 }
 
-/// Two servers by mistake, or one whose attempt before was cut off: both read, neither stops the other.
+/// Two servers by mistake, or one whose earlier attempt was cut off: both read, and neither stops the other.
 #[test]
-fn two_at_once_read_the_same() {
-    let (bytes, ends) = records(REIGN, ChainPoint::default(), &["a", "b"]);
+fn two_concurrent_recoveries_read_the_same() {
+    let (bytes, ends) = records(EPOCH, ChainPoint::default(), &["a", "b"]);
     let mut lender = TestLender::new(0);
-    lender.joins(REIGN, ChainPoint::default(), &bytes);
+    lender.joins(EPOCH, ChainPoint::default(), &bytes);
     let view = view(1, CommitRule::All, true);
     let begin = || Recovery::of_node(&view, Lsn(0), Time(0), Nanos(0), Nanos(1000));
     let mut both = [begin(), begin()];
@@ -460,7 +461,7 @@ fn two_at_once_read_the_same() {
 }
 
 #[test]
-fn a_later_fence_is_said() {
+fn a_later_fence_is_reported() {
     let mut lender = TestLender::new(0);
     lender.takes(FrameKind::Fence, Epoch(1 << 20), |_| (), b"");
     let view = view(1, CommitRule::All, true);

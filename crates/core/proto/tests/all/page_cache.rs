@@ -1,4 +1,4 @@
-//! What assembling must leave on the platter, on a disk whose cache shows what the platter never got.
+//! Assembling a log on a disk whose page cache shows bytes that never reached the platter.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,7 +14,7 @@ const LIMIT: Lsn = Lsn(CAPACITY);
 /// Where the data area begins.
 const DATA: usize = 8192;
 
-/// A file behind a page cache. A sync that fails marks clean what it did not carry, as Linux does.
+/// A file behind a page cache. A failed sync marks unwritten pages clean, as Linux does.
 struct CachedFile {
     cache: RefCell<Vec<u8>>,
     platter: RefCell<Vec<u8>>,
@@ -111,10 +111,10 @@ impl CachedFile {
     }
 }
 
-/// A failed sync left records readable and marked clean. The next process took them for stored and gave the
-/// members up; a power cut then lost acknowledged records (simulator seed 51).
+/// A failed sync left records readable and marked clean. The next process took them for stored and released
+/// the members; a power cut then lost acknowledged records (simulator seed 51).
 #[test]
-fn what_was_read_from_the_cache_is_on_the_platter_before_anything_is_served() {
+fn records_read_from_the_cache_are_on_the_platter_before_serving() {
     let file = CachedFile::new();
     let end = file.records(ChainPoint::default(), 5, Lsn(0));
     file.sync_fails.set(true);
@@ -124,10 +124,10 @@ fn what_was_read_from_the_cache_is_on_the_platter_before_anything_is_served() {
     assert!(file.platter_has(end.lsn));
 }
 
-/// What an earlier attempt to restore took from members, and its disk then failed to sync, says that it is
-/// durable: on the disk of the client that was lost (simulator seed 8030341).
+/// An earlier attempt to restore took records from members, and its sync failed. Those records say that they
+/// are durable, but on the disk of the lost client (simulator seed 8030341).
 #[test]
-fn the_word_of_a_lost_clients_records_is_no_proof_about_the_disk_of_a_restored_volume() {
+fn a_lost_clients_records_prove_nothing_about_the_disk_of_a_restored_volume() {
     let file = CachedFile::new();
     let middle = file.records(ChainPoint::default(), 5, Lsn(0));
     let end = file.records(middle, 5, middle.lsn);
@@ -137,10 +137,10 @@ fn the_word_of_a_lost_clients_records_is_no_proof_about_the_disk_of_a_restored_v
     assert!(file.platter_has(end.lsn));
 }
 
-/// An unreadable sector where the next record would begin was taken for the end of the log, and everything
-/// behind it was lost without a word (simulator seed 56).
+/// An unreadable sector at the next record was taken for the end of the log, and everything after it was lost
+/// silently (simulator seed 56).
 #[test]
-fn a_sector_that_cannot_be_read_is_never_the_end() {
+fn an_unreadable_sector_is_never_the_end() {
     let file = CachedFile::new();
     let middle = file.records(ChainPoint::default(), 5, Lsn(0));
     file.records(middle, 5, Lsn(0));
@@ -153,10 +153,10 @@ fn a_sector_that_cannot_be_read_is_never_the_end() {
     assert_eq!((at, unreadable), (middle.lsn, Some(IoError::EIO)));
 }
 
-/// Records beyond an accepted loss went on to prove what had been durable, and every later recovery refused
+/// Records beyond an accepted loss proved that more had been durable, so every later recovery refused
 /// (simulator seed 186).
 #[test]
-fn a_loss_is_accepted_once() {
+fn an_accepted_loss_is_not_refused_again() {
     let file = CachedFile::new();
     let middle = file.records(ChainPoint::default(), 5, Lsn(0));
     let end = file.records(middle, 5, Lsn(0));

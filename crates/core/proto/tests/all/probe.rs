@@ -1,5 +1,5 @@
-//! The question before the fence (rule 18): what a member tells whoever asks, what comes of the answers, and
-//! that nobody is changed by it.
+//! The probe before the fence (rule 18): a member's answer, the judgement of the answers, and that the probe
+//! changes no member.
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{NotNewestError, PeerAnswer, Recovery, RecoveryError, View, ViewMember};
@@ -11,7 +11,7 @@ use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 const JOURNAL: JournalId = JournalId(7);
 const END: Lsn = Lsn(100);
 
-/// A window that has room and forgets everything: positions are all that is looked at.
+/// A window with space that stores nothing: only positions matter.
 struct EmptyWindow;
 
 impl Window for EmptyWindow {
@@ -28,7 +28,7 @@ impl Window for EmptyWindow {
     }
 }
 
-/// A lender's member that a writer of `epoch` has sealed, and joined at `from`.
+/// A lender's member that a writer of `epoch` has fenced, and joined at `from`.
 fn joined(lender: u64, epoch: u32, from: u64) -> Member {
     let mut member = Member::new(JOURNAL, Incarnation(lender));
     say(&mut member, FrameKind::Fence, epoch, from, 0);
@@ -50,7 +50,7 @@ fn say(member: &mut Member, kind: FrameKind, epoch: u32, lsn: u64, stable: u64) 
     member.handle(&Frame { header, body }, &mut EmptyWindow)
 }
 
-/// A counting view of the reign 1, whose members are the lenders 0, 1 and so on.
+/// A counting view of epoch 1, whose members are the lenders 0, 1 and so on.
 fn view(members: u64, rule: &str) -> View {
     let member = |number| ViewMember {
         incarnation: Incarnation(number),
@@ -75,7 +75,8 @@ fn inquiry(claim: &View) -> Recovery {
     Recovery::new(claim, claim.epoch, claim.writer, END, Time(0), grace, patience).probing()
 }
 
-/// Lets the inquiry talk to a member for as long as it has something to say. Returns what was asked.
+/// Exchanges frames between the probe and a member until the probe has no more. Returns the kinds of its
+/// frames.
 fn talk(inquiry: &mut Recovery, index: usize, member: &mut Member) -> Vec<FrameKind> {
     let mut asked = Vec::new();
     inquiry.on_connected(index);
@@ -99,7 +100,7 @@ fn talk(inquiry: &mut Recovery, index: usize, member: &mut Member) -> Vec<FrameK
 }
 
 #[test]
-fn asking_changes_nothing_at_a_member_and_seals_and_reads_nothing() {
+fn a_probe_changes_no_member_and_neither_fences_nor_reads() {
     let claim = view(2, "all").claimed(WriterId(9));
     let mut inquiry = inquiry(&claim);
     for index in 0..2 {
@@ -110,11 +111,11 @@ fn asking_changes_nothing_at_a_member_and_seals_and_reads_nothing() {
         assert_eq!(*member.state(), before);
     }
     assert_eq!(inquiry.verdict(Time(0)), Some(Ok(())));
-    let (_, answer, told) = inquiry.reports().next().expect("two members");
-    let told = told.expect("it told");
-    let window = told.window.expect("it has one");
+    let (_, answer, report) = inquiry.reports().next().expect("two members");
+    let report = report.expect("a report");
+    let window = report.window.expect("it has one");
     assert_eq!(
-        (answer, told.fence_epoch, told.writer),
+        (answer, report.fence_epoch, report.writer),
         (PeerAnswer::Complete, Epoch(1), WriterId(1))
     );
     assert_eq!((window.epoch, window.generation), (Epoch(1), 1));
@@ -122,7 +123,7 @@ fn asking_changes_nothing_at_a_member_and_seals_and_reads_nothing() {
 }
 
 #[test]
-fn a_refusal_says_who_is_missing_and_has_changed_nobody() {
+fn a_refused_probe_names_the_missing_member_and_changes_none() {
     let claim = view(2, "any").claimed(WriterId(9));
     let mut inquiry = inquiry(&claim);
     let mut there = joined(0, 1, 60);
@@ -138,9 +139,9 @@ fn a_refusal_says_who_is_missing_and_has_changed_nobody() {
     assert_eq!(*there.state(), before);
 }
 
-/// The fence of a member that is not needed counts as well: somebody else may be writing.
+/// A fence at a member that is not needed counts as well: another process may be writing.
 #[test]
-fn a_fence_is_told_once_all_have_answered_and_nobody_was_sealed_for_it() {
+fn a_probe_reports_a_fence_after_all_answers_and_fences_no_member() {
     let claim = view(2, "all").claimed(WriterId(9));
     let mut inquiry = inquiry(&claim);
     let mut fenced = joined(0, 1, 60);
@@ -154,9 +155,9 @@ fn a_fence_is_told_once_all_have_answered_and_nobody_was_sealed_for_it() {
     assert_eq!(free.state().epoch, Epoch(1));
 }
 
-/// The seals of refused attempts locked the restore out for ever.
+/// The fences of refused attempts locked the restore out for ever.
 #[test]
-fn a_copy_is_refused_before_its_members_are_sealed_and_allowed_when_they_continue_it() {
+fn a_copy_is_refused_before_its_members_are_fenced_unless_they_continue_it() {
     let copy = view(1, "all");
     let claim = copy.restored(WriterId(9));
     let ask = |member: &mut Member| {
@@ -180,11 +181,11 @@ fn a_copy_is_refused_before_its_members_are_sealed_and_allowed_when_they_continu
     assert_eq!(gone.state().epoch, Epoch(0));
 }
 
-/// An older lender refuses the question as it would any ping of nobody's, and names its life and who sealed
-/// it.
+/// A lender of an earlier release refuses the probe like the ping of a fenced writer, and names its
+/// incarnation and the epoch that fenced it.
 #[test]
-fn a_lender_that_does_not_know_the_question_is_believed_in_what_it_does_say() {
-    let answer = |life: u64, sealed: u32| {
+fn a_lender_that_does_not_know_the_probe_is_judged_by_its_refusal() {
+    let answer = |life: u64, fence_epoch: u32| {
         let claim = view(1, "all").claimed(WriterId(9));
         let mut inquiry = inquiry(&claim);
         inquiry.on_connected(0);
@@ -194,46 +195,46 @@ fn a_lender_that_does_not_know_the_question_is_believed_in_what_it_does_say() {
         inquiry.next_frame(0).expect("the question");
         let header = FrameHeader {
             flags: RefusalReason::Fenced as u8,
-            epoch: Epoch(sealed),
+            epoch: Epoch(fence_epoch),
             sender: life,
             ..FrameHeader::new(FrameKind::Refuse)
         };
         inquiry.on_frame(0, &Frame { header, body: &[] });
-        // So does the driver with whoever refuses.
+        // The driver drops the link to a lender that refuses.
         inquiry.on_lost(0);
-        let told = inquiry.reports().next().expect("a member").2.expect("it told");
-        assert!(told.partial && told.window.is_none());
+        let report = inquiry.reports().next().expect("a member").2.expect("a report");
+        assert!(report.partial && report.window.is_none());
         inquiry.verdict(Time(100)).expect("it has answered")
     };
     assert_eq!(answer(0, 1), Ok(()));
     assert_eq!(answer(0, 2), Err(RecoveryError::Fenced { seen: Epoch(2) }));
     assert!(
         matches!(answer(5, 1), Err(RecoveryError::Missing { .. })),
-        "another life"
+        "another incarnation"
     );
     assert!(
         matches!(answer(0, 0), Err(RecoveryError::Missing { .. })),
-        "nobody ever joined it"
+        "it was never fenced"
     );
 }
 
-/// The refusal came as soon as the moved member had told: whoever is at its old address by now had not been
+/// The probe refused as soon as the moved member had answered, before the lender now at its old address was
 /// heard (seed 18824).
 #[test]
-fn a_member_that_moved_to_where_another_was_is_waited_for() {
+fn a_member_displaced_by_a_moved_one_is_waited_for() {
     let claim = view(2, "all").claimed(WriterId(9));
     let mut inquiry = inquiry(&claim).with_addresses(["unix:/moved"]);
     let (mut first, mut second) = (joined(0, 1, 60), joined(1, 1, 60));
     inquiry.on_connected(0);
     talk(&mut inquiry, 2, &mut first);
     talk(&mut inquiry, 1, &mut first);
-    assert_eq!(inquiry.verdict(Time(0)), None, "nobody has answered at lender-0");
+    assert_eq!(inquiry.verdict(Time(0)), None, "lender-0 has not answered");
     talk(&mut inquiry, 0, &mut second);
     assert_eq!(inquiry.verdict(Time(0)), Some(Ok(())));
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_none() {
+fn a_malformed_answer_does_not_count() {
     let claim = view(1, "all").claimed(WriterId(9));
     for body in [&[0; 3][..], &[]] {
         let mut inquiry = inquiry(&claim);
@@ -254,9 +255,9 @@ fn an_answer_that_makes_no_sense_is_none() {
     }
 }
 
-/// The operator's word is taken above a seal, and not above what another writer has written.
+/// The operator's statement overrides a fence, but not records that another writer has written.
 #[test]
-fn the_newest_directory_claims_above_a_fence_behind_which_nobody_wrote() {
+fn the_newest_directory_claims_above_a_fence_without_records() {
     let ours = view(2, "all");
     let claim = ours.claimed(WriterId(9));
     let word = |first: &mut Member, second: &mut Member| {
@@ -289,18 +290,19 @@ fn the_newest_directory_claims_above_a_fence_behind_which_nobody_wrote() {
         matches!(refused, Err(NotNewestError::Beyond { .. })),
         "{refused:?}"
     );
-    // Above these no claim could be stored and claimed again.
-    for seal in [EPOCH_MAX, u32::MAX - 1, u32::MAX] {
+    // Above these epochs no claim could be stored and claimed again.
+    for epoch in [EPOCH_MAX, u32::MAX - 1, u32::MAX] {
         let mut last = joined(1, 1, 60);
-        say(&mut last, FrameKind::Fence, seal, 0, 0);
+        say(&mut last, FrameKind::Fence, epoch, 0, 0);
         let refused = word(&mut fenced, &mut last);
-        assert_eq!(refused, Err(NotNewestError::NoEpoch(Epoch(seal))));
+        assert_eq!(refused, Err(NotNewestError::NoEpoch(Epoch(epoch))));
     }
 }
 
-/// What did not answer the question is not waited for again: an accepted loss would cost the patience twice.
+/// A lender that did not answer the probe is not waited for again: an accepted loss would cost the patience
+/// twice.
 #[test]
-fn the_fence_does_not_wait_for_whom_the_question_did_not_find() {
+fn the_fence_does_not_wait_for_members_that_the_probe_did_not_find() {
     let claim = view(2, "any").claimed(WriterId(9));
     let mut asked = inquiry(&claim);
     let mut there = joined(0, 1, 60);
@@ -308,7 +310,11 @@ fn the_fence_does_not_wait_for_whom_the_question_did_not_find() {
     let (grace, patience) = (Nanos(10), Nanos(100));
     let fence = Recovery::new(&claim, claim.epoch, claim.writer, END, Time(0), grace, patience);
     let mut fence = fence.after_probe(&asked);
-    assert_eq!(fence.verdict(Time(0)), None, "who answered is sealed and read");
+    assert_eq!(
+        fence.verdict(Time(0)),
+        None,
+        "the member that answered must still be fenced and read"
+    );
     talk(&mut fence, 0, &mut there);
     assert_eq!(there.state().epoch, claim.epoch);
     assert!(matches!(

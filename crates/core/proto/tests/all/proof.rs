@@ -1,4 +1,4 @@
-//! Telling the end of a log from damage takes a bounded number of bytes, however long the log is.
+//! The end of a log is told from damage by reading a bounded number of bytes, however long the log is.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 const SECTOR: u64 = 4096;
 
-/// A file of any length: zeros but where something was written. Counts what is read.
+/// A sparse file of any length. Counts the bytes read.
 struct ZeroFile {
     length: u64,
     sectors: RefCell<BTreeMap<u64, Vec<u8>>>,
@@ -59,7 +59,7 @@ impl StorageFile for &ZeroFile {
     }
 }
 
-/// A log of `capacity` whose writer's ring is `window`.
+/// A log of `capacity` bytes whose writer has a ring of `window` bytes.
 fn log(file: &ZeroFile, capacity: u64, window: u64) -> LogFile<&ZeroFile> {
     LogFile::create(file, JOURNAL, capacity).unwrap();
     let (log, mut slots, superblock) = LogFile::open(file).unwrap();
@@ -78,7 +78,7 @@ fn sparse(capacity: u64) -> ZeroFile {
     }
 }
 
-/// A record at `at`, whose writer knew everything below `stable` to be on the disk.
+/// Writes a record at `at`, whose writer knew everything below `stable` to be on the disk. Returns its end.
 fn record(log: &LogFile<&ZeroFile>, at: Lsn, stable: Lsn, payload: usize) -> Lsn {
     let before = ChainPoint { lsn: at, chain: 7 };
     let header = RecordHeader::new(before, Epoch(1), stable, RecordKind(16), false, payload);
@@ -89,9 +89,9 @@ fn record(log: &LogFile<&ZeroFile>, at: Lsn, stable: Lsn, payload: usize) -> Lsn
     header.next()
 }
 
-/// Opening read the rest of the log: minutes for 100 GiB on a disk, and hours for 1 TiB.
+/// Opening once read the rest of the log: minutes for 100 GiB on a disk, and hours for 1 TiB.
 #[test]
-fn an_empty_log_of_64_gib_is_told_from_a_damaged_one_by_a_few_mebibytes() {
+fn an_empty_log_of_64_gib_is_told_from_a_damaged_one_by_reading_24_mib() {
     let file = sparse(64 * GIB);
     let log = log(&file, 64 * GIB, MIB);
     file.read.set(0);
@@ -100,11 +100,11 @@ fn an_empty_log_of_64_gib_is_told_from_a_damaged_one_by_a_few_mebibytes() {
 }
 
 #[test]
-fn the_last_record_that_a_full_ring_allows_is_proof() {
+fn the_last_record_that_a_full_ring_allows_proves_damage() {
     let (file, window) = (sparse(GIB), 256 * 1024);
     let log = log(&file, GIB, window);
     let bad = Lsn(4096);
-    // The writer could append it only because more than the bad record was on its disk.
+    // The writer could append the last record only because more than the bad record was on its disk.
     let last = bad.plus(window);
     record(&log, last, bad.plus(8), 100);
     assert_eq!(log.proof_beyond(bad, Lsn(GIB)), Ok(bad.plus(8)));
@@ -115,7 +115,7 @@ fn the_last_record_that_a_full_ring_allows_is_proof() {
     );
 }
 
-/// A hole wider than any window, as a file system leaves that lost an extent.
+/// A hole wider than any window, as left by a file system that lost an extent.
 #[test]
 fn damage_wider_than_the_window_is_found_by_the_records_behind_it() {
     let file = sparse(GIB);
@@ -129,13 +129,13 @@ fn damage_wider_than_the_window_is_found_by_the_records_behind_it() {
 }
 
 #[test]
-fn a_log_whose_window_nobody_noted_is_searched_for_the_largest() {
+fn a_log_with_an_unknown_window_is_searched_as_far_as_the_largest() {
     let file = sparse(16 * MIB);
     let (log, _) = LogFile::create(&file, JOURNAL, 16 * MIB).unwrap();
     record(&log, Lsn(9 * MIB), Lsn(4096), 100);
     assert_eq!(log.proof_beyond(Lsn(0), Lsn(16 * MIB)), Ok(Lsn(4096)));
     let (_, _, superblock) = LogFile::open(&file).unwrap();
-    // Not known, and not guessed while there are records; known once it is empty.
+    // The window stays unknown while there are records; it is known once the log is empty.
     assert_eq!(superblock.for_ring(MIB, Lsn(64)).window, 0);
     let known = superblock.for_ring(MIB, superblock.head.lsn);
     assert_eq!(known.window, MIB);

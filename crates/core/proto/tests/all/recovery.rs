@@ -1,4 +1,4 @@
-//! The local log and recovery, by their promises, on a file in memory and with members played by hand.
+//! Tests of the local log and of recovery, on a file in memory and with members played by hand.
 
 use std::cell::RefCell;
 
@@ -18,7 +18,7 @@ use netram_proto::wire::{
 const JOURNAL: JournalId = JournalId(0x5EED);
 const CAPACITY: u64 = 16 * 1024;
 
-/// A file that keeps everything, with sectors that may be made unreadable.
+/// A file in memory, with sectors that may be made unreadable.
 #[derive(Default)]
 struct MemoryFile {
     bytes: RefCell<Vec<u8>>,
@@ -56,7 +56,7 @@ impl StorageFile for MemoryFile {
     }
 }
 
-/// A log file, and the records that were ever made for it.
+/// A log file, and all records made for it.
 struct RecoveryBench {
     log: LogFile<MemoryFile>,
     end: ChainPoint,
@@ -94,7 +94,7 @@ impl RecoveryBench {
         };
     }
 
-    /// What a member would hold from record `index` on.
+    /// The window of a member that holds the records from `index` on.
     fn window(&self, index: usize) -> PeerWindow {
         let from = self.records[index].0;
         let bytes = self.records[index..]
@@ -132,19 +132,19 @@ impl RecoveryBench {
 }
 
 #[test]
-fn members_continue_the_local_log_and_it_is_whole_afterwards() {
+fn members_continue_the_local_log_and_complete_it() {
     let mut bench = RecoveryBench::new();
     for index in 0..6 {
         bench.record(&[index; 100], Lsn(0), index < 3);
     }
     let (end, from_members) = bench.recover(&[bench.window(2)], Lsn(0)).expect("recovers");
     assert_eq!((end, from_members), (bench.end.lsn, 3 * 144));
-    let (end, from_members) = bench.recover(&[], Lsn(0)).expect("nobody is needed any more");
+    let (end, from_members) = bench.recover(&[], Lsn(0)).expect("no member is needed any more");
     assert_eq!((end, from_members), (bench.end.lsn, 0));
 }
 
 #[test]
-fn the_longest_of_several_windows_is_taken() {
+fn the_longest_of_several_windows_is_used() {
     let mut bench = RecoveryBench::new();
     for index in 0..6 {
         bench.record(&[index; 100], Lsn(0), index < 2);
@@ -158,7 +158,7 @@ fn the_longest_of_several_windows_is_taken() {
 }
 
 #[test]
-fn a_torn_end_is_an_end_and_nothing_behind_it_is_taken() {
+fn the_log_ends_at_a_torn_record_and_drops_what_follows() {
     let mut bench = RecoveryBench::new();
     for index in 0..4 {
         bench.record(&[index; 100], Lsn(0), true);
@@ -171,7 +171,7 @@ fn a_torn_end_is_an_end_and_nothing_behind_it_is_taken() {
 }
 
 #[test]
-fn a_bad_record_that_had_been_durable_is_damage_however_that_is_known() {
+fn a_bad_record_is_damage_if_anything_proves_that_it_was_durable() {
     let make = |stable_of_last: u64| {
         let mut bench = RecoveryBench::new();
         for index in 0..4 {
@@ -181,7 +181,7 @@ fn a_bad_record_that_had_been_durable_is_damage_however_that_is_known() {
         bench.damage(1);
         bench
     };
-    // A later record of the local log says so.
+    // A later record of the local log proves it.
     let bench = make(3 * 144);
     let error = bench.recover(&[], Lsn(0)).unwrap_err();
     assert!(
@@ -195,26 +195,26 @@ fn a_bad_record_that_had_been_durable_is_damage_however_that_is_known() {
         ),
         "{error}"
     );
-    // The superblock or the view says so.
+    // The superblock or the view proves it.
     let bench = make(0);
     assert!(matches!(
         bench.recover(&[], Lsn(288)),
         Err(AssembleError::Corrupt { .. })
     ));
-    // A member that has dropped it says so.
+    // A member that has dropped it proves it.
     assert!(matches!(
         bench.recover(&[bench.window(2)], Lsn(0)),
         Err(AssembleError::Corrupt { .. })
     ));
-    // A member that still has it mends it.
+    // A member that still has it repairs it.
     let (end, from_members) = bench.recover(&[bench.window(1)], Lsn(288)).expect("repaired");
     assert_eq!((end, from_members), (bench.end.lsn, 3 * 144));
 }
 
 #[test]
-fn a_bad_record_in_the_only_window_that_holds_it_is_damage_and_no_end() {
-    // Once it was taken for the end of the log: a bit that flipped in a lender's memory cost every
-    // acknowledged record behind it, and nobody was told.
+fn a_bad_record_in_the_only_window_is_damage_and_not_the_end() {
+    // Once the bad record was taken for the end of the log: one flipped bit in a lender's memory lost every
+    // acknowledged record after it, silently.
     let mut bench = RecoveryBench::new();
     for index in 0..4 {
         bench.record(&[index; 100], Lsn(0), index < 1);
@@ -239,10 +239,10 @@ fn a_bad_record_in_the_only_window_that_holds_it_is_damage_and_no_end() {
         ),
         "{error}"
     );
-    // What nobody can have acknowledged may end there.
+    // Without acknowledged records beyond it, the log may end there.
     let (end, _) = bench.recover(&[rotten(Lsn(288))], Lsn(0)).expect("recovers");
     assert_eq!(end, Lsn(288));
-    // Another member has it whole.
+    // Another member has an intact copy.
     let (end, _) = bench
         .recover(&[rotten(bench.end.lsn), bench.window(1)], Lsn(0))
         .expect("recovers");
@@ -282,7 +282,7 @@ fn a_log_wraps_and_is_read_across_the_wrap() {
 }
 
 #[test]
-fn files_that_are_no_log_of_ours_are_told_apart() {
+fn files_that_are_not_logs_are_refused_with_the_reason() {
     let open = |bytes: Vec<u8>| {
         LogFile::open(MemoryFile {
             bytes: RefCell::new(bytes),
@@ -323,7 +323,7 @@ pub(crate) fn view(members: u64, rule: &str) -> View {
     }
 }
 
-/// Recovery of a view of `members`, all counting.
+/// Recovery of a counting view of `members`.
 pub(crate) fn recovery(members: u64, rule: &str) -> Recovery {
     let (grace, patience) = (Nanos(10), Nanos(100));
     let view = view(members, rule);
@@ -334,8 +334,8 @@ fn of_replica(rule: &str, closed: Option<Lsn>) -> Recovery {
     recovery(2, rule).of_replica(&view(2, rule), closed)
 }
 
-/// Member `index` says by which epoch it was sealed last.
-fn sealed_by(recovery: &mut Recovery, index: usize, epoch: u32) {
+/// Member `index` reports the epoch that last fenced it.
+fn fenced_by(recovery: &mut Recovery, index: usize, epoch: u32) {
     connect(recovery, index);
     let ping = recovery.next_frame(index).expect("a question");
     assert_eq!(ping.header.kind, FrameKind::Ping);
@@ -345,7 +345,7 @@ fn sealed_by(recovery: &mut Recovery, index: usize, epoch: u32) {
         ..FrameHeader::new(FrameKind::Refuse)
     };
     recovery.on_frame(index, &Frame { header, body: b"" });
-    // So does the driver with whoever refuses.
+    // The driver drops the link to a lender that refuses.
     recovery.on_lost(index);
 }
 
@@ -354,7 +354,7 @@ pub(crate) fn bind(recovery: &mut Recovery, index: usize) {
     assert_eq!(
         recovery
             .next_frame(index)
-            .expect("a seal comes before any read")
+            .expect("a fence comes before any read")
             .header
             .kind,
         FrameKind::Fence
@@ -376,7 +376,7 @@ pub(crate) fn connect(recovery: &mut Recovery, index: usize) {
     );
 }
 
-pub(crate) fn sealed(
+pub(crate) fn fenced(
     recovery: &mut Recovery,
     index: usize,
     incarnation: u64,
@@ -402,10 +402,10 @@ pub(crate) fn sealed(
 }
 
 #[test]
-fn one_member_suffices_for_all_and_its_window_is_read() {
+fn one_member_suffices_for_rule_all_and_its_window_is_read() {
     let mut recovery = recovery(2, "all");
     bind(&mut recovery, 1);
-    sealed(&mut recovery, 1, 1, Flag::KNOWN, 60, 130);
+    fenced(&mut recovery, 1, 1, Flag::KNOWN, 60, 130);
     let read = recovery.next_frame(1).expect("a read").header;
     assert_eq!((read.kind, read.lsn), (FrameKind::Read, Lsn(100)));
     assert_eq!(recovery.verdict(Time(5)), None);
@@ -420,16 +420,20 @@ fn one_member_suffices_for_all_and_its_window_is_read() {
             body: &[9; 30],
         },
     );
-    assert_eq!(recovery.verdict(Time(5)), None, "the other has its grace");
+    assert_eq!(
+        recovery.verdict(Time(5)),
+        None,
+        "the other member has until the end of the grace time"
+    );
     assert_eq!(recovery.verdict(Time(10)), Some(Ok(())));
     assert_eq!(recovery.windows()[0].bytes, [9; 30]);
 }
 
 #[test]
-fn any_needs_every_member_and_the_refusal_names_who_is_missing() {
+fn rule_any_needs_every_member_and_the_refusal_names_the_missing_one() {
     let mut recovery = recovery(2, "any");
     bind(&mut recovery, 0);
-    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 100);
+    fenced(&mut recovery, 0, 0, Flag::KNOWN, 60, 100);
     assert_eq!(recovery.verdict(Time(99)), None);
     match recovery.verdict(Time(100)) {
         Some(Err(RecoveryError::Missing {
@@ -447,11 +451,11 @@ fn any_needs_every_member_and_the_refusal_names_who_is_missing() {
 }
 
 #[test]
-fn a_lender_that_restarted_without_its_memory_is_no_answer() {
+fn a_lender_that_restarted_without_its_memory_does_not_count() {
     for (incarnation, flags) in [(77, Flag::KNOWN), (0, 0)] {
         let mut recovery = recovery(1, "all");
         bind(&mut recovery, 0);
-        sealed(&mut recovery, 0, incarnation, flags, 0, 0);
+        fenced(&mut recovery, 0, incarnation, flags, 0, 0);
         match recovery.verdict(Time(1)) {
             Some(Err(RecoveryError::Missing { missing, .. })) => {
                 assert_eq!(missing[0].1, PeerAnswer::Amnesiac);
@@ -486,17 +490,17 @@ fn a_newer_writer_ends_recovery() {
 #[test]
 fn a_replica_needs_every_member_with_a_window_that_continues_it() {
     let mut recovery = of_replica("all", None);
-    sealed_by(&mut recovery, 0, 1);
+    fenced_by(&mut recovery, 0, 1);
     bind(&mut recovery, 0);
-    sealed(&mut recovery, 0, 0, Flag::KNOWN, 100, 100);
+    fenced(&mut recovery, 0, 0, Flag::KNOWN, 100, 100);
     assert_eq!(
         recovery.verdict(Time(99)),
         None,
-        "`all` alone would be content with one"
+        "`all` alone would need only one"
     );
-    sealed_by(&mut recovery, 1, 1);
+    fenced_by(&mut recovery, 1, 1);
     bind(&mut recovery, 1);
-    sealed(&mut recovery, 1, 1, Flag::KNOWN, 101, 130);
+    fenced(&mut recovery, 1, 1, Flag::KNOWN, 101, 130);
     match recovery.verdict(Time(99)) {
         Some(Err(RecoveryError::Missing { needed, missing, .. })) => {
             assert_eq!(needed, 2);
@@ -509,18 +513,18 @@ fn a_replica_needs_every_member_with_a_window_that_continues_it() {
     }
     let mut recovery = of_replica("all", None);
     for index in 0..2 {
-        sealed_by(&mut recovery, index, 1);
+        fenced_by(&mut recovery, index, 1);
         bind(&mut recovery, index);
-        sealed(&mut recovery, index, index as u64, Flag::KNOWN, 90, 100);
+        fenced(&mut recovery, index, index as u64, Flag::KNOWN, 90, 100);
     }
     assert_eq!(recovery.verdict(Time(0)), Some(Ok(())));
 }
 
 /// The client had opened once more without its data lender and written; then its disk was lost. The first
-/// attempt to restore was refused, and sealed the member all the same; the second took the member for one
-/// that had seen nobody since.
+/// attempt to restore was refused, but fenced the member. The second attempt then found nothing wrong with
+/// the member.
 #[test]
-fn a_member_that_a_later_reign_has_sealed_is_no_proof_however_often_it_is_asked() {
+fn a_member_fenced_by_a_later_epoch_never_proves_a_replica() {
     let mut view = view(2, "all");
     view.epochs.begin(Epoch(7), WriterId(1), Lsn(0));
     view.epoch = Epoch(7);
@@ -529,8 +533,8 @@ fn a_member_that_a_later_reign_has_sealed_is_no_proof_however_often_it_is_asked(
         let (grace, patience) = (Nanos(10), Nanos(100));
         let mut recovery = Recovery::new(&view, view.epoch, view.writer, Lsn(100), Time(0), grace, patience)
             .of_replica(&view, None);
-        sealed_by(&mut recovery, 0, 8);
-        // Its refusal comes twice; then it comes back, and is not sealed either.
+        fenced_by(&mut recovery, 0, 8);
+        // Its refusal comes twice; then it reconnects, and is still not fenced.
         let again = FrameHeader {
             flags: RefusalReason::NotFenced as u8,
             epoch: Epoch(8),
@@ -553,12 +557,12 @@ fn a_member_that_a_later_reign_has_sealed_is_no_proof_however_often_it_is_asked(
             other => panic!("{other:?}"),
         }
     }
-    // What the replica knew of, or another attempt, proves nothing.
+    // An epoch that the replica knew of, or one of another attempt, proves nothing.
     for seen in [0, 6, 7, view.epoch.0 - 1] {
         let (grace, patience) = (Nanos(10), Nanos(100));
         let mut recovery = Recovery::new(&view, view.epoch, view.writer, Lsn(100), Time(0), grace, patience)
             .of_replica(&view, None);
-        sealed_by(&mut recovery, 0, seen);
+        fenced_by(&mut recovery, 0, seen);
         bind(&mut recovery, 0);
     }
 }

@@ -1,10 +1,10 @@
-//! The question before the fence (rule 18): would recovery succeed, and who is missing? The members of the
-//! view are asked what they hold and who sealed them. Nothing changes at any of them, so a refusal leaves
-//! everything as it was.
+//! The probe before the fence (rule 18): would recovery succeed, and which members are missing? It asks the
+//! view's members what they hold and which epoch fenced them, and changes nothing at any of them. So a
+//! refusal leaves everything as it was.
 //!
-//! The answers are judged exactly as those of the fence that follows, by the same lines of code. The fence
-//! asks again: a member may have lost its memory in between. Then it refuses after some members have been
-//! sealed, as it must.
+//! The same code judges these answers and those to the fence that follows. The fence asks again, since a
+//! member may lose its memory in between. It then refuses after some members have been fenced; that cannot be
+//! avoided.
 
 use alloc::string::String;
 
@@ -17,52 +17,52 @@ use super::super::peer::{PeerIdentity, RecoveryPeer};
 use super::super::{FrameBody, OutgoingFrame};
 use super::{PeerAnswer, Recovery};
 
-/// A member's answer to the question.
+/// A member's answer to the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberReport {
     /// The life of the lender's memory.
     pub incarnation: Incarnation,
-    /// The highest epoch that sealed it; zero: none has.
+    /// The highest epoch that fenced it; zero: none has.
     pub fence_epoch: Epoch,
-    /// Who sealed it. Not known of a lender of an earlier release.
+    /// The writer that fenced it; zero if `partial`.
     pub writer: WriterId,
-    /// The window; `None`: there is none, or the lender cannot say ([`MemberReport::in_part`]).
+    /// The window; `None` if there is none, or if the lender cannot say ([`MemberReport::partial`]).
     pub window: Option<WindowReport>,
-    /// The lender is of a release before the question: it says its life and who sealed it, and not what it
-    /// holds.
+    /// Set for a lender of a release before the probe: it reports its incarnation and the epoch that fenced
+    /// it, but not what it holds.
     pub partial: bool,
 }
 
 /// A member's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowReport {
-    /// The reign that joined it.
+    /// The epoch that joined it.
     pub epoch: Epoch,
     /// The number of that join.
     pub generation: u32,
     /// Its first byte.
     pub trim: Lsn,
-    /// Where what it holds ends.
+    /// End of the bytes that it holds.
     pub held: Lsn,
 }
 
-/// Why an operator's word that a directory is the newest is not taken.
+/// Why an operator's statement that a directory is the newest is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotNewestError {
-    /// Another writer has written there under a later epoch: its records are not in this log.
+    /// Another writer has written to this lender in a later epoch: its records are not in this log.
     Written {
         /// The lender.
         address: String,
-        /// The later reign.
+        /// The later epoch.
         epoch: Epoch,
     },
     /// The member has dropped bytes that this log lacks: another log had them on its disk.
     Beyond {
         /// The lender.
         address: String,
-        /// What it holds begins here.
+        /// Start of the member's window.
         trim: Lsn,
-        /// This log ends here.
+        /// End of this log.
         end: Lsn,
     },
     /// No epoch is left above the one that fenced the journal.
@@ -74,16 +74,16 @@ impl core::fmt::Display for NotNewestError {
         match self {
             NotNewestError::Written { address, epoch } => write!(
                 out,
-                "this is not the newest: at {address} another writer has written under epoch {epoch}. Use that writer's directory"
+                "this is not the newest directory: another writer wrote to {address} under epoch {epoch}. Use that writer's directory"
             ),
             NotNewestError::Beyond { address, trim, end } => write!(
                 out,
-                "this is not the newest: the log ends at LSN {end}, and {address} has dropped everything below LSN {trim}, which another log must have"
+                "this is not the newest directory: its log ends at LSN {end}, but {address} has dropped everything below LSN {trim}. Use the directory whose log has those records"
             ),
             NotNewestError::NoEpoch(seen) => write!(
                 out,
-                "epoch {seen} is among the last there are, so no directory can claim above it: remove the lenders' memory of this journal, \
-                 or make a new journal from a copy of the data"
+                "epoch {seen} is too high for any directory to claim above it: make the lenders forget this journal, or create a \
+                 new journal from a copy of the data"
             ),
         }
     }
@@ -91,7 +91,7 @@ impl core::fmt::Display for NotNewestError {
 
 impl core::error::Error for NotNewestError {}
 
-/// The question: a ping of no reign.
+/// The probe's frame: a ping with epoch 0.
 pub(super) fn probe_frame() -> OutgoingFrame {
     OutgoingFrame {
         header: FrameHeader {
@@ -103,8 +103,8 @@ pub(super) fn probe_frame() -> OutgoingFrame {
 }
 
 impl WindowReport {
-    /// The window that a `Fenced` or `ProbeReply` frame tells of, whose epoch begins `body`; `None`: there is
-    /// none.
+    /// The window that a `Fenced` or `ProbeReply` frame reports; `body` begins with the window's epoch.
+    /// `None` if there is no window.
     pub(super) fn of(header: &FrameHeader, body: &[u8]) -> Option<WindowReport> {
         let epoch = Epoch(ByteReader::new(body).u32().ok()?);
         (header.flags & Flag::KNOWN != 0).then_some(WindowReport {
@@ -117,7 +117,7 @@ impl WindowReport {
 }
 
 impl MemberReport {
-    /// Reads a `ProbeReply` frame; `None`: it makes no sense.
+    /// Reads a `ProbeReply` frame; `None` if it is malformed.
     pub fn decode(frame: &Frame<'_>) -> Option<MemberReport> {
         let header = &frame.header;
         if header.kind != FrameKind::ProbeReply {
@@ -133,8 +133,8 @@ impl MemberReport {
         })
     }
 
-    /// Reads how a lender of an earlier release refuses the question: as it would any ping of a writer that
-    /// is fenced.
+    /// Reads the refusal of a lender of an earlier release, which treats the probe as the ping of a fenced
+    /// writer.
     pub fn of_refusal(header: &FrameHeader) -> Option<MemberReport> {
         (RefusalReason::from_byte(header.flags) == Some(RefusalReason::Fenced)).then_some(MemberReport {
             incarnation: Incarnation(header.sender),
@@ -147,47 +147,47 @@ impl MemberReport {
 }
 
 impl Recovery {
-    /// Only asks: nothing is sealed and nothing read. What [`Recovery::verdict`] then says is what the fence
-    /// would come to, now.
+    /// Turns this into a probe, which neither fences nor reads. [`Recovery::verdict`] then predicts the
+    /// outcome of the fence at this moment.
     pub fn probing(mut self) -> Recovery {
         self.probing = true;
         self
     }
 
-    /// Fences after `inquiry`: does not wait again for members that did not answer it.
+    /// Fences after the probe `inquiry`, without waiting again for members that did not answer it.
     pub fn after_probe(mut self, inquiry: &Recovery) -> Recovery {
         let is_found =
             |identity| matches!(identity, PeerIdentity::Member(member) if inquiry.complete(member).is_some());
         for (peer, asked) in self.peers.iter_mut().zip(&inquiry.peers) {
-            // One whose member answered at another address may be the one that answers now.
+            // An address whose member answered elsewhere may be the one that answers now.
             let silent = !asked.is_settled() && asked.identity != PeerIdentity::NotMember;
             peer.absent = silent && !is_found(asked.identity);
         }
         self
     }
 
-    /// Members that must answer.
+    /// Number of members that must answer.
     pub fn needed(&self) -> usize {
         self.needed
     }
 
-    /// What each lender told, the view's members first.
+    /// The address, state and report of each lender, the view's members first.
     pub fn reports(&self) -> impl Iterator<Item = (&str, PeerAnswer, Option<MemberReport>)> {
         self.peers
             .iter()
             .map(|peer| (peer.address.as_str(), peer.answer, peer.report))
     }
 
-    /// The highest epoch that sealed any lender, as far as they told.
+    /// The highest epoch that fenced any lender, as far as they reported.
     pub fn highest_epoch(&self) -> Epoch {
-        let sealed = self.peers.iter().filter_map(|peer| peer.report);
-        sealed.map(|told| told.fence_epoch).max().unwrap_or_default()
+        let reports = self.peers.iter().filter_map(|peer| peer.report);
+        reports.map(|report| report.fence_epoch).max().unwrap_or_default()
     }
 
-    /// Whether any member may hold what comes next after the local log's end.
+    /// Whether any member may hold the bytes after the local log's end.
     pub fn may_continue(&self) -> bool {
         let continues = |window: WindowReport| window.held > self.from && window.trim <= self.from;
-        let may = |told: MemberReport| told.partial || told.window.is_some_and(continues);
+        let may = |report: MemberReport| report.partial || report.window.is_some_and(continues);
         let complete = |peer: &&RecoveryPeer| peer.answer == PeerAnswer::Complete;
         self.peers
             .iter()
@@ -195,7 +195,7 @@ impl Recovery {
             .any(|peer| peer.report.is_some_and(may))
     }
 
-    /// Below this, everything was on the disk, as the members were told.
+    /// The LSN below which everything was on the disk, as the members were told.
     pub fn trimmed(&self) -> Lsn {
         let complete = self
             .peers
@@ -205,21 +205,26 @@ impl Recovery {
         windows.map(|window| window.trim).max().unwrap_or_default()
     }
 
-    /// Whether what the lenders told bears out an operator's word: nobody else has written since this log's
-    /// last reign. The answer is the epoch above which he may claim. Whether enough members told anything is
-    /// [`Recovery::verdict`]'s affair, in the later reign.
+    /// Checks an operator's statement that this directory is the newest: no other writer has written since
+    /// this log's last epoch. Returns the epoch above which the operator may claim. Whether enough members
+    /// answer is decided by [`Recovery::verdict`] in the new epoch.
+    ///
+    /// # Errors
+    ///
+    /// Another writer has written to a lender, a member has dropped bytes that this log lacks, or no higher
+    /// epoch is left.
     pub fn newest(&self) -> Result<Epoch, NotNewestError> {
         for peer in &self.peers {
             let address = || peer.address.clone();
-            let Some(told) = peer.report else { continue };
-            let Some(window) = told.window else { continue };
+            let Some(report) = peer.report else { continue };
+            let Some(window) = report.window else { continue };
             if window.epoch >= self.epoch {
                 return Err(NotNewestError::Written {
                     address: address(),
                     epoch: window.epoch,
                 });
             }
-            let is_ours = matches!(peer.identity, PeerIdentity::Member(member) if self.holds(member, told.incarnation, Some(window)));
+            let is_ours = matches!(peer.identity, PeerIdentity::Member(member) if self.holds(member, report.incarnation, Some(window)));
             if window.trim > self.from && is_ours {
                 return Err(NotNewestError::Beyond {
                     address: address(),
@@ -234,43 +239,43 @@ impl Recovery {
         }
     }
 
-    /// The lender at the address `index` answered the question.
+    /// Handles a lender's answer to the probe.
     pub(super) fn on_report(&mut self, index: usize, frame: &Frame<'_>) {
-        let told = match frame.header.kind {
+        let report = match frame.header.kind {
             FrameKind::Refuse => MemberReport::of_refusal(&frame.header),
             _ => MemberReport::decode(frame),
         };
         if self.peers[index].answer != PeerAnswer::Connected {
             return;
         }
-        let Some(told) = told else {
+        let Some(report) = report else {
             self.peers[index].answer = PeerAnswer::Unreachable;
             return;
         };
-        self.peers[index].report = Some(told);
-        if told.fence_epoch >= self.epoch {
-            self.fenced = self.fenced.max(Some(told.fence_epoch));
+        self.peers[index].report = Some(report);
+        if report.fence_epoch >= self.epoch {
+            self.fenced = self.fenced.max(Some(report.fence_epoch));
         }
         if self.peers[index].identity == PeerIdentity::Unknown {
             let named = self
                 .members
                 .iter()
-                .position(|member| member.incarnation == told.incarnation);
+                .position(|member| member.incarnation == report.incarnation);
             self.peers[index].identity = named.map_or(PeerIdentity::NotMember, PeerIdentity::Member);
         }
         let PeerIdentity::Member(member) = self.peers[index].identity else {
             return;
         };
         if self.of_replica && !self.peers[index].fence_known {
-            self.on_fence_epoch(index, told.fence_epoch);
+            self.on_fence_epoch(index, report.fence_epoch);
             if self.peers[index].answer == PeerAnswer::AheadOfReplica {
                 return;
             }
         }
-        if told.partial {
-            // It may hold less than the fence will ask for. No more can be known without sealing it.
+        if report.partial {
+            // The member may hold less than the fence will require, which cannot be known without fencing it.
             let has_memory =
-                told.incarnation == self.members[member].incarnation && told.fence_epoch > Epoch(0);
+                report.incarnation == self.members[member].incarnation && report.fence_epoch > Epoch(0);
             self.peers[index].answer = if has_memory {
                 PeerAnswer::Complete
             } else {
@@ -278,15 +283,15 @@ impl Recovery {
             };
             return;
         }
-        self.on_window(index, told.incarnation, told.window);
+        self.on_window(index, report.incarnation, report.window);
         let peer = &mut self.peers[index];
         if peer.answer == PeerAnswer::Reading {
             peer.answer = PeerAnswer::Complete;
         }
     }
 
-    /// While it only asks, a fence is told when all have answered: whoever is told it wants to know how all
-    /// stand.
+    /// Whether a fence may be reported now. A probe reports it when all have answered, so that its report
+    /// covers all members.
     pub(super) fn may_tell_fence(&self, now: Time) -> bool {
         !self.probing || now >= self.grace || self.is_settled(now)
     }

@@ -1,9 +1,9 @@
-//! Which lenders are one memory (rule 16).
+//! Lenders that share one memory (rule 16).
 //!
-//! A lender is its memory's incarnation, not its address. One that is reached by two addresses holds one
-//! window: a join by the one would empty what was joined by the other, and two "members" would be one copy.
-//! So whoever leads to a memory that is in use already, or that a lender named before it leads to, is an
-//! *alias*: neither member nor spare.
+//! A lender is identified by its memory's incarnation, not by its address. A lender that is reached by two
+//! addresses holds one window: a join over one address would empty the window joined over the other, and two
+//! "members" would be one copy. So an address is an *alias*, neither member nor spare, if its memory is
+//! already in use, or if a lender named before it leads to the same memory.
 
 use crate::id::Incarnation;
 use crate::planted::PlantedFault;
@@ -13,7 +13,7 @@ use super::JournalWriter;
 use super::lender::{LenderRole, WriterLender};
 
 impl JournalWriter {
-    /// The lender whose memory lender `index` leads to as well, if `index` is the one to stand back.
+    /// The lender whose memory lender `index` also leads to, if `index` is the alias of the two.
     pub(super) fn alias_of(&self, index: usize) -> Option<usize> {
         let lender = &self.lenders[index];
         if !lender.is_ready() || self.uses_memory(index) || self.planted.is(PlantedFault::AliasJoins) {
@@ -27,14 +27,14 @@ impl JournalWriter {
         })
     }
 
-    /// The lender beside `index` whose window, in this memory, counts or is about to.
+    /// A lender other than `index` whose window in this memory counts or is about to.
     pub(super) fn user_of(&self, memory: Incarnation, index: usize) -> Option<usize> {
         (0..self.lenders.len()).find(|&other| {
             other != index && self.uses_memory(other) && self.lenders[other].incarnation == memory
         })
     }
 
-    /// Whether a lender with this memory, by whatever address, made no progress a moment ago.
+    /// Whether a lender with this memory, by any address, recently made no progress.
     pub(super) fn memory_stalls(&self, memory: Incarnation, now: Time) -> bool {
         let stalls = |lender: &WriterLender| {
             lender.link_incarnation == memory && lender.stalled_until.is_some_and(|until| until > now)
@@ -42,8 +42,8 @@ impl JournalWriter {
         self.lenders.iter().any(stalls)
     }
 
-    /// Whether the window of lender `index` counts, or is about to: of this journal, nobody else may have one
-    /// in its memory.
+    /// Whether the window of lender `index` counts or is about to. No other lender may then join in its
+    /// memory.
     fn uses_memory(&self, index: usize) -> bool {
         self.lenders[index].role != LenderRole::Spare || self.in_use(index)
     }
@@ -59,8 +59,8 @@ mod tests {
     use crate::time::Nanos;
     use crate::wire::{Flag, FrameHeader, FrameKind};
 
-    /// Both became members: the second join emptied the first's window, and every commit went at the disk's
-    /// pace for good.
+    /// Both became members: the second join emptied the window of the first, and every commit then waited for
+    /// the disk.
     #[test]
     fn one_memory_under_two_addresses_joins_once() {
         let mut bench = Bench::empty(2, 2, CommitRule::All);
@@ -71,7 +71,7 @@ mod tests {
         bench.wait(Nanos::from_ms(3));
         assert!(
             bench.next(1).is_none_or(|frame| frame.kind == FrameKind::Ping),
-            "it is asked for nothing"
+            "an alias is asked for nothing"
         );
         assert_eq!(
             bench.writer.status().lenders[1].alias_of.as_deref(),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_spares_with_one_memory_the_first_named_is_asked() {
+    fn of_two_spares_with_one_memory_only_the_first_is_asked_to_join() {
         let mut bench = Bench::empty(3, 0, CommitRule::All);
         (0..3).for_each(|index| bench.connect(index, [4, 5, 5][index]));
         let aliases: Vec<_> = bench
@@ -94,11 +94,11 @@ mod tests {
         assert_eq!(aliases, [false, false, true]);
     }
 
-    /// Where links lose and double frames, the answer of a lender's life before this one came late, and was
-    /// taken for this life's: the lender joined, and its acknowledgements were awaited from the dead for ever
+    /// On links that lose and duplicate frames, a late answer of a lender's earlier incarnation was taken for
+    /// the present one's. The lender joined, and the writer waited for acknowledgements that could never come
     /// (simulator seed 50400971).
     #[test]
-    fn a_late_word_of_a_lenders_life_before_is_passed_over() {
+    fn a_late_answer_of_an_earlier_incarnation_is_ignored() {
         let mut bench = Bench::empty(1, 1, CommitRule::All);
         bench.writer.on_connected(0, bench.now);
         bench.drain(0);
@@ -107,7 +107,7 @@ mod tests {
         bench.say(0, fence_reply(5), &[0; 4]);
         assert!(
             bench.next(0).is_none(),
-            "this life has not said that it is sealed"
+            "this incarnation has not answered the fence"
         );
         bench.say(0, fence_reply(6), &[0; 4]);
         bench.join(0);
@@ -115,8 +115,7 @@ mod tests {
         assert_eq!(bench.writer.lenders[0].incarnation, Incarnation(6));
     }
 
-    /// A spare's link that was made anew saw a window that "nobody will ever ask for", and gave the member's
-    /// window back.
+    /// The new link of a spare reported a window that seemed unused, and the member's window was freed.
     #[test]
     fn a_spares_link_never_empties_a_members_window() {
         let mut bench = Bench::empty(2, 1, CommitRule::All);
@@ -128,19 +127,19 @@ mod tests {
         bench.drain(1);
         bench.say(1, bound(5), b"there");
         bench.drain(1);
-        let sealed = FrameHeader {
+        let fenced = FrameHeader {
             flags: Flag::KNOWN,
             mark: generation,
             ..fence_reply(5)
         };
-        bench.say(1, sealed, &1u32.to_le_bytes());
+        bench.say(1, fenced, &1u32.to_le_bytes());
         assert_ne!(bench.next(1).map(|frame| frame.kind), Some(FrameKind::Leave));
     }
 
-    /// Another lender came to a member's address. It joined with the domain of the one before, and a view of
-    /// this machine's own domain alone counted (simulator seed 1279).
+    /// Another lender came to a member's address. It joined with the power domain of its predecessor, and a
+    /// view with only this machine's own domain counted (simulator seed 1279).
     #[test]
-    fn whoever_takes_over_an_address_has_its_own_domain() {
+    fn a_lender_that_takes_over_an_address_has_its_own_domain() {
         let mut bench = Bench::empty(1, 1, CommitRule::All);
         bench.writer.config.one_domain = false;
         bench.connect(0, 5);
@@ -158,10 +157,10 @@ mod tests {
         assert_eq!(bench.writer.blocked(), Some(DiskWaitReason::OneDomain));
     }
 
-    /// A lender that moved is asked to join at its new address once the view without its old one is durable,
-    /// and not before.
+    /// A lender that moved is asked to join at its new address only once the view without its old address is
+    /// durable.
     #[test]
-    fn a_member_that_moved_joins_anew_when_its_old_address_has_left_the_view() {
+    fn a_moved_member_joins_again_once_its_old_address_has_left_the_view() {
         let mut bench = Bench::empty(2, 1, CommitRule::All);
         bench.connect(0, 5);
         bench.join(0);

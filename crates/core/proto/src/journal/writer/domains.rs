@@ -1,28 +1,28 @@
-//! What feeds the members.
+//! Power domains of the members.
 //!
-//! Whoever loses this machine's feed loses its ring. So the members that may acknowledge by themselves must
-//! not all be on that feed: with `all` one elsewhere suffices, for it is always asked; with k of n fewer than
-//! k may be here, or k of them would acknowledge what one failure takes. Members elsewhere are not compared
-//! with each other: the status says how many feeds there are.
+//! A power failure of this machine's domain loses its ring. So the members that may acknowledge on their own
+//! must not all be in that domain. With `all`, one member elsewhere suffices, since it is always asked. With
+//! k of n, fewer than k may be here, or k of them could acknowledge records that one failure destroys.
+//! Members elsewhere are not compared with each other; the status shows the number of domains.
 
 use super::{CommitRule, JournalWriter, LenderIndexSet};
 
 impl JournalWriter {
-    /// Whether lender `index` is fed as this machine is.
+    /// Whether lender `index` is in this machine's power domain.
     pub(super) fn is_here(&self, index: usize) -> bool {
         self.lenders[index].domain == self.config.domain
     }
 
-    /// Whether no members of `set` that suffice to acknowledge are all fed as this machine is.
+    /// Whether the members of `set` in this machine's domain are too few to acknowledge on their own.
     pub(super) fn domains_differ(&self, set: LenderIndexSet) -> bool {
         let here = set.iter().filter(|&index| self.is_here(index)).count();
         self.config.one_domain || here < self.config.rule.copies(set.len())
     }
 
-    /// Whether a view of `set` may take lender `index` and still count for it.
+    /// Whether a view of `set` may include lender `index` and still count.
     pub(super) fn fits(&self, set: LenderIndexSet, index: usize) -> bool {
         match self.config.rule {
-            // One that is fed elsewhere comes, or takes its place.
+            // A member in another domain joins, or replaces it.
             CommitRule::All => true,
             CommitRule::Any | CommitRule::AtLeast(_) => {
                 !self.is_here(index) || self.domains_differ(set.with(index))
@@ -30,7 +30,7 @@ impl JournalWriter {
         }
     }
 
-    /// Failure domains of the members.
+    /// Number of power domains that the members are in.
     pub(super) fn domains(&self) -> usize {
         let view = self.view;
         let first = |index: &usize| {
@@ -53,7 +53,8 @@ mod tests {
     use crate::time::Nanos;
     use crate::wire::FrameKind;
 
-    /// Lenders in these domains, of which as many as can join have; this machine's is "here".
+    /// A writer with lenders in these domains, as many of them joined as can. This machine's domain is
+    /// "here".
     fn joined(domains: &[&str], rule: CommitRule) -> Bench {
         let mut bench = Bench::empty(domains.len(), domains.len(), rule);
         bench.writer.config.one_domain = false;
@@ -75,10 +76,10 @@ mod tests {
         bench
     }
 
-    /// With `any`, or k of n, those that acknowledge could all be on this machine's feed: ring and copies
-    /// were one.
+    /// With `any`, or k of n, all members that acknowledge could share this machine's power domain: one
+    /// failure then took the ring and the copies.
     #[test]
-    fn fewer_members_than_acknowledge_are_fed_as_this_machine_is() {
+    fn members_in_this_machines_domain_never_suffice_to_acknowledge() {
         let members = |domains: &[&str], rule| {
             joined(domains, rule)
                 .writer
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_how_many_copies_and_feeds_there_are() {
+    fn the_status_shows_the_number_of_copies_and_domains() {
         let copies = |domains: &[&str]| {
             joined(domains, CommitRule::All)
                 .writer

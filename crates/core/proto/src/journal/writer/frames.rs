@@ -1,4 +1,4 @@
-//! What to send to a lender, and what its answers mean.
+//! Frames to a lender, and the meaning of its answers.
 
 use alloc::string::String;
 
@@ -14,17 +14,18 @@ use super::lender::{ControlFrame, LenderRole, LinkPhase};
 use super::status::LenderRefusal;
 use super::{JournalWriter, LenderIndexSet};
 
-/// From this many unsent bytes on, frames are sent without waiting for earlier ones to be received: a bulk
+/// Number of unsent bytes from which frames are sent without waiting for earlier ones to be received: a bulk
 /// transfer gains nothing from grouping.
 pub(super) const BULK_BYTES: u64 = 16 * 1024;
 
-/// The pause before the second attempt to connect; each further one is twice as long, up to
+/// The pause before the second attempt to connect. Each further pause is twice as long, up to
 /// `WriterTimings::retry`.
 const RETRY_FIRST: Nanos = Nanos::from_ms(20);
 const RETRY_DOUBLINGS_MAX: u32 = 16;
 
 impl JournalWriter {
-    /// Whether the driver should connect to lender `index` now. Saying yes counts as having begun.
+    /// Whether the driver should connect to lender `index` now. After `true` the machine assumes that it
+    /// does.
     pub fn wants_connection(&mut self, index: usize, now: Time) -> bool {
         let lender = &mut self.lenders[index];
         let due = matches!(lender.link, LinkPhase::Down(at) if at <= now) && self.fenced.is_none();
@@ -34,18 +35,18 @@ impl JournalWriter {
         due
     }
 
-    /// The lender at `index`: its address.
+    /// The address of lender `index`.
     pub fn address(&self, index: usize) -> &str {
         &self.lenders[index].address
     }
 
-    /// How many lenders are configured.
+    /// Number of configured lenders.
     pub fn lender_count(&self) -> usize {
         self.lenders.len()
     }
 
-    /// Whether it will be known in a moment if lender `index` can be spoken to. Whoever closes waits for
-    /// that: the lender may have a window of an earlier reign, and nobody tells it later that the journal is
+    /// Whether a connection to lender `index` is being set up. A driver that closes the journal waits for it:
+    /// the lender may hold a window of an earlier epoch, and would not learn later that the journal is
     /// closed.
     pub fn is_meeting(&self, index: usize, now: Time) -> bool {
         match self.lenders[index].link {
@@ -55,7 +56,7 @@ impl JournalWriter {
         }
     }
 
-    /// A connection to lender `index` stands.
+    /// Handles a new connection to lender `index`.
     pub fn on_connected(&mut self, index: usize, now: Time) {
         let lender = &mut self.lenders[index];
         lender.link = LinkPhase::Binding;
@@ -66,12 +67,12 @@ impl JournalWriter {
         lender.stop_listening();
     }
 
-    /// Lender `index` could not be reached, or its connection broke.
+    /// Handles a failed attempt to connect to lender `index`, or the loss of its connection.
     pub fn on_lost(&mut self, index: usize, now: Time) {
         let retry = self.config.timing.retry;
         let lender = &mut self.lenders[index];
-        // At first often, because a lender that was only restarted has kept its memory and can resume; then
-        // rarely.
+        // Retries are frequent at first, because a lender that was merely restarted has kept its memory and
+        // can resume.
         let doubled = RETRY_FIRST.0 << lender.failures.min(RETRY_DOUBLINGS_MAX);
         let at = if lender.is_ready() {
             now
@@ -90,13 +91,14 @@ impl JournalWriter {
         self.settle(now);
     }
 
-    /// Connections to be closed: their lenders have been silent too long or have misbehaved.
+    /// Takes the connections that the driver must close: their lenders were silent for too long or
+    /// misbehaved.
     pub fn take_disconnects(&mut self) -> LenderIndexSet {
         core::mem::take(&mut self.disconnects)
     }
 
-    /// The next frame for lender `index`, if there is one. The driver calls this when the link has room for a
-    /// frame, after every event, until it returns `None`.
+    /// The next frame for lender `index`, if there is one. The driver calls this after every event while the
+    /// link has room for a frame, until it returns `None`.
     pub fn next_frame(&mut self, index: usize, now: Time) -> Option<OutgoingFrame> {
         if self.fenced.is_some() && !self.planted.is(PlantedFault::WriterFenceIgnored) {
             return None;
@@ -170,9 +172,9 @@ impl JournalWriter {
         if resend.is_some_and(|span| lender.received < lender.sent && now.since(lender.progress) >= span) {
             lender.resume(lender.received.max(lender.held), now);
         }
-        // A member that the disk has overtaken by a whole ring is sent on from the floor: what it lacks may
-        // have been overwritten, and is needed no more. Short of that it is sent everything, for
-        // `Durability::Both`.
+        // If the disk is ahead of a member by more than a ring, the member continues from the floor: the
+        // bytes that it lacks may have been overwritten, and are no longer needed. Otherwise it is sent
+        // everything, for `Durability::Both`.
         let overtaken = lender.sent < floor.lsn && tail.since(lender.sent) > self.config.window_bytes;
         if overtaken {
             lender.sent = floor.lsn;
@@ -183,8 +185,8 @@ impl JournalWriter {
         let (flags, mark) = if fresh { (Flag::FRESH, floor.chain) } else { (0, 0) };
         let pending = goal.since(lender.sent);
         let crowded = lender.flight[0] > lender.received;
-        // One that was overtaken is told so at once, even where there is nothing to send: until it begins
-        // anew it owes us what it has not received.
+        // An overtaken member is told at once, even if there is nothing to send: until it restarts there, it
+        // owes acknowledgements for bytes that will not be sent.
         if !overtaken && (pending == 0 || crowded && pending < BULK_BYTES) {
             return None;
         }
@@ -228,10 +230,10 @@ impl JournalWriter {
         let timing = self.config.timing;
         let stable = self.droppable(self.lenders[index].sent);
         let lender = &mut self.lenders[index];
-        // A spare is asked too: it must be known to be there when it is needed.
+        // Spares are pinged too: they must be known to be reachable when they are needed.
         let news = lender.takes_appends() && lender.stable_told < stable;
         let every = match timing.resend {
-            // On a link that loses frames, one lost ping must not pass for a dead lender.
+            // On a link that loses frames, one lost ping must not look like a dead lender.
             Some(again) if lender.ping_pending => again,
             _ if news => timing.ping,
             _ => timing.detect,
@@ -255,7 +257,7 @@ impl JournalWriter {
         })
     }
 
-    /// Lender `index` sent a frame.
+    /// Handles a frame from lender `index`.
     ///
     /// About 20 ns for an acknowledgement; nothing is allocated.
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
@@ -280,7 +282,7 @@ impl JournalWriter {
             }
             FrameKind::Listening => self.on_listening(index, &frame.header, now),
             FrameKind::Missing => self.on_missing(index, &frame.header, now),
-            // It is free to join again.
+            // The lender is free to join again.
             FrameKind::LeaveAck => self.settle(now),
             _ => (),
         }
@@ -293,7 +295,7 @@ impl JournalWriter {
         lender.owing_since = owes.then_some(now);
     }
 
-    /// On a link that loses frames: a lender that answers and has not joined has not heard that it should.
+    /// On a link that loses frames: a lender that answers and has not joined has not received the `Join`.
     fn repeat_join(&mut self, index: usize, header: &FrameHeader) {
         let lossy = self.config.timing.resend.is_some();
         let lender = &mut self.lenders[index];
@@ -322,7 +324,7 @@ impl JournalWriter {
         if (header.lsn > sent_max || header.stable > sent_max)
             && !self.planted.is(PlantedFault::StaleAckCounts)
         {
-            // It claims to hold what was never sent. Nothing it says can be believed.
+            // The lender claims bytes that were never sent, so it cannot be trusted.
             self.misbehaved(index, now);
             return;
         }
@@ -349,7 +351,7 @@ impl JournalWriter {
         let sent_max = self.sent_max(index);
         let lender = &mut self.lenders[index];
         if header.lsn > sent_max && !self.planted.is(PlantedFault::StaleAckCounts) {
-            // A window that has just been opened cannot hold more than was sent to it.
+            // A new window cannot hold more than was sent to it.
             self.misbehaved(index, now);
             return;
         }
@@ -366,7 +368,7 @@ impl JournalWriter {
             return;
         }
         if frame.body.len() > DOMAIN_BYTES_MAX {
-            // It would not fit the view.
+            // The domain's label would not fit the view.
             self.misbehaved(index, now);
             return;
         }
@@ -391,8 +393,8 @@ impl JournalWriter {
         if lender.link != LinkPhase::Fencing || frame.header.epoch != self.epoch {
             return;
         }
-        // A late word of a life before this one. Taken for this one's, it would have us wait for
-        // acknowledgements of the dead.
+        // A late answer from an earlier incarnation. If it counted, this writer would wait for
+        // acknowledgements that cannot come.
         if Incarnation(frame.header.sender) != lender.bound_incarnation {
             return;
         }
@@ -414,15 +416,15 @@ impl JournalWriter {
                 lender.generation = frame.header.mark;
                 lender.incarnation = incarnation;
             } else {
-                // Its memory was lost. It leaves the view first and may then join anew.
+                // The lender lost its memory. It leaves the view first and may then join again.
                 self.departing = self.departing.with(index);
             }
         } else {
             lender.incarnation = incarnation;
             if frame.header.flags & Flag::KNOWN != 0 && !used {
-                // A window of an earlier reign, or of a membership that ended while the lender was away. The
-                // durable view does not name it, so nobody will ever ask for it: its memory is given back.
-                // Not if another address leads to the same memory: then the window is that one's.
+                // A window of an earlier epoch, or of a membership that ended while the lender was away. The
+                // durable view does not name it, so no recovery will ask for it, and it is freed. It stays if
+                // another address leads to the same memory: the window is then that address's.
                 lender.generation = frame.header.mark;
                 lender.window_epoch = window_epoch.unwrap_or_default();
                 lender.control = Some(ControlFrame::Leave);
@@ -461,16 +463,15 @@ impl JournalWriter {
                 self.lenders[index].withdrawn = true;
                 self.settle(now);
             }
-            // It goes on over its own link; whether the group is served may be another matter after its next
-            // start.
+            // The member is served over its own link. The lender may serve the group after its next start.
             RefusalReason::NoGroup => (),
-            // A data session's, or a deposit's.
+            // Refusals of data sessions and deposits.
             RefusalReason::NoReplica
             | RefusalReason::Diverged
             | RefusalReason::DiskFailed
             | RefusalReason::DataElsewhere
             | RefusalReason::NoDeposit => (),
-            // A node's of a shared region; of whoever says that a journal is over.
+            // Refusals to a shared region's node, and to the end of a journal.
             RefusalReason::NoRegion | RefusalReason::InUse => (),
             RefusalReason::NotJoined | RefusalReason::NotFenced => {
                 let lender = &mut self.lenders[index];
@@ -490,7 +491,7 @@ impl JournalWriter {
         }
     }
 
-    /// The lender and we disagree about what was sent. The link is closed; a member leaves the view.
+    /// Handles a lender that disagrees about what was sent. The link is closed; a member leaves the view.
     fn misbehaved(&mut self, index: usize, now: Time) {
         self.disconnects = self.disconnects.with(index);
         if self.lenders[index].role == LenderRole::Member {
@@ -499,7 +500,7 @@ impl JournalWriter {
         self.drop_link(index, now);
     }
 
-    /// We give the connection up, and do not come back at once.
+    /// Closes the connection, and waits before the next attempt.
     pub(super) fn drop_link(&mut self, index: usize, now: Time) {
         self.disconnects = self.disconnects.with(index);
         self.on_lost(index, now);

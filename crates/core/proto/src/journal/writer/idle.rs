@@ -1,10 +1,10 @@
-//! A journal at rest is clean (rule 19): its durable view says that all it ever acknowledged is on the local
-//! disk, and recovery needs nobody.
+//! An idle journal is clean (rule 19): its durable view states that everything it ever acknowledged is on the
+//! local disk, so recovery needs no member.
 //!
-//! The view of a clean journal names its members, who go on holding what they hold; their word does not
-//! count. The first append proposes the same view as a counting one, and until that is durable the disk
-//! acknowledges. Why a crash at any point loses nothing is what it is with every change of the view: while
-//! one view replaces the other both are demanded, and a clean view is satisfied by the disk alone.
+//! The view of a clean journal names its members. They keep what they hold, but their acknowledgements do not
+//! count. The first append proposes the same view as a counting one; until that is durable, the disk
+//! acknowledges. A crash at any point loses nothing, as with every change of the view: while one view
+//! replaces the other both are demanded, and the disk alone satisfies a clean view.
 
 use crate::id::Lsn;
 use crate::planted::PlantedFault;
@@ -12,23 +12,24 @@ use crate::time::Time;
 
 use super::{JournalWriter, LenderIndexSet};
 
-/// How long nothing has happened.
+/// The time for which nothing has happened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdleState {
-    /// Where the log ended when it was looked at last, and since when it has, all of it being everywhere.
+    /// End of the log at the last check, and the time since when it has stayed there with everything on the
+    /// disk and at the data lender.
     since: (Lsn, Time),
-    /// It has for long enough.
+    /// Whether that time has been long enough.
     idle: bool,
 }
 
 impl JournalWriter {
-    /// Whether members' acknowledgements count: there are enough of them, and the durable view does not call
+    /// Whether members' acknowledgements count: there are enough members, and the durable view does not mark
     /// the journal clean.
     pub fn counting(&self) -> bool {
         self.counts(self.view) && self.clean.is_none()
     }
 
-    /// The LSN that `set` holds as the commit rule demands, if a view of it that is `clean` or not counts.
+    /// The LSN up to which `set` satisfies the commit rule, if a view of it with this `clean` counts.
     pub(super) fn counted(&self, set: LenderIndexSet, clean: Option<Lsn>) -> Option<Lsn> {
         if clean.is_some() && !self.planted.is(PlantedFault::CountsWhileClean) {
             return None;
@@ -36,8 +37,8 @@ impl JournalWriter {
         self.rule_lsn(set)
     }
 
-    /// Whether a view of `set` is to call the journal clean. A shared one never is: no view of it counts
-    /// before its server has it, and a server that is away must not keep members from acknowledging.
+    /// Whether a view of `set` should mark the journal clean. A shared journal never is: its views count only
+    /// when its server has them, and an absent server must not keep members from acknowledging.
     pub(super) fn wants_clean(&self, set: LenderIndexSet) -> bool {
         self.server_ack.is_none()
             && self.idle_state.idle
@@ -46,7 +47,7 @@ impl JournalWriter {
             && self.counts(set)
     }
 
-    /// Time passes.
+    /// Updates the idle state at `now`.
     pub(super) fn update_idle(&mut self, now: Time) {
         if !self.is_everywhere() || self.idle_state.since.0 != self.tail {
             self.idle_state = IdleState {
@@ -58,7 +59,7 @@ impl JournalWriter {
         }
     }
 
-    /// Something was appended while the journal was clean, or a view is on its way.
+    /// Reconsiders the view after an append to a clean journal, or while a view is being stored.
     #[cold]
     pub(super) fn wake(&mut self) {
         if self.fenced.is_none() {
@@ -66,8 +67,7 @@ impl JournalWriter {
         }
     }
 
-    /// Whether nothing is acknowledged, or may be, that is not on the disk, and at the data lender in
-    /// service.
+    /// Whether everything acknowledged, now or later, is on the disk and at the data lender in service.
     fn is_everywhere(&self) -> bool {
         if self.planted.is(PlantedFault::CleanTooEarly) {
             return self.acked >= self.tail;
@@ -86,7 +86,7 @@ mod tests {
     use crate::wire::{ChainPoint, FrameHeader, FrameKind};
 
     impl Bench {
-        /// Lenders are there, say so, and say what they held before.
+        /// Has all lenders answer pings, with the positions that they acknowledged before.
         pub(in super::super) fn answer_pings(&mut self) {
             for index in 0..self.writer.lender_count() {
                 while let Some(frame) = self.next(index) {
@@ -114,7 +114,7 @@ mod tests {
         bench.writer.on_stable(end, bench.now);
     }
 
-    /// Lenders answer whatever they are asked while time passes.
+    /// Lets time pass while lenders answer their pings.
     fn rest(bench: &mut Bench, ms: u64) {
         for _ in 0..ms / 10 {
             bench.wait(Nanos::from_ms(10));
@@ -135,17 +135,17 @@ mod tests {
             (view.clean, view.counting, view.members.len()),
             (Some(Lsn(100)), false, 1)
         );
-        assert_eq!(view.answers(), 0, "recovery needs nobody");
+        assert_eq!(view.answers(), 0, "recovery needs no member");
         bench
     }
 
     #[test]
-    fn a_journal_at_rest_is_clean_and_its_first_append_makes_members_count_again() {
+    fn an_idle_journal_is_clean_and_its_first_append_makes_members_count_again() {
         let mut bench = clean();
         assert_eq!((bench.writer.counting(), bench.writer.blocked()), (false, None));
         assert!(
             !bench.writer.view_pending(),
-            "nothing more is stored while it rests"
+            "an idle journal stores no more views"
         );
         assert!(bench.writer.status().clean);
         bench.append(200);
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(
             bench.writer.acked(),
             Lsn(100),
-            "the durable view says that nobody need be asked"
+            "under the durable view members do not count"
         );
         assert!(bench.writer.view_pending());
         let view = bench.writer.view_to_store().expect("a view that counts");
@@ -186,14 +186,14 @@ mod tests {
         assert!(!bench.writer.view_pending());
         stable(&mut bench, 100);
         rest(&mut bench, 900);
-        assert!(!bench.writer.view_pending(), "from then on it rests");
+        assert!(!bench.writer.view_pending(), "idle time starts only now");
         rest(&mut bench, 200);
         assert!(bench.writer.view_pending());
     }
 
-    /// What is appended while the clean view is on its way to the disk is the disk's to acknowledge.
+    /// Only the disk acknowledges an append that comes while the clean view is being stored.
     #[test]
-    fn an_append_overtakes_the_clean_view() {
+    fn an_append_during_the_store_of_a_clean_view_waits_for_the_next_view() {
         let mut bench = Bench::with_members(1, 1, CommitRule::All);
         bench.append(100);
         bench.ack(0, 100, 100);
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!((view.members.len(), view.clean), (1, Some(Lsn(0))));
     }
 
-    /// It would wake only with its server's leave, and a server that is away must not keep members from
+    /// To count again, its view would need the server, and an absent server must not keep members from
     /// acknowledging.
     #[test]
     fn a_shared_journal_is_never_clean() {

@@ -1,4 +1,4 @@
-//! One lender as the writer sees it: a connection, and perhaps a membership.
+//! One lender as the writer sees it: its connection, and its membership if it has one.
 
 use alloc::string::String;
 
@@ -8,10 +8,10 @@ use crate::time::Time;
 
 use super::status::LenderRefusal;
 
-/// How far the connection has come.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkPhase {
-    /// None. Try at this time.
+    /// Not connected. The next attempt is due at this time.
     Down(Time),
     /// The driver is connecting.
     Connecting,
@@ -19,20 +19,20 @@ pub enum LinkPhase {
     Binding,
     /// Bound; `Fence` is to be sent or answered.
     Fencing,
-    /// Sealed: this lender obeys our epoch.
+    /// Fenced: this lender obeys our epoch.
     Ready,
 }
 
-/// What part the lender plays.
+/// A lender's part in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LenderRole {
-    /// None yet.
+    /// Not a member, and not asked to become one.
     Spare,
-    /// Asked to open a window.
+    /// Asked to open a window; it has not answered yet.
     Joining,
     /// Its window is being filled up to this LSN; then it can be proposed as a member.
     CatchingUp(Lsn),
-    /// In the durable view, or in the one being stored.
+    /// A member of the durable view, or of the one being stored.
     Member,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum ControlFrame {
     Fence,
     Join,
     Leave,
-    /// As `Leave`, and the journal is closed.
+    /// `Leave`, with word that the journal was closed cleanly.
     LeaveClean,
     Invite,
 }
@@ -51,29 +51,29 @@ pub(super) enum ControlFrame {
 #[derive(Clone, Debug)]
 pub(super) struct WriterLender {
     pub(super) address: String,
-    /// What feeds the memory that acknowledgements count from.
+    /// Power domain of the memory whose acknowledgements count.
     pub(super) domain: String,
-    /// What feeds the memory behind this link.
+    /// Power domain of the memory behind this link.
     pub(super) link_domain: String,
     pub(super) link: LinkPhase,
     pub(super) role: LenderRole,
     pub(super) control: Option<ControlFrame>,
-    /// The journal is closed, and the lender has not said yet that it knows.
+    /// Whether the journal is closed and the lender has not answered `Leave` yet.
     pub(super) leaving: bool,
-    /// The life of the memory that acknowledgements count from: a member's is the one it joined with.
+    /// Incarnation of the memory whose acknowledgements count: for a member, the one it joined with.
     pub(super) incarnation: Incarnation,
-    /// The life of the memory behind this link, which the next join will be with.
+    /// Incarnation of the memory behind this link, with which the next join will be made.
     pub(super) link_incarnation: Incarnation,
-    /// The life of the memory that bound this link. Frames of an earlier one may still arrive where links
-    /// lose frames.
+    /// Incarnation of the memory that bound this link. On links that lose frames, frames of an earlier one
+    /// may still arrive.
     pub(super) bound_incarnation: Incarnation,
     /// The number of the join whose acknowledgements count.
     pub(super) generation: u32,
-    /// The reign that joined the window which `generation` numbers.
+    /// The epoch that joined the window which `generation` numbers.
     pub(super) window_epoch: Epoch,
-    /// Bytes handed to the link, from the join or from `stable`.
+    /// End of the bytes handed to the link.
     pub(super) sent: Lsn,
-    /// Where its window began when it was last emptied.
+    /// Start of its window when it was last emptied.
     pub(super) window_start: Lsn,
     /// The highest `sent` ever: an acknowledgement above it is a lie.
     pub(super) sent_max: Lsn,
@@ -85,48 +85,49 @@ pub(super) struct WriterLender {
     pub(super) flight: [Lsn; 2],
     /// The stable LSN that the lender was last told.
     pub(super) stable_told: Lsn,
-    /// Since when the lender owes us an answer.
+    /// The time since when the lender has owed an answer.
     pub(super) owing_since: Option<Time>,
     pub(super) ping_sent: Time,
     pub(super) ping_pending: bool,
-    /// When bytes were last sent or received progress was made, for links that lose frames.
+    /// The last time that bytes were sent, or that the lender received more, for links that lose frames.
     pub(super) progress: Time,
     pub(super) lost_at: Option<Time>,
-    /// What it had received and held when it was looked at last, and when that, or its owing nothing, was
-    /// last news.
+    /// Its `received` and `held` at the last check. `progress_at` is when they last changed, or when it last
+    /// owed nothing.
     pub(super) progress_seen: (Lsn, Lsn),
     pub(super) progress_at: Time,
-    /// It made no progress, and is not asked to join before.
+    /// Set if it made no progress: it is not asked to join before this time.
     pub(super) stalled_until: Option<Time>,
-    /// Attempts to connect that failed since the connection last stood.
+    /// Number of failed attempts to connect since the last connection.
     pub(super) failures: u32,
     pub(super) withdrawn: bool,
-    /// Why the lender would not take us as a client, and until when we do not ask again.
+    /// Why the lender refused the journal, and until when it is not asked again.
     pub(super) refused: Option<(LenderRefusal, Time)>,
     /// The number of the channel that the lender listens to over this connection; zero: none.
     pub(super) channel: u32,
     /// The number of the channel that it was last asked to listen to over this connection.
     pub(super) channel_invited: u32,
-    /// It may have heard something in this reign, perhaps through a connection that we hold to be dead.
+    /// Whether it has ever been given a channel's key in this epoch. A connection that we believe dead may
+    /// still listen.
     pub(super) ever_listened: bool,
-    /// It has fallen behind what is multicast and goes on over its own link until it has caught up.
+    /// Whether it has fallen behind the multicast and is served over its own link until it has caught up.
     pub(super) lagging: bool,
-    /// What it said it missed.
+    /// The ranges that it reported missing.
     pub(super) missing: MissingRanges,
-    /// From `received` to here everything was handed to its own link, in order, and will come unless the link
-    /// breaks.
+    /// Everything from `received` to here was handed to its own link, in order, and will arrive unless the
+    /// link breaks.
     pub(super) link_end: Lsn,
-    /// How long it takes to answer.
+    /// Estimate of its round-trip time.
     pub(super) rtt: RttEstimator,
-    /// When it was asked to listen.
+    /// The time at which it was asked to listen.
     pub(super) invited_at: Time,
-    /// The end of a frame that was multicast, and when: its answer is measured.
+    /// End and time of a multicast frame, for measuring the round-trip time.
     pub(super) rtt_sample: Option<(Lsn, Time)>,
-    /// The timer has sent it again what it had not answered for, and it has not answered since.
+    /// Whether the timer has resent bytes that it had not acknowledged, and it has not answered since.
     pub(super) resent: bool,
-    /// Times in a row that it went on only by what the timer sent it over its link.
+    /// Number of consecutive times that it advanced only by bytes resent over its link.
     pub(super) resends_unheard: u32,
-    /// Until when it is not asked to listen: multicast does not reach it.
+    /// Set if multicast does not reach it: it is not asked to listen before this time.
     pub(super) deaf_until: Option<Time>,
 }
 
@@ -187,7 +188,7 @@ impl WriterLender {
         self.is_ready() && matches!(self.role, LenderRole::CatchingUp(_) | LenderRole::Member)
     }
 
-    /// Forgets a membership: nothing that this lender acknowledged counts any more.
+    /// Ends a membership: nothing that this lender acknowledged counts any more.
     pub(super) fn dismiss(&mut self) {
         self.role = LenderRole::Spare;
         self.domain.clone_from(&self.link_domain);
@@ -195,7 +196,8 @@ impl WriterLender {
         self.received = Lsn(0);
     }
 
-    /// Goes on over its own link behind what that was given: the rest may not have come by multicast.
+    /// Continues over its own link after the bytes already handed to that link: the rest may not have arrived
+    /// by multicast.
     pub(super) fn resume_on_link(&mut self) {
         self.sent = self.received.max(self.link_end);
         self.flight = [self.sent; 2];
@@ -203,14 +205,15 @@ impl WriterLender {
         self.rtt_sample = None;
     }
 
-    /// Its link was given everything in between. What does not join on to what will come is of no promise.
+    /// Notes that its link was given the bytes `from` to `end`. If they leave a gap after `link_end`, they do
+    /// not move it.
     pub(super) fn on_link_sent(&mut self, from: Lsn, end: Lsn) {
         if from <= self.received.max(self.link_end) {
             self.link_end = self.link_end.max(end);
         }
     }
 
-    /// Starts sending anew from `from`, which the lender holds (or we hold to be stable).
+    /// Restarts sending from `from`, which the lender holds (or which we consider stable).
     pub(super) fn resume(&mut self, from: Lsn, now: Time) {
         self.received = from;
         self.link_end = from;

@@ -1,8 +1,8 @@
-//! Who is given up: a lender that is silent, and one that answers and makes no progress.
+//! Giving up lenders: those that are silent, and those that answer and make no progress.
 //!
-//! Both leave the view: a commit of `Durability::Both` would wait for ever, and every other for the disk.
-//! Time in which this process itself did not run counts for neither: what lenders said meanwhile waits in its
-//! sockets.
+//! Both leave the view. Otherwise a commit of `Durability::Both` would wait for ever, and every other commit
+//! for the disk. Time in which this process itself did not run is not counted: the answers of that time are
+//! still in its sockets.
 
 use crate::planted::PlantedFault;
 use crate::time::{Nanos, Time};
@@ -10,18 +10,20 @@ use crate::time::{Nanos, Time};
 use super::JournalWriter;
 use super::lender::{LenderRole, WriterLender};
 
-/// Times `detect` that a lender may hold less than it was sent and not move: a machine that swaps, or a
-/// network that drops most, is slow for longer than one that is silent.
+/// Multiple of `detect` for which a lender may hold less than it was sent without progress. A machine that
+/// swaps, or a network that drops most packets, is slow for longer than a dead one is silent.
 const STALL_DETECTS: u64 = 4;
-/// Times `retry` that a lender which made no progress is not asked to join again.
+/// Multiple of `retry` for which a lender that made no progress is not asked to join again.
 const STALL_RETRIES: u64 = 4;
-/// The part of `detect` beyond which a pause between two ticks is one of ours.
+/// Fraction of `detect` (one over this) above which a pause between two ticks counts as a pause of this
+/// process.
 const PAUSE_PART: u64 = 4;
-/// What every driver's tick is shorter than, however short `detect` is: or nobody would ever be given up.
+/// Lower bound for such a pause, longer than every driver's tick. However short `detect` is, ordinary ticks
+/// must not count as pauses, or no lender would ever be given up.
 const PAUSE_MIN: Nanos = Nanos::from_ms(50);
 
 impl JournalWriter {
-    /// Time passes. The driver calls this every few milliseconds, and more often if it likes.
+    /// Handles the passing of time. The driver calls this every few milliseconds or more often.
     pub fn on_tick(&mut self, now: Time) {
         self.discount_pause(now);
         self.expire_replica_ack(now);
@@ -33,7 +35,7 @@ impl JournalWriter {
         self.settle(now);
     }
 
-    /// Moves what lenders are held to by the time in which nobody told us the time.
+    /// Extends the lenders' time limits by a pause in which this process was not running.
     fn discount_pause(&mut self, now: Time) {
         let stood = self.last_tick.map_or(Nanos(0), |ticked| now.since(ticked));
         self.last_tick = Some(now);
@@ -84,7 +86,7 @@ impl JournalWriter {
 }
 
 impl WriterLender {
-    /// Whether it has more than when it was looked at last, or lacks nothing that it was sent.
+    /// Whether it has more than at the last check, or lacks nothing that it was sent.
     fn has_moved(&mut self, now: Time) -> bool {
         let has = (self.received, self.held);
         let moved = has != self.progress_seen || !self.takes_appends() || self.held >= self.sent;
@@ -104,7 +106,7 @@ mod tests {
     use crate::journal::CommitRule;
     use crate::wire::FrameKind;
 
-    /// It stayed a member for ever: commits that need both its word and the disk's never ended.
+    /// The member stayed in the view for ever: commits that need both members and disk never ended.
     #[test]
     fn a_member_that_answers_and_makes_no_progress_leaves_the_view() {
         let mut bench = Bench::with_members(2, 1, CommitRule::All);
@@ -114,14 +116,17 @@ mod tests {
             bench.wait(Nanos::from_ms(10));
             bench.answer_pings();
         }
-        assert!(bench.writer.take_disconnects().is_empty(), "it is given time");
+        assert!(
+            bench.writer.take_disconnects().is_empty(),
+            "a stalled member gets some time"
+        );
         bench.wait(Nanos::from_ms(20));
         assert!(bench.writer.take_disconnects().has(0));
         assert_eq!(bench.next(1).map(|frame| frame.kind), Some(FrameKind::Join));
     }
 
     #[test]
-    fn a_slow_member_that_goes_on_stays() {
+    fn a_slow_member_that_makes_progress_stays() {
         let mut bench = Bench::with_members(1, 1, CommitRule::All);
         bench.append(100_000);
         for held in 0..40 {
@@ -132,9 +137,9 @@ mod tests {
         assert!(bench.writer.take_disconnects().is_empty());
     }
 
-    /// Its answers lay in the socket: it was told the time before it looked there, and gave up every member.
+    /// The answers were in the socket, but the tick came first, and every member was given up.
     #[test]
-    fn a_writer_that_stood_still_gives_nobody_up_for_it() {
+    fn a_writer_gives_no_lender_up_for_its_own_pause() {
         let mut bench = Bench::with_members(2, 2, CommitRule::All);
         bench.wait(Nanos::from_ms(10));
         bench.append(100);
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_member_is_given_up_all_the_same_once_the_writer_runs() {
+    fn a_silent_member_is_given_up_once_the_writer_runs_again() {
         let mut bench = Bench::with_members(1, 1, CommitRule::All);
         bench.wait(Nanos::from_ms(10));
         bench.append(100);

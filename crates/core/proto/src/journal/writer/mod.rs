@@ -1,30 +1,30 @@
 //! The journal's one writer: which lenders are members, what each is to be sent, and what is acknowledged.
 //!
-//! A [`JournalWriter`] holds no bytes, only positions; the ring is the driver's. Its methods come in four
-//! kinds: getters; `on_*` tell it what happened; commands (`append`); and `next_frame`, `view_to_store`,
-//! `take_disconnects` say what to do next.
+//! A [`JournalWriter`] holds no bytes, only positions; the ring is the driver's. It has four kinds of
+//! methods: getters; `on_*`, which take events; commands (`append`); and `next_frame`, `view_to_store`,
+//! `take_disconnects`, which return what to do next.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `mod.rs` | positions: tail, stable, acknowledged |
-//! | `lender.rs` | one lender: its connection's and its membership's state |
-//! | `frames.rs` | what to send, and what an answer means |
-//! | `cast.rs` | what is sent once for all, by multicast |
-//! | `domains.rs` | what feeds the members: which of them one failure may take together |
-//! | `replica_ack.rs` | what a data lender has, and so what members must keep |
-//! | `shared.rs` | a node's journal: the server of its region votes in the disk's place |
-//! | `views.rs` | who is a member: proposing, storing and adopting views |
-//! | `given_up.rs` | who is given up: silent too long, or without progress |
-//! | `memory.rs` | which lenders are one memory |
-//! | `rest.rs` | when the journal is clean, and which acknowledgements count then |
-//! | `status.rs` | what an operator is told |
+//! | `lender.rs` | one lender: the state of its connection and of its membership |
+//! | `frames.rs` | frames to send, and the meaning of answers |
+//! | `multicast.rs` | appends sent once for all members, by multicast |
+//! | `domains.rs` | power domains: which members one failure may take together |
+//! | `replica_ack.rs` | what a data lender has, and so what members must hold |
+//! | `server_ack.rs` | a shared region's node: the region's server votes instead of the disk |
+//! | `views.rs` | membership: proposing, storing and adopting views |
+//! | `liveness.rs` | giving up lenders that are silent or make no progress |
+//! | `aliases.rs` | lenders that share one memory |
+//! | `idle.rs` | when the journal is clean, and which acknowledgements count then |
+//! | `status.rs` | the status for operators |
 //!
-//! What keeps acknowledged bytes safe when the view changes (rules 1 and 3): from the moment a new view is
-//! proposed, an LSN is acknowledged only if the *old and the new* view's rule hold it (or the local disk
-//! does); the new view is stored only when everything acknowledged so far satisfies it; and it replaces the
-//! old one only when it is durable. Whichever of the two a crash leaves in the file, its members have
-//! everything that was acknowledged. In a shared journal the same holds with the server's word in the place
-//! of the local disk's.
+//! Three rules keep acknowledged bytes safe when the view changes (rules 1 and 3). Once a new view is
+//! proposed, an LSN is acknowledged only if it satisfies *both* the old and the new view's rule, or is on the
+//! local disk. The new view is stored only when everything acknowledged so far satisfies it. It replaces the
+//! old view only when it is durable. Whichever of the two a crash leaves in the file, its members have
+//! everything that was acknowledged. In a shared journal the region's server takes the place of the local
+//! disk.
 
 mod aliases;
 mod domains;
@@ -65,21 +65,22 @@ pub use server_ack::{ServerAck, Voter};
 pub use status::{CopyCounts, DiskWaitReason, JournalLenderStatus, LenderRefusal, WriterStatus};
 use views::ViewProposal;
 
-/// How long things may take. Safety does not depend on any of these.
+/// Time limits of a writer. Safety does not depend on any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterTimings {
-    /// An idle member that has not heard of the newest stable LSN is told within this; others are asked
-    /// whether they are there every `detect`.
+    /// An idle member learns of a newer stable LSN within this time; other idle lenders are pinged every
+    /// `detect`.
     pub ping: Nanos,
-    /// A member that owes an answer for this long is taken for dead. Below about 250 ms a loaded machine is
+    /// A member that owes an answer for this long is considered dead. Below about 250 ms a loaded machine is
     /// mistaken for a dead one.
     pub detect: Nanos,
-    /// A lender that cannot be reached is tried again after this.
+    /// The longest pause before an unreachable lender is tried again.
     pub retry: Nanos,
-    /// When nothing was appended and everything has been everywhere for so long, the view calls the journal
-    /// clean.
+    /// Idle time, with everything on the disk and at the data lender in service, after which the view marks
+    /// the journal clean.
     pub idle: Nanos,
-    /// On links that may lose frames: send again what has not been received after this. Streams need none.
+    /// On links that may lose frames: time after which unreceived bytes are sent again. `None` on stream
+    /// links.
     pub resend: Option<Nanos>,
 }
 
@@ -95,32 +96,34 @@ impl Default for WriterTimings {
     }
 }
 
-/// What a journal is configured with.
+/// The configuration of a writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriterConfig {
     /// The lenders that may become members, in order of preference.
     pub lenders: Vec<String>,
-    /// When the members satisfy a commit.
+    /// The commit rule.
     pub rule: CommitRule,
-    /// Members to have.
+    /// Number of members wanted.
     pub wanted: usize,
-    /// Members below which acknowledgements of members do not count, and commits wait for the disk.
+    /// Minimum number of members. Below it members' acknowledgements do not count, and commits wait for the
+    /// disk.
     pub min: usize,
     /// This machine's power domain.
     pub domain: String,
     /// Whether the members may all be in this machine's power domain.
     pub one_domain: bool,
-    /// Bytes of the ring, and so of each member's window.
+    /// Size of the ring, and so of each member's window, in bytes.
     pub window_bytes: u64,
     /// Timeouts.
     pub timing: WriterTimings,
-    /// Whether appends are multicast to the members that listen; `None`: each is sent them over its own link.
+    /// Timing of multicast to the members that listen; `None` if appends are sent over each member's own
+    /// link.
     pub cast: Option<MulticastTiming>,
-    /// Who acknowledges beside the members.
+    /// The voter beside the members.
     pub voter: Voter,
 }
 
-/// The state machine of the writer. See the module's documentation.
+/// The writer's state machine. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct JournalWriter {
     journal: JournalId,
@@ -128,7 +131,7 @@ pub struct JournalWriter {
     writer: WriterId,
     config: WriterConfig,
     lenders: Vec<WriterLender>,
-    /// Where the reign began: everything below was on the local disk.
+    /// Start of this epoch: everything below was on the local disk.
     base: Lsn,
     /// Where the next record goes. Written by [`JournalWriter::on_append`].
     tail: Lsn,
@@ -140,34 +143,34 @@ pub struct JournalWriter {
     view: LenderIndexSet,
     version: u64,
     proposal: Option<ViewProposal>,
-    /// Members that have lost their window or been silent too long; they leave with the next view.
+    /// Members that have lost their window or been silent for too long. They leave with the next view.
     departing: LenderIndexSet,
     disconnects: LenderIndexSet,
     generations: u32,
-    /// The durable view calls the journal clean: below this, all was on the disk.
+    /// The LSN at which the durable view marks the journal clean: everything below was on the disk.
     clean: Option<Lsn>,
     idle_state: IdleState,
-    /// When we were last told the time.
+    /// The time of the last tick.
     last_tick: Option<Time>,
     cast: MulticastState,
-    /// The journal's reigns up to this one, for its views.
+    /// The journal's epochs up to this one, for its views.
     epochs: EpochHistory,
-    /// Who claimed this reign, for its views.
+    /// The note about the process that claimed this epoch, for its views.
     note: Option<ClaimNote>,
-    /// What the data lender in service has, and when we were last told so.
+    /// The last report of the data lender in service, and its time.
     replica_ack: Option<(ReplicaAck, Time)>,
-    /// Of a shared journal: what its server has.
+    /// The last report of a shared journal's server.
     server_ack: Option<ServerAck>,
     fenced: Option<Epoch>,
-    /// The journal is closed: of its lenders only their farewells count.
+    /// Whether the journal is closed. Of its lenders' frames only answers to `Leave` then count.
     closed: bool,
     disk_failed: bool,
     planted: FaultSwitch,
 }
 
 impl JournalWriter {
-    /// A writer for the reign `epoch`, which is durable with an empty view of number `version`; the log ends
-    /// at `end`, all of it on the disk, and, if it is a shared journal's, nothing of it is of use to anybody.
+    /// A writer for `epoch`, whose empty view with number `version` is durable. The log ends at `end` and is
+    /// on the disk as a whole. The records of a shared journal are no longer needed by its server.
     pub fn new(
         journal: JournalId,
         epoch: Epoch,
@@ -215,24 +218,24 @@ impl JournalWriter {
         }
     }
 
-    /// The journal's reigns, as the durable view has them.
-    pub fn with_epochs(mut self, reigns: EpochHistory) -> JournalWriter {
-        self.epochs = reigns;
+    /// Sets the journal's epochs, as the durable view has them.
+    pub fn with_epochs(mut self, epochs: EpochHistory) -> JournalWriter {
+        self.epochs = epochs;
         self
     }
 
-    /// Who claimed this reign, as the durable view says.
+    /// Sets the note about this epoch's claim, as the durable view has it.
     pub fn with_note(mut self, note: Option<ClaimNote>) -> JournalWriter {
         self.note = note;
         self
     }
 
-    /// The journal's reigns that still matter, for a view that the driver stores by itself.
+    /// The journal's epochs that still matter, for a view that the driver stores itself.
     pub fn epochs(&self) -> &EpochHistory {
         &self.epochs
     }
 
-    /// Plants a fault (tests of the simulator only).
+    /// Plants a fault (simulator tests only).
     pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
@@ -252,13 +255,13 @@ impl JournalWriter {
         self.stable
     }
 
-    /// Everything below is held as the commit rule demands, or is on the local disk (of a shared journal: at
+    /// Everything below is held as the commit rule demands, or is on the local disk (for a shared journal: at
     /// its server).
     pub fn acked(&self) -> Lsn {
         self.acked
     }
 
-    /// The epoch that fenced this writer. It acknowledges nothing any more.
+    /// The epoch that fenced this writer, which then acknowledges nothing more.
     pub fn fenced(&self) -> Option<Epoch> {
         self.fenced
     }
@@ -268,12 +271,12 @@ impl JournalWriter {
         self.epoch
     }
 
-    /// Whether the local disk has failed. Nothing will become stable any more.
+    /// Whether the local disk has failed. Nothing more will become stable.
     pub fn disk_failed(&self) -> bool {
         self.disk_failed
     }
 
-    /// Records now reach to `tail`.
+    /// Handles an append: records now reach to `tail`.
     pub fn on_append(&mut self, tail: Lsn) {
         assert!(tail >= self.tail);
         self.tail = tail;
@@ -282,8 +285,8 @@ impl JournalWriter {
         }
     }
 
-    /// A sync of the local log ended well: everything below `end` is on the disk, and `end` is where a record
-    /// ends.
+    /// Handles a successful sync of the local log: everything below `end`, where a record ends, is on the
+    /// disk.
     pub fn on_stable(&mut self, end: ChainPoint, now: Time) {
         assert!(end.lsn <= self.tail);
         if self.disk_failed || end.lsn <= self.stable.lsn {
@@ -293,14 +296,15 @@ impl JournalWriter {
         self.settle(now);
     }
 
-    /// A write or sync of the local log or of the view file failed. It is never believed again (rule 9).
+    /// Handles a failed write or sync of the local log or the view file. The disk is never trusted again
+    /// (rule 9).
     pub fn on_disk_failed(&mut self) {
         self.disk_failed = true;
     }
 
-    /// Whether `end` can still be acknowledged: not by a fenced writer, and, once the disk has failed and no
-    /// view can replace this one, only while enough of its members hold it or may yet. A shared journal's
-    /// server may always.
+    /// Whether `end` can still be acknowledged. A fenced writer acknowledges nothing. After a failed disk, no
+    /// view can replace this one, so enough of its members must hold `end` or still be able to. The server of
+    /// a shared journal always may acknowledge.
     pub fn may_still_be_acked(&self, end: Lsn) -> bool {
         if self.acked >= end {
             return true;
@@ -315,7 +319,7 @@ impl JournalWriter {
         self.fenced.is_none() && (by_voter || by_members)
     }
 
-    /// Who holds everything below `end` at this moment.
+    /// The copies that hold everything below `end` at this moment.
     pub fn votes(&self, end: Lsn) -> CommitVotes {
         let members = self
             .view
@@ -334,8 +338,7 @@ impl JournalWriter {
         self.rule_lsn(self.view).is_some_and(|lsn| lsn >= end)
     }
 
-    /// Everything below is held by the durable view's members as the rule demands; zero while there are too
-    /// few of them.
+    /// The LSN up to which the durable view's members satisfy the rule; zero while there are too few of them.
     pub fn rule_acked(&self) -> Lsn {
         self.rule_lsn(self.view).unwrap_or_default()
     }
@@ -345,7 +348,7 @@ impl JournalWriter {
         self.view
     }
 
-    /// Moves `acked` as far as the rules allow. The hot path: a few comparisons a member.
+    /// Moves `acked` as far as the rules allow. On the hot path: a few comparisons for each member.
     fn advance(&mut self) {
         if self.fenced.is_some() && !self.planted.is(PlantedFault::WriterFenceIgnored) {
             return;
@@ -369,7 +372,7 @@ impl JournalWriter {
         );
     }
 
-    /// The LSN that `set` holds as the commit rule demands; `None` where its members do not count.
+    /// The LSN up to which `set` satisfies the commit rule; `None` if its members do not count.
     fn rule_lsn(&self, set: LenderIndexSet) -> Option<Lsn> {
         if !self.counts(set) {
             return None;
@@ -388,8 +391,8 @@ impl JournalWriter {
         rule.satisfied(&mut held[..count])
     }
 
-    /// Whether acknowledgements of a view of `set` count: it has the configured minimum, and whatever
-    /// acknowledges is not all fed as this machine is.
+    /// Whether acknowledgements of a view of `set` count: it has the configured minimum, and those that
+    /// acknowledge are not all in this machine's power domain.
     fn counts(&self, set: LenderIndexSet) -> bool {
         let enough = set.len() >= self.config.min.max(self.config.rule.copies(set.len())).max(1);
         enough && self.domains_differ(set)

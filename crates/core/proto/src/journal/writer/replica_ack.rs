@@ -1,8 +1,9 @@
-//! A data lender in service: members keep what it lacks, and a view counts only when it has it.
+//! Acknowledgements of a data lender in service: members keep what it lacks, and a view counts only when it
+//! has it.
 //!
-//! A record leaves the members' memories when it is on *both* disks, so that one disk may be lost. The data
-//! lender is never waited for beyond that: a member that would have no room for the next bytes is told to
-//! drop what is stable, and a data lender of which nothing is heard is out of service.
+//! A record leaves the members' memories when it is on *both* disks, so that one disk may be lost. Nothing
+//! else waits for the data lender. A member that would have no space for the next bytes is told to drop what
+//! is stable, and a data lender that is silent for too long is out of service.
 
 use crate::id::{Epoch, Lsn};
 use crate::planted::PlantedFault;
@@ -10,22 +11,22 @@ use crate::time::{Nanos, Time};
 
 use super::{JournalWriter, LenderIndexSet};
 
-/// What a data lender in service has.
+/// The positions that a data lender in service has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaAck {
     /// Everything below is durable there. A record ends here.
     pub lsn: Lsn,
-    /// The newest view that is durable there, by its number in this reign.
+    /// The newest view that is durable there, by its number in this epoch.
     pub version: u64,
 }
 
 impl JournalWriter {
-    /// What the data lender in service has; `None`: there is none in service. To be said again within
-    /// `detect` (as [`crate::replica::Source::kept`] has it), or it counts as out of service.
+    /// Handles a report of the data lender; `None` if there is none in service. It must be repeated within
+    /// twice `detect`, or the data lender counts as out of service.
     pub fn on_replica_ack(&mut self, kept: Option<ReplicaAck>, now: Time) {
         let before = self.replica_ack.map(|(kept, _)| kept);
         if kept.is_some() {
-            // It has a view of this reign, and everything up to here by this history.
+            // It has a view of this epoch, and so all earlier bytes of this history.
             self.epochs.forget_before(self.epoch);
         }
         self.replica_ack = kept.map(|kept| (kept, now));
@@ -34,17 +35,17 @@ impl JournalWriter {
         }
     }
 
-    /// The data lender obeys the newer reign `seen`: the volume was restored or taken over elsewhere.
+    /// Handles a fence at the data lender by epoch `seen`: the volume was restored or taken over elsewhere.
     pub fn on_replica_fenced(&mut self, seen: Epoch) {
         self.fenced = self.fenced.max(Some(seen));
     }
 
-    /// Whether a data lender is in service.
+    /// The last report of the data lender in service.
     pub fn replica_ack(&self) -> Option<ReplicaAck> {
         self.replica_ack.map(|(kept, _)| kept)
     }
 
-    /// Nothing has been heard of the data lender for too long.
+    /// Takes a data lender that has been silent for too long out of service.
     pub(super) fn expire_replica_ack(&mut self, now: Time) {
         let patience = Nanos(self.config.timing.detect.0 * 2);
         if self.replica_ack.is_some_and(|(_, at)| now.since(at) > patience) {
@@ -52,8 +53,8 @@ impl JournalWriter {
         }
     }
 
-    /// What a member may drop that is being sent bytes up to `end`: what is on both disks; or what is stable,
-    /// where it had no room for them otherwise.
+    /// The LSN below which a member may drop bytes when it is sent bytes up to `end`: what is on both disks,
+    /// or what is stable if its window would overflow otherwise.
     pub(super) fn droppable(&self, end: Lsn) -> Lsn {
         let stable = self.stable.lsn;
         if self.server_ack.is_some() {
@@ -68,8 +69,8 @@ impl JournalWriter {
         }
     }
 
-    /// Whether a view of `set` could be recovered from with the data lender alone: it has what the members'
-    /// windows lack.
+    /// Whether a view of `set` suffices for recovery together with the data lender, which has what the
+    /// members' windows lack.
     pub(super) fn is_backed(&self, set: LenderIndexSet) -> bool {
         let kept = match (self.server_ack, self.replica_ack) {
             (Some(server), _) => server.end.lsn,
@@ -79,7 +80,8 @@ impl JournalWriter {
         set.iter().all(|index| self.lenders[index].window_start <= kept)
     }
 
-    /// Whether the data lender has the view after the present one, or is not in service. A server always is.
+    /// Whether the data lender has the view after the present one, or is not in service. The server of a
+    /// shared journal is always in service.
     pub(super) fn next_view_is_acked(&self) -> bool {
         match self.server_ack {
             Some(server) => server.version > self.version || self.planted.is(PlantedFault::ViewBeforeServer),
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_would_overflow_is_told_what_is_stable() {
+    fn a_member_whose_window_would_overflow_may_drop_what_is_stable() {
         let mut bench = bench();
         bench.writer.on_append(Lsn(40 + (1 << 20)));
         let mut last = Lsn(0);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_data_lender_of_which_nothing_is_heard_is_out_of_service() {
+    fn a_silent_data_lender_is_out_of_service() {
         let mut bench = bench();
         bench.wait(Nanos::from_ms(1000));
         assert_eq!(bench.writer.replica_ack(), Some(KEPT));
@@ -168,10 +170,10 @@ mod tests {
         assert_eq!(bench.writer.replica_ack(), None);
     }
 
-    /// The second member joins where the disk is; the view that names it waits for the data lender to be
-    /// there, and then for the data lender to have the view.
+    /// The second member's window begins at the disk's end. Its view waits until the data lender has reached
+    /// that, and then until the data lender has the view.
     #[test]
-    fn a_view_counts_when_both_have_it() {
+    fn a_view_counts_only_when_the_data_lender_has_it_too() {
         let mut bench = bench();
         let member_lost = |bench: &mut Bench| {
             bench.writer.on_lost(0, bench.now);

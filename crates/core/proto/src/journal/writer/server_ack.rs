@@ -1,27 +1,25 @@
-//! The journal of a node of a shared region: its disk has no vote, and the server of the region has.
+//! The journal of a node of a shared region: the region's server votes, and the node's disk does not.
 //!
-//! A node that was declared dead might still have a disk that says yes. So what is acknowledged needs the
-//! members' rule, or the server's word *kept*, and both can be denied to it: the server writes down that the
-//! node is being fenced, says nothing more to it, and seals its members.
+//! A node that was declared dead might still have a working disk. So an acknowledgement needs the members'
+//! rule or the server's word that it has *kept* the record, and both can be denied to the node. The server
+//! records durably that the node is being fenced, sends it nothing more, and fences its members.
 //!
-//! **Why nothing that a fenced node acknowledges is missing from what the server reads**
-//! ([`Recovery::of_node`]). Let V be the newest view that is durable at the server, of n members, of which k
-//! must hold a record.
+//! **Why the server finds everything that a fenced node acknowledged** ([`Recovery::of_node`]). Let V be the
+//! newest view that is durable at the server, of n members, of which k must hold a record.
 //!
-//! 1. *What counts at the node is V, or an older view together with V.* A view replaces its predecessor only
-//!    when the server has it ([`JournalWriter::adopt`]), so none is newer than V. While V is on its way both
-//!    are demanded ([`JournalWriter::advance`]), and it went on its way only when V's rule held everything
-//!    acknowledged, or the server kept it ([`JournalWriter::may_store`]).
-//! 2. *So whatever was acknowledged and is not kept is at k of V's members.* Nor has a member dropped it:
-//!    members are told to drop what the server keeps and nothing else ([`JournalWriter::floor`]), and a
-//!    member of V is never asked to join anew while it is one. There is no time after which this ends:
-//!    silence of the server means waiting.
-//! 3. *After n - k + 1 of V's members are sealed, k cannot hold anything new*: the node's members acknowledge
-//!    nothing more. What they acknowledged before, one of the sealed ones holds, and it is read after it was
-//!    sealed.
+//! 1. *At the node V counts, or an older view together with V.* A view replaces its predecessor only when the
+//!    server has it (`JournalWriter::adopt`), so no view that counts is newer than V. While V is being stored
+//!    both are demanded (`JournalWriter::advance`). Storing it began only when V's rule held everything
+//!    acknowledged, or the server had kept it (`JournalWriter::may_store`).
+//! 2. *So everything acknowledged and not kept is at k of V's members.* No member has dropped it: members are
+//!    told to drop only what the server has kept (`JournalWriter::floor`), and a member of V is never asked
+//!    to join again while it is one. This never times out: if the server is silent, the node waits.
+//! 3. *Once n - k + 1 of V's members are fenced, k cannot hold anything new*, so the node's members
+//!    acknowledge nothing more. Everything acknowledged before is at one of the fenced members, which is read
+//!    after its fence.
 //!
-//! The local disk follows as ever, for a restart of the whole; members keep what either disk lacks, so that
-//! what a node's own recovery may assume of members and disk is what it is in any journal.
+//! The local disk follows as usual, for a restart of the whole region. Members keep what either the disk or
+//! the server lacks, so a node's own recovery may assume of members and disk what it may in any journal.
 //!
 //! [`Recovery::of_node`]: crate::journal::Recovery::of_node
 
@@ -32,17 +30,18 @@ use crate::wire::ChainPoint;
 
 use super::JournalWriter;
 
-/// Who acknowledges beside the members.
+/// The voter that acknowledges beside the members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Voter {
-    /// The local disk: what is stable is acknowledged.
+    /// The local disk: everything stable is acknowledged.
     #[default]
     Disk,
-    /// The server of a shared region: what it keeps is acknowledged, and nothing that it lacks is dropped.
+    /// The server of a shared region: everything that it has kept is acknowledged, and nothing that it lacks
+    /// is dropped.
     Server,
 }
 
-/// What the server of a shared region has of a node's journal, durably.
+/// The positions of a node's journal that the server of a shared region has reached, durably.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerAck {
     /// Everything below has been merged there. A record ends here.
@@ -52,9 +51,10 @@ pub struct ServerAck {
 }
 
 impl JournalWriter {
-    /// The server has said so. What it said before may come after; it never has less.
+    /// Handles a report of the server, for a shared journal only. An older report may arrive later; it never
+    /// lowers a position.
     ///
-    /// Of a shared journal only. The driver knows that a record of this reign ends at `said.end`.
+    /// The driver knows that a record of this epoch ends at `said.end`.
     pub fn on_server_ack(&mut self, said: ServerAck, now: Time) {
         let tail = self.tail;
         let Some(known) = &mut self.server_ack else {
@@ -71,19 +71,19 @@ impl JournalWriter {
         }
     }
 
-    /// What the server of a shared journal has said; `None`: the disk votes.
+    /// The last report of a shared journal's server; `None` if the disk votes.
     pub fn server_ack(&self) -> Option<ServerAck> {
         self.server_ack
     }
 
-    /// The number of the view that is durable here and would count if the server had it.
+    /// The number of the view that is durable here and does not count yet because the server lacks it.
     pub fn view_for_server(&self) -> Option<u64> {
         let durable = self.proposal.is_some_and(|proposal| proposal.durable);
         (self.server_ack.is_some() && durable && !self.next_view_is_acked()).then_some(self.version + 1)
     }
 
-    /// Everything below is on the local disk for good. Of a shared journal the disk may have more, which the
-    /// node may never get acknowledged: it must not be applied to anything.
+    /// Everything below is on the local disk for good. For a shared journal the disk may have more, which the
+    /// node may never get acknowledged: it must not be applied anywhere.
     pub fn stable_for_good(&self) -> Lsn {
         match self.server_ack {
             None => self.stable.lsn,
@@ -91,14 +91,14 @@ impl JournalWriter {
         }
     }
 
-    /// Whether `bytes` more can be appended: members hold whatever the server lacks, and have room for one
-    /// window. Where the disk votes, the ring says it.
+    /// Whether `bytes` more can be appended: members hold whatever the server lacks, and have space for one
+    /// window. Where the disk votes, the ring is the limit.
     pub fn has_room(&self, bytes: u64) -> bool {
         let needed = self.tail.plus(bytes).since(self.floor().lsn);
         self.server_ack.is_none() || needed <= self.config.window_bytes
     }
 
-    /// What whoever votes beside the members has, and so acknowledges.
+    /// The LSN up to which the voter beside the members has acknowledged.
     pub(super) fn voter_acked(&self) -> Lsn {
         match self.server_ack {
             None => self.stable.lsn,
@@ -107,8 +107,8 @@ impl JournalWriter {
         }
     }
 
-    /// Below this members need hold nothing: it is stable, and, of a shared journal, the server keeps it. A
-    /// window that is opened anew begins here.
+    /// Members need to hold nothing below this: it is stable and, for a shared journal, kept by the server. A
+    /// new window begins here.
     pub(super) fn floor(&self) -> ChainPoint {
         match self.server_ack {
             Some(server)
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// A shared journal with two lenders, of which one is a member under view 2, which the server has.
+    /// A shared journal with two lenders. One is a member under view 2, which the server has.
     fn bench() -> Bench {
         let mut bench = Bench::shared(2, 1, CommitRule::All);
         (0..2).for_each(|index| bench.connect(index, index as u64));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn members_or_the_server_acknowledge_and_the_disk_never() {
+    fn members_and_the_server_acknowledge_and_the_disk_never_does() {
         let mut bench = bench();
         bench.append(100);
         bench.stable(100);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn appends_wait_for_the_server_where_members_would_have_no_room() {
+    fn appends_wait_for_the_server_while_members_have_no_space() {
         let mut bench = bench();
         bench.append(1 << 20);
         bench.stable(1 << 20);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_waits_for_the_server_for_ever_and_both_rules_count_meanwhile() {
+    fn a_view_waits_for_the_server_without_a_time_limit_under_both_rules() {
         let mut bench = bench();
         bench.append(100);
         bench.ack(0, 100, 100);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_with_too_few_members_is_stored_when_the_server_keeps_all_that_was_acknowledged() {
+    fn a_view_with_too_few_members_is_stored_once_the_server_has_everything_acknowledged() {
         let mut bench = Bench::shared(1, 1, CommitRule::All);
         bench.connect(0, 0);
         bench.join(0);
@@ -261,7 +261,7 @@ mod tests {
         bench.stable(100);
         bench.writer.on_lost(0, bench.now);
         bench.wait(Nanos::from_ms(501));
-        assert!(!bench.writer.view_pending(), "it would promise less");
+        assert!(!bench.writer.view_pending(), "the view would protect less");
         bench.kept(100, 2);
         bench.store_view();
         bench.append(108);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_opened_anew_begins_where_the_server_is() {
+    fn a_new_window_begins_at_the_servers_end() {
         let mut bench = bench();
         bench.append(100);
         bench.ack(0, 100, 100);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fenced_node_acknowledges_nothing_whoever_says_yes() {
+    fn a_fenced_node_acknowledges_nothing() {
         let mut bench = bench();
         bench.append(100);
         let refused = FrameHeader {

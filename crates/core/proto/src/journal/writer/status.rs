@@ -1,4 +1,4 @@
-//! What an operator is told about a writer.
+//! The writer's status for operators.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,15 +13,15 @@ use super::lender::{LenderRole, LinkPhase};
 /// Why commits wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskWaitReason {
-    /// Fewer members than the configured minimum.
+    /// The journal has fewer members than the configured minimum.
     TooFewMembers {
-        /// Members there are.
+        /// Number of members.
         have: usize,
-        /// Members there must be.
+        /// Number of members needed.
         min: usize,
     },
-    /// As many members as acknowledge, or all that could join, are in this machine's power domain, and nobody
-    /// allowed that.
+    /// Enough members to acknowledge, or all lenders that could join, are in this machine's power domain, and
+    /// the settings do not allow that.
     OneDomain,
 }
 
@@ -29,64 +29,64 @@ impl fmt::Display for DiskWaitReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DiskWaitReason::TooFewMembers { have, min } => {
-                write!(out, "of the {min} lenders that it takes, {have} are members")
+                write!(out, "only {have} of the {min} members needed are present")
             }
             DiskWaitReason::OneDomain => out.write_str(
-                "too many lenders are in this machine's power domain: say what feeds each with `netram lend --domain`, \
-                 or allow it with one-domain",
+                "too many lenders are in this machine's power domain: name each lender's domain with \
+                 `netram lend --domain`, or allow this with one-domain",
             ),
         }
     }
 }
 
-/// Why a lender would not take a journal, with the numbers that a person will want.
+/// A lender's refusal of a journal, with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LenderRefusal {
-    /// Why.
+    /// The reason.
     pub reason: RefusalReason,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub asked: u64,
-    /// What there is of it: bytes free, the quota, or how many journals.
+    /// The limit: bytes free, the quota in bytes, or a number of journals, depending on the reason.
     pub limit: u64,
 }
 
-/// One lender's standing.
+/// The status of one lender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalLenderStatus {
-    /// Where it is.
+    /// Its address.
     pub address: String,
-    /// What feeds it; empty until it has been reached.
+    /// Its power domain; empty until it has been reached.
     pub domain: String,
-    /// Its memory's life; zero until it has been reached.
+    /// Incarnation of its memory; zero until it has been reached.
     pub incarnation: Incarnation,
-    /// Its connection.
+    /// Phase of its connection.
     pub link: LinkPhase,
-    /// Its part.
+    /// Its role in the journal.
     pub role: LenderRole,
-    /// In the durable view.
+    /// Whether it is in the durable view.
     pub member: bool,
-    /// What it holds.
+    /// End of the whole records that it holds.
     pub held: Lsn,
-    /// Why it would not take this journal.
+    /// Its last refusal of this journal.
     pub refused: Option<LenderRefusal>,
-    /// Its memory is that of the lender at this address, too: it counts once.
+    /// The address of another lender with the same memory, of which this one is an alias.
     pub alias_of: Option<String>,
-    /// It was given up because it answered and made no progress.
+    /// Whether it was given up because it answered and made no progress.
     pub stalled: bool,
-    /// It said that it is about to stop.
+    /// Whether it announced that it is about to stop.
     pub stopping: bool,
-    /// Its memory would add no failure domain that the rule asks for.
+    /// Whether it would not add a power domain that the commit rule requires.
     pub unfit: bool,
 }
 
-/// How many copies members hold, and how many failures it takes to lose them.
+/// Number of copies that members hold, and of power domains that they are in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyCounts {
-    /// Members of the durable view.
+    /// Number of members of the durable view.
     pub have: usize,
-    /// Members that the settings ask for.
+    /// Number of members that the settings ask for.
     pub wanted: usize,
-    /// Failure domains that the members are in.
+    /// Number of power domains that the members are in.
     pub domains: usize,
 }
 
@@ -102,16 +102,16 @@ impl fmt::Display for CopyCounts {
     }
 }
 
-/// A writer's standing.
+/// The status of a writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriterStatus {
-    /// The reign.
+    /// The writer's epoch.
     pub epoch: Epoch,
     /// The durable view's number.
     pub version: u64,
-    /// `None`: members acknowledge. Otherwise why commits wait for the disk.
+    /// Why commits wait for the disk; `None` if members acknowledge.
     pub blocked: Option<DiskWaitReason>,
-    /// The journal rests: all of it is on the disk, and recovery needs nobody.
+    /// Whether the journal is clean: all of it is on the disk, and recovery needs no member.
     pub clean: bool,
     /// The copies that members hold.
     pub copies: CopyCounts,
@@ -120,7 +120,7 @@ pub struct WriterStatus {
 }
 
 impl JournalWriter {
-    /// Why the members' acknowledgements do not count at the moment; `None`: they do.
+    /// Why the members' acknowledgements do not count at the moment; `None` if they do.
     pub fn blocked(&self) -> Option<DiskWaitReason> {
         if self.counts(self.view) {
             return None;
@@ -140,7 +140,7 @@ impl JournalWriter {
         Some(DiskWaitReason::OneDomain)
     }
 
-    /// Everything that is known of the lenders. Allocates.
+    /// Everything known about the lenders. Allocates.
     pub fn status(&self) -> WriterStatus {
         let lender = |(index, lender): (usize, &super::WriterLender)| JournalLenderStatus {
             address: lender.address.clone(),

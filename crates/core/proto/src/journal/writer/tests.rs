@@ -7,14 +7,14 @@ use crate::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 const JOURNAL: JournalId = JournalId(7);
 const DETECT: Nanos = Nanos::from_ms(500);
 
-/// A writer, and hands that play its lenders.
+/// A writer, and methods that play its lenders.
 pub(super) struct Bench {
     pub(super) writer: JournalWriter,
     pub(super) now: Time,
     pub(super) views: Vec<super::super::View>,
 }
 
-/// The lender's memory of this life answers that it is bound.
+/// A lender's answer to `Bind`, with the incarnation `who`.
 pub(super) fn bound(who: u64) -> FrameHeader {
     FrameHeader {
         sender: who,
@@ -22,7 +22,7 @@ pub(super) fn bound(who: u64) -> FrameHeader {
     }
 }
 
-/// And that it is sealed, without a window.
+/// A lender's answer to `Fence`, without a window.
 pub(super) fn fence_reply(who: u64) -> FrameHeader {
     FrameHeader {
         epoch: Epoch(1),
@@ -214,7 +214,7 @@ fn a_lender_that_claims_what_was_never_sent_is_given_up() {
     assert!(bench.writer.take_disconnects().has(0));
 }
 
-/// The writer panicked: it took the lender's word for bytes beyond its tail (simulator seed 123).
+/// The writer panicked: it accepted a lender's claim of bytes beyond its tail (simulator seed 123).
 #[test]
 fn a_lender_that_joins_where_nothing_was_sent_is_given_up() {
     let mut bench = Bench::empty(1, 1, CommitRule::All);
@@ -236,7 +236,7 @@ fn a_lender_whose_domain_would_not_fit_a_view_is_given_up() {
 }
 
 #[test]
-fn a_proposed_view_counts_only_when_durable_and_only_with_the_old_one_before() {
+fn a_proposed_view_counts_only_when_durable_and_until_then_with_the_old_one() {
     let mut bench = Bench::with_members(3, 2, CommitRule::All);
     bench.append(100);
     bench.ack(0, 100, 100);
@@ -260,17 +260,17 @@ fn a_proposed_view_counts_only_when_durable_and_only_with_the_old_one_before() {
     assert_eq!(
         bench.writer.acked(),
         Lsn(300),
-        "who is still catching up holds nobody up"
+        "a lender that is catching up delays no commit"
     );
     bench.ack(2, 200, 200);
-    // It has caught up to where the log ended when it joined: proposed, and from now on both views' rules
-    // hold.
+    // The lender has caught up to where the log ended when it joined: it is proposed, and from now on both
+    // views' rules hold.
     bench.append(400);
     bench.ack(0, 400, 400);
     assert_eq!(bench.writer.acked(), Lsn(300));
     assert!(
         bench.writer.view_to_store().is_none(),
-        "it lacks what is acknowledged"
+        "it lacks acknowledged bytes"
     );
     bench.ack(2, 400, 400);
     assert_eq!(bench.writer.acked(), Lsn(400));
@@ -279,7 +279,7 @@ fn a_proposed_view_counts_only_when_durable_and_only_with_the_old_one_before() {
 }
 
 #[test]
-fn a_lender_whose_memory_was_lost_leaves_the_view_before_it_joins_anew() {
+fn a_lender_whose_memory_was_lost_leaves_the_view_before_it_joins_again() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     bench.append(100);
     bench.ack(0, 100, 100);
@@ -316,8 +316,8 @@ fn a_lender_whose_memory_was_lost_leaves_the_view_before_it_joins_anew() {
     bench.wait(Nanos::from_ms(10));
     let join = bench.next(0).unwrap();
     assert_eq!((join.kind, join.lsn), (FrameKind::Join, Lsn(100)));
-    // Once the writer waited for the lost memory's acknowledgements of this join, and so for ever: commits
-    // went at the disk's speed until the link broke.
+    // The writer once waited for the lost memory's acknowledgements of this join, which never came: every
+    // commit waited for the disk until the link broke.
     let joined = FrameHeader {
         sender: 42,
         ..bench.ack_header(0, 100, 100)
@@ -341,7 +341,7 @@ fn a_lender_process_that_kept_its_memory_resumes_without_a_view_change() {
     bench.drain(0);
     bench.say(0, bound(incarnation.0), b"there");
     bench.drain(0);
-    let sealed = FrameHeader {
+    let fenced = FrameHeader {
         flags: Flag::KNOWN,
         epoch: Epoch(1),
         mark: generation,
@@ -349,7 +349,7 @@ fn a_lender_process_that_kept_its_memory_resumes_without_a_view_change() {
         sender: incarnation.0,
         ..FrameHeader::new(FrameKind::Fenced)
     };
-    bench.say(0, sealed, &1u32.to_le_bytes());
+    bench.say(0, fenced, &1u32.to_le_bytes());
     assert!(bench.writer.view_to_store().is_none());
     assert_eq!(
         bench.next(0).map(|header| (header.kind, header.lsn)),
@@ -409,7 +409,7 @@ fn with_fewer_members_than_the_minimum_only_the_disk_acknowledges() {
 }
 
 #[test]
-fn a_member_that_the_disk_overtook_is_sent_everything_while_the_ring_has_it() {
+fn a_member_behind_the_disk_is_sent_everything_while_the_ring_has_it() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     bench.writer.on_append(Lsn(100));
     let stable = ChainPoint {
@@ -422,7 +422,7 @@ fn a_member_that_the_disk_overtook_is_sent_everything_while_the_ring_has_it() {
 }
 
 #[test]
-fn a_member_that_the_disk_overtook_by_a_ring_is_sent_on_from_the_stable_end() {
+fn a_member_a_ring_behind_the_disk_continues_from_the_stable_end() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     bench.writer.on_append(Lsn(100));
     let stable = ChainPoint {
@@ -438,10 +438,10 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_sent_on_from_the_stable_end() {
     );
 }
 
-/// It owed bytes that were never sent again, and was given up as silent on an idle journal (simulator seed
-/// 575).
+/// The member owed bytes that were never sent again, and was given up as silent on an idle journal (simulator
+/// seed 575).
 #[test]
-fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_left_to_send() {
+fn a_member_a_ring_behind_the_disk_is_told_so_even_with_nothing_to_send() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     bench.writer.on_append(Lsn(1 << 20));
     bench.drain(0);
@@ -457,14 +457,14 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_lef
     bench.drain(0);
     bench.say(0, bound(incarnation), b"there");
     bench.drain(0);
-    let sealed = FrameHeader {
+    let fenced = FrameHeader {
         epoch: Epoch(1),
         sender: incarnation,
         mark: bench.writer.lenders[0].generation,
         flags: Flag::KNOWN,
         ..FrameHeader::new(FrameKind::Fenced)
     };
-    bench.say(0, sealed, &1u32.to_le_bytes());
+    bench.say(0, fenced, &1u32.to_le_bytes());
     let append = bench.writer.next_frame(0, bench.now).unwrap();
     let empty = super::super::FrameBody::Log {
         from: tail.lsn,
@@ -476,10 +476,10 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_lef
     assert!(bench.writer.take_disconnects().is_empty());
 }
 
-/// With two appends on the way it was passed over, and never told again: a commit that waited for the members
-/// hung (simulator seed 3024056).
+/// With two appends in flight the member was skipped, and never told again: a commit that waited for the
+/// members hung (simulator seed 3024056).
 #[test]
-fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_while_appends_are_on_the_way() {
+fn a_member_a_ring_behind_the_disk_is_told_so_while_appends_are_in_flight() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     for tail in [100, 200] {
         bench.writer.on_append(Lsn(tail));
@@ -495,10 +495,10 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_while_appends_are_on_the
     assert_eq!((append.lsn, append.flags), (tail.lsn, Flag::FRESH));
 }
 
-/// Members in one power domain filled the view when the one that was fed elsewhere went; when it came back
-/// there was no place for it, and commits went at the disk's pace for ever (simulator seed 3000310).
+/// Members in one power domain filled the view when the one in another domain left. When it came back there
+/// was no place for it, and every commit waited for the disk (simulator seed 3000310).
 #[test]
-fn a_view_that_does_not_count_for_want_of_another_domain_makes_place_for_one() {
+fn a_view_that_lacks_a_second_domain_replaces_a_member_to_get_one() {
     let mut bench = Bench::empty(3, 2, CommitRule::All);
     bench.writer.config.one_domain = false;
     bench.writer.config.domain = String::from("there");
@@ -516,7 +516,7 @@ fn a_view_that_does_not_count_for_want_of_another_domain_makes_place_for_one() {
     assert!(bench.writer.blocked().is_none());
 }
 
-/// One lost ping passed for a dead lender where frames may be lost (simulator seed 78).
+/// One lost ping looked like a dead lender where frames may be lost (simulator seed 78).
 #[test]
 fn a_lost_ping_is_sent_again_on_a_link_that_loses_frames() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
@@ -529,7 +529,7 @@ fn a_lost_ping_is_sent_again_on_a_link_that_loses_frames() {
 }
 
 #[test]
-fn small_appends_wait_while_two_are_on_the_way_and_then_go_as_one() {
+fn small_appends_wait_while_two_are_in_flight_and_then_go_as_one() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     bench.writer.on_append(Lsn(100));
     assert!(bench.next(0).is_some());
@@ -550,20 +550,20 @@ fn small_appends_wait_while_two_are_on_the_way_and_then_go_as_one() {
 }
 
 #[test]
-fn a_window_that_no_view_names_is_given_back_before_the_lender_joins_anew() {
+fn a_window_that_no_view_names_is_freed_before_the_lender_joins_again() {
     let mut bench = Bench::empty(1, 1, CommitRule::All);
     bench.writer.on_connected(0, bench.now);
     bench.drain(0);
     bench.say(0, bound(3), b"there");
     bench.drain(0);
-    let sealed = FrameHeader {
+    let fenced = FrameHeader {
         flags: Flag::KNOWN,
         epoch: Epoch(1),
         mark: 8,
         sender: 3,
         ..FrameHeader::new(FrameKind::Fenced)
     };
-    bench.say(0, sealed, &7u32.to_le_bytes());
+    bench.say(0, fenced, &7u32.to_le_bytes());
     let leave = bench.next(0).unwrap();
     assert_eq!((leave.kind, leave.lsn, leave.mark), (FrameKind::Leave, Lsn(7), 8));
     let left = FrameHeader {
@@ -576,7 +576,7 @@ fn a_window_that_no_view_names_is_given_back_before_the_lender_joins_anew() {
 }
 
 #[test]
-fn with_a_failed_disk_a_dead_member_ends_the_hope_and_the_wait() {
+fn with_a_failed_disk_a_dead_member_makes_the_commit_impossible() {
     let mut bench = Bench::with_members(2, 2, CommitRule::All);
     bench.append(100);
     bench.ack(0, 100, 100);

@@ -1,4 +1,4 @@
-//! Who is a member: finding spares, filling them, proposing views, and adopting them once they are durable.
+//! Membership: finding spares, filling them, proposing views, and adopting them once they are durable.
 
 use alloc::vec::Vec;
 
@@ -12,23 +12,24 @@ use super::Voter;
 use super::lender::{ControlFrame, LenderRole};
 use super::{JournalWriter, LenderIndexSet};
 
-/// A view on its way into the view file.
+/// A view that is proposed or being stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ViewProposal {
     pub(super) set: LenderIndexSet,
-    /// It calls the journal clean.
+    /// The LSN at which it marks the journal clean.
     pub(super) clean: Option<Lsn>,
-    /// The driver has it: from now on a crash may leave either view in the file, and there is no way back.
+    /// Whether the driver has it: a crash may then leave either view in the file, and the proposal is final.
     pub(super) stored: bool,
-    /// It is durable here. It counts once a data lender in service, or a shared journal's server, has it too.
+    /// Whether it is durable here. It counts once a data lender in service, or a shared journal's server, has
+    /// it too.
     pub(super) durable: bool,
 }
 
 impl JournalWriter {
-    /// Makes the state clean after an event: acknowledgements, proposals, joins.
+    /// Settles the state after an event: acknowledgements, proposals, joins.
     pub(super) fn settle(&mut self, now: Time) {
         if self.closed {
-            // A lender that is free would be asked to join again.
+            // Otherwise a lender that has left would be asked to join again.
             return;
         }
         self.adopt();
@@ -41,7 +42,8 @@ impl JournalWriter {
         }
     }
 
-    /// The view to be: without those gone, with those whose windows are full.
+    /// The members that the next view should have: without departing ones, and with lenders whose windows are
+    /// filled.
     fn target(&self) -> LenderIndexSet {
         let mut target = self.view.minus(self.departing);
         for index in self.view.iter().filter(|&index| self.lenders[index].withdrawn) {
@@ -55,8 +57,8 @@ impl JournalWriter {
             if target.len() < self.config.wanted && self.fits(target, index) {
                 target = target.with(index);
             } else if !self.domains_differ(target) && !self.is_here(index) {
-                // Full, and yet it does not count: the least preferred member that is fed as this machine is
-                // makes way for one that is fed elsewhere.
+                // The view is complete but does not count: the least preferred member in this machine's power
+                // domain is replaced by one in another.
                 let last = target.iter().filter(|&member| self.is_here(member)).last();
                 let last = last.unwrap_or(index);
                 target = target.without(last).with(index);
@@ -72,7 +74,7 @@ impl JournalWriter {
         let target = self.target();
         let clean = self.wants_clean(target).then_some(self.stable.lsn);
         let changes = target != self.view || clean.is_some() != self.clean.is_some();
-        // A proposal that is not stored yet may still be changed, or dropped.
+        // A proposal that has not been handed out may still change, or be dropped.
         self.proposal = changes.then_some(ViewProposal {
             set: target,
             clean,
@@ -87,8 +89,8 @@ impl JournalWriter {
             .is_some_and(|proposal| !proposal.stored && self.may_store(&proposal))
     }
 
-    /// Everything acknowledged so far satisfies the proposed view, or is on the local disk (of a shared
-    /// journal: at its server).
+    /// Whether the proposed view may be stored: everything acknowledged so far satisfies it, or is on the
+    /// local disk (for a shared journal: at its server).
     fn may_store(&self, proposal: &ViewProposal) -> bool {
         let satisfied = self
             .counted(proposal.set, proposal.clean)
@@ -99,10 +101,12 @@ impl JournalWriter {
         safe && self.is_backed(proposal.set)
     }
 
-    /// The reign ends: everything is on the local disk, and a view without members is durable. All lenders
-    /// are told that they may forget the journal: spares remember its seal, too. Members of a node keep the
-    /// seal until the region's server says that the node is gone; and those of a journal that was claimed
-    /// from a copy, for it tells the directory before that it is old.
+    /// Closes the journal: everything is on the local disk, and a view without members is durable. All
+    /// lenders, spares too, are told that they may forget the journal and its fence.
+    ///
+    /// Two kinds of journals keep their fences. Members of a node keep theirs until the region's server says
+    /// that the node is gone. So do members of a journal that was claimed from a copy: the fence tells the
+    /// older directory that it is old.
     pub fn on_close(&mut self) {
         assert_eq!(self.stable.lsn, self.tail);
         let whole = self.config.voter == Voter::Disk && !epoch_history::was_claimed_from_copy(self.epoch);
@@ -125,17 +129,17 @@ impl JournalWriter {
         self.proposal = None;
     }
 
-    /// After [`JournalWriter::on_close`]: whether a lender that is connected has not answered yet. Whoever
-    /// ends the link before may take the farewell back: a lender that is about to answer something else finds
-    /// the link broken, and reads no further.
+    /// Whether, after [`JournalWriter::on_close`], a connected lender has not answered `Leave` yet. Closing
+    /// its link earlier may undo the farewell: a lender that is sending something else finds the link broken
+    /// and reads no further.
     pub fn is_leaving(&self) -> bool {
         self.lenders
             .iter()
             .any(|lender| lender.leaving && lender.is_ready())
     }
 
-    /// The view that the driver must make durable now, if there is one. Returned once; the driver answers
-    /// with [`JournalWriter::on_view_stored`] or [`JournalWriter::on_disk_failed`].
+    /// Takes the view that the driver must make durable now, if there is one. The driver answers with
+    /// [`JournalWriter::on_view_stored`] or [`JournalWriter::on_disk_failed`].
     pub fn view_to_store(&mut self) -> Option<View> {
         let proposal = self.proposal.filter(|proposal| !proposal.stored)?;
         if !self.may_store(&proposal) {
@@ -146,7 +150,7 @@ impl JournalWriter {
             stored: true,
             ..proposal
         });
-        // Members from here on: whatever becomes of their links, their windows must not be emptied.
+        // They are members from here on: whatever happens to their links, their windows must not be emptied.
         for index in set.iter() {
             self.lenders[index].role = LenderRole::Member;
         }
@@ -175,8 +179,8 @@ impl JournalWriter {
         })
     }
 
-    /// The view handed out by [`JournalWriter::view_to_store`] is durable here. It counts from now on, or
-    /// from when the data lender in service has it too, or is out of service.
+    /// Handles the durable storage of the view from [`JournalWriter::view_to_store`]. It counts from now on;
+    /// with a data lender in service, once that has it too or is out of service.
     pub fn on_view_stored(&mut self, now: Time) {
         match &mut self.proposal {
             Some(proposal) if proposal.stored => proposal.durable = true,
@@ -185,7 +189,7 @@ impl JournalWriter {
         self.settle(now);
     }
 
-    /// Puts the proposed view in the place of the present one, once it is durable wherever it must be.
+    /// Adopts the proposed view once it is durable everywhere that it must be.
     fn adopt(&mut self) {
         let Some(ViewProposal {
             set,
@@ -223,14 +227,12 @@ impl JournalWriter {
         self.version += 1;
     }
 
-    /// Asks spares to join while members are missing, or while all there are share this machine's power
-    /// domain.
+    /// Asks spares to join while members are missing, or while all members share this machine's power domain.
     fn recruit(&mut self, now: Time) {
         if self.disk_failed {
             return;
         }
-        // A view on its way into the view file, or to the server, is as good as there: its members are no
-        // spares any more.
+        // A view that is being stored, here or at the server, is final: its members are no longer spares.
         let stored = self.proposal.filter(|proposal| proposal.stored);
         let mut team = stored
             .map_or(self.view, |proposal| proposal.set)
@@ -263,8 +265,7 @@ impl JournalWriter {
         }
     }
 
-    /// The first spare in the configured order, those in a power domain that the view lacks before the
-    /// others.
+    /// The first spare in the configured order. Spares in a power domain that the view lacks come first.
     fn best_spare(&self, team: LenderIndexSet, now: Time) -> Option<usize> {
         let fresh = |index: &usize| {
             let domain = &self.lenders[*index].domain;
@@ -280,7 +281,7 @@ impl JournalWriter {
             .or_else(|| self.spares(now).find(fits))
     }
 
-    /// Lenders that could be asked to join.
+    /// The lenders that could be asked to join.
     fn spares(&self, now: Time) -> impl Iterator<Item = usize> {
         (0..self.lenders.len()).filter(move |&index| {
             let lender = &self.lenders[index];
@@ -292,7 +293,7 @@ impl JournalWriter {
         })
     }
 
-    /// In the durable view or the proposed one: such a lender's window must not be emptied.
+    /// Whether the lender is in the durable view or the proposed one. Its window must then not be emptied.
     pub(super) fn in_use(&self, index: usize) -> bool {
         self.view.has(index) || self.proposal.is_some_and(|proposal| proposal.set.has(index))
     }
@@ -313,24 +314,24 @@ mod tests {
         (0..2).map(|index| said(index).map(|frame| frame.flags)).collect()
     }
 
-    /// A spare was told nothing, and kept its seal for the life of its memory.
+    /// A spare was not told, and kept its fence for the life of its memory.
     #[test]
-    fn a_journal_that_is_closed_tells_members_and_spares() {
+    fn a_closing_journal_tells_members_and_spares() {
         let mut bench = Bench::with_members(2, 1, CommitRule::All);
         let whole = Some(Flag::CLOSED_CLEAN);
         assert_eq!(said_at_the_end(&mut bench), [whole, whole]);
     }
 
     #[test]
-    fn a_journal_that_was_claimed_from_a_copy_keeps_its_seals_when_it_is_closed() {
+    fn a_journal_claimed_from_a_copy_keeps_its_fences_when_it_is_closed() {
         let mut bench = Bench::with_members(2, 1, CommitRule::All);
         bench.writer.epoch = Epoch(1 << 17);
         assert_eq!(said_at_the_end(&mut bench), [Some(0), None]);
     }
 
-    /// Answered, a lender that is free would be asked to join again.
+    /// After its answer, a lender that had left would be asked to join again.
     #[test]
-    fn a_closed_journal_waits_for_every_lenders_answer_and_asks_nobody_to_join() {
+    fn a_closed_journal_waits_for_every_lenders_answer_and_invites_no_lender() {
         let mut bench = Bench::with_members(2, 1, CommitRule::All);
         said_at_the_end(&mut bench);
         for index in 0..2 {
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_keeps_its_seals() {
+    fn a_closing_node_keeps_its_fences() {
         let mut bench = Bench::shared(2, 1, CommitRule::All);
         (0..2).for_each(|index| bench.connect(index, index as u64));
         let said = said_at_the_end(&mut bench);

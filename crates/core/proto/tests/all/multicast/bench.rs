@@ -1,4 +1,4 @@
-//! A writer and real members over a channel that loses, doubles and swaps datagrams.
+//! A writer and real members over a channel that loses, duplicates and reorders datagrams.
 
 use std::collections::VecDeque;
 
@@ -63,7 +63,7 @@ impl Window for WindowBuffer {
     }
 }
 
-/// A frame as it travels.
+/// A frame in flight.
 pub(super) type FramePacket = (FrameHeader, Vec<u8>);
 
 pub(super) struct ListeningLender {
@@ -71,19 +71,19 @@ pub(super) struct ListeningLender {
     pub(super) window: WindowBuffer,
     pub(super) reassembly: Reassembly,
     pub(super) incarnation: u64,
-    /// The channel that its connection listens to.
+    /// The number of the channel that its connection listens to.
     pub(super) channel: u32,
     pub(super) connected: bool,
     pub(super) up: VecDeque<FramePacket>,
     pub(super) down: VecDeque<FramePacket>,
-    /// Datagrams on their way, with the channel that they are sealed for.
+    /// Datagrams in flight, with the channel whose key encrypts them.
     pub(super) in_flight: Vec<(u32, FramePacket)>,
     pub(super) serves_group: bool,
-    /// The most that it ever held.
+    /// The highest LSN up to which it ever held everything.
     pub(super) held_max: Lsn,
-    /// Bytes of the log over its own link.
+    /// Bytes of the log sent over its own link.
     pub(super) link_bytes: u64,
-    /// Takes most of its time for other things.
+    /// Whether it is busy with other work most of the time.
     pub(super) slow: bool,
 }
 
@@ -98,9 +98,9 @@ pub(super) struct MulticastBench {
     pub(super) window: u64,
     pub(super) rule: CommitRule,
     pub(super) loss_permille: u64,
-    /// The most that one step of time takes.
+    /// Maximum duration of one step of time.
     pub(super) step_us: u64,
-    /// Bytes of the log over members' own links while all of them listen.
+    /// Bytes of the log sent over members' own links while all of them listen.
     pub(super) unicast: u64,
     pub(super) datagrams: u64,
     pub(super) missing: u64,
@@ -182,7 +182,7 @@ impl MulticastBench {
         true
     }
 
-    /// What the driver does after every event.
+    /// Does what the driver does after every event.
     pub(super) fn pump(&mut self) {
         for index in self.writer.take_disconnects().iter() {
             self.cut_off(index, false);
@@ -226,7 +226,7 @@ impl MulticastBench {
         (outgoing.header, body)
     }
 
-    /// Bytes of the ring, which holds no more than the window.
+    /// Reads bytes of the ring, which holds no more than the window.
     pub(super) fn log_bytes(&self, from: Lsn, bytes: usize) -> Vec<u8> {
         assert!(
             self.end.lsn.since(from) <= self.window,
@@ -256,7 +256,7 @@ impl MulticastBench {
         }
     }
 
-    /// The link breaks, and perhaps the lender's memory is lost with it.
+    /// Breaks the link, and with `forget` also loses the lender's memory.
     pub(super) fn cut_off(&mut self, index: usize, forget: bool) {
         let lender = &mut self.lenders[index];
         lender.connected = false;
@@ -305,7 +305,7 @@ impl MulticastBench {
         }
     }
 
-    /// As the shipped lender does it: whatever way an append came, it goes through the machine.
+    /// Passes an append through reassembly, however it arrived, as the shipped lender does.
     pub(super) fn deliver_appends(&mut self, index: usize, frame: &Frame<'_>) {
         let lender = &mut self.lenders[index];
         match lender.reassembly.handle(frame, lender.member.state().received) {
@@ -315,9 +315,9 @@ impl MulticastBench {
                     lender.handle(&piece.frame());
                 }
             }
-            ReassemblyVerdict::Buffered(Some(hole)) => {
+            ReassemblyVerdict::Buffered(Some(range)) => {
                 self.missing += 1;
-                let header = lender.member.missing(hole);
+                let header = lender.member.missing(range);
                 lender.reply(header, Vec::new());
             }
             ReassemblyVerdict::Buffered(None) | ReassemblyVerdict::Duplicate | ReassemblyVerdict::Full => (),
@@ -330,14 +330,14 @@ impl MulticastBench {
         if count == 0 {
             return;
         }
-        // Mostly in order.
+        // Mostly in order: the oldest first.
         let at = if self.rng.chance(self.loss_permille) {
             self.rng.below(count.min(20)) as usize
         } else {
             0
         };
         let (channel, (header, body)) = self.lenders[index].in_flight.remove(at);
-        // A key that the lender does not have opens nothing.
+        // A lender without the key cannot decrypt the datagram.
         if channel == self.lenders[index].channel {
             let frame = Frame { header, body: &body };
             self.lenders[index].reassembly.on_datagram();
@@ -382,8 +382,8 @@ impl MulticastBench {
         }
     }
 
-    /// Rule 1: nothing is acknowledged that as many members as the rule demands did not hold at some time. (A
-    /// member that held it may have lost its memory since.)
+    /// Checks rule 1: everything acknowledged was at some time held by as many members as the rule demands.
+    /// (A member may have lost its memory since.)
     pub(super) fn check(&self) {
         let (acked, stable) = (self.writer.acked(), self.writer.stable());
         if acked <= stable {
@@ -398,7 +398,7 @@ impl MulticastBench {
         assert!(holders.count() >= copies.max(1), "acknowledged {acked} too early");
     }
 
-    /// Rule 2: what is held is the log.
+    /// Checks rule 2: held bytes equal the log.
     pub(super) fn check_windows(&self) {
         for lender in &self.lenders {
             let state = lender.member.state();
@@ -452,10 +452,14 @@ impl ListeningLender {
         self.held_max = self.held_max.max(self.member.state().held);
         match reply {
             MemberReply::Frame(header, body, length) => {
-                assert_eq!(header.flags & Flag::GAP, 0, "in order, whatever way it came");
+                assert_eq!(
+                    header.flags & Flag::GAP,
+                    0,
+                    "appends reach the member in order, however they came"
+                );
                 self.reply(header, body[..length].to_vec());
             }
-            MemberReply::Data(..) => panic!("nobody reads"),
+            MemberReply::Data(..) => panic!("the writer sends no reads"),
         }
     }
 

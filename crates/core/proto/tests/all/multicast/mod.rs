@@ -1,5 +1,5 @@
-//! A writer and real members over a channel that loses, doubles and swaps datagrams, while each member's own
-//! link keeps order and now and then breaks. A seed replays a run.
+//! A writer and real members over a multicast channel that loses, duplicates and reorders datagrams. Each
+//! member's own link keeps order and sometimes breaks. A seed replays a run.
 
 mod bench;
 
@@ -9,12 +9,12 @@ use netram_proto::time::Nanos;
 use bench::{DATAGRAM_BYTES, MulticastBench};
 
 #[test]
-fn without_loss_bytes_go_once_and_by_multicast_alone() {
+fn without_loss_bytes_are_sent_once_and_only_by_multicast() {
     for seed in 1..20 {
         let mut bench = MulticastBench::new(seed, 3, 1 << 20, CommitRule::All);
         bench.all_listen();
         bench.unicast = 0;
-        // Quick beside the timer: nothing is late.
+        // Fast compared with the timer: nothing is late.
         bench.step_us = 10;
         for payload in [1, 100, 5000, 100_000, 3] {
             assert!(bench.append(payload));
@@ -33,9 +33,9 @@ fn without_loss_bytes_go_once_and_by_multicast_alone() {
 }
 
 #[test]
-fn whoever_joins_is_sent_what_it_lacks_once() {
-    // What was lost: time. While its link still carried the catch-up, a joiner was taken for one that had
-    // missed it, and all of it was sent again.
+fn a_joining_lender_is_sent_what_it_lacks_once() {
+    // This cost time: while a joiner's link still carried the catch-up, the joiner was thought to have missed
+    // it, and all of it was sent again.
     for seed in 1..4 {
         let mut bench = MulticastBench::new(seed, 3, 1 << 20, CommitRule::Any);
         bench.all_listen();
@@ -65,7 +65,7 @@ fn whoever_joins_is_sent_what_it_lacks_once() {
 }
 
 #[test]
-fn what_is_lost_doubled_or_swapped_is_sent_again_and_nothing_else() {
+fn only_lost_bytes_are_sent_again() {
     for seed in 1..40 {
         let mut bench = MulticastBench::new(seed, 3, 1 << 20, CommitRule::All);
         bench.all_listen();
@@ -81,7 +81,8 @@ fn what_is_lost_doubled_or_swapped_is_sent_again_and_nothing_else() {
         bench.all_hold();
         assert!(bench.missing > 0, "seed {seed}");
         if bench.loss_permille == 10 {
-            // One in a hundred is lost at each of three, and some go twice because the timer is quick.
+            // One in a hundred is lost at each of three members, and some go twice because the timer is
+            // short.
             assert!(
                 bench.unicast < bench.end.lsn.0,
                 "seed {seed}: {} again of {}",
@@ -93,7 +94,7 @@ fn what_is_lost_doubled_or_swapped_is_sent_again_and_nothing_else() {
 }
 
 #[test]
-fn links_break_memories_are_lost_and_writes_go_on() {
+fn writes_continue_through_broken_links_and_lost_memories() {
     for seed in 1..60 {
         let rule = [CommitRule::All, CommitRule::Any][seed as usize % 2];
         let lenders = 2 + seed as usize % 3;
@@ -122,13 +123,15 @@ fn links_break_memories_are_lost_and_writes_go_on() {
             bench.step();
         }
         bench.loss_permille = 0;
-        bench.run_until("everybody is back", |bench| bench.writer.view().len() == lenders);
+        bench.run_until("all lenders are members again", |bench| {
+            bench.writer.view().len() == lenders
+        });
         bench.all_hold();
     }
 }
 
 #[test]
-fn a_member_that_hears_nothing_is_served_over_its_own_link() {
+fn a_member_that_receives_no_datagrams_is_served_over_its_own_link() {
     for seed in 1..10 {
         let mut bench = MulticastBench::new(seed, 3, 1 << 20, CommitRule::All);
         bench.all_listen();
@@ -140,7 +143,7 @@ fn a_member_that_hears_nothing_is_served_over_its_own_link() {
                 bench.lenders[1].in_flight.clear();
             }
         }
-        bench.run_until("the deaf one has all", |bench| {
+        bench.run_until("the deaf member holds everything", |bench| {
             bench.lenders[1].member.state().held == bench.end.lsn
         });
         bench.all_hold();
@@ -148,9 +151,9 @@ fn a_member_that_hears_nothing_is_served_over_its_own_link() {
 }
 
 #[test]
-fn a_member_whose_closed_connection_heard_on_is_believed() {
-    // What would be lost: the old connection hears on, the member holds more than its links were sent, and
-    // the writer takes that for a lost memory and drops the member from the view.
+fn a_member_whose_closed_connection_kept_listening_stays_in_the_view() {
+    // Otherwise the member, whose old connection keeps listening, would hold more than its links were sent.
+    // The writer would take that for a lost memory and drop the member from the view.
     let mut bench = MulticastBench::new(3, 3, 1 << 20, CommitRule::All);
     bench.all_listen();
     bench.append(100);
@@ -168,11 +171,11 @@ fn a_member_whose_closed_connection_heard_on_is_believed() {
     assert_eq!(bench.lenders[0].member.state().held, bench.end.lsn);
     bench.all_listen();
     bench.all_hold();
-    assert_eq!(bench.writer.status().version, version, "nobody left the view");
+    assert_eq!(bench.writer.status().version, version, "no member left the view");
 }
 
 #[test]
-fn where_multicast_does_not_get_through_members_are_served_without_it_and_asked_again() {
+fn members_that_multicast_does_not_reach_are_served_without_it_and_invited_again() {
     let mut bench = MulticastBench::new(5, 2, 1 << 20, CommitRule::All);
     bench.all_listen();
     bench.loss_permille = 1000;
