@@ -48,7 +48,7 @@ impl IoError {
     pub const ETIMEDOUT: IoError = IoError { errno: 110 };
     /// The user's disk quota is used up.
     pub const EDQUOT: IoError = IoError { errno: 122 };
-    /// The file is shorter than what was asked of it.
+    /// The file ends before the requested bytes.
     pub const EOF: IoError = IoError { errno: 61 };
 }
 
@@ -173,12 +173,12 @@ pub enum AppendError {
     },
     /// The record can never fit. Split it, or create a larger log.
     TooLarge {
-        /// Payload bytes asked for.
+        /// Payload bytes requested.
         bytes: usize,
         /// Payload bytes that fit.
         max: usize,
     },
-    /// The log file has no room. [`RecordLog::trim`] it, then retry.
+    /// The log file has no space left. [`RecordLog::trim`] it, then retry.
     Full {
         /// Bytes in use, from the head to the tail.
         used: u64,

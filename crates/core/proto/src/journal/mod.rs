@@ -60,7 +60,7 @@ pub struct OutgoingFrame {
 /// The source of a frame's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameBody {
-    /// A few bytes, and how many of them.
+    /// The first bytes of the array, and their number.
     Inline([u8; 16], usize),
     /// A [`ChannelInvite`](crate::multicast::ChannelInvite) for the channel of this number. The machine
     /// numbers channels; the driver holds their keys, and draws a new key for a new number.
@@ -69,7 +69,7 @@ pub enum FrameBody {
     Log {
         /// The first byte.
         from: Lsn,
-        /// How many.
+        /// Number of bytes.
         bytes: usize,
     },
 }

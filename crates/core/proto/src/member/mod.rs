@@ -206,7 +206,7 @@ impl Member {
         if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&bytes) || generation == 0 {
             return self.refuse(RefusalReason::OverQuota, Lsn(bytes), Lsn(WINDOW_BYTES_MAX));
         }
-        // A join that was delayed or doubled must not empty a window that has been filled since.
+        // A delayed or duplicated join must not empty a window that has been filled since.
         let stale = self.state.window_epoch == frame.header.epoch && generation <= self.state.generation;
         if stale {
             return self.ack(0);

@@ -64,7 +64,7 @@ pub struct RecordHeader {
     pub payload: usize,
 }
 
-/// Why bytes are not the record that should stand there.
+/// Why bytes are not the expected record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordError {
     /// The lengths contradict each other or the limits.

@@ -38,7 +38,7 @@ pub struct MemberReport {
 pub struct WindowReport {
     /// The epoch that joined it.
     pub epoch: Epoch,
-    /// The number of that join.
+    /// The number of that join within its epoch.
     pub generation: u32,
     /// Its first byte.
     pub trim: Lsn,

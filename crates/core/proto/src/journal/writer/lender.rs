@@ -81,7 +81,7 @@ pub(super) struct WriterLender {
     pub(super) held: Lsn,
     /// Received by the lender, whole records or not.
     pub(super) received: Lsn,
-    /// Ends of the last two appends: with two on the way, more waits to be sent as one (group commit).
+    /// Ends of the last two appends: with two in flight, more bytes wait to be sent as one (group commit).
     pub(super) flight: [Lsn; 2],
     /// The stable LSN that the lender was last told.
     pub(super) stable_told: Lsn,
