@@ -1,7 +1,7 @@
 //! A sliding window over a channel's newest datagram numbers, as in IPsec: each datagram counts once.
 //!
-//! A duplicate or replayed append would do no harm (the same position of the same epoch holds the same byte),
-//! but each would cost a decryption and a call of the member.
+//! A duplicate or replayed append would do no harm: the same position of the same epoch holds the same byte.
+//! But each would cost a decryption and a call of the member.
 
 /// How far behind the newest number the window reaches. An older datagram counts as lost.
 const WINDOW: u64 = 4096;

@@ -3,7 +3,7 @@
 //!
 //! A record leaves the members' memories when it is on *both* disks, so that one disk may be lost. Nothing
 //! else waits for the data lender. A member that would have no space for the next bytes is told to drop what
-//! is stable, and a data lender that is silent for too long is out of service.
+//! is stable. A data lender that is silent for too long is out of service.
 
 use crate::id::{Epoch, Lsn};
 use crate::planted::PlantedFault;
