@@ -344,5 +344,5 @@ def test_a_transaction_that_is_dropped_aborts(server: Server) -> None:
 
 
 def test_a_name_that_is_too_long_is_refused_with_the_limit(directory: Path) -> None:
-    with pytest.raises(netram.shared.JoinError, match="257 bytes; at most 256 are possible"):
+    with pytest.raises(netram.shared.JoinError, match="257 bytes, but at most 256 are allowed"):
         netram.shared.join("tcp://127.0.0.1:1", directory / "node", insecure=True, name="y" * 257)

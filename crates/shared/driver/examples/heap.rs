@@ -1,6 +1,6 @@
-//! What blocks of a heap in a shared region cost under a kept lock, beside those of a heap in one process's
-//! recoverable memory: `cargo run --release -p netram-shared --example heap`. Medians of transactions that
-//! allocate 500 blocks of 64 bytes.
+//! Measures the cost of blocks of a heap in a shared region under a held lock, compared with a heap in one
+//! process's recoverable memory: `cargo run --release -p netram-shared --example heap`. Prints medians of
+//! transactions that allocate 500 blocks of 64 bytes.
 
 use std::io::Write;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn allocate<X: Transact>(heap: &Heap, transaction: &mut X, blocks: usize) -> Res
     Ok(())
 }
 
-/// Nanoseconds that half of the runs took less than.
+/// Median of the runs' times in nanoseconds.
 fn median(mut run: impl FnMut() -> Result<Duration>) -> Result<f64> {
     let mut times = (0..RUNS).map(|_| run()).collect::<Result<Vec<Duration>>>()?;
     times.sort_unstable();
@@ -50,7 +50,7 @@ fn begin(node: &Node) -> Result<Txn<'_>> {
     Ok(txn)
 }
 
-/// A heap of recoverable memory on a lender of its own.
+/// Measures a heap of recoverable memory on a lender of its own.
 fn alone(directory: &Path) -> Result<f64> {
     let root = directory.join("alone");
     Journal::create(&root, LOG_BYTES)?;

@@ -1,7 +1,7 @@
-//! What a transaction on shared memory costs the node's thread, beside one of recoverable memory on a lender
-//! like it: `cargo run --release -p netram-shared --example transaction -- [commits] [spin|yield:50|block]`.
-//! Server and lenders are one process of their own. `netram-lab bench paper --only osdi94` is the
-//! measurement; these are the loops alone, for a profiler.
+//! Measures the cost of a transaction on shared memory in the node's thread, compared with one of recoverable
+//! memory on a similar lender: `cargo run --release -p netram-shared --example transaction -- [commits]
+//! [spin|yield:50|block]`. Server and lenders are a process of their own. `netram-lab bench paper --only
+//! osdi94` is the full measurement; these are the loops alone, for a profiler.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn address(directory: &Path, name: &str) -> NetAddress {
     NetAddress::Unix(directory.join(format!("{name}.sock")))
 }
 
-/// The other process: a lender for the node, one for the recoverable memory beside it, and the server.
+/// Runs the other process: a lender for the node, one for the recoverable memory, and the server.
 fn serve(directory: &Path) -> Result<()> {
     let lender = |name: &str| {
         Lender::start(LenderConfig {
@@ -62,7 +62,7 @@ fn serve(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Microseconds of each run: half of them took less.
+/// Median of the runs' times in microseconds.
 fn median(runs: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     for _ in 0..runs / 10 {
         run()?;

@@ -1,12 +1,12 @@
-//! One region in the memory of several machines: what has threads, sockets and disks. What decides is
-//! `netram_shared_machine`; `docs/shared.md` says how it all fits.
+//! Driver of a shared region, the memory that several machines share: threads, sockets and disks. The
+//! protocol is in `netram_shared_machine`; see `docs/design/shared.md` for an overview.
 //!
-//! | module | does |
+//! | module | purpose |
 //! |---|---|
-//! | [`channel`] | whole messages, in order, between a node and the server; the server's door |
-//! | [`node`] | a process that has the region in its memory: transactions under locks, pinned readers |
-//! | [`server`] | the server's disk: region, spans, versions, nodes, in one log |
-//! | [`saved_copy`] | a node's copy of the region, saved: what a lost region is made of again |
+//! | [`channel`] | whole messages, in order, between a node and the server; the server's acceptor |
+//! | [`node`] | a process with the region in its memory: transactions under locks, pinned readers |
+//! | [`server`] | the server's disk: region, spans, versions and nodes, in one log |
+//! | [`saved_copy`] | a node's saved copy of the region, from which a lost region is rescued |
 //! | [`limit`] | every bound of this crate |
 #![forbid(unsafe_code)]
 

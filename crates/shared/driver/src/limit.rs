@@ -5,99 +5,101 @@ use std::time::Duration;
 use netram_shared_machine::limit::{REGION_NODES_MAX, SHARED_HEADER_BYTES_MAX, SHARED_MESSAGE_BYTES_MAX};
 use netram_transport::link::SEND_BUFFER_BYTES;
 
-/// Bytes of one message of a node that has not been let in: what it costs the server whoever it is. A node
-/// that comes back says how far it is with every node id that is known, each two numbers of ten bytes at
-/// most.
+/// Maximum bytes of one message of a node that has not been admitted, so of what any stranger costs the
+/// server. A returning node sends the last record of every known node id, each as two numbers of at most ten
+/// bytes.
 pub const GREETING_BYTES_MAX: usize = SHARED_HEADER_BYTES_MAX + REGION_NODES_MAX * 20;
-/// While so much waits for the peer, no further message is taken. One more may have been, of any length.
+/// Bytes that may wait for the peer before no further message is queued. The last queued message may be of
+/// any length.
 pub const QUEUED_BYTES_MAX: usize = 1024 * 1024;
-/// A channel's buffer that has grown beyond this is given back when it is empty.
+/// Capacity in bytes above which an empty buffer of a channel is freed.
 pub const BUFFER_KEPT_BYTES: usize = 1024 * 1024;
 
-/// Sessions of one server by default; each costs about half a megabyte of buffers.
+/// Default number of sessions of one server; each costs about half a megabyte of buffers.
 pub const SESSIONS_MAX_DEFAULT: usize = 256;
-/// Strangers by default: shaking hands, or silent since.
+/// Default number of pending sessions: handshake or first frame not finished.
 pub const PENDING_MAX_DEFAULT: usize = 128;
-/// When there is no room for another stranger, one that has been there for longer than this makes room.
+/// Age above which a pending session may be closed to make room for a new one.
 pub const PENDING_GRACE: Duration = Duration::from_millis(250);
-/// How long a stranger may take to its first frame after its handshake.
+/// Time that a pending session has for its first frame after its handshake.
 pub const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a door looks at its strangers' time, and a server at its nodes', at least.
+/// Maximum time between two checks of an acceptor's pending sessions, and of a server's nodes.
 pub const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(250);
-/// Failed handshakes are reported at most this often, with their number.
+/// Minimum time between two log lines about failed handshakes; each names their number.
 pub const FLOOD_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a node may be silent, by default.
+/// Default time for which a node may be silent.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
-/// Below this a busy machine's scheduler ends leases.
+/// Shortest lease. With a shorter one the scheduler of a busy machine would end leases.
 pub const LEASE_MIN: Duration = Duration::from_millis(200);
-/// Beyond this nobody waits for a dead node's locks.
+/// Longest lease. No transaction would wait longer for a dead node's locks.
 pub const LEASE_MAX: Duration = Duration::from_secs(600);
-/// Bytes of records that a server keeps for nodes that are behind, by default.
+/// Default bytes of records that a server keeps for nodes that are behind.
 pub const RECENT_BYTES_DEFAULT: usize = 64 << 20;
-/// Bytes of the region that one message carries to a joining node: small, so that others' records wait little
-/// behind it.
+/// Bytes of the region that one message carries to a joining node. Small, so that other nodes' records wait
+/// little behind it.
 pub const PAGE_BYTES: u64 = 64 << 10;
-/// Messages that are taken from one link before the others have their turn.
+/// Number of messages read from one link before the others have their turn.
 pub const MESSAGES_A_TURN: usize = 64;
-/// Bytes, of messages or of the region looked at, that one link is given before the others have their turn.
+/// Bytes of messages, or of the region examined, that one link is sent before the others have their turn.
 pub const FILL_BYTES_A_TURN: usize = 256 << 10;
-/// While so many answers wait for a link, nothing is read from it.
+/// Number of answers waiting for a link at which nothing more is read from it.
 pub const QUEUED_REPLIES_MAX: usize = 64;
-/// A session that is no node's may be silent for so long.
+/// Time for which a session without a node id may be silent.
 pub const PENDING_SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long a session that is over may take to hear the last word.
+/// Time that an ended session has to receive its last message.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// One reading of a dead node's journal waits so long for the members that must answer.
+/// Time that one attempt to read a dead node's journal waits for the members that must answer.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// What could not be read is read again after so long.
+/// Pause before a failed reading is repeated.
 pub const READ_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// A journal is not read for so long after somebody has offered it: it would be sealed while that goes on.
+/// Time for which a journal is not read after its process has offered it. Reading would fence it while the
+/// process sends its records.
 pub const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the lenders of a node that is gone are asked at once to give its windows back.
+/// Time that one attempt to tell a gone node's lenders takes at most.
 pub const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
-/// After so long those that could not be reached are asked again, at first.
+/// Pause before the first repetition for lenders that could not be reached.
 pub const FORGET_RETRY_DEFAULT: Duration = Duration::from_secs(10);
-/// How long a node's records may wait for others to go to the server with, when nobody waits for that: each
-/// sending costs the server a sync, and both machines the waking of half a dozen threads. A node that takes
-/// no records straight is so much later.
+/// Time for which a node's safe records may wait to be sent to the server together. Each sending costs the
+/// server a sync, and both machines the wake-up of half a dozen threads. A node without direct records gets
+/// them later by this time.
 pub const RELAY_PAUSE: Duration = Duration::from_micros(500);
-/// Bytes of records that wait no longer.
+/// Bytes of records at which they are sent without waiting.
 pub const DEFERRED_BYTES_MAX: usize = 64 << 10;
-/// Locks that a status tells of.
+/// Maximum number of locks in a status.
 pub const LOCKS_REPORTED_MAX: usize = 64;
-/// Nodes of whom a loss was accepted that a status tells of.
+/// Maximum number of nodes with an accepted loss in a status.
 pub const LOSSES_REPORTED_MAX: usize = 64;
-/// A status is made anew so often for those who ask over links: what it costs others does not grow with those
-/// who ask.
+/// Age at which the status is computed anew for requests over links, so that its cost does not grow with the
+/// number of clients.
 pub const STATUS_INTERVAL: Duration = Duration::from_millis(100);
-/// Whoever asks for the status has so long to say so, and to take it.
+/// Time that a client has to request the status and to read it.
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Those who are told the status over links at one time. They have places of their own: nobody who watches a
-/// region keeps a node out.
+/// Maximum number of status sessions at one time. They have permits of their own, so that watching a region
+/// keeps no node out.
 pub const STATUS_SESSIONS_MAX: usize = 16;
-/// Bytes of a question.
+/// Maximum bytes of a control request.
 pub const REQUEST_BYTES_MAX: usize = 4096;
-/// Bytes of an answer: 256 nodes and [`LOCKS_REPORTED_MAX`] locks with their holders. Names and addresses of
-/// nothing but control characters could make it longer; then it is told without them.
+/// Maximum bytes of a control reply: 256 nodes and [`LOCKS_REPORTED_MAX`] locks with their holders. If
+/// control characters in names and addresses make it longer, it is sent without them.
 pub const REPLY_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes of a node's log by default: it is needed as far as the server lags, which the window bounds, and
-/// once more while it is trimmed.
+/// Default bytes of a node's log. It holds what the server lags behind, which the window bounds, and as much
+/// again while it is trimmed.
 pub const NODE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
-/// Bytes of the region, and of records, that wait for the copy of a node that joins. While they do nothing is
-/// taken of its link; it says that it lives.
+/// Bytes of pages and records that may wait for a joining node's copy. At this bound the node reads nothing
+/// more from its link, but keeps its lease.
 pub const JOINING_BYTES_MAX: usize = 8 << 20;
-/// How long an acquire waits by default.
+/// Default time for which a transaction waits for a lock.
 pub const LOCK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// How long a node waits by default for a server that is silent.
+/// Default time for which a node waits for a silent server.
 pub const SERVER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-/// Bytes of records that may wait because a program reads the region under a guard. With a pinned reader they
-/// are bounded by choice; beyond this the node is none any more.
+/// Bytes of records that may wait because the program reads the region under a guard. Beyond this the node
+/// ends. (Pinned readers have a bound of their own.)
 pub const UNAPPLIED_BYTES_MAX: usize = 256 << 20;
-/// Records that wait to be sent straight to other nodes: the oldest is forgotten when there are more.
+/// Number of records that may wait to be sent directly to other nodes. Beyond this the oldest is dropped.
 pub const HINTS_QUEUED_MAX: usize = 256;
-/// Bytes of records that are held back for pinned readers by default.
+/// Default bytes of records that are held back for pinned readers.
 pub const PINNED_BYTES_DEFAULT: usize = 64 << 20;
 
 const _: () = assert!(FILL_BYTES_A_TURN <= QUEUED_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! A node's copy of the region, saved: what a region is made of again when its server is lost for good.
+//! A node's saved copy of the region, from which the region is rescued when its server is lost for good.
 //!
 //! ```text
 //! DIR/bytes     the region's bytes, pages of zeros left out
@@ -6,10 +6,10 @@
 //!               without it there is no copy
 //! ```
 //!
-//! A copy is of one moment: every lock's span is as of the version that it says, whole, and nothing in it is
-//! of a transaction that is not acknowledged. Which commits of others it has is the stream's affair; so
-//! several copies of one region are put together span by span, each from the copy with the highest version of
-//! its lock (`server/rescue.rs`).
+//! A copy is of one moment: every lock's span is complete at the version that the description gives, and
+//! contains nothing of an unacknowledged transaction. Copies of several nodes may have received different
+//! commits of others. So a rescue combines copies span by span, and takes each from the copy with the highest
+//! version of its lock (`server/rescue.rs`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -23,73 +23,73 @@ use serde::{Deserialize, Serialize};
 const BYTES: &str = "bytes";
 const COPY: &str = "copy";
 const FORMAT: u32 = 2;
-/// Its checksum is over the pieces alone.
+/// Earlier format, in which the checksum covers only the pieces.
 const FORMAT_OLD: u32 = 1;
-/// Bytes read or written at once; a page of zeros is left out.
+/// Bytes that are read or written at once. Pages of zeros are not written.
 const PIECE: usize = 1 << 20;
 const PAGE: usize = 4096;
-/// A copy's description: 2^20 locks and as many nodes take less.
+/// Maximum bytes of a description: 2^20 locks and as many nodes take less.
 const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
 
-/// What a saved copy is.
+/// Description of a saved copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CopyDescription {
     format: u32,
-    /// Which region, in hexadecimal digits.
+    /// Identity of the region, in hexadecimal digits.
     region: String,
-    /// Who saved it.
+    /// Id of the node that saved the copy.
     pub node: u64,
-    /// What the node called itself.
+    /// Name of that node.
     pub name: String,
-    /// The region's bytes.
+    /// Size of the region in bytes.
     pub bytes: u64,
-    /// The address that nodes map it at; 0: each where it likes.
+    /// Address at which nodes map the region; 0: each node chooses.
     pub address: u64,
-    /// The lenders that nodes are told, as settings are written.
+    /// Settings of the nodes' lenders, in the settings' format.
     pub settings: String,
-    /// Each lock: number, offset and length of its span, version.
+    /// Number, offset and length of its span, and version, of each lock.
     pub locks: Vec<(u32, u64, u64, u64)>,
-    /// The last record of each node that is in the copy.
+    /// Number of the last record of each node that the copy contains.
     pub numbers: Vec<(u64, u64)>,
     crc: u32,
 }
 
-/// Why there is no copy.
+/// Failure to save or open a copy.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// The system refused.
+    /// A system call on the file failed.
     #[error("{path}: {cause}")]
     System {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         cause: io::Error,
     },
-    /// No copy, or one that was cut short.
+    /// The directory contains no copy, or an incomplete or damaged one.
     #[error("{path} is no saved copy of a region: {reason}; save it again")]
     NoCopy {
         /// The directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
 }
 
-/// A saved copy, checked whole.
+/// A saved copy whose checksum was verified.
 #[derive(Debug)]
 pub struct SavedCopy {
-    /// Where it is.
+    /// Its directory.
     pub path: PathBuf,
-    /// What it is.
+    /// Its description.
     pub description: CopyDescription,
-    /// Which region it is of.
+    /// Identity of its region.
     pub region: RegionId,
     bytes: File,
 }
 
 impl CopyDescription {
-    /// What a copy is, before its bytes are written.
+    /// Creates a description before the copy's bytes are written.
     pub(crate) fn new(region: RegionId, node: u64, name: String) -> CopyDescription {
         CopyDescription {
             format: FORMAT,
@@ -105,8 +105,8 @@ impl CopyDescription {
         }
     }
 
-    /// What `crc` is to be, with what the pieces' checksum is. A version that reads otherwise would have
-    /// another copy chosen for its lock.
+    /// Checksum of the description and, by `pieces`, of the bytes. It covers the description since a wrong
+    /// version there would choose the wrong copy for a lock.
     fn checksum(&self, pieces: u32) -> io::Result<u32> {
         match self.format {
             FORMAT_OLD => Ok(pieces),
@@ -119,8 +119,8 @@ impl CopyDescription {
     }
 }
 
-/// Saves a copy to a new directory, which only its owner can read. `read` copies bytes from an offset on;
-/// `still` says at the end whether nothing has changed meanwhile: if not, nothing is left.
+/// Saves a copy to a new directory that only its owner can read. `read` copies bytes from an offset. `still`
+/// tells at the end whether nothing has changed since the start; if something has, the directory is removed.
 pub(crate) fn save(
     path: &Path,
     mut description: CopyDescription,
@@ -168,7 +168,7 @@ pub(crate) fn save(
     saved.map_err(system)
 }
 
-/// The checksum of all pieces so far and one more.
+/// Extends the checksum of all pieces so far by one more.
 fn fold(before: u32, piece: &[u8]) -> u32 {
     let mut both = [0; 8];
     both[..4].copy_from_slice(&before.to_le_bytes());
@@ -177,7 +177,12 @@ fn fold(before: u32, piece: &[u8]) -> u32 {
 }
 
 impl SavedCopy {
-    /// Opens a copy and reads all of it once, for its checksum.
+    /// Opens a copy, and reads all of it once to verify its checksum.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::System`] if a file cannot be read; [`CopyError::NoCopy`] if the copy is incomplete,
+    /// damaged or of another format.
     pub fn open(path: &Path) -> Result<SavedCopy, CopyError> {
         let system = |cause| CopyError::System {
             path: path.to_owned(),
@@ -190,7 +195,7 @@ impl SavedCopy {
         let mut text = Vec::new();
         let file = match File::open(path.join(COPY)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(no_copy("its description is missing".to_owned()));
+                return Err(no_copy("the file `copy` is missing".to_owned()));
             }
             file => file.map_err(system)?,
         };
@@ -201,7 +206,7 @@ impl SavedCopy {
             serde_json::from_slice(&text).map_err(|error| no_copy(error.to_string()))?;
         if ![FORMAT_OLD, FORMAT].contains(&description.format) {
             return Err(no_copy(format!(
-                "format {} is not known here",
+                "format {} is unknown; it was saved by another version of netram",
                 description.format
             )));
         }
@@ -209,7 +214,9 @@ impl SavedCopy {
         let region = RegionId(region.map_err(|error| no_copy(error.to_string()))?);
         let bytes = File::open(path.join(BYTES)).map_err(system)?;
         if bytes.metadata().map_err(system)?.len() != description.bytes {
-            return Err(no_copy("it has more or fewer bytes than it says".to_owned()));
+            return Err(no_copy(
+                "the file `bytes` does not have the length that `copy` states".to_owned(),
+            ));
         }
         let saved = SavedCopy {
             path: path.to_owned(),
@@ -227,11 +234,11 @@ impl SavedCopy {
         let crc = saved.description.checksum(crc).map_err(system)?;
         match crc == saved.description.crc {
             true => Ok(saved),
-            false => Err(no_copy("its checksum is wrong".to_owned())),
+            false => Err(no_copy("the checksum is wrong".to_owned())),
         }
     }
 
-    /// Hands these bytes to `each`, in pieces.
+    /// Calls `each` with these bytes, piece by piece.
     pub(crate) fn each(
         &self,
         offset: u64,
@@ -269,7 +276,8 @@ mod tests {
         SavedCopy::open(path).unwrap().description
     }
 
-    /// Only the bytes had a checksum: the copy would have been taken for the newest.
+    /// Format 1 had a checksum over the bytes only: a wrong version in the description made the copy count as
+    /// the newest.
     #[test]
     fn a_description_that_reads_otherwise_is_refused() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! The server's door: from `accept` to the first frame, for all listeners, in one thread that never waits for
-//! any stranger.
+//! Accepts connections for all listeners and takes each to its first frame, in one thread that never waits
+//! for any client.
 //!
-//! Whoever says `Share`, or asks for the status where there is one, is greeted and handed to the
-//! [`SessionHandler`]. All others are told where they are, and cost a bounded number of places for a bounded
-//! time.
+//! A client that sends `Share`, or asks for the status where there is one, is greeted and handed to the
+//! [`SessionHandler`]. Every other client is refused with a reason. Pending sessions are bounded in number
+//! and time.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -29,67 +29,67 @@ use crate::limit::{
 };
 
 const WAKER_TOKEN: u64 = u64::MAX;
-/// Listeners are named from here on, strangers from zero.
+/// Poller tokens of listeners start here, those of pending sessions at zero.
 const LISTENER_TOKEN_MIN: u64 = 1 << 32;
 const EVENTS: usize = 64;
-/// Connections that are taken before others have their turn: whoever connects faster than that keeps nobody
-/// waiting for ever.
+/// Number of connections accepted in a row, so that a flood of connections does not starve the others.
 const ACCEPTS_A_TURN: usize = 64;
-/// How long nobody is let in after the system refused (no more file descriptors).
+/// Time without accepting after the system refused a connection, for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who the door lets in for.
+/// Receiver of accepted sessions.
 pub trait SessionHandler: Send + Sync {
-    /// Takes a session over. Must not wait: the thread that calls it lets strangers in.
+    /// Takes over a session. It must not block: its thread accepts all connections.
     fn take(&self, arrival: AcceptedSession);
 }
 
-/// Somebody who has been greeted.
+/// A session that has been greeted.
 #[derive(Debug)]
 pub struct AcceptedSession {
-    /// What for.
+    /// Purpose of the session.
     pub kind: SessionKind,
-    /// The session. Long messages are not taken before [`Channel::let_in`].
+    /// The session's channel. It refuses long messages until [`Channel::allow_long_messages`].
     pub channel: Channel,
-    /// Held as long as the session is. Whoever asks for the status has one of another kind, so that no node's
-    /// place is taken.
+    /// Permit of the session, held as long as the session. Status sessions have permits of their own, so that
+    /// they take none from nodes.
     pub permit: SessionPermit,
 }
 
-/// What somebody comes for.
+/// Purpose of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionKind {
-    /// A node, which has not said yet which.
+    /// A node, which has not sent its id yet.
     Node,
-    /// It only wants to be told how the region stands.
+    /// A client that only asks for the region's status.
     Status,
 }
 
-/// One of the door's places, until it is dropped.
+/// One of the acceptor's permits, given back on drop.
 #[derive(Clone, Debug, Default)]
 pub struct SessionPermit {
     _counted: Arc<()>,
 }
 
-/// Where a door is, and how wide.
+/// Configuration of an acceptor.
 #[derive(Clone, Debug)]
 pub struct AcceptorConfig {
-    /// Where to listen.
+    /// Addresses to listen on.
     pub listen: Vec<NetAddress>,
-    /// How links are protected.
+    /// Protection of the links.
     pub security: Security,
-    /// Nodes' sessions and strangers in all; more are told that the server is busy.
+    /// Maximum number of nodes' sessions and pending ones together. Further clients are told that the server
+    /// is busy.
     pub sessions_max: usize,
-    /// Of these, strangers.
+    /// Maximum number of pending sessions, which count among `sessions_max`.
     pub pending_max: usize,
-    /// How long a stranger may take to its first frame.
+    /// Time that a pending session has for its first frame.
     pub first_frame_timeout: Duration,
-    /// Whether there is a status to ask for.
+    /// Whether clients may ask for the status.
     pub tells_status: bool,
 }
 
 impl AcceptorConfig {
-    /// The usual door at these addresses.
+    /// Creates the default configuration with these addresses.
     pub fn new(listen: Vec<NetAddress>, security: Security) -> AcceptorConfig {
         AcceptorConfig {
             listen,
@@ -102,21 +102,21 @@ impl AcceptorConfig {
     }
 }
 
-/// Why there is no door.
+/// Failure to open an acceptor.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptorError {
-    /// Nobody can be let in.
-    #[error("no address to listen to is named")]
+    /// The configuration has no address.
+    #[error("no address to listen on was given; name at least one")]
     Nowhere,
-    /// An address cannot be had.
+    /// An address cannot be listened on.
     #[error("{0}")]
     Bind(#[from] ListenError),
-    /// The system has no descriptors or threads left.
-    #[error("opening the server's door: {0}")]
+    /// The system has no file descriptors or threads left.
+    #[error("cannot accept connections: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// Lets nodes in until it is dropped. Sessions that were handed over stay.
+/// Accepts sessions until it is dropped. Accepted sessions live on.
 #[derive(Debug)]
 pub struct SessionAcceptor {
     addresses: Vec<NetAddress>,
@@ -132,7 +132,12 @@ struct Stop {
 }
 
 impl SessionAcceptor {
-    /// Listens, and lets nodes in for `service`, in a thread of its own.
+    /// Listens, and accepts sessions for `service`, in a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`AcceptorError`] if there is no address, one cannot be listened on, or the system has no descriptors
+    /// or threads left.
     pub fn open(
         config: AcceptorConfig,
         service: Arc<dyn SessionHandler>,
@@ -184,12 +189,12 @@ impl SessionAcceptor {
         })
     }
 
-    /// Where the door is: names resolved, and ports that the system chose.
+    /// Addresses that are listened on: names resolved, and ports that the system chose.
     pub fn addresses(&self) -> &[NetAddress] {
         &self.addresses
     }
 
-    /// Nodes' sessions and strangers now.
+    /// Number of nodes' sessions and pending ones.
     pub fn occupied(&self) -> usize {
         self.permits.sessions.count()
     }
@@ -198,35 +203,35 @@ impl SessionAcceptor {
 impl Drop for SessionAcceptor {
     fn drop(&mut self) {
         self.stop.asked.store(true, Ordering::Release);
-        // Without a wake-up the thread sees it at its next housekeeping.
+        // If waking fails, the thread sees the request at its next housekeeping.
         let _ = self.stop.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by itself.
+            // The thread has reported a panic itself.
             let _ = thread.join();
         }
     }
 }
 
-/// The permits that are given are clones of these.
+/// Prototypes of the permits, which are their clones.
 #[derive(Debug, Default)]
 struct SessionPermits {
-    /// Of nodes and strangers.
+    /// Permits of nodes and of pending sessions.
     sessions: SessionPermit,
-    /// Of those who ask for the status.
+    /// Permits of status sessions.
     status: SessionPermit,
 }
 
 impl SessionPermit {
-    /// Permits besides the door's own.
+    /// Number of permits besides the prototype.
     fn count(&self) -> usize {
         Arc::strong_count(&self._counted).saturating_sub(1)
     }
 }
 
-/// A connection that has not said what it wants: see [`Strangers`].
+/// A connection that has not sent its purpose; see [`PendingConnections`].
 struct PendingSession {
     stage: Stage,
-    /// `None`: it is only here to be told that the server is busy.
+    /// `None`: the client is only here to be told that the server is busy.
     permit: Option<SessionPermit>,
 }
 
@@ -253,7 +258,7 @@ struct AcceptorThread {
     permits: Arc<SessionPermits>,
     pending: PendingConnections<PendingSession>,
     flood: ReportThrottle,
-    /// What the system refused when a connection was to be accepted.
+    /// Backoff after errors of accepting a connection.
     refusals: RetryBackoff,
     now: Instant,
 }
@@ -285,7 +290,7 @@ impl AcceptorThread {
     }
 
     fn accept(&mut self, listener: usize) {
-        // The poller tells of the rest again.
+        // The poller reports the remaining connections again.
         for _ in 0..ACCEPTS_A_TURN {
             match self.listeners[listener].accept(self.now) {
                 Ok(Some(pending)) => {
@@ -296,7 +301,7 @@ impl AcceptorThread {
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(IoError::EIO.errno);
                     if self.refusals.failed(IoError { errno }).should_log {
-                        tracing::error!(%error, "no connection can be accepted; trying again");
+                        tracing::error!(%error, "cannot accept connections; trying again");
                     }
                     std::thread::sleep(ACCEPT_PAUSE);
                     return;
@@ -317,19 +322,19 @@ impl AcceptorThread {
         let stranger = PendingSession { stage, permit };
         let index = self.pending.insert(self.now, deadline, admitted, stranger);
         let Some(stranger) = self.pending.get_mut(index) else {
-            unreachable!("it was placed a moment ago")
+            unreachable!("the session was inserted just now")
         };
         if let Err(error) = self.poller.add(&stranger.stage, index as u64, Interest::Read) {
-            tracing::error!(%error, "a connection could not be waited for");
+            tracing::error!(%error, "cannot wait for a new connection; it is closed");
             self.pending.remove(index);
             return;
         }
         self.advance(index);
     }
 
-    /// Goes on with one stranger as far as its bytes allow.
+    /// Advances one pending session as far as its bytes allow.
     fn advance(&mut self, index: usize) {
-        // `None`: removed earlier in this round.
+        // `None`: the session was removed earlier in this round.
         let Some(stranger) = self.pending.get_mut(index) else {
             return;
         };
@@ -374,11 +379,11 @@ impl AcceptorThread {
             permit: Some(permit),
         }) = self.pending.remove(index)
         else {
-            unreachable!("a stranger that was greeted has shaken hands, which takes a permit")
+            unreachable!("a greeted session has finished its handshake, which needs a permit")
         };
         if let Err(error) = self.poller.remove(&link) {
-            // Dropping it closes it. Whoever came finds that, and comes again.
-            tracing::error!(%error, "a connection could not be handed over, and is closed");
+            // The drop closes the connection. The client notices and connects again.
+            tracing::error!(%error, "cannot hand over a new connection; it is closed");
             return;
         }
         let permit = match errand {
@@ -395,7 +400,7 @@ impl AcceptorThread {
     fn housekeep(&mut self) {
         for (index, overdue) in self.pending.overdue(self.now) {
             match overdue {
-                // It says itself that it is too late.
+                // The handshake itself reports that its time is over.
                 PendingTimeout::Handshake => self.advance(index),
                 PendingTimeout::FirstRequest => drop(self.pending.remove(index)),
             }
@@ -406,16 +411,16 @@ impl AcceptorThread {
     }
 }
 
-/// What became of a stranger's first frame.
+/// Result of looking for a pending session's first frame.
 enum GreetOutcome {
-    /// It has not come.
+    /// The frame has not come.
     Silent,
-    /// It has been answered.
+    /// The client was greeted.
     Welcome(SessionKind),
     Refused,
 }
 
-/// Takes a stranger's first frame. `may_ask`: what becomes of one who asks for the status.
+/// Handles a pending session's first frame. `may_ask`: the answer to a request for the status.
 fn greet(link: &mut Link, may_ask: Result<SessionKind, RefusalReason>) -> Result<GreetOutcome, LinkError> {
     let Some(packet) = link.receive()? else {
         return Ok(GreetOutcome::Silent);
@@ -436,16 +441,19 @@ fn greet(link: &mut Link, may_ask: Result<SessionKind, RefusalReason>) -> Result
     };
     let peer = link.peer();
     match refusal {
-        RefusalReason::NoRoom => tracing::info!(peer, "too many ask for the status at once: one is refused"),
+        RefusalReason::NoRoom => tracing::info!(
+            peer,
+            "too many clients ask for the status at once; one was refused"
+        ),
         _ => tracing::warn!(
             peer,
             ?kind,
-            "connection refused: a shared region is served here, and nothing else"
+            "connection refused: the client asked for something else than a shared region"
         ),
     }
     let mut header = FrameHeader::new(FrameKind::Refuse);
     header.flags = refusal as u8;
-    // It is told if it listens; it ends in any case.
+    // The client may not read it; the connection ends in any case.
     link.send(&[&header.encode(0)])?;
     Ok(GreetOutcome::Refused)
 }

@@ -1,11 +1,11 @@
 //! Whole messages, in order, between a node and the server, over one authenticated and encrypted link.
 //!
-//! `docs/protocol.md` ("Shared region sessions") draws the bytes. A node [opens](Channel::open) a channel;
-//! the server's [`SessionAcceptor`] lets them in. Messages are queued, and go with the next flush: many small
-//! ones in one packet and one system call. How hard a thread waits for the next one is [`ChannelWait`]'s
-//! affair.
+//! The bytes are specified in `docs/design/protocol.md` ("Shared region sessions"). A node
+//! [opens](Channel::open) a channel; the server's [`SessionAcceptor`] accepts it. Messages are queued, and
+//! sent with the next flush: many small ones in one packet and one system call. [`ChannelWait`] lets a thread
+//! wait for the next message.
 //!
-//! What the messages mean is `netram_shared_machine`'s.
+//! `netram_shared_machine` gives the messages their meaning.
 
 mod acceptor;
 mod stream;
@@ -38,64 +38,68 @@ pub struct Channel {
     link: Link,
     inbox: Inbox,
     outbox: StreamBuffer,
-    /// Packets that have come.
+    /// Number of packets that were received.
     packets: u64,
     fault: Option<ChannelError>,
 }
 
-/// Why a channel is of no further use. Drop it; a node resumes over another one.
+/// Failure after which a channel is unusable. Drop it; a node resumes over another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
-    /// The peer went, or the link broke.
+    /// The peer closed the link, or the link broke.
     #[error("{0}")]
     Link(#[from] LinkError),
-    /// The peer announced a message that cannot be.
-    #[error("the peer sent a message of {length} bytes; no message has that length here")]
+    /// The peer announced a message of an invalid length.
+    #[error("the peer announced a message of {length} bytes, which is not a valid length")]
     Length {
-        /// The announced length.
+        /// The announced length in bytes.
         length: usize,
     },
 }
 
-/// Why no channel came about.
+/// Failure to open a channel.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelOpenError {
-    /// No link.
+    /// The link could not be opened.
     #[error("{0}")]
     Connect(#[from] ConnectError),
     /// The link broke before the peer had answered.
     #[error("the server closed the connection before it answered: {0}")]
     Link(#[from] LinkError),
-    /// The peer lends memory.
+    /// The peer is a lender.
     #[error(
-        "this is a lender, not the server of a shared region; name the address that `netram shared serve` listens to"
+        "the peer is a lender, not the server of a shared region; use the address that `netram shared serve` listens on"
     )]
     Lender,
-    /// The peer belongs to a shared region, and tells no status.
+    /// The peer belongs to a shared region, but does not report a status.
     #[error(
-        "this is no server that tells its status: a node's own address, or a server of an older release; name the address that \
-         `netram shared serve` listens to"
+        "the peer does not report a status: it is a node, or a server of an older release; use the address that \
+         `netram shared serve` listens on"
     )]
     NoStatus,
-    /// As many as may are being told the status.
-    #[error("too many ask the region's server for its status at once; ask again")]
+    /// The server has the maximum number of status sessions.
+    #[error("too many clients ask the region's server for its status at once; try again")]
     Busy,
     /// The server is stopping.
-    #[error("the region's server is stopping; try again when it has been started")]
+    #[error("the region's server is stopping; try again after it has restarted")]
     Stopping,
-    /// The peer said what no server says.
-    #[error("the other side does not serve a shared region")]
+    /// The peer's answer is none of a region's server.
+    #[error("the peer does not serve a shared region")]
     NotAServer,
-    /// The peer did not answer.
+    /// The server did not answer in time.
     #[error("the server did not answer in time")]
     TimedOut,
-    /// The system has no descriptors left.
+    /// The system has no file descriptors left.
     #[error("waiting for the server: {0}")]
     System(#[from] std::io::Error),
 }
 
 impl Channel {
-    /// A node's end: connects to the server, and is greeted by it, within `timeout`. Blocks.
+    /// Connects to the server and waits for its greeting, for at most `timeout`. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelOpenError`] if the server cannot be reached, refuses, or does not answer in time.
     pub fn open(
         address: &NetAddress,
         security: &Security,
@@ -106,7 +110,8 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Asks a server for its status, within `timeout`: the answer, which is of at most `bytes_max`. Blocks.
+    /// Asks a server for its status, for at most `timeout`. Returns the answer, which has at most `bytes_max`
+    /// bytes. Blocks.
     pub(crate) fn ask_status(
         address: &NetAddress,
         security: &Security,
@@ -128,7 +133,7 @@ impl Channel {
         }
     }
 
-    /// Connects, says what for, and hears that this is the place.
+    /// Connects, sends the purpose of the session, and waits for the greeting.
     fn greeted(
         address: &NetAddress,
         security: &Security,
@@ -150,7 +155,7 @@ impl Channel {
         }
     }
 
-    /// Over a link whose greeting is over. Long messages are not taken yet.
+    /// Creates a channel over a link whose greeting is done. Long messages are refused at first.
     fn new(link: Link) -> Channel {
         Channel {
             link,
@@ -161,28 +166,28 @@ impl Channel {
         }
     }
 
-    /// Takes messages of any allowed length from now on: the peer has been let in.
+    /// Accepts messages of any valid length from now on, since the peer has been admitted.
     pub fn allow_long_messages(&mut self) {
         self.inbox.set_max(SHARED_MESSAGE_BYTES_MAX);
     }
 
-    /// The other end, for people.
+    /// Address of the peer, for people.
     pub fn peer(&self) -> &str {
         self.link.peer()
     }
 
-    /// Whether another message may be queued. A peer that reads slowly makes it `false`.
+    /// Whether another message may be queued. It becomes `false` if the peer reads slowly.
     pub fn has_room(&self) -> bool {
         self.outbox.waiting().len() < QUEUED_BYTES_MAX
     }
 
-    /// Bytes that wait for the link to take them.
+    /// Number of bytes that wait for the link.
     pub fn queued_bytes(&self) -> usize {
         self.outbox.waiting().len()
     }
 
-    /// Queues the concatenation of `parts` as one message of 1 to [`SHARED_MESSAGE_BYTES_MAX`] bytes;
-    /// [`flush`](Self::flush) sends it. Only while there [is room](Self::has_room).
+    /// Queues the concatenation of `parts` as one message of 1 to [`SHARED_MESSAGE_BYTES_MAX`] bytes.
+    /// [`flush`](Self::flush) sends it. Panics unless there [is room](Self::has_room).
     pub fn queue(&mut self, parts: &[&[u8]]) {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         assert!(
@@ -193,7 +198,11 @@ impl Channel {
         self.outbox.put_message(parts);
     }
 
-    /// Gives the socket what waits. `true`: nothing waits any more.
+    /// Writes queued bytes to the socket. Returns `true` if none are left.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Link`] if the link broke.
     pub fn flush(&mut self) -> Result<bool, ChannelError> {
         loop {
             let waiting = self.outbox.waiting();
@@ -214,7 +223,12 @@ impl Channel {
         }
     }
 
-    /// The next message that has arrived whole.
+    /// Next complete message, if one has arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`] if the link broke or the peer announced an invalid length; every later call fails,
+    /// too.
     pub fn receive(&mut self) -> Result<Option<&[u8]>, ChannelError> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -228,7 +242,7 @@ impl Channel {
         }
     }
 
-    /// Takes packets until a whole message is there, or the socket has no more.
+    /// Reads packets until a whole message is there, or the socket has no more.
     fn find(&mut self) -> Result<Option<usize>, ChannelError> {
         loop {
             if let Some(length) = self.inbox.whole()? {
@@ -244,13 +258,14 @@ impl Channel {
         }
     }
 
-    /// How many packets have come. A long message comes in many: while this grows the peer is not silent.
+    /// Number of received packets. A long message comes in many: while the number grows, the peer is not
+    /// silent.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Whether [`receive`](Self::receive) can return something without asking the socket. Before sleeping
-    /// this must be `false`: the kernel does not tell of bytes that have left it.
+    /// Whether [`receive`](Self::receive) can return something without reading the socket. This must be
+    /// `false` before sleeping: the kernel does not report bytes that were read already.
     pub fn has_buffered(&self) -> bool {
         self.fault.is_some() || !matches!(self.inbox.whole(), Ok(None)) || self.link.has_buffered()
     }
@@ -276,22 +291,22 @@ fn sleep_until(poller: &Poller, deadline: Instant) -> Result<(), ChannelOpenErro
     }
 }
 
-/// Whether the peer's first packet lets us in.
+/// Whether the peer's first packet is a greeting.
 fn check_greeting(packet: &[u8]) -> Result<(), ChannelOpenError> {
     let frame = Frame::parse(packet).map_err(|_| ChannelOpenError::NotAServer)?;
     match (frame.header.kind, RefusalReason::from_byte(frame.header.flags)) {
         (FrameKind::ShareAck, _) => Ok(()),
         (FrameKind::Refuse, Some(RefusalReason::Stopping)) => Err(ChannelOpenError::Stopping),
-        // A lender of before there were shared regions knows no `Share`.
+        // A lender of a release without shared regions does not know `Share`.
         (
             FrameKind::Refuse,
             Some(RefusalReason::NoRegion | RefusalReason::DataOnly | RefusalReason::Malformed),
         ) => Err(ChannelOpenError::Lender),
-        // Asked for its status. A lender has room for everybody who asks.
+        // Answer to a status request. A lender never answers it with `NoRoom`.
         (FrameKind::Refuse, Some(RefusalReason::NoRoom)) => Err(ChannelOpenError::Busy),
-        // It was asked for its status, and has told it.
+        // Answer of a lender to a status request.
         (FrameKind::Report, _) => Err(ChannelOpenError::Lender),
-        // Asked for its status: one of before that could be asked for, or a node's, where others come in.
+        // Answer to a status request of a server of an older release, or of a node's listener for peers.
         (FrameKind::Refuse, Some(RefusalReason::RegionOnly)) => Err(ChannelOpenError::NoStatus),
         _ => Err(ChannelOpenError::NotAServer),
     }

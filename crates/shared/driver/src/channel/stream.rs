@@ -1,16 +1,15 @@
-//! Messages in a stream of bytes: each its length (4 bytes, little endian), then its bytes. Values only: no
-//! link.
+//! Messages in a stream of bytes: each its length (4 bytes, little endian), then its bytes. No I/O.
 
 use crate::limit::BUFFER_KEPT_BYTES;
 
-/// Bytes before a message.
+/// Bytes of a message's length field.
 pub(super) const LENGTH_BYTES: usize = 4;
 
-/// A message of a length that cannot be. Nothing behind it is believed.
+/// A message of an invalid length. Nothing after it can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadLength(pub(super) usize);
 
-/// Bytes in a row, taken from the front and added at the end.
+/// Queue of bytes, taken from the front and added at the end.
 #[derive(Debug, Default)]
 pub(super) struct StreamBuffer {
     all: Vec<u8>,
@@ -27,8 +26,8 @@ impl StreamBuffer {
         self.head += count;
     }
 
-    /// Makes the end ready to be added to. What waits is moved only when it is less than what has gone, or
-    /// nothing.
+    /// The vector to append to. Waiting bytes are moved to its start only if they are no more than the bytes
+    /// already taken.
     fn end(&mut self) -> &mut Vec<u8> {
         let waiting = self.all.len() - self.head;
         if waiting == 0 {
@@ -57,13 +56,13 @@ impl StreamBuffer {
     }
 }
 
-/// What has come of a stream, and the messages in it.
+/// Received bytes of a stream, and the messages in them.
 ///
-/// It takes memory for bytes that have come, never for those that a length promises.
+/// It takes memory for received bytes, never for those that a length announces.
 #[derive(Debug)]
 pub(super) struct Inbox {
     bytes: StreamBuffer,
-    /// The longest message that is taken.
+    /// Maximum length of a message.
     message_bytes_max: usize,
 }
 
@@ -79,12 +78,12 @@ impl Inbox {
         self.message_bytes_max = message_bytes_max;
     }
 
-    /// Takes the stream's next bytes.
+    /// Adds the stream's next bytes.
     pub(super) fn push(&mut self, packet: &[u8]) {
         self.bytes.end().extend_from_slice(packet);
     }
 
-    /// The length of the next message, if all of it is here.
+    /// Length of the next message, if all of it is here.
     pub(super) fn whole(&self) -> Result<Option<usize>, BadLength> {
         let waiting = self.bytes.waiting();
         let Some(length) = waiting.first_chunk::<LENGTH_BYTES>() else {
@@ -97,7 +96,7 @@ impl Inbox {
         Ok((waiting.len() - LENGTH_BYTES >= length).then_some(length))
     }
 
-    /// Takes the next message, which [`whole`](Self::whole) has found to be this long.
+    /// Takes the next message, whose length [`whole`](Self::whole) has returned.
     pub(super) fn take(&mut self, length: usize) -> &[u8] {
         let start = self.bytes.head + LENGTH_BYTES;
         self.bytes.drop_front(LENGTH_BYTES + length);

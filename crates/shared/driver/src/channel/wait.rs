@@ -1,4 +1,4 @@
-//! How a thread waits for the next message: it polls, then yields, then sleeps, as its `WaitPolicy` says.
+//! Waiting for the next message: a thread polls, then yields, then sleeps, as its `WaitPolicy` says.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,15 +13,15 @@ use super::Channel;
 const CHANNEL_TOKEN: u64 = 0;
 const WAKER_TOKEN: u64 = 1;
 
-/// Ends another thread's rest. Costs nothing while that thread is awake.
+/// Wakes another thread from its sleep. Costs nothing while that thread is awake.
 #[derive(Debug)]
 pub struct ThreadWaker {
     waker: Waker,
-    /// The thread sleeps in the kernel, or is about to.
+    /// Whether the thread sleeps in the kernel, or is about to.
     asleep: AtomicBool,
 }
 
-/// One channel's waiting.
+/// Wait state of one channel's thread.
 #[derive(Debug)]
 pub struct ChannelWait {
     poller: Poller,
@@ -37,8 +37,8 @@ impl ThreadWaker {
         })
     }
 
-    /// Sleeps by `sleep`, which a ring ends: the bell is among what it waits for. Does not begin when `news`
-    /// says that the bell was about to ring: `None`.
+    /// Calls `sleep`, which waits for this waker among others. Does not sleep if `news` returns `true`,
+    /// because a wake-up is coming; then the result is `None`.
     pub(crate) fn sleep_until_woken<T>(
         &self,
         news: impl Fn() -> bool,
@@ -55,11 +55,11 @@ impl ThreadWaker {
         slept
     }
 
-    /// Has the thread look again, for something that has been made known to it before.
+    /// Wakes the thread, to look at something that was made visible to it before.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) {
-            // A full counter is as good as a wake-up.
+            // If the counter is full, the thread is woken anyway.
             let _ = self.waker.wake();
         }
     }
@@ -72,7 +72,11 @@ impl AsFd for ThreadWaker {
 }
 
 impl ChannelWait {
-    /// Waits for this channel from now on, as hard as `policy` says.
+    /// Creates the wait state of this channel with a policy.
+    ///
+    /// # Errors
+    ///
+    /// The system's error, if it has no descriptors left.
     pub fn new(channel: &Channel, policy: WaitPolicy) -> io::Result<ChannelWait> {
         let (poller, bell) = (Poller::new()?, Arc::new(ThreadWaker::new()?));
         poller.add(channel, CHANNEL_TOKEN, Interest::Read)?;
@@ -80,15 +84,18 @@ impl ChannelWait {
         Ok(ChannelWait { poller, bell, policy })
     }
 
-    /// What other threads end the rest with.
+    /// Waker with which other threads end the wait.
     pub fn waker(&self) -> Arc<ThreadWaker> {
         Arc::clone(&self.bell)
     }
 
-    /// Rests once, after a look at the channel, `idle` after the last that found something, that found
-    /// nothing: `flushed` is what the flush before has returned. A sleep ends when the channel can go on,
-    /// when the bell is rung, or after `longest`; it does not begin when `news` says that the bell was about
-    /// to ring.
+    /// Waits once after the channel had nothing to receive. `flushed`: the result of the last flush. `idle`:
+    /// time since the channel last had something. A sleep ends when the channel is ready, when the waker is
+    /// called, or after `longest`. It does not begin if `news` returns `true`, because a wake-up is coming.
+    ///
+    /// # Errors
+    ///
+    /// The system's error, if it cannot wait.
     pub fn wait(
         &self,
         channel: &Channel,
@@ -108,8 +115,12 @@ impl ChannelWait {
         Ok(())
     }
 
-    /// Sleeps at once, whatever the policy is. As a sleep of [`ChannelWait::wait`]; not while the channel has
-    /// something buffered.
+    /// Sleeps at once, whatever the policy is; otherwise like [`ChannelWait::wait`]. Not to be called while
+    /// the channel has something buffered.
+    ///
+    /// # Errors
+    ///
+    /// The system's error, if it cannot wait.
     pub fn sleep(
         &self,
         channel: &Channel,

@@ -1,9 +1,9 @@
-//! Others' records, stored to the region's memory in the server's order.
+//! Applies other nodes' records to the region's memory, in the server's order.
 //!
-//! What is to be applied waits in a queue: a program that reads the region under its guard for long holds up
-//! the records, and not the node's lease. Whoever has received it applies what is short, unless somebody
-//! reads; a thread applies the rest. Whoever was given a lock does it himself, up to where the lock was
-//! given, rather than wait for that thread to wake.
+//! Records wait in a queue, so that a program that reads the region under its guard for long delays records,
+//! but not the node's lease. The thread that has received a short record applies it, unless a guard is held;
+//! a thread of its own applies the rest. A thread that was granted a lock applies the records up to the grant
+//! itself, rather than wait for that thread to wake.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,14 +19,14 @@ use super::heaps::Heaps;
 use super::payload::NodePayload;
 use crate::limit::UNAPPLIED_BYTES_MAX;
 
-/// The applying thread looks up this often: a forgotten wake-up costs a delay, not a hang.
+/// Maximum sleep of the applying thread: a missed wake-up costs a delay, not a hang.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Bytes of records that are applied by the thread that has received them: waking another costs more than
-/// storing so many.
+/// Bytes of records that the receiving thread applies itself: waking another thread costs more than applying
+/// them.
 const INLINE_APPLY_BYTES_MAX: usize = 64 << 10;
 
-/// A record to be applied.
+/// A record to apply.
 #[derive(Clone)]
 pub(super) struct ApplyTask {
     pub(super) node: NodeId,
@@ -34,24 +34,24 @@ pub(super) struct ApplyTask {
     pub(super) payload: NodePayload,
 }
 
-/// What is to be applied.
+/// Queue of records to apply.
 #[derive(Default)]
 pub(super) struct RecordApplier {
     queue: Mutex<VecDeque<ApplyTask>>,
     more: Condvar,
-    /// Held by whoever applies.
+    /// Held by the thread that applies.
     turn: Mutex<()>,
-    /// Records that were put in the queue, and that have been applied.
+    /// Number of records that were queued, and that were applied.
     added: AtomicU64,
     applied: AtomicU64,
-    /// Bytes of records in the queue.
+    /// Bytes of the queued records.
     bytes: AtomicUsize,
     asleep: AtomicBool,
-    /// They are told of what was applied before it counts as applied.
+    /// Heaps, which are notified of a record before it counts as applied.
     pub(super) heaps: Heaps,
 }
 
-/// More waits to be applied than is kept: somebody has read the region under a guard for too long.
+/// More bytes wait than [`UNAPPLIED_BYTES_MAX`]: the program has read the region under a guard for too long.
 pub(super) struct BacklogFull;
 
 impl RecordApplier {
@@ -66,8 +66,8 @@ impl RecordApplier {
         }
     }
 
-    /// Everything that was added before is in the region's memory when this returns. No region's guard may be
-    /// held.
+    /// Returns when everything that was queued before is in the region's memory. The caller must hold no
+    /// guard of the region.
     #[inline]
     pub(super) fn catch_up(&self, region: &Region) -> Result<(), NodeGone> {
         let target = self.added.load(Ordering::Acquire);
@@ -84,8 +84,8 @@ impl RecordApplier {
             .map(drop)
     }
 
-    /// `store` puts changes into the region's memory, or says `false`: then the record waits, and those
-    /// behind it. Whether all is applied.
+    /// Applies queued records with `store`, up to `target`. If `store` returns `false`, that record and those
+    /// after it stay queued. Returns whether all were applied.
     fn apply_in_turn(
         &self,
         _turn: &MutexGuard<'_, ()>,
@@ -93,7 +93,8 @@ impl RecordApplier {
         mut store: impl FnMut(&RecordChanges<'_>) -> Result<bool, ForeignError>,
     ) -> Result<bool, NodeGone> {
         while self.applied.load(Ordering::Acquire) < target {
-            // One that cannot be applied stays in front: nothing behind it ever counts as applied.
+            // A record that cannot be applied stays at the front, so that nothing after it ever counts as
+            // applied.
             let next = self.queue().front().cloned();
             let Some(work) = next else {
                 break;
@@ -116,8 +117,8 @@ impl RecordApplier {
         Ok(true)
     }
 
-    /// Applies what is short, unless somebody reads the region under a guard, or applies already: it waits
-    /// for nobody. `false`: something is left for the thread that applies.
+    /// Applies short records, unless a guard is held or another thread applies. Never waits. Returns `false`
+    /// if something is left for the applying thread.
     pub(super) fn try_catch_up(&self, region: &Region) -> Result<bool, NodeGone> {
         let target = self.added.load(Ordering::Acquire);
         if self.applied.load(Ordering::Acquire) >= target {
@@ -132,7 +133,7 @@ impl RecordApplier {
         self.apply_in_turn(&turn, target, |changes| region.try_apply(changes))
     }
 
-    /// Wakes the thread that applies.
+    /// Wakes the applying thread.
     pub(super) fn wake(&self) {
         if self.asleep.load(Ordering::SeqCst) {
             let _queue = self.queue();
@@ -140,7 +141,7 @@ impl RecordApplier {
         }
     }
 
-    /// Waits until there is something to apply, or for a moment.
+    /// Waits until there is something to apply, or for [`WAIT_MAX`].
     pub(super) fn wait(&self) {
         let queue = self.queue();
         self.asleep.store(true, Ordering::SeqCst);
@@ -156,7 +157,7 @@ impl RecordApplier {
     }
 }
 
-/// Stores a record of another node's, all of it at once.
+/// Applies a record of another node, all of it at once.
 pub(super) fn apply(work: &ApplyTask, region: &Region) -> Result<(), NodeGone> {
     store_with(work, |changes| region.apply(changes))
 }

@@ -1,12 +1,12 @@
-//! The clock by which a node's lease runs. It counts the time in which the machine sleeps: the others do not
-//! wait for a machine that does, and may have been given every lock meanwhile. (`Instant` stands still then.)
+//! Clock of a node's lease. It counts the time in which the machine sleeps, since the other nodes do not wait
+//! for a sleeping machine and may get all locks. (`Instant` does not count that time.)
 
 use std::time::Duration;
 
 use netram_proto::time::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Counts from when it was made.
+/// Counts from its creation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock(Duration);
 
@@ -15,7 +15,7 @@ impl Clock {
         Clock(since_boot())
     }
 
-    /// The machine's time.
+    /// Time since the clock's creation.
     pub(super) fn now(self) -> Time {
         let nanoseconds = since_boot().saturating_sub(self.0).as_nanos();
         Time(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn it_counts_what_the_machine_slept() {
-        // The kernel's own account of the time since it started, sleep included.
+        // The kernel's own count of the time since boot, including sleep.
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
         assert!((since_boot().as_secs_f64() - seconds).abs() < 60.0);

@@ -1,4 +1,4 @@
-//! Saving the node's copy, for a region whose server is lost for good.
+//! Saves the node's copy, for a region whose server is lost for good.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -11,31 +11,33 @@ use super::error::NodeGone;
 use super::inner::NodeInner;
 use crate::saved_copy::{CopyDescription, CopyError, save};
 
-/// Why no copy was saved.
+/// Failure to save a copy.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
-    /// There is no node any more: its copy may have what does not count.
+    /// The node has ended: its copy may contain a record that is not in the region.
     #[error("{0}")]
     Gone(#[from] NodeGone),
-    /// The node has a lease. A region that is served needs no rescue; of one whose server has just died the
-    /// lease ends soon.
-    #[error("the node's lease runs: its server lives, or has just died; try again when the lease is over")]
+    /// The node's lease runs. A region that is served needs no rescue; if its server has just died, the lease
+    /// ends soon.
+    #[error("the node's lease runs: its server is alive, or has just died; try again when the lease is over")]
     Served,
-    /// A transaction may store. Have it end.
-    #[error("a transaction has locks exclusively: have it end, and try again")]
+    /// An open transaction may store to the region. End it first.
+    #[error("an open transaction holds locks exclusively; end it and try again")]
     Busy,
     /// A commit waits for the members.
-    #[error("a commit of this node is not acknowledged: wait for its members, and try again")]
+    #[error("a commit of this node is not acknowledged yet; wait for its journal's members and try again")]
     Unacknowledged,
-    /// Something was written meanwhile: the server is back.
-    #[error("the copy has changed while it was saved: the server is there")]
+    /// The copy changed while it was being saved, so the server is back.
+    #[error(
+        "the copy changed while it was being saved: the region's server is back, and no rescue is needed"
+    )]
     Changed,
-    /// It could not be written.
+    /// The copy could not be written.
     #[error("{0}")]
     Copy(#[from] CopyError),
 }
 
-/// What a copy is of.
+/// State of the copy at one moment.
 #[derive(PartialEq, Eq)]
 struct Moment {
     entered: u64,
@@ -45,10 +47,14 @@ struct Moment {
 
 impl Node {
     /// Saves this node's copy of the region to a new directory, for `netram shared rescue`, when the server
-    /// is lost for good. Only without a lease, and while no transaction may store. Pinned readers see
-    /// everything new from here on.
+    /// is lost for good. Pinned readers see the newest data from here on.
     ///
-    /// The copy has every commit that this node had acknowledged, and those of others that reached it.
+    /// The copy has every acknowledged commit of this node, and the commits of other nodes that reached it.
+    ///
+    /// # Errors
+    ///
+    /// [`SaveError`] if the node has ended or has a lease, if a transaction may store or is not acknowledged,
+    /// if the copy changes while it is saved, or if it cannot be written.
     pub fn save_copy(&self, path: &Path) -> Result<(), SaveError> {
         let shared = &*self.shared;
         let moment = shared.moment()?;
@@ -78,9 +84,9 @@ impl Node {
 }
 
 impl NodeInner {
-    /// How the copy stands, if nothing of it can change but by the server.
+    /// State of the copy, if only the server could change it.
     fn moment(&self) -> Result<Moment, SaveError> {
-        // Before the writers are looked for: one that comes later is seen in the next moment.
+        // Read before the writers are counted: a later writer shows in the next moment.
         let entered = self.entered.load(Ordering::SeqCst);
         if self.writers.load(Ordering::SeqCst) > 0 {
             return Err(SaveError::Busy);
@@ -96,7 +102,7 @@ impl NodeInner {
             if !core.is_settled() {
                 return Err(SaveError::Unacknowledged);
             }
-            // What waits for readers counts in the versions.
+            // Records that wait for readers count in the versions.
             core.machine.accept();
             Ok(Moment {
                 entered,

@@ -1,16 +1,17 @@
-//! The machine, and what stands beside it under the node's one lock; and how its deeds are carried out.
+//! The state under the node's one lock: the state machine and its surroundings; and how its actions are
+//! carried out.
 //!
-//! | deed | carried out |
+//! | action | carried out |
 //! |---|---|
-//! | send | put behind what the link's thread is to send |
-//! | apply | put behind what is to be applied ([`super::hands`]); who gets a lock waits until that is done |
-//! | kept | told to the journal when the lock is free |
-//! | waited | the transaction's thread is woken |
-//! | straight | put behind what goes to peers; sent when the lock is free ([`super::peers`]) |
+//! | `Send` | queued for the link's thread |
+//! | `Apply` | queued for [`super::apply`]; a transaction with a new lock waits until that is done |
+//! | `Durable` | reported to the journal when the lock is free |
+//! | `WaitEnded` | the transaction's thread is woken |
+//! | `Peer` | queued for peers; sent when the lock is free ([`super::peers`]) |
 //!
 //! Locks are taken in this order: a region's, this one, then those of the journal and of
-//! [`NodeLog`](super::node_log::NodeLog). So nothing is applied, and nothing waited for, under this one: it
-//! is held for less than a microsecond.
+//! [`NodeLog`](super::node_log::NodeLog). So nothing is applied or waited for under this one: it is held for
+//! less than a microsecond.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use super::peers::Peers;
 use super::txn::TxnScratch;
 use crate::limit::DEFERRED_BYTES_MAX;
 
-/// Transactions whose memory is kept for the next ones: as many as run at once, usually.
+/// Number of ended transactions whose memory is kept: usually as many as run at once.
 const SCRATCHES_MAX: usize = 64;
 
 /// A thread that waits for a transaction's locks.
@@ -55,47 +56,47 @@ impl Sleeper {
     }
 }
 
-/// What the lock protects.
+/// State under the node's lock.
 pub(super) struct NodeCore {
     pub(super) machine: Machine<NodePayload>,
-    /// What the link's thread is to send, in order. Empty while there is no link.
+    /// Messages for the link's thread, in order. Empty while there is no link.
     pub(super) to_send: VecDeque<ToServer<NodePayload>>,
-    /// Bytes of records that went there since the link's thread was last told to hurry.
+    /// Bytes of records queued there since the last urgent message.
     deferred_bytes: usize,
-    /// Why there is no node any more.
+    /// Reason why the node has ended, if it has.
     pub(super) gone: Option<NodeGone>,
-    /// Records that have not been trimmed away, with where they end.
+    /// Records that were not trimmed, with their ends.
     pub(super) ends: RecordEnds,
     sleepers: HashMap<TxnId, Arc<Sleeper>>,
     wait_outcomes: HashMap<TxnId, WaitOutcome>,
-    /// Answers to questions, until they are fetched.
+    /// Server's answers, until they are fetched.
     pub(super) outcomes: HashMap<(NodeId, RecordNumber), RecordOutcome>,
     pub(super) wanted: HashMap<NodeId, Option<RecordNumber>>,
-    /// Memory of transactions that have ended.
+    /// Memory of ended transactions.
     scratches: Vec<TxnScratch>,
-    /// How often pinned readers have expired.
+    /// Number of times that pinned readers have expired.
     pub(super) expired: u64,
-    /// Commits whose record may be in the journal while the machine does not know of it.
+    /// Number of commits whose record may be in the journal and is not reported to the machine.
     committing: u32,
     leave_deferred: bool,
-    /// What the machine was told last.
+    /// State that was last reported to the machine.
     pub(super) too_few_members: bool,
     pub(super) view: u64,
 }
 
-/// What is to be done when the lock is free.
+/// Work to do when the lock is free.
 #[derive(Default)]
 #[must_use]
 pub(super) struct DeferredWork {
     pub(super) kept: Option<ServerAck>,
     pub(super) fenced: bool,
     pub(super) sends: bool,
-    /// Somebody may wait for the server to have that.
+    /// Whether a transaction may be waiting for the server to have the messages.
     pub(super) urgent: bool,
     pub(super) applies: bool,
-    /// There is something for peers.
+    /// Whether there is something for peers.
     pub(super) to_peers: bool,
-    /// Somebody may wait for what has happened.
+    /// Whether a thread may be waiting for what has happened.
     pub(super) wake_watchers: bool,
 }
 
@@ -120,17 +121,17 @@ impl NodeCore {
         }
     }
 
-    /// Fails unless there is a node.
+    /// Fails if the node has ended.
     pub(super) fn alive(&self) -> Result<(), NodeGone> {
         self.gone.clone().map_or(Ok(()), Err)
     }
 
-    /// Memory for a transaction that begins.
+    /// Memory for a new transaction.
     pub(super) fn take_scratch(&mut self) -> TxnScratch {
         self.scratches.pop().unwrap_or_default()
     }
 
-    /// A transaction has ended.
+    /// Takes back an ended transaction's memory.
     pub(super) fn give_scratch(&mut self, mut scratch: TxnScratch) {
         if self.scratches.len() < SCRATCHES_MAX {
             scratch.clear();
@@ -138,19 +139,19 @@ impl NodeCore {
         }
     }
 
-    /// The calling thread is going to wait for this transaction's locks.
+    /// Registers the calling thread, which is going to wait for this transaction's locks.
     pub(super) fn sleeps(&mut self, txn: TxnId, sleeper: Arc<Sleeper>) {
         self.wait_outcomes.remove(&txn);
         self.sleepers.insert(txn, sleeper);
     }
 
-    /// How the waiting of a transaction ended, when its sleeper is done; `None`: the node is gone.
+    /// Outcome of a transaction's waiting, once its sleeper is done; `None`: the node has ended.
     pub(super) fn take_wait_outcome(&mut self, txn: TxnId) -> Option<WaitOutcome> {
         self.sleepers.remove(&txn);
         self.wait_outcomes.remove(&txn)
     }
 
-    /// The node is none any more.
+    /// Ends the node.
     pub(super) fn fail(&mut self, gone: NodeGone) {
         if self.gone.is_none() {
             match gone {
@@ -164,32 +165,32 @@ impl NodeCore {
         }
     }
 
-    /// A commit begins that the machine will be told of by [`NodeCore::on_appended`], before it says that it
-    /// leaves.
+    /// Begins a commit. The machine learns of its record by [`RegionNode::on_appended`](Machine::on_appended)
+    /// before it reports that the node leaves.
     pub(super) fn begin_commit(&mut self) {
         self.committing += 1;
     }
 
-    /// The journal has no record that the machine does not know of, or that nobody has acknowledged.
+    /// Whether the machine knows every record of the journal, and all are acknowledged.
     pub(super) fn is_settled(&self) -> bool {
         self.committing == 0 && self.ends.all_acked()
     }
 
-    /// The machine has been told of whatever the commit appended.
+    /// Ends a commit whose record was reported to the machine.
     pub(super) fn end_commit(&mut self) {
         self.committing -= 1;
-        // With a record on its way the machine says again that it leaves, once that is safe.
+        // With an unacknowledged record the machine sends `Leave` again, once the record is safe.
         if self.committing == 0 && std::mem::take(&mut self.leave_deferred) && self.ends.all_acked() {
             self.to_send.push_back(ToServer::Leave);
         }
     }
 
-    /// Carries out what the machine says, as far as that can be done under the lock. To be called after
-    /// everything that it is told.
+    /// Carries out the machine's actions, as far as possible under the lock. Call it after everything that
+    /// the machine is told.
     pub(super) fn settle(&mut self, hands: &RecordApplier, peers: Option<&Peers>) -> DeferredWork {
         let mut afterwards = DeferredWork::default();
-        while let Some(deed) = self.machine.poll() {
-            self.carry_out(deed, hands, peers, &mut afterwards);
+        while let Some(action) = self.machine.poll() {
+            self.carry_out(action, hands, peers, &mut afterwards);
         }
         afterwards.sends = !self.to_send.is_empty();
         afterwards
@@ -197,14 +198,14 @@ impl NodeCore {
 
     fn carry_out(
         &mut self,
-        deed: NodeAction<NodePayload>,
+        action: NodeAction<NodePayload>,
         hands: &RecordApplier,
         peers: Option<&Peers>,
         afterwards: &mut DeferredWork,
     ) {
-        match deed {
+        match action {
             NodeAction::Send(ToServer::Leave) if self.committing > 0 => self.leave_deferred = true,
-            // Of a node that is none any more, the server is to hear nothing: it reads the journal.
+            // The server must hear nothing of a node that has ended: it reads the journal.
             NodeAction::Send(_) if self.gone.is_some() => {}
             NodeAction::Send(message) => self.send(message, afterwards),
             NodeAction::Apply {
@@ -240,13 +241,13 @@ impl NodeCore {
                 self.wanted.insert(node, from);
                 afterwards.wake_watchers = true;
             }
-            NodeAction::Rejoin => tracing::warn!("the node has fallen behind, and leaves"),
+            NodeAction::Rejoin => tracing::warn!("the node of a shared region has fallen behind and leaves"),
             NodeAction::Ended(over) => {
                 afterwards.fenced = over != NodeEnd::Left;
                 afterwards.wake_watchers = true;
                 self.fail(NodeGone::Ended(over));
             }
-            // Only before the region is whole, which joining sees to.
+            // These come only before the region is complete, and joining handles them.
             NodeAction::Open(_) | NodeAction::Page { .. } | NodeAction::Whole => {}
             NodeAction::Peer(straight) => {
                 if let Some(peers) = peers {
@@ -279,14 +280,14 @@ impl NodeCore {
     }
 }
 
-/// The server said that a record ends where none does.
+/// The server named an end of a record where this journal has none.
 pub(super) struct NoSuchEnd;
 
-/// Where the node's records end, from the first that was not trimmed away.
+/// Ends of the node's records, from the first that was not trimmed.
 pub(super) struct RecordEnds {
-    /// The last that was trimmed away: number 0 is the journal's beginning.
+    /// Last trimmed record with its end; number 0 is the journal's beginning.
     trimmed: (RecordNumber, ChainPoint),
-    /// Those after it.
+    /// Ends of the later records.
     ends: VecDeque<ChainPoint>,
     kept: RecordNumber,
     acked: RecordNumber,
@@ -324,7 +325,8 @@ impl RecordEnds {
         }
     }
 
-    /// The server keeps so much, and says where that ends. Returns where it does.
+    /// Notes that the server has made the records up to `number` durable, the last of which ends at `end`.
+    /// Returns the end to report to the journal.
     fn on_kept(&mut self, number: RecordNumber, end: ChainPoint) -> Result<ChainPoint, NoSuchEnd> {
         if number <= self.trimmed.0 {
             return Ok(self.trimmed.1);
@@ -336,14 +338,14 @@ impl RecordEnds {
         Ok(known)
     }
 
-    /// The record that ends there.
+    /// Number of the record that ends at `end`.
     pub(super) fn number(&self, end: netram_proto::id::Lsn) -> Option<RecordNumber> {
         let place = self.ends.binary_search_by_key(&end, |link| link.lsn).ok()?;
         Some(RecordNumber(self.trimmed.0.0 + place as u64 + 1))
     }
 
-    /// The last record that the server keeps and that is below `stable`, with where it ends, if the log can
-    /// be trimmed there.
+    /// Last record that the server has durable and that is below `stable`, with its end; `None`: nothing can
+    /// be trimmed.
     pub(super) fn trimmable(&self, stable: netram_proto::id::Lsn) -> Option<(RecordNumber, ChainPoint)> {
         let kept = (self.kept.0.saturating_sub(self.trimmed.0.0) as usize).min(self.ends.len());
         let stable = self.ends.partition_point(|link| link.lsn <= stable);
@@ -352,7 +354,7 @@ impl RecordEnds {
         Some((RecordNumber(self.trimmed.0.0 + count as u64), *end))
     }
 
-    /// The last record that was trimmed away, with where it ended.
+    /// Last trimmed record, with its end.
     pub(super) fn trimmed(&self) -> (RecordNumber, ChainPoint) {
         self.trimmed
     }

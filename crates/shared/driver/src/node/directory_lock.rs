@@ -1,7 +1,8 @@
-//! One process has a node's directory: two would take each other's journals for what a dead process left.
+//! Lock of a node's directory. Two processes in one directory would take each other's journals for those of a
+//! dead process.
 //!
-//! The directory itself is locked, so that there is no file to be left over, and none to be removed at the
-//! wrong moment. The lock goes with the process, however that ends.
+//! The directory itself is locked, so that no lock file can be left over or be removed at the wrong moment.
+//! The kernel releases the lock when the process ends.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -9,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use super::error::JoinError;
 
-/// A process that has just ended, or a child that has not become another program yet, may have the lock for a
-/// moment longer.
+/// Time to wait for the lock. A process that has just ended, or a child that has not called `exec` yet, may
+/// hold it for a moment.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The right to use a node's directory; given up when dropped.
+/// The right to use a node's directory, given up on drop.
 pub(super) struct DirectoryLock {
     _directory: File,
 }

@@ -1,4 +1,4 @@
-//! One error an operation, one variant a reaction.
+//! Errors of a node: one type per operation, one variant per reaction.
 
 use std::path::PathBuf;
 
@@ -15,251 +15,260 @@ use netram_store::StoreSettingsError;
 use crate::channel::{AcceptorError, ChannelOpenError as LinkError};
 use crate::server::SpanError;
 
-/// Why a node is none any more. Drop it, and join again.
+/// Reason why a node has ended. Drop it and join again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeGone {
-    /// It left, was fenced or refused, or its server sent what cannot be.
+    /// The node left, was fenced or refused, or its server violated the protocol.
     #[error("{0}")]
     Ended(NodeEnd),
-    /// It fell behind what the server keeps for it, or the program has kept records from being applied for
-    /// too long.
-    #[error("the node has fallen behind: join again")]
+    /// The node fell behind the records that the server keeps for it, or the program kept records from being
+    /// applied for too long.
+    #[error("the node has fallen behind the region: join again")]
     Behind,
-    /// Its journal takes nothing more, or answers no more.
-    #[error("the node's journal: {0}; join again, and ask for the outcome")]
-    Journal(WaitError),
-    /// A transaction that cannot be undone was not committed: the node's copy has stores that nobody else
-    /// has.
+    /// The node's journal cannot be written, or its commits are no longer acknowledged.
     #[error(
-        "a transaction that cannot be undone was not committed, and has spoilt the node's copy: join again"
+        "the node's journal failed: {0}; join again, and ask for the outcome of commits that did not return"
+    )]
+    Journal(WaitError),
+    /// A transaction that cannot be undone was not committed. The node's copy has its stores, which no other
+    /// node has.
+    #[error(
+        "a transaction that cannot be undone was not committed, so the node's copy of the region is invalid: join again"
     )]
     CopyInvalid,
-    /// The server says that it keeps a record where this node's journal has none.
+    /// The server claims to have a record that does not end there in this node's journal.
     #[error(
-        "the server keeps record {0}, which does not end there in this node's journal: it is another's, or damaged"
+        "the server's record {0} of this node does not end where the node's journal says: the journal is damaged or belongs to another node"
     )]
     NoSuchEnd(RecordNumber),
-    /// A record of another node's cannot be applied.
+    /// A record of another node cannot be applied.
     #[error("record {number} of node {node} cannot be applied: {cause}")]
     Record {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// Which.
+        /// The record's number.
         number: RecordNumber,
-        /// Why.
+        /// The cause.
         cause: String,
     },
 }
 
-/// Why nobody joined. What was made on the way is offered to the server at the next joining.
+/// Failure to join a region. Journals created on the way are offered to the server at the next join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The directory cannot be used.
     #[error("{path}: {cause}")]
     Directory {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// Another node has the directory, in this process or another one.
-    #[error("{0} is the directory of another node, which is running: give each its own")]
+    /// The directory is in use by another node, in this process or another one.
+    #[error("{0} is in use by another running node: give each node a directory of its own")]
     InUse(PathBuf),
-    /// The node's name is too long.
+    /// The node's name is longer than [`NODE_NAME_BYTES_MAX`].
     #[error(
-        "the node's name has {0} bytes; at most {NODE_NAME_BYTES_MAX} are possible: choose a shorter one"
+        "the node's name has {0} bytes, but at most {NODE_NAME_BYTES_MAX} are allowed: choose a shorter one"
     )]
     LongName(usize),
-    /// A path is no UTF-8.
+    /// The directory's path is not UTF-8.
     #[error("{0:?} is not UTF-8; choose another directory")]
     Name(PathBuf),
-    /// The journal cannot be made.
+    /// The journal cannot be created.
     #[error("{0}")]
     Create(#[from] JournalCreateError),
     /// The journal cannot be opened.
     #[error("{0}")]
     Journal(#[from] JournalOpenError),
-    /// The lenders that the server names cannot be used.
-    #[error("the lenders that the server names: {0}")]
+    /// The settings of lenders that the server sent are invalid.
+    #[error("the server sent invalid settings of lenders: {0}")]
     Settings(#[from] StoreSettingsError),
-    /// No link to the server.
+    /// The server cannot be reached, or refused the node.
     #[error("{0}")]
     Link(#[from] LinkError),
-    /// The link broke before the region was whole. Try again.
-    #[error("the link to the server broke before the region was whole: {0}")]
+    /// The link broke before the whole region had come. Try again.
+    #[error("the link to the server broke before the whole region had come: {0}; try again")]
     Broken(String),
-    /// The server did not give the region in time. Try again.
-    #[error("the server did not give the region in time")]
+    /// The server did not send the region in time. Try again.
+    #[error("the server did not send the whole region in time; try again")]
     TimedOut,
-    /// The server does not have this node, or sent what cannot be.
+    /// The node ended before it had the whole region.
     #[error("{0}")]
     Gone(#[from] NodeGone),
-    /// The spans that the server names are none.
-    #[error("the server's spans: {0}")]
+    /// The spans that the server sent are invalid.
+    #[error("the server sent invalid spans: {0}")]
     Spans(#[from] SpanError),
-    /// A region that this process cannot have.
-    #[error("a region of {bytes} bytes at {address:#x} cannot be had here")]
+    /// The region does not fit this process's address space.
+    #[error("a region of {bytes} bytes at address {address:#x} does not fit this machine's address space")]
     Region {
-        /// Its bytes.
+        /// Size of the region in bytes.
         bytes: u64,
-        /// Its address.
+        /// Address of the region.
         address: u64,
     },
-    /// The files beside the journal.
-    #[error("the files of the region's copy: {0}")]
+    /// The files beside the journal cannot be read or written.
+    #[error("cannot create the files of the region's copy: {0}")]
     Files(#[from] IoError),
-    /// The copy's segment.
+    /// The segment of the copy cannot be created.
     #[error("{0}")]
     Segment(#[from] SegmentError),
-    /// Recoverable memory over the journal.
+    /// Recoverable memory cannot be opened over the journal.
     #[error("{0}")]
     Memory(#[from] MemoryError),
-    /// The region's memory. Something else may be at its address.
+    /// The region cannot be mapped. Its address may be occupied.
     #[error("{0}")]
     Map(#[from] MapError),
-    /// Stores cannot be found in the way that the options ask for.
+    /// The capture mode of the options is not available.
     #[error("{0}")]
     Capture(#[from] netram_rvm::CaptureError),
-    /// Nobody can come in where other nodes are to.
-    #[error("letting other nodes in: {0}")]
+    /// The node cannot listen for other nodes.
+    #[error("cannot listen for other nodes: {0}")]
     Listen(#[source] AcceptorError),
     /// The system has no threads or descriptors left.
-    #[error("joining: {0}")]
+    #[error("cannot join: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// Why a transaction does not have a lock. Those that it has it keeps until it ends.
+/// Reason why a transaction does not get a lock. It keeps its other locks until it ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
-    /// Out of order, and another transaction uses it. End this one, and begin again with this lock, or with
-    /// `acquire_all`.
-    #[error("lock {0} is in use, and out of order: begin again, with it first")]
+    /// The lock is out of order, and another transaction uses it. End this transaction, and start again with
+    /// this lock or with `acquire_all`.
+    #[error(
+        "lock {0} is in use and was requested out of order: end the transaction, and acquire this lock first"
+    )]
     Died(LockId),
-    /// It did not come in time.
-    #[error("lock {0} did not come in time: somebody holds it for long, or the server is away")]
+    /// The lock did not come in time.
+    #[error(
+        "lock {0} was not granted in time: another transaction holds it for long, or the server cannot be reached"
+    )]
     TimedOut(LockId),
-    /// Out of order, and the transaction cannot be undone: acquire it earlier, or with `acquire_all`.
-    #[error("lock {0} is out of order, and the transaction cannot be undone: acquire it earlier")]
+    /// The lock is out of order, and the transaction cannot be undone. Acquire it earlier, or with
+    /// `acquire_all`.
+    #[error(
+        "lock {0} was requested out of order, and the transaction cannot be undone: acquire locks in ascending order"
+    )]
     OutOfOrder(LockId),
-    /// More locks than a transaction may have.
-    #[error("a transaction has no more than {0} locks: commit it in parts")]
+    /// The transaction has the maximum number of locks.
+    #[error("a transaction may have at most {0} locks: split it")]
     TooMany(usize),
-    /// The region has no such lock.
+    /// The region does not have this lock.
     #[error("the region has no lock {0}")]
     NoLock(LockId),
-    /// Stores are found by page, another transaction of the node may store to the region, and this one has
-    /// locks already: end it, and begin by acquiring exclusively.
+    /// Stores are captured by page, and another transaction of this node may store to the region. This one
+    /// has locks already, so it cannot wait: end it, and start with exclusive locks.
     #[error(
-        "another transaction of this node has the region, whose stores are found by page: end this one, or wait before it has locks"
+        "stores are captured by page, so only one transaction of this node at a time may hold exclusive locks: end this transaction, and acquire its exclusive locks first"
     )]
     Captured,
-    /// All locks of the node are lost. End the transaction.
+    /// The node has lost all its locks. End the transaction.
     #[error("the node has lost its locks: end the transaction")]
     Lost,
-    /// There is no node any more.
+    /// The node has ended.
     #[error("{0}")]
     Gone(#[from] NodeGone),
 }
 
-/// Why bytes were not declared. Nothing changed.
+/// Reason why bytes were not declared. Nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeclareError {
-    /// The transaction has not acquired the lock that covers a byte, or only to read.
+    /// The transaction does not hold the lock that covers a byte exclusively.
     #[error(
         "the byte at {offset} (address {address:#x}) is under lock {lock}, which this transaction has not acquired exclusively"
     )]
     NotHeld {
-        /// The first such byte.
+        /// Offset of the first such byte in the region.
         offset: usize,
-        /// Where it is in this process.
+        /// Its address in this process.
         address: usize,
-        /// The lock to acquire.
+        /// Lock to acquire.
         lock: LockId,
     },
-    /// No lock covers a byte: nobody can ever write there.
-    #[error("the byte at {offset} (address {address:#x}) is under no lock, and cannot be written")]
+    /// No lock covers a byte, so no transaction can ever write there.
+    #[error("the byte at {offset} (address {address:#x}) is covered by no lock and cannot be written")]
     NoLock {
-        /// The first such byte.
+        /// Offset of the first such byte in the region.
         offset: usize,
-        /// Where it is in this process.
+        /// Its address in this process.
         address: usize,
     },
-    /// The range itself.
+    /// The range is invalid.
     #[error("{0}")]
     Range(#[from] RangeError),
 }
 
-/// Why bytes were not read.
+/// Reason why bytes were not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The transaction has not acquired the lock that covers a byte: others may be writing there.
+    /// The transaction does not hold the lock that covers a byte: other transactions may be writing there.
     #[error(
         "the byte at {offset} (address {address:#x}) is under lock {lock}, which this transaction has not acquired"
     )]
     NotHeld {
-        /// The first such byte.
+        /// Offset of the first such byte in the region.
         offset: usize,
-        /// Where it is in this process.
+        /// Its address in this process.
         address: usize,
-        /// The lock to acquire.
+        /// Lock to acquire.
         lock: LockId,
     },
-    /// No lock covers a byte: nobody can ever write there, and
-    /// [`NodeEntry::region`](crate::NodeEntry::region) reads it.
-    #[error("the byte at {offset} (address {address:#x}) is under no lock: nobody writes there")]
+    /// No lock covers a byte, so no transaction can write there. [`Node::region`](crate::Node::region) reads
+    /// it.
+    #[error("the byte at {offset} (address {address:#x}) is covered by no lock; read it with `Node::region`")]
     NoLock {
-        /// The first such byte.
+        /// Offset of the first such byte in the region.
         offset: usize,
-        /// Where it is in this process.
+        /// Its address in this process.
         address: usize,
     },
-    /// The range itself.
+    /// The range is invalid.
     #[error("{0}")]
     Range(#[from] RangeError),
 }
 
-/// Why a commit did not return success.
+/// Reason why a commit did not return success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TxnCommitError {
-    /// Done or not done: the wait was cut off. Join again, and ask for the
-    /// [outcome](crate::NodeEntry::outcome).
+    /// The wait was interrupted: the transaction may be committed or not. Join again, and ask for the
+    /// [outcome](crate::Node::outcome).
     #[error("the outcome of record {number} of node {node} is unknown ({cause}): join again, and ask for it")]
     Unknown {
-        /// The node id that committed.
+        /// Node id of the commit.
         node: NodeId,
-        /// Its record.
+        /// Number of its record.
         number: RecordNumber,
-        /// What cut it off.
+        /// Cause of the interruption.
         cause: WaitError,
     },
-    /// The node's locks were lost before anything was logged. Aborted.
+    /// The node's locks were lost before a record was logged. The transaction is aborted.
     #[error("the node lost its locks before the commit: the transaction is aborted")]
     Lost,
-    /// There is no node any more. Aborted.
+    /// The node has ended. The transaction is aborted.
     #[error("{0}")]
     Gone(#[from] NodeGone),
-    /// Stores were found that the transaction may not make. Aborted, and put back.
+    /// The transaction stored to bytes that it may not write. It is aborted, and the bytes are restored.
     #[error("{0}")]
     Stray(StrayStores),
-    /// Nothing was logged. Aborted.
+    /// No record was logged. The transaction is aborted.
     #[error("{0}")]
     Refused(#[from] Uncommitted),
 }
 
-/// Stores that a transaction may not make: the first run of bytes.
+/// Stores that a transaction may not make, with the first run of such bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StrayStores {
-    /// Where in the region it begins.
+    /// Offset of the first run in the region.
     pub offset: usize,
-    /// Where in this process.
+    /// Its address in this process.
     pub address: usize,
-    /// Its bytes.
+    /// Its length in bytes.
     pub length: usize,
-    /// How many such runs there are.
+    /// Number of such runs.
     pub count: usize,
-    /// The lock that covers its first byte, if any does.
+    /// Lock that covers the first byte, if any does.
     pub lock: Option<LockId>,
-    /// The transaction had that exclusively, so that the bytes were stored to without having been declared.
+    /// Whether the transaction held that lock exclusively, so that the bytes only were not declared.
     pub held: bool,
 }
 
@@ -274,31 +283,36 @@ impl std::fmt::Display for StrayStores {
         } = self;
         write!(
             out,
-            "{length} bytes at {offset} (address {address:#x}) were stored to "
+            "the transaction stored to {length} bytes at {offset} (address {address:#x}) "
         )?;
         match self.lock {
-            Some(_) if self.held => write!(out, "without having been declared")?,
-            Some(lock) => write!(out, "without lock {lock}, which covers them")?,
-            None => write!(out, "though no lock covers them")?,
+            Some(_) if self.held => write!(out, "without declaring them")?,
+            Some(lock) => write!(out, "without holding lock {lock}, which covers them")?,
+            None => write!(out, "that no lock covers")?,
         }
-        write!(out, "; {count} such places, put back: the transaction is aborted")
+        write!(
+            out,
+            "; in all {count} such ranges were restored, and the transaction is aborted"
+        )
     }
 }
 
-/// A commit that counts, everywhere and for good.
+/// A commit that is in the region for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxnCommit {
-    /// The record, by which the node's [outcome](crate::NodeEntry::outcome) is asked; `None`: nothing was
-    /// written.
+    /// The record, with which [`Node::outcome`](crate::Node::outcome) can be asked; `None`: the transaction
+    /// wrote nothing.
     pub record: Option<(NodeId, RecordNumber)>,
-    /// What was known to hold it.
+    /// Where the record was known to be held.
     pub votes: CommitVotes,
 }
 
-/// What a pinned reader had is past: what was held back for it became too much.
-/// [`accept`](crate::RegionReader::accept) goes on.
+/// Too many records were held back for a pinned reader, so it sees newer data now.
+/// [`accept`](crate::RegionReader::accept) continues with that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too much was held back for this reader: what it had seen is past")]
+#[error(
+    "too many records were held back for this reader, so it no longer sees its old data: call accept to continue"
+)]
 pub struct ReaderExpired;
 
 impl From<NodeEnd> for NodeGone {

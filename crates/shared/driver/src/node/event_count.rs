@@ -1,11 +1,11 @@
-//! That something has happened, for those who wait for they know not which event. Costs nothing while nobody
-//! waits.
+//! Eventcount: lets threads wait until something happens, without knowing which event. Costs nothing while no
+//! thread waits.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// See the module.
+/// Number of events, with the threads that wait for more.
 #[derive(Default)]
 pub(super) struct EventCount {
     watchers: AtomicU32,
@@ -14,24 +14,25 @@ pub(super) struct EventCount {
     more: Condvar,
 }
 
-/// Somebody waits, until it is dropped.
+/// Registration of a waiting thread, which ends on drop.
 pub(super) struct EventWatcher<'n>(&'n EventCount);
 
 impl EventCount {
-    /// From now on news are counted. What happened before must be looked at once.
+    /// Registers the calling thread: from now on events are counted. The caller must check once for earlier
+    /// events.
     pub(super) fn watch(&self) -> EventWatcher<'_> {
         self.watchers.fetch_add(1, Ordering::Relaxed);
-        // Either the watcher sees what happened, or whoever made it happen sees the watcher.
+        // Either the watcher sees the event, or the thread that caused it sees the watcher.
         fence(Ordering::SeqCst);
         EventWatcher(self)
     }
 
-    /// How much has happened.
+    /// Number of events so far.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Something has happened, and can be seen.
+    /// Counts an event whose effect is visible already.
     #[inline]
     pub(super) fn notify(&self) {
         fence(Ordering::SeqCst);
@@ -48,7 +49,7 @@ impl EventCount {
         self.more.notify_all();
     }
 
-    /// Sleeps until more has happened than was `seen`, or so long.
+    /// Sleeps until more events than `seen` have happened, or for `longest`.
     pub(super) fn wait(&self, seen: u64, longest: Duration) {
         let asleep = self.asleep.lock().expect("nothing panics under this lock");
         if self.count() == seen {

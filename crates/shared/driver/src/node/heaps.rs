@@ -1,8 +1,8 @@
 //! Persistent heaps in the region, each within the span of one lock.
 //!
-//! A heap keeps lists of what is free beside the region's bytes. Others' records would make them false, so
-//! whoever applies one says to the heaps here which bytes it changed; the heap looks at those again when it
-//! is used next under its lock.
+//! A heap keeps free lists beside the region's bytes, which other nodes' records would make stale. So the
+//! heaps are told which bytes each applied record changes. A heap reads those again when it is next used
+//! under its lock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,39 +16,43 @@ use netram_shared_machine::LockId;
 use super::Node;
 use crate::server::Span;
 
-/// Why a transaction has no heap.
+/// Reason why a transaction does not get a heap.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeapError {
-    /// The region has no such lock.
+    /// The region does not have this lock.
     #[error("the region has no lock {0}")]
     NoLock(LockId),
-    /// The transaction does not have the lock.
-    #[error("the heap is under lock {0}, which this transaction has not acquired: to make one, exclusively")]
+    /// The transaction does not hold the lock.
+    #[error(
+        "the heap is under lock {0}, which this transaction has not acquired; creating a heap needs it exclusively"
+    )]
     NotHeld(LockId),
-    /// What the transaction wrote may still be undone.
-    #[error("this transaction has written under lock {0}: commit it, then make or open the heap in another")]
+    /// The transaction has written under the lock, and may still be undone.
+    #[error(
+        "this transaction has written under lock {0}: commit it, and create or open the heap in another one"
+    )]
     Written(LockId),
-    /// A heap is in use there, whose blocks would vanish.
+    /// A heap in the span is in use; its blocks would vanish.
     #[error("the heap under lock {0} is in use in this process: drop it first")]
     InUse(LockId),
-    /// The span cannot be made a heap.
+    /// The span cannot be formatted as a heap.
     #[error(transparent)]
     Format(#[from] HeapFormatError),
-    /// There is no heap, or a damaged one.
+    /// The span contains no heap, or a damaged one.
     #[error(transparent)]
     Open(#[from] HeapOpenError),
 }
 
-/// The heaps that have been opened, kept for the node's life: their lists are dear to make.
+/// Heaps that were opened. They are kept for the node's life, since making their lists is expensive.
 #[derive(Default)]
 pub(super) struct Heaps {
     any: AtomicBool,
-    /// By where they begin, with where they end.
+    /// Key: start of the span. Value: its end and its heap.
     open: Mutex<BTreeMap<u64, (u64, Arc<Heap>)>>,
 }
 
 impl Heaps {
-    /// A record of another node has changed the region.
+    /// Notes that a record of another node has changed the region.
     #[inline]
     pub(super) fn touched(&self, changes: &RecordChanges<'_>) {
         if self.any.load(Ordering::Acquire) {
@@ -62,7 +66,7 @@ impl Heaps {
         };
         for (until, heap) in self.lock().range(..end).map(|(_, heap)| heap) {
             if *until > start {
-                // The region is all of its segment: places in a record are places in the region.
+                // The region is its whole segment: offsets in a record are offsets in the region.
                 heap.note_remote(
                     changes
                         .ranges()
@@ -72,7 +76,8 @@ impl Heaps {
         }
     }
 
-    /// The heap in a span; opens it if nobody has yet. Nothing changes the span meanwhile.
+    /// The heap in a span, opened if needed. The caller ensures that the span does not change at the same
+    /// time.
     pub(super) fn find(
         &self,
         span: &Span,
@@ -82,19 +87,19 @@ impl Heaps {
         if let Some((_, heap)) = heaps.get(&span.offset) {
             return Ok(Arc::clone(heap));
         }
-        // Nothing comes that changes it before it can be told.
+        // No record can change the heap before it can be notified.
         let heap = Arc::new(open()?);
         heaps.insert(span.offset, (span.end(), Arc::clone(&heap)));
         self.any.store(true, Ordering::Release);
         Ok(heap)
     }
 
-    /// The heap in a span, if somebody has opened it.
+    /// The heap in a span, if it was opened.
     fn opened(&self, span: &Span) -> Option<Arc<Heap>> {
         self.lock().get(&span.offset).map(|(_, heap)| Arc::clone(heap))
     }
 
-    /// Forgets the heap in a span. Refused while somebody has it.
+    /// Drops the heap in a span. Fails while it is in use.
     pub(super) fn forget(&self, span: &Span) -> Result<(), HeapError> {
         let mut heaps = self.lock();
         if let Some((_, heap)) = heaps.get(&span.offset)
@@ -112,9 +117,8 @@ impl Heaps {
 }
 
 impl Node {
-    /// The heap in the span of a lock, if a transaction of this node has used it since it was made: for a
-    /// [`RegionReader`](crate::RegionReader), in whose bytes its `lens` finds roots and blocks without the
-    /// lock.
+    /// The heap in the span of a lock, if a transaction of this node has opened it. Its `lens` finds roots
+    /// and blocks in a [`RegionReader`](crate::RegionReader)'s bytes without the lock.
     pub fn heap(&self, lock: LockId) -> Option<Arc<Heap>> {
         let place = self.shared.spans.find(lock)?;
         self.shared.applier.heaps.opened(self.shared.spans.at(place))

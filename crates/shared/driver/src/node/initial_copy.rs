@@ -1,8 +1,8 @@
-//! The region's copy, made by a thread of its own: while its disk is slow, another one keeps the node's
-//! lease.
+//! Builds the node's copy of the region in a thread of its own. While its disk is slow, the joining thread
+//! keeps the node's lease.
 //!
-//! Tasks are done in the order in which the machine said them. So many bytes of them may wait
-//! ([`JOINING_BYTES_MAX`]); then nothing more is taken of the link ([`CopyQueue::is_full`]).
+//! Tasks are done in the order of the machine's actions. When [`JOINING_BYTES_MAX`] bytes of them wait,
+//! nothing more is read from the link ([`CopyQueue::is_full`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,20 +32,20 @@ use crate::channel::ThreadWaker;
 use crate::limit::JOINING_BYTES_MAX;
 use crate::server::{Span, Spans};
 
-/// The region's copy, beside the log.
+/// Name of the copy's file, beside the log.
 const REGION: &str = "region";
 
-/// Something to be done for the copy.
+/// A task for the thread that builds the copy.
 pub(super) enum CopyTask {
-    /// The node has an id: the copy, all zeros.
+    /// The node has an id: create the copy, filled with zeros.
     Open(JoinReply),
-    /// Bytes of the region.
+    /// Write these bytes of the region.
     Page { offset: u64, bytes: NodePayload },
-    /// A record of another node.
+    /// Apply a record of another node.
     Apply(ApplyTask),
-    /// What the server has durable.
+    /// Report what the server has durable to the journal.
     Kept { number: RecordNumber, view: u64 },
-    /// All is there: what is stored from now on is the program's.
+    /// The copy is complete: later stores are the program's.
     Whole,
 }
 
@@ -59,25 +59,25 @@ impl CopyTask {
     }
 }
 
-/// Where the thread that has the link leaves tasks, and hears of what becomes of them.
+/// The joining thread's end of the task queue.
 pub(super) struct CopyQueue {
     tasks: Sender<CopyTask>,
     state: Arc<InitialCopyState>,
 }
 
-/// What both threads look at.
+/// State that both threads share.
 struct InitialCopyState {
-    /// Bytes of tasks that wait.
+    /// Bytes of waiting tasks.
     bytes: AtomicUsize,
     ended: AtomicBool,
-    /// The journal has been given the server's lenders: its view since.
+    /// New view of the journal, once it has the server's lenders.
     view: Mutex<Option<View>>,
-    /// Of the thread that has the link.
+    /// Waker of the joining thread.
     waker: Arc<ThreadWaker>,
 }
 
 impl CopyQueue {
-    /// A desk, and what the thread that makes the copy takes its tasks from.
+    /// Creates a queue, and its other end for the building thread.
     pub(super) fn new(bell: Arc<ThreadWaker>) -> (CopyQueue, CopyTasks) {
         let (tasks, waiting) = channel();
         let told = Arc::new(InitialCopyState {
@@ -102,16 +102,16 @@ impl CopyQueue {
 
     pub(super) fn add(&self, task: CopyTask) {
         self.state.bytes.fetch_add(task.bytes(), Ordering::Relaxed);
-        // The thread may have ended, in vain: it says why.
+        // If the thread has ended, it returns the reason itself.
         let _ = self.tasks.send(task);
     }
 
-    /// Whether so much waits that nothing more is to be taken.
+    /// Whether so many bytes wait that nothing more may be read.
     pub(super) fn is_full(&self) -> bool {
         self.state.bytes.load(Ordering::Relaxed) >= JOINING_BYTES_MAX
     }
 
-    /// Whether the copy is whole, or cannot be made.
+    /// Whether the thread has ended: the copy is complete, or cannot be made.
     pub(super) fn is_over(&self) -> bool {
         self.state.ended.load(Ordering::Acquire)
     }
@@ -128,17 +128,17 @@ impl InitialCopyState {
     }
 }
 
-/// What is to be done.
+/// The building thread's end of the task queue.
 pub(super) struct CopyTasks {
     waiting: Receiver<CopyTask>,
     end_signal: EndSignal,
 }
 
-/// Given up, it says that the thread has ended.
+/// Reports on drop that the building thread has ended.
 struct EndSignal(Arc<InitialCopyState>);
 
 impl CopyTasks {
-    /// The next one. `None`: there is nobody any more who would leave one.
+    /// Next task; `None`: the joining thread has ended.
     fn next(&self) -> Option<CopyTask> {
         self.waiting.recv().ok()
     }
@@ -160,17 +160,17 @@ impl Drop for EndSignal {
     }
 }
 
-/// A journal without records, and how it begins.
+/// A journal without records, and where it begins.
 pub(super) struct EmptyJournal {
     pub(super) journal: Journal,
     pub(super) config: JournalConfig,
     pub(super) root: PathBuf,
     pub(super) begins: ChainPoint,
-    /// The view that the server is told when the node joins.
+    /// Version of the view in the node's join request.
     pub(super) view: u64,
 }
 
-/// The copy, whole, with its journal.
+/// The complete copy with its journal.
 pub(super) struct InitialCopy {
     pub(super) region: Region,
     pub(super) rvm: Rvm<NodeLog, RealStorage>,
@@ -179,13 +179,13 @@ pub(super) struct InitialCopy {
     pub(super) mark: JournalMark,
     pub(super) join_info: JoinInfo,
     pub(super) stores: StoreTracking,
-    /// How the journal was opened.
+    /// Configuration of the journal.
     pub(super) config: JournalConfig,
-    /// What has come behind the whole region, when nothing more is left.
+    /// Tasks that came after the copy was complete.
     pub(super) rest: Receiver<CopyTask>,
 }
 
-/// Does the tasks until the copy is whole. `None`: nobody wants it any more.
+/// Does tasks until the copy is complete. Returns `None` if the joining thread has ended.
 pub(super) fn build(
     fresh: EmptyJournal,
     options: &NodeOptions,
@@ -197,13 +197,13 @@ pub(super) fn build(
         let bytes = task.bytes();
         match task {
             CopyTask::Open(joined) => {
-                let again = || JoinError::Broken("the region was opened twice".to_owned());
+                let again = || JoinError::Broken("the server sent the region's description twice".to_owned());
                 let fresh = fresh.take().ok_or_else(again)?;
                 making = Some(CopyBuilder::open(fresh, options, &joined, &tasks)?);
             }
             CopyTask::Page { offset, bytes } => of(making.as_mut())?.put_page(offset, bytes.as_ref())?,
             CopyTask::Apply(work) => apply(&work, &of(making.as_mut())?.region)?,
-            // It may be said before the region comes: then the journal is told when it has its lenders.
+            // It may come before the region's description. Then the journal is told when it has its lenders.
             CopyTask::Kept { number, view } => match &making {
                 Some(making) => making.on_view_durable(number, view)?,
                 None => check_no_records(number)?,
@@ -219,10 +219,11 @@ pub(super) fn build(
 }
 
 fn of(making: Option<&mut CopyBuilder>) -> Result<&mut CopyBuilder, JoinError> {
-    making.ok_or_else(|| JoinError::Broken("bytes of no region came".to_owned()))
+    making
+        .ok_or_else(|| JoinError::Broken("the server sent bytes before the region's description".to_owned()))
 }
 
-/// The copy, as far as it is made.
+/// The copy while it is built.
 struct CopyBuilder {
     region: Region,
     rvm: Rvm<NodeLog, RealStorage>,
@@ -232,6 +233,30 @@ struct CopyBuilder {
     join_info: JoinInfo,
     config: JournalConfig,
     begins: ChainPoint,
+}
+
+fn read_spans(opening: &RegionOpening) -> Result<Spans, JoinError> {
+    let spans = opening.spans.iter().map(|(lock, offset, length)| Span {
+        lock: *lock,
+        offset: *offset,
+        length: *length,
+    });
+    Ok(Spans::new(opening.bytes, spans.collect())?)
+}
+
+fn map_region(
+    rvm: &Rvm<NodeLog, RealStorage>,
+    name: &str,
+    opening: &RegionOpening,
+) -> Result<Region, JoinError> {
+    match usize::try_from(opening.address) {
+        Ok(0) => Ok(rvm.map(name, 0, 0)?),
+        Ok(address) => Ok(rvm.map_at(name, 0, 0, address)?),
+        Err(_) => Err(JoinError::Region {
+            bytes: opening.bytes,
+            address: opening.address,
+        }),
+    }
 }
 
 impl CopyBuilder {
@@ -254,17 +279,12 @@ impl CopyBuilder {
         let name = path.to_str().ok_or_else(|| JoinError::Name(path.clone()))?;
         let table = JournalPaths::at(&root).table();
         let table = table.to_str().ok_or_else(|| JoinError::Name(table.clone()))?;
-        let spans = opening.spans.iter().map(|(lock, offset, length)| Span {
-            lock: *lock,
-            offset: *offset,
-            length: *length,
-        });
-        let spans = Spans::new(opening.bytes, spans.collect())?;
+        let spans = read_spans(opening)?;
         let whose = OrphanJournalId {
             node: joined.node,
             journal: journal.id(),
         };
-        // Before the first record: whoever finds the journal must know whose it is.
+        // Written before the first record: a process that finds the journal must know its owner.
         let mark = JournalMark::create(&root, whose, opening.region, begins.lsn).map_err(|cause| {
             JoinError::Directory {
                 path: root.clone(),
@@ -283,19 +303,10 @@ impl CopyBuilder {
             storage,
             memory,
         )?;
-        // The first segment of its log, as the region is of the server's: they have the same number in
+        // The first segment of its log, as the region is of the server's log: both have the same number in
         // records.
         rvm.create_segment(name, opening.bytes, SegmentAllocation::Sparse)?;
-        let region = match usize::try_from(opening.address) {
-            Ok(0) => rvm.map(name, 0, 0)?,
-            Ok(address) => rvm.map_at(name, 0, 0, address)?,
-            Err(_) => {
-                return Err(JoinError::Region {
-                    bytes: opening.bytes,
-                    address: opening.address,
-                });
-            }
-        };
+        let region = map_region(&rvm, name, opening)?;
         let making = CopyBuilder {
             region,
             rvm,
@@ -318,10 +329,10 @@ impl CopyBuilder {
     fn put_page(&self, offset: u64, bytes: &[u8]) -> Result<(), JoinError> {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         let put = self.region.put_back(offset, bytes);
-        put.map_err(|error| JoinError::Broken(format!("a page that the region has not: {error}")))
+        put.map_err(|error| JoinError::Broken(format!("the server sent a page outside the region: {error}")))
     }
 
-    /// The server has this view.
+    /// Reports to the journal that the server has this view.
     fn on_view_durable(&self, number: RecordNumber, version: u64) -> Result<(), JoinError> {
         check_no_records(number)?;
         let end = self.begins;
@@ -329,7 +340,7 @@ impl CopyBuilder {
         Ok(())
     }
 
-    /// The pages that came are nobody's stores; from here on the program's are found.
+    /// Completes the copy: the pages so far are no program's stores; later stores are captured.
     fn finish(mut self, options: &NodeOptions, tasks: CopyTasks) -> Result<InitialCopy, JoinError> {
         self.region.set_capture(options.capture)?;
         let stores = StoreTracking::new(options.capture, &self.spans, self.region.len() as u64);
@@ -347,7 +358,7 @@ impl CopyBuilder {
     }
 }
 
-/// Nobody has written anything yet.
+/// Fails if the server claims to have records of this node, which has written none.
 pub(super) fn check_no_records(number: RecordNumber) -> Result<(), NodeGone> {
     match number {
         RecordNumber(0) => Ok(()),
@@ -355,7 +366,8 @@ pub(super) fn check_no_records(number: RecordNumber) -> Result<(), NodeGone> {
     }
 }
 
-/// The journal with the lenders that the server names, unless the options did. It has no record yet.
+/// Gives the journal the lenders of the server's settings, unless the options named some. The journal has no
+/// record yet.
 fn give_lenders(
     journal: Journal,
     config: JournalConfig,
@@ -366,7 +378,7 @@ fn give_lenders(
     if options.journal.is_some() || opening.settings.is_empty() {
         return Ok((journal, config));
     }
-    // Where a home's settings are: whoever merges what is left without a server finds the lenders.
+    // Stored as a store's settings file, so that an offline merge finds the lenders.
     let path = JournalPaths::at(root).settings();
     let text = String::from_utf8_lossy(&opening.settings);
     fs::write(&path, text.as_bytes()).map_err(|cause| JoinError::Directory {
@@ -380,8 +392,8 @@ fn give_lenders(
     Ok((journal, config))
 }
 
-/// The journal's configuration as the server's settings have it. Links to lenders are protected as the one to
-/// the server, unless a key is named.
+/// Journal configuration of the server's settings. Links to lenders are protected like the link to the
+/// server, unless the settings name a key.
 fn parse_lenders(text: &str, path: &Path, options: &NodeOptions) -> Result<JournalConfig, JoinError> {
     let settings = StoreSettings::parse(text, path)?;
     let own_key = settings.key_file.is_some();

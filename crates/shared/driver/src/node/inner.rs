@@ -1,5 +1,5 @@
-//! What a node's threads share: its memory, the machine under its lock, and how one is told and the others
-//! hear of it.
+//! State that a node's threads share: its memory, the machine under its lock, and the notification of waiting
+//! threads.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,39 +27,39 @@ use super::txn::StoreTracking;
 use crate::channel::ThreadWaker;
 use crate::server::{Span, Spans};
 
-/// Who waits for a lock looks up this often: a forgotten wake-up costs a delay, not a hang.
+/// Maximum sleep of a thread that waits for a lock: a missed wake-up costs a delay, not a hang.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// An answer that does not come is asked for again this often: the link may have broken.
+/// Pause before a question without an answer is repeated: the link may have broken.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
-/// A question that nobody can answer yet is asked again this often.
+/// Pause before a question is repeated whose answer is not known yet.
 const UNKNOWN_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// See the module.
+/// State of a node that all its threads share.
 pub(super) struct NodeInner {
     pub(super) region: Arc<Region>,
     pub(super) rvm: Rvm<NodeLog, RealStorage>,
     pub(super) spans: Spans,
-    /// The same, ascending by offset.
+    /// The spans of `spans`, ascending by offset.
     pub(super) spans_by_offset: Vec<Span>,
     pub(super) id: NodeId,
     core: Mutex<NodeCore>,
     reply_arrived: Condvar,
-    /// For whoever waits until something is visible.
+    /// Notifies threads that wait until something is visible.
     pub(super) event_count: EventCount,
-    /// Peers, for a node that takes records of them.
+    /// Peers, for a node with direct records.
     pub(super) peers: OnceLock<Peers>,
     pub(super) applier: RecordApplier,
-    /// Ends the rest of the link's thread, while it has one.
+    /// Waker of the link's thread, while it has a link.
     waker: Mutex<Option<Arc<ThreadWaker>>>,
-    /// There is something to send: the link's thread need not take the lock to know.
+    /// Whether there is something to send. The link's thread reads it without the lock.
     pub(super) has_outgoing: AtomicBool,
-    /// Somebody may wait for the server to have that.
+    /// Whether a transaction may be waiting for the server to have that.
     pub(super) urgent: AtomicBool,
-    /// The link's thread sends nothing for a moment, unless it is to hurry.
+    /// Whether the link's thread delays sending, unless something is urgent.
     pub(super) pauses: AtomicBool,
-    /// The machine holds the link to be silent: the link's thread is to see to it.
+    /// Whether the machine considers the link silent; the link's thread has to check.
     pub(super) silent: AtomicBool,
-    /// There is no node any more.
+    /// Whether the node has ended.
     over: AtomicBool,
     stopping: AtomicBool,
     clock: Clock,
@@ -67,14 +67,14 @@ pub(super) struct NodeInner {
     pub(super) mark: JournalMark,
     pub(super) stores: StoreTracking,
     pub(super) join_info: JoinInfo,
-    /// Transactions that may store, and how many have ever been.
+    /// Number of transactions that may store now, and in all so far.
     pub(super) writers: AtomicUsize,
     pub(super) entered: AtomicU64,
-    /// What earlier processes left.
+    /// Journals of earlier processes.
     orphans: Mutex<Vec<OrphanStatus>>,
 }
 
-/// What the node was told of the region when it joined, and what it called itself.
+/// Facts about the region and the node's name, as of joining.
 pub(super) struct JoinInfo {
     pub(super) region: RegionId,
     pub(super) address: u64,
@@ -82,7 +82,7 @@ pub(super) struct JoinInfo {
     pub(super) name: String,
 }
 
-/// What [`NodeInner`] is made of.
+/// Parts of a [`NodeInner`].
 pub(super) struct NodeParts {
     pub(super) region: Region,
     pub(super) rvm: Rvm<NodeLog, RealStorage>,
@@ -112,7 +112,7 @@ impl NodeInner {
             peers: OnceLock::new(),
             applier: RecordApplier::default(),
             waker: Mutex::new(None),
-            // What joining had to say.
+            // Messages of the joining phase.
             has_outgoing: AtomicBool::new(true),
             urgent: AtomicBool::new(true),
             pauses: AtomicBool::new(false),
@@ -139,7 +139,7 @@ impl NodeInner {
         *self.orphans() = left.collect();
     }
 
-    /// Tells the machine something, and sees to what comes of it.
+    /// Calls `tell` with the machine under its lock, and carries out the resulting actions.
     pub(super) fn with<T>(&self, tell: impl FnOnce(&mut NodeCore, Time) -> T) -> T {
         let mut core = self.core();
         let told = tell(&mut core, self.now());
@@ -187,8 +187,8 @@ impl NodeInner {
         }
     }
 
-    /// The node's lock. A thread that panicked under it broke an invariant of ours: so does whoever comes
-    /// next.
+    /// The node's lock. A thread that panicked under it broke an invariant, so every later caller panics,
+    /// too.
     pub(super) fn core(&self) -> MutexGuard<'_, NodeCore> {
         self.core.lock().expect("a thread of this node panicked")
     }
@@ -197,8 +197,7 @@ impl NodeInner {
         self.clock.now()
     }
 
-    /// The node is none any more. What it has appended and nobody acknowledged is of unknown outcome from now
-    /// on.
+    /// Ends the node. Records that are appended and not acknowledged are of unknown outcome from now on.
     pub(super) fn fail(&self, gone: NodeGone) {
         self.core().fail(gone);
         self.over.store(true, Ordering::Release);
@@ -208,15 +207,15 @@ impl NodeInner {
         self.wake_link();
     }
 
-    /// Everything that the machine said is to be applied is in the memory. No guard of the region may be
-    /// held.
+    /// Returns when every record that the machine has accepted is in the memory. The caller must hold no
+    /// guard of the region.
     #[inline]
     pub(super) fn catch_up(&self) -> Result<(), NodeGone> {
         let caught_up = self.applier.catch_up(&self.region);
         caught_up.inspect_err(|gone| self.fail(gone.clone()))
     }
 
-    /// Waits until a transaction's waiting has ended.
+    /// Waits until a transaction's wait for locks has ended.
     pub(super) fn sleep(&self, txn: TxnId, sleeper: &Sleeper) -> Result<(), AcquireError> {
         let since = Instant::now();
         let mut listening = Some(PeerListener::begin(self));
@@ -245,7 +244,7 @@ impl NodeInner {
         }
     }
 
-    /// The span that has this byte, or the next above it.
+    /// The span that contains this byte, or else the next one above it.
     pub(super) fn span_at(&self, offset: u64) -> Option<&Span> {
         let place = self.spans_by_offset.partition_point(|span| span.end() <= offset);
         self.spans_by_offset.get(place)
@@ -256,7 +255,7 @@ impl NodeInner {
         (span.offset <= offset).then_some(span.lock)
     }
 
-    /// Waits until `look` finds what it looks for, the time is over, or the node's threads are to end.
+    /// Waits until `look` returns something, the time is over, or the node's threads have to end.
     pub(super) fn wait_reply<T>(
         &self,
         until: Instant,
@@ -276,7 +275,7 @@ impl NodeInner {
         }
     }
 
-    /// Asks the server what became of a record until it knows, or the time is over.
+    /// Asks the server for the outcome of a record until it knows, or the time is over.
     pub(super) fn outcome(
         &self,
         node: NodeId,
@@ -293,7 +292,7 @@ impl NodeInner {
         }
     }
 
-    /// Asks once. `None`: there was no answer in time.
+    /// Asks once for the outcome of a record. Returns `None` if no answer came in time.
     pub(super) fn ask(
         &self,
         node: NodeId,
@@ -325,7 +324,7 @@ impl NodeInner {
         }
     }
 
-    /// Ends the node's threads, soon.
+    /// Tells the node's threads to end soon.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         if let Some(peers) = self.peers.get() {
@@ -333,12 +332,12 @@ impl NodeInner {
         }
         self.wake_link();
         self.applier.wake();
-        // Whoever has looked before waits by now.
+        // A thread that checked before the flag was set is waiting by now.
         drop(self.core.lock());
         self.reply_arrived.notify_all();
     }
 
-    /// Whether the link is of no use any more.
+    /// Whether the link is not needed any more.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) || self.is_stopping()
     }

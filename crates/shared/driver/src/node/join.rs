@@ -1,11 +1,10 @@
-//! Joining: a fresh journal, a link, the region's bytes. The node's own threads come when the region is
-//! whole.
+//! Joining a region: a fresh journal, a link, the region's bytes. The node's own threads start when the
+//! region is complete.
 //!
-//! From the moment when the node has an id, its lease runs. So the caller's thread keeps the link, and says
-//! that the node lives; what waits for a disk is done by another ([`super::making`]), which has ended when
-//! this returns.
+//! The node's lease runs from the moment it has an id. So the calling thread serves the link and keeps the
+//! lease. Another thread does all disk work ([`super::initial_copy`]); it has ended when this returns.
 //!
-//! A link that breaks before the region is whole ends the attempt: the node id that it may have been given
+//! A link that breaks before the region is complete ends the attempt. The node id that may have been assigned
 //! has no records, and is fenced when its lease is over.
 
 use std::collections::VecDeque;
@@ -32,9 +31,9 @@ use super::mark::JournalMark;
 use super::options::NodeOptions;
 use super::payload::NodePayload;
 
-/// Between two attempts to find a server that is not there yet.
+/// Pause between two attempts to connect to the server.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// Between two looks whether there is room for more of the region.
+/// Pause between two checks whether there is room for more of the region.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// A node that has the region, before it has threads.
@@ -42,25 +41,26 @@ pub(super) struct JoinedNode {
     pub(super) shared: NodeInner,
     pub(super) session: ServerSession,
     pub(super) server: ServerAddress,
-    /// How the journal was opened.
+    /// Configuration of the journal.
     pub(super) config: JournalConfig,
 }
 
-/// A node that joins, as its server sees it.
+/// A joining node's side of the protocol.
 struct Joining {
     machine: Machine<NodePayload>,
     to_send: VecDeque<ToServer<NodePayload>>,
-    /// The newest view that the machine was told.
+    /// Newest view that the machine knows.
     newest: u64,
     clock: Clock,
 }
 
-/// Joins with a new journal at `root`, where nothing is.
+/// Joins with a new journal at `root`, where nothing exists.
 pub(super) fn join(options: &NodeOptions, root: PathBuf) -> Result<JoinedNode, JoinError> {
     attempt(options, root.clone()).inspect_err(|_| {
-        // It never was a node's. Left there, each attempt at a server that is not there would cost a log.
+        // The journal never belonged to a node. If it were left, each failed attempt would cost the space of
+        // a log.
         if matches!(JournalMark::read(&root), Ok(None)) {
-            // What is left the next node of this directory removes.
+            // The next node of this directory removes what cannot be removed now.
             let _ = fs::remove_dir_all(&root);
         }
     })
@@ -132,7 +132,7 @@ fn connect(server: &ServerAddress, until: Instant) -> Result<ServerSession, Join
 }
 
 impl Joining {
-    /// Has the copy made, and keeps the node's lease meanwhile.
+    /// Has the copy built, and keeps the node's lease while that lasts.
     fn get_region(
         &mut self,
         session: &mut ServerSession,
@@ -146,18 +146,18 @@ impl Joining {
                 .name("netram-making".to_owned())
                 .spawn_scoped(scope, move || build(fresh, options, tasks))?;
             let talked = self.talk(session, &desk, until);
-            // Nobody leaves anything more: in vain, the thread ends with what it does now.
+            // No more tasks come: the thread ends after its present one.
             drop(desk);
             let made = match making.join() {
                 Ok(made) => made,
                 Err(panic) => std::panic::resume_unwind(panic),
             };
             talked?;
-            made?.ok_or_else(|| JoinError::Broken("no region came".to_owned()))
+            made?.ok_or_else(|| JoinError::Broken("the server sent no region".to_owned()))
         })
     }
 
-    /// Says who it is, and hands on what comes, until the copy is whole or cannot be made.
+    /// Introduces the node, and hands on all messages until the copy is complete or cannot be made.
     fn talk(
         &mut self,
         session: &mut ServerSession,
@@ -173,7 +173,7 @@ impl Joining {
             }
             let flushed = session.send(&mut self.to_send).map_err(broken)?;
             if desk.is_full() {
-                // Nothing is taken, whatever comes.
+                // Nothing is read, so the server must not count as silent.
                 self.machine.on_partial_message();
                 std::thread::sleep(FULL_PAUSE);
             } else {
@@ -195,7 +195,7 @@ impl Joining {
             self.machine.on_tick(self.clock.now());
             self.settle(desk)?;
         }
-        // It may have come last.
+        // The view may have come last.
         self.take_view(desk);
         self.settle(desk)
     }
@@ -208,8 +208,8 @@ impl Joining {
     }
 
     fn settle(&mut self, desk: &CopyQueue) -> Result<(), JoinError> {
-        while let Some(deed) = self.machine.poll() {
-            desk.add(match deed {
+        while let Some(action) = self.machine.poll() {
+            desk.add(match action {
                 NodeAction::Send(message) => {
                     self.to_send.push_back(message);
                     continue;
@@ -229,7 +229,7 @@ impl Joining {
                 NodeAction::Whole => CopyTask::Whole,
                 NodeAction::Rejoin => return Err(NodeGone::Behind.into()),
                 NodeAction::Ended(over) => return Err(NodeGone::Ended(over).into()),
-                // Nobody has asked for anything yet.
+                // None of these comes before the node asks for something.
                 NodeAction::Peer(_)
                 | NodeAction::WaitEnded(_)
                 | NodeAction::Expired
@@ -270,7 +270,7 @@ impl Joining {
                     let version = view;
                     shared.rvm.log().on_durable(ServerAck { end: begins, version });
                 }
-                // Not behind the whole region: the machine sees to that.
+                // None of these comes after the complete region: the machine sees to that.
                 CopyTask::Open(_) | CopyTask::Page { .. } | CopyTask::Whole => {}
             }
         }

@@ -1,19 +1,20 @@
-//! The thread that has the link to the server: it sends what the machine says, and tells it what comes. When
-//! the link breaks it makes another one.
+//! The thread of the link to the server: it sends the machine's messages and hands in the server's. When the
+//! link breaks, it opens another one.
 //!
-//! **Pauses.** After each sending it sends nothing for [`RELAY_PAUSE`], unless somebody may wait for the
-//! server to have what there is ([`hurries`](netram_shared_machine::Node::hurries)): many records then go in
-//! one message, and cost the server one sync.
+//! **Pauses.** After sending, the thread waits for [`RELAY_PAUSE`] before it sends again, unless a
+//! transaction may be waiting for the server to have the message
+//! ([`is_urgent`](netram_shared_machine::RegionNode::is_urgent)). Many records then go in one message, and
+//! cost the server one sync.
 //!
-//! **Rests.** Only after such a sending it polls for what comes. Otherwise it sleeps at once: others' records
-//! come straight, and a thread that yields takes turns on the core from those that somebody waits for.
+//! **Polling.** Only after an urgent message the thread polls for the answer. Otherwise it sleeps at once:
+//! other nodes' records come directly, and a polling thread takes the core from threads that a transaction
+//! waits for.
 //!
-//! **Silence.** A link that carries nothing any more looks whole for minutes. The machine counts how long its
-//! server has owed an answer; then the link is given up like one that broke, unless something has come of a
-//! message that is still on its way.
+//! **Silence.** A dead link looks intact for minutes. The machine counts how long the server has owed an
+//! answer. Then the link is given up like a broken one, unless part of a message has come since.
 //!
-//! One that broke is not closed before the server has answered over the next: a link that its machine closes
-//! tells the server that the node's process has ended, and its locks go on at once though its lease still
+//! A broken link is closed only when the server has answered over the next one. A closed link would tell the
+//! server that the node's process has ended, and the node's locks would be handed on while its lease still
 //! runs.
 
 use std::collections::VecDeque;
@@ -31,14 +32,14 @@ use super::payload::NodePayload;
 use crate::channel::{Channel, ChannelError, ChannelOpenError, ChannelWait, ThreadWaker};
 use crate::limit::RELAY_PAUSE;
 
-/// How long a server may take to greet.
+/// Time that a server has for its greeting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two attempts to find the server.
+/// Pause between two attempts to connect to the server.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// The longest rest: whoever stops the node is not waited for longer, should his ring be missed.
+/// Maximum sleep: bounds the delay of stopping the node if a wake-up is missed.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Where the server is, and how links to it are protected.
+/// Address of the server, and protection of links to it.
 #[derive(Clone, Debug)]
 pub(super) struct ServerAddress {
     pub(super) address: NetAddress,
@@ -46,7 +47,7 @@ pub(super) struct ServerAddress {
     pub(super) wait: WaitPolicy,
 }
 
-/// Why a link is of no further use.
+/// Failure after which a link is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServerLinkError {
     #[error("the server has not answered for half a lease")]
@@ -63,11 +64,11 @@ pub(super) enum ServerLinkError {
 pub(super) struct ServerSession {
     channel: Channel,
     rest: ChannelWait,
-    /// The head of a message on its way into the channel.
+    /// Encoded head of a message on its way into the channel.
     head: Vec<u8>,
-    /// Somebody may wait for what the server says next, since then.
+    /// Time of the last sign that a transaction may be waiting for the server.
     awaited: Instant,
-    /// Packets that had come when the last message had, or when the link was last found silent.
+    /// Number of packets when the last message was complete, or when the link was last found silent.
     packets: u64,
 }
 
@@ -88,7 +89,7 @@ impl ServerSession {
         self.rest.waker()
     }
 
-    /// Sends what there is room for. `true`: all of that is on its way.
+    /// Sends messages while there is room. Returns `true` if all are on their way.
     pub(super) fn send(
         &mut self,
         to_send: &mut VecDeque<ToServer<NodePayload>>,
@@ -109,7 +110,7 @@ impl ServerSession {
         }
     }
 
-    /// The next message.
+    /// Next message of the server.
     pub(super) fn receive(&mut self) -> Result<Option<ToNode<NodePayload>>, ServerLinkError> {
         let Some(bytes) = self.channel.receive()? else {
             return Ok(None);
@@ -119,8 +120,8 @@ impl ServerSession {
         Ok(Some(message))
     }
 
-    /// The machine holds this link to be silent, and everything has been taken that came. `Ok`: a part of a
-    /// message has come since.
+    /// Checks a link that the machine considers silent, after everything was read. `Ok`: part of a message
+    /// has come since.
     pub(super) fn silent(&mut self) -> Result<(), ServerLinkError> {
         let packets = self.channel.packets();
         match std::mem::replace(&mut self.packets, packets) == packets {
@@ -129,7 +130,7 @@ impl ServerSession {
         }
     }
 
-    /// Waits for something to come, or to hurry, at most until then.
+    /// Waits until something comes or is urgent, at most until `until`.
     fn pause(
         &self,
         flushed: bool,
@@ -143,19 +144,20 @@ impl ServerSession {
         Ok(self.rest.sleep(&self.channel, flushed, longest, hurries)?)
     }
 
-    /// Waits for something to come, or to send, for a moment.
+    /// Waits until something comes or is to be sent, at most for [`WAIT_MAX`].
     pub(super) fn wait(&self, flushed: bool, news: impl Fn() -> bool) -> Result<(), ServerLinkError> {
         let idle = self.awaited.elapsed();
         Ok(self.rest.wait(&self.channel, flushed, idle, WAIT_MAX, news)?)
     }
 
-    /// Somebody may wait for what the server says next: then the core is not given up for it at once.
+    /// Notes that a transaction may be waiting for the server's next message, so that the thread polls for
+    /// it.
     pub(super) fn is_awaited(&mut self) {
         self.awaited = Instant::now();
     }
 }
 
-/// Until the node ends. `session` is the one over which it has joined.
+/// Serves links until the node ends. `session` is the link over which it has joined.
 pub(super) fn run(shared: &NodeInner, server: &ServerAddress, session: ServerSession) {
     let (mut session, mut broken) = (Some(session), None);
     while !shared.is_over() {
@@ -173,13 +175,13 @@ pub(super) fn run(shared: &NodeInner, server: &ServerAddress, session: ServerSes
     }
 }
 
-/// Until the link breaks. Gives it back.
+/// Serves a link until it breaks, and returns it.
 fn serve(shared: &NodeInner, mut session: ServerSession, before: Option<ServerSession>) -> ServerSession {
     shared.set_waker(Some(session.waker()));
     let ended = speak(shared, &mut session, before);
     shared.set_waker(None);
     if let Err(broken) = ended {
-        tracing::warn!(%broken, "lost the region's server; going on without it until the lease ends");
+        tracing::warn!(%broken, "lost the link to the region's server; transactions go on under held tokens until the lease ends");
     }
     shared.with(|core, _| {
         core.to_send.clear();
@@ -193,7 +195,7 @@ fn speak(
     session: &mut ServerSession,
     mut before: Option<ServerSession>,
 ) -> Result<(), ServerLinkError> {
-    // What is not sent when the link is gone is forgotten with this.
+    // Messages that are unsent when the link is gone are dropped with this.
     let mut to_send = VecDeque::new();
     let mut pause: Option<Instant> = None;
     shared.pauses.store(false, Ordering::SeqCst);

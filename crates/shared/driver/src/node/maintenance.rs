@@ -1,4 +1,4 @@
-//! What is done from time to time: the machine's clock, the journal's views and members, trimming its log.
+//! Periodic work: the machine's clock, the journal's views and members, trimming the log.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use netram_rvm::TruncateError;
 use super::error::NodeGone;
 use super::inner::NodeInner;
 
-/// How often time is looked at: a lock that is waited for in vain, or a view, waits for this at most.
+/// Tick interval: the maximum delay for a lock's timeout or a new view.
 const TICK: Duration = Duration::from_millis(5);
-/// How often the log is looked at though nobody has said that it is full: the local disk tells nobody when it
-/// has more.
+/// Interval at which the log is checked while an append waits for room. The local disk does not report its
+/// progress.
 const LOG_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// The same, while nobody wants room.
+/// Interval at which the log is checked while none waits.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A log fuller than one so-manieth is trimmed though nobody waits for room: each trimming costs a sync or
-/// two.
+/// Reciprocal of the fill level above which the log is trimmed although no append waits. Each trimming costs
+/// a sync or two.
 const TRIM_PART: u64 = 4;
 
-/// Until the node ends. Nothing here waits for a disk: the lease hangs on it.
+/// Ticks until the node ends. This thread never waits for a disk, since the lease depends on it.
 pub(super) fn run(shared: &NodeInner) {
     while !shared.is_stopping() {
         tick(shared);
@@ -29,7 +29,7 @@ pub(super) fn run(shared: &NodeInner) {
     }
 }
 
-/// Gives up what the log has and nobody needs, until the node ends.
+/// Trims log records that are not needed any more, until the node ends.
 pub(super) fn trim(shared: &NodeInner) {
     let tails = shared.rvm.log();
     tails.set_trimmer(std::thread::current());
@@ -48,7 +48,7 @@ pub(super) fn trim(shared: &NodeInner) {
             Err(error) => {
                 let pause = refusals.failed(error);
                 if pause.should_log {
-                    tracing::error!(%error, "the journal of a node cannot be trimmed; trying on");
+                    tracing::error!(%error, "the journal of a node cannot be trimmed; trying again");
                 }
                 Duration::from_nanos(pause.pause.0)
             }
@@ -56,7 +56,7 @@ pub(super) fn trim(shared: &NodeInner) {
     }
 }
 
-/// Applies what comes, until the node ends.
+/// Applies records until the node ends.
 pub(super) fn apply(shared: &NodeInner) {
     while !shared.is_stopping() {
         if shared.catch_up().is_err() {
@@ -66,7 +66,7 @@ pub(super) fn apply(shared: &NodeInner) {
     }
 }
 
-/// Tells the machine the time, and what the journal has to say to the server.
+/// Tells the machine the time, and the state of the journal.
 pub(super) fn tick(shared: &NodeInner) {
     let journal = shared.rvm.log().journal();
     let few = journal.needs_server();
@@ -90,9 +90,8 @@ pub(super) fn tick(shared: &NodeInner) {
     });
 }
 
-/// Gives up the log's records that the server keeps, if somebody waits for room or may soon. An error is a
-/// refusal (rule 17): the log is as before, and it is to be tried again. A disk that has failed ends the
-/// node.
+/// Trims the log's records that the server has durable, if an append waits for room or may soon. An error is
+/// a refusal (rule 17): the log is unchanged, and the caller tries again. A failed disk ends the node.
 fn trim_once(shared: &NodeInner) -> Result<(), IoError> {
     let tails = shared.rvm.log();
     let state = tails.state();
@@ -107,7 +106,7 @@ fn trim_once(shared: &NodeInner) -> Result<(), IoError> {
     let Some((number, end)) = to else {
         return Ok(());
     };
-    // Without room no commit would ever end.
+    // Without room no commit would ever finish.
     let fail = |error: &dyn std::fmt::Display, cause| {
         tracing::error!(%error, "the journal of a node cannot be trimmed");
         shared.fail(NodeGone::Journal(cause));

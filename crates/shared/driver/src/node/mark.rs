@@ -1,8 +1,8 @@
-//! Whose a journal is, and which of its records are its first: what the next process of the node must know to
-//! offer it.
+//! File that names a journal's owner, and the numbers of its first records. The node's next process needs
+//! both to offer the journal.
 //!
-//! A text file beside the log, replaced whole. The log's head moves after the mark says where it goes, so the
-//! mark names two places, of which the head is one.
+//! It is a text file beside the log, replaced as a whole. The log's head moves after the mark was written, so
+//! the mark names two places, one of which is the head.
 //!
 //! ```text
 //! node 17
@@ -32,13 +32,13 @@ pub(super) struct JournalMark {
     region: RegionId,
 }
 
-/// What a mark says.
+/// Contents of a mark.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MarkContents {
     pub(super) owner: OrphanJournalId,
-    /// The region that it was a node of; earlier versions did not say.
+    /// Region of the node; `None` in marks of earlier releases.
     pub(super) region: Option<RegionId>,
-    /// Places where the log may begin, with the last record before.
+    /// Places where the log may begin, each with the number of the last record before it.
     pub(super) from: Vec<(RecordNumber, Lsn)>,
 }
 
@@ -60,8 +60,8 @@ impl JournalMark {
         Ok(mark)
     }
 
-    /// The log begins at one of these places from now on. Durable on return. After an error it says this or
-    /// what it said before; which call failed decides whether it can be tried again.
+    /// Replaces the mark: the log begins at one of these places. Durable on return. After an error the mark
+    /// has its old or its new contents; the failed call decides whether to try again.
     pub(super) fn write(&self, from: &[(RecordNumber, Lsn)]) -> Result<(), CallError> {
         let (node, journal) = (self.owner.node, self.owner.journal);
         let mut text = format!(
@@ -76,18 +76,22 @@ impl JournalMark {
         let mut file = File::create(&new).map_err(of(SystemCall::Open))?;
         file.write_all(text.as_bytes()).map_err(of(SystemCall::Write))?;
         file.sync_all().map_err(of(SystemCall::Sync))?;
-        // Opened before the name changes: a directory that cannot be opened has not been changed.
+        // Opened before the rename: if the directory cannot be opened, nothing has changed.
         let directory = File::open(&self.root).map_err(of(SystemCall::Open))?;
         fs::rename(&new, self.root.join(NAME)).map_err(of(SystemCall::Name))?;
         directory.sync_all().map_err(of(SystemCall::Sync))
     }
 
-    /// What the mark in a journal's directory says; `None`: it is none, so the journal never was a node's.
+    /// Reads the mark in a journal's directory; `None`: there is none, so the journal never belonged to a
+    /// node.
     pub(super) fn read(root: &Path) -> io::Result<Option<MarkContents>> {
         match fs::read_to_string(root.join(NAME)) {
             Ok(text) => parse(&text).map(Some).ok_or_else(|| {
                 let path = root.join(NAME);
-                io::Error::other(format!("{} is no mark of a node's journal", path.display()))
+                io::Error::other(format!(
+                    "{} is damaged: it does not name the node of this journal",
+                    path.display()
+                ))
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

@@ -2,17 +2,17 @@
 //!
 //! ```no_run
 //! use netram_proto::port::Durability;
-//! use netram_shared_machine::{Hold, LockId};
-//! use netram_rvm::Mode;
-//! use netram_shared::{Node, Options};
+//! use netram_shared_machine::{LockId, LockMode};
+//! use netram_rvm::RestoreMode;
+//! use netram_shared::{Node, NodeOptions};
 //! use netram_transport::{ClusterKey, Security};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let security = Security::Key(ClusterKey::load("cluster.key".as_ref())?);
-//! let options = Options::new("tcp://server:7422".parse()?, security, "node-1".into());
+//! let options = NodeOptions::new("tcp://server:7422".parse()?, security, "node-1".into());
 //! let node = Node::join(options)?;
 //!
-//! let mut transfer = node.begin(Mode::Restore)?;
-//! transfer.acquire_all(&[(LockId(3), Hold::Exclusive), (LockId(7), Hold::Exclusive)])?;
+//! let mut transfer = node.begin(RestoreMode::Restore)?;
+//! transfer.acquire_all(&[(LockId(3), LockMode::Exclusive), (LockId(7), LockMode::Exclusive)])?;
 //! let (from, to): (u64, u64) = (transfer.get(3 * 4096)?, transfer.get(7 * 4096)?);
 //! transfer.set(3 * 4096, &(from - 10))?;
 //! transfer.set(7 * 4096, &(to + 10))?;
@@ -22,34 +22,37 @@
 //! # }
 //! ```
 //!
-//! What decides is [`netram_shared_machine::Node`]; this module has the journal, the memory, the link and the
-//! threads.
+//! The protocol is in [`netram_shared_machine::RegionNode`]; this module has the journal, the memory, the
+//! link and the threads.
 //!
-//! | file | does |
+//! | file | contents |
 //! |---|---|
-//! | `join.rs` | from nothing to the whole region |
-//! | `making.rs` | the region's copy, while that lasts |
+//! | `join.rs` | joining, until the region is complete |
+//! | `initial_copy.rs` | building the region's copy |
 //! | `txn/` | transactions: locks, ranges, commit |
 //! | `reader.rs` | pinned readers |
-//! | `grip.rs` | the node, borrowed or shared |
-//! | `core.rs` | the machine under the node's lock, and how its deeds are carried out |
-//! | `shared.rs` | what the threads share, and how one tells the machine something |
-//! | `tails.rs` | the journal, as the memory sees it: keeps each record until the machine was told |
+//! | `node_ref.rs` | the node of a transaction or reader, borrowed or owned |
+//! | `core.rs` | the machine under the node's lock, and how its actions are carried out |
+//! | `inner.rs` | the state that the threads share |
+//! | `node_log.rs` | the journal as recoverable memory sees it; it keeps records until the machine knows them
+//! |
 //! | `payload.rs` | a record's bytes |
-//! | `hands.rs` | others' records, applied in order |
+//! | `apply.rs` | applying other nodes' records in order |
 //! | `heaps.rs` | persistent heaps in the region |
-//! | `link.rs` | the thread that has the link |
-//! | `house.rs` | ticks, views, trimming |
-//! | `old.rs` | what earlier processes left: offered |
-//! | `peers` | records straight from and to other nodes |
-//! | `copy.rs` | saving the copy, when the server is lost |
-//! | `mark.rs` | whose a journal is: a file |
-//! | `watch.rs`, `news.rs` | waiting until another node's write is visible here |
-//! | `alone.rs` | one process has the directory |
+//! | `link.rs` | the thread of the link to the server |
+//! | `maintenance.rs` | ticks, views, trimming |
+//! | `orphans.rs` | offering journals of earlier processes |
+//! | `peers/` | records sent directly between nodes |
+//! | `copy.rs` | saving the copy when the server is lost |
+//! | `mark.rs` | the file that names a journal's owner |
+//! | `clock.rs` | the clock of the lease |
+//! | `watch.rs`, `event_count.rs` | waiting until another node's write is visible here |
+//! | `directory_lock.rs` | the lock by which one process has the directory |
 //!
-//! **Threads.** One has the link; one applies what nobody waits for; one keeps time, and never waits for a
-//! disk, since the lease hangs on it; one trims the log; while there are journals of earlier processes, one
-//! offers them. Transactions run in the program's: any number at once, and none is handed to another thread.
+//! **Threads.** One serves the link. One applies records that no transaction waits for. One keeps time, and
+//! never waits for a disk, since the lease depends on it. One trims the log. One offers journals of earlier
+//! processes, while there are any. Transactions run in the program's threads: any number at once, none handed
+//! to another thread.
 
 mod apply;
 mod clock;
@@ -107,11 +110,11 @@ pub use peers::DirectCounts;
 pub use reader::RegionReader;
 pub use txn::{Txn, TxnEdit};
 
-/// A node of a shared region: one joining. When it is [gone](Node::gone) for any reason, drop it and join
-/// again.
+/// A node of a shared region, from joining until it ends. When it is [gone](Node::gone) for any reason, drop
+/// it and join again.
 ///
-/// Dropping it without [leaving](Node::leave) is as good as a crash: the server reads what it left when the
-/// lease is over, and the next joining with the same directory offers it.
+/// Dropping it without [leaving](Node::leave) has the effect of a crash. The server reads its journal when
+/// the lease is over, and the next join with the same directory offers it.
 pub struct Node {
     shared: Arc<NodeInner>,
     threads: Vec<JoinHandle<()>>,
@@ -122,47 +125,54 @@ pub struct Node {
     directory_lock: Option<DirectoryLock>,
 }
 
-/// How far the records of a node have come: the last of each kind.
+/// Progress of a node's records: the last record of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordProgress {
-    /// In its journal.
+    /// Last record in the node's journal.
     pub appended: RecordNumber,
-    /// Safe, whatever dies: held as its journal's rule says, or durable at the server.
+    /// Last record that is safe: held as the journal's rule demands, or durable at the server.
     pub acked: RecordNumber,
-    /// Durable at the server.
+    /// Last record that is durable at the server.
     pub durable: RecordNumber,
 }
 
-/// Why a node has not left in peace. What it committed is safe all the same; the next joining offers it.
+/// Failure to leave in order. Committed transactions are safe all the same; the next join offers their
+/// records.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaveError {
-    /// The server has not said in time that it has all.
-    #[error("the server has not said in time that it has all of this node's records")]
+    /// The server did not confirm in time that it has all records.
+    #[error("the server did not confirm in time that it has all of this node's records")]
     TimedOut,
     /// The node had ended before.
     #[error("{0}")]
     Gone(#[from] NodeGone),
     /// The journal could not be closed.
-    #[error("closing the node's journal: {0}")]
+    #[error("cannot close the node's journal: {0}")]
     Journal(WaitError),
-    /// Nor what is over it.
-    #[error("closing the node's memory: {0}")]
+    /// Recoverable memory over the journal could not be closed.
+    #[error("cannot close the node's memory: {0}")]
     Memory(netram_rvm::RvmCloseError),
-    /// What is of no use any more could not be removed.
+    /// The journal, which is not needed any more, could not be removed.
     #[error("{path}: {cause}")]
     Directory {
-        /// The journal.
+        /// Directory of the journal.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: std::io::Error,
     },
 }
 
 impl Node {
-    /// Joins a region: gets all of it into this process's memory. Waits for a server that is not there yet.
+    /// Joins a region: fetches all of it into this process's memory. Waits for a server that cannot be
+    /// reached yet.
     ///
-    /// What earlier processes left in the directory is offered to the server meanwhile, and removed when
-    /// nothing of it can be missing there: see [`Node::orphans`].
+    /// Journals of earlier processes in the directory are offered to the server in the background. They are
+    /// removed when the server has everything in them: see [`Node::orphans`].
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`] if the directory, the journal, the server or the region's memory cannot be used, or the
+    /// region does not come within `server_timeout`.
     pub fn join(options: NodeOptions) -> Result<Node, JoinError> {
         if options.name.len() > NODE_NAME_BYTES_MAX {
             return Err(JoinError::LongName(options.name.len()));
@@ -184,9 +194,9 @@ impl Node {
             server_timeout: options.server_timeout,
             directory_lock: Some(alone),
         };
-        // Commits before the next tick wait for the server already, if they must.
+        // Done before the first tick, so that commits already wait for the server if they must.
         maintenance::tick(&shared);
-        // First who keeps the lease.
+        // First the thread that keeps the lease.
         let (server, session) = (arrived.server, arrived.session);
         node.spawn("netram-link", move |shared: &NodeInner| {
             link::run(shared, &server, session)
@@ -217,69 +227,88 @@ impl Node {
 
     fn spawn_peers(&mut self, peers: peers::Peers, door: Option<SessionAcceptor>) -> std::io::Result<()> {
         let first = self.shared.peers.set(peers).is_ok();
-        assert!(first, "a node's peers are set where its threads begin");
+        assert!(first, "a node's peers are set once, when its threads start");
         self.spawn("netram-peers", move |shared: &NodeInner| peers::run(shared, door))?;
         self.spawn("netram-meet", peers::meet)
     }
 
-    /// Begins a transaction. One of [`Mode::NoRestore`] must acquire its locks in order, and commit: an abort
-    /// spoils the node's copy.
+    /// Begins a transaction. One of [`RestoreMode::NoRestore`] must acquire its locks in order and commit:
+    /// aborting it makes the node's copy invalid.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeGone`] if the node has ended.
     pub fn begin(&self, mode: RestoreMode) -> Result<Txn<'_>, NodeGone> {
         Txn::begin(NodeRef::Borrowed(&self.shared), mode, self.lock_timeout)
     }
 
-    /// [`begin`](Node::begin) where nothing can be borrowed: the transaction has a share of the node, which
-    /// can neither leave nor end before it.
+    /// Begins a transaction like [`begin`](Node::begin), for callers that cannot borrow. The transaction
+    /// shares ownership of the node, which can neither leave nor end before it.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeGone`] if the node has ended.
     pub fn begin_owned(self: &Arc<Node>, mode: RestoreMode) -> Result<Txn<'static>, NodeGone> {
         Txn::begin(NodeRef::Owned(Arc::clone(self)), mode, self.lock_timeout)
     }
 
     /// Pins the copy as it is, to be read without locks.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeGone`] if the node has ended.
     pub fn reader(&self) -> Result<RegionReader<'_>, NodeGone> {
         RegionReader::begin(NodeRef::Borrowed(&self.shared))
     }
 
-    /// [`reader`](Node::reader) where nothing can be borrowed.
+    /// Pins the copy like [`reader`](Node::reader), for callers that cannot borrow.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeGone`] if the node has ended.
     pub fn reader_owned(self: &Arc<Node>) -> Result<RegionReader<'static>, NodeGone> {
         RegionReader::begin(NodeRef::Owned(Arc::clone(self)))
     }
 
-    /// The region's memory. What is read there is current under a lock that covers it, and for as long as
-    /// that is held.
+    /// The region's memory. Data read there is current as long as a lock that covers it is held.
     ///
-    /// No guard of it may be held while a lock is acquired, or a transaction commits: what is waited for may
-    /// have to be applied here.
+    /// Hold no guard of it while acquiring a lock or committing: records may have to be applied first.
     pub fn region(&self) -> &Region {
         &self.shared.region
     }
 
-    /// Which lock covers which bytes.
+    /// The bytes that each lock covers.
     pub fn spans(&self) -> &Spans {
         &self.shared.spans
     }
 
-    /// The span that has this byte; `None`: no lock covers it.
+    /// The span that contains this byte; `None`: no lock covers it.
     pub fn span_at(&self, offset: u64) -> Option<&Span> {
         self.shared.span_at(offset).filter(|span| span.offset <= offset)
     }
 
-    /// The node's id, in this joining.
+    /// The node's id, new in each join.
     pub fn id(&self) -> NodeId {
         self.shared.id
     }
 
-    /// Why there is no node any more; `None`: there is.
+    /// The reason why the node has ended; `None`: it has not.
     pub fn gone(&self) -> Option<NodeGone> {
         self.shared.core().gone.clone()
     }
 
-    /// The version of a lock in this node's copy, or on its way there.
+    /// Version of a lock in this node's copy, or on its way there.
     pub fn version(&self, lock: netram_shared_machine::LockId) -> LockVersion {
         self.shared.core().machine.version(lock)
     }
 
-    /// Waits until the region's memory has this version of a lock, whoever wrote it. What is held back for a
-    /// pinned reader is not there yet. `false`: it did not come in time. No guard of the region may be held.
+    /// Waits until the region's memory has this version of a lock, whichever node wrote it. Records that are
+    /// held back for a pinned reader do not count. Returns `false` if it did not come in time. The caller
+    /// must hold no guard of the region.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeGone`] if the node has ended.
     pub fn wait_version(
         &self,
         lock: netram_shared_machine::LockId,
@@ -289,14 +318,18 @@ impl Node {
         self.shared.wait_version(lock, version, timeout)
     }
 
-    /// How far the node's own records have come.
+    /// Progress of the node's own records.
     pub fn progress(&self) -> RecordProgress {
         self.shared.core().ends.progress()
     }
 
-    /// What became of a record, of any node id, that [`TxnCommitError::Unknown`] has named. [`Fate::Open`]:
-    /// it was not known in time.
-    /// [`Fate::Forgotten`]: nobody knows any more, for so many nodes have come and gone since.
+    /// Outcome of a record that [`TxnCommitError::Unknown`] has named, of any node id.
+    /// [`RecordOutcome::Open`]: it was not known in time. [`RecordOutcome::Forgotten`]: the server does not
+    /// remember, since too many nodes have come and gone.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeGone`] if the node has ended.
     pub fn outcome(
         &self,
         node: NodeId,
@@ -306,13 +339,13 @@ impl Node {
         self.shared.outcome(node, number, Instant::now() + timeout)
     }
 
-    /// Why the node's commits wait for the server's disk, and why each lender does not count. `None`: lenders
-    /// acknowledge them.
+    /// Reason why the node's commits wait for the server's disk, and why each lender does not count; `None`:
+    /// lenders acknowledge the commits.
     pub fn uncounted(&self) -> Option<QuorumError> {
         self.shared.rvm.log().journal().status().quorum_error()
     }
 
-    /// What became of records that went, or came, straight from node to node.
+    /// Counts of records that were sent directly between this node and its peers.
     pub fn direct_counts(&self) -> DirectCounts {
         let (taken, forgotten) = self.shared.core().machine.hints();
         let counts = self.shared.peers.get().map(peers::Peers::counts);
@@ -323,19 +356,24 @@ impl Node {
         }
     }
 
-    /// Asks a lazy node's server for what there is.
+    /// Asks the server for all records, for a lazy node.
     pub fn pull(&self) {
         self.shared.with(|core, _| core.machine.pull());
     }
 
-    /// Journals of earlier processes of this directory that the server has not buried yet. They are offered
-    /// for as long as this node is one, by a thread of its own; what then is left, by the next.
+    /// Journals of earlier processes in this directory that the server has not retired yet. A thread offers
+    /// them while this node is alive; the next node offers the rest.
     pub fn orphans(&self) -> Vec<OrphanStatus> {
         self.shared.orphans().clone()
     }
 
-    /// Leaves: all that was committed is durable at the server, and nobody will ask for this node's journal,
-    /// which is removed.
+    /// Leaves the region. On success every commit is durable at the server, and the node's journal, which is
+    /// not needed any more, is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaveError`] if the node had ended, the server did not confirm in time, or the journal could not be
+    /// closed or removed.
     pub fn leave(mut self) -> Result<(), LeaveError> {
         self.shared.with(|core, _| core.machine.leave());
         let until = Instant::now() + self.server_timeout;
@@ -363,7 +401,7 @@ impl Drop for Node {
         self.shared.stop();
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
-            // A panic of the thread has been reported by itself.
+            // The thread has reported a panic itself.
             let _ = thread.join();
         }
     }

@@ -1,9 +1,10 @@
-//! The node's journal, as its recoverable memory sees it: every record that goes in is kept until the machine
-//! has been told.
+//! The node's journal as recoverable memory sees it. It keeps every appended record until the machine knows
+//! it.
 //!
-//! An append is made under the region's lock, which whoever applies others' records needs. So it never waits
-//! for the server: a window full of what the server lacks is [`AppendError::Full`], and recoverable memory
-//! waits for that without any lock, until the house trims the log ([`NodeLog::wants_room`]).
+//! An append is made under the region's lock, which applying other nodes' records needs, too. So it never
+//! waits for the server. If the window is full of records that the server lacks, the append fails with
+//! [`AppendError::Full`]. Recoverable memory then waits without any lock, until the maintenance threads have
+//! trimmed the log ([`NodeLog::wants_room`]).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,22 +23,22 @@ use netram_shared_machine::limit::MERGE_BYTES_MAX;
 
 use super::payload::{NodePayload, PayloadPool};
 
-/// A record that the journal has, and the machine does not know of.
+/// A record that the journal has and the machine does not know.
 pub(super) struct AppendedRecord {
     pub(super) end: ChainPoint,
     pub(super) payload: NodePayload,
 }
 
-/// The journal.
+/// A node's journal.
 pub(super) struct NodeLog {
     journal: Journal,
-    /// In the journal's order: held while a record is appended.
+    /// In the journal's order; locked while a record is appended.
     appended: Mutex<VecDeque<AppendedRecord>>,
     payload_pool: PayloadPool,
-    /// Where what the server keeps ends.
+    /// LSN below which the server has everything durable.
     durable: AtomicU64,
     window_bytes: u64,
-    /// Bytes of the longest record that the journal takes, and the server.
+    /// Longest record that both the journal and the server take, in bytes.
     payload_max: usize,
     sealed: bool,
     full: AtomicBool,
@@ -46,7 +47,7 @@ pub(super) struct NodeLog {
 }
 
 impl NodeLog {
-    /// `server_max`: bytes of the longest record that the server has room for.
+    /// Wraps a journal. `server_max`: longest record that the server has room for, in bytes.
     pub(super) fn new(journal: Journal, config: &JournalConfig, server_max: u64) -> NodeLog {
         let state = journal.state();
         let server_max = usize::try_from(server_max).unwrap_or(usize::MAX);
@@ -54,8 +55,8 @@ impl NodeLog {
             appended: Mutex::default(),
             payload_pool: PayloadPool::default(),
             durable: AtomicU64::new(state.tail.0),
-            // As the journal itself rounds it, and never more; nor more than the server takes of records that
-            // wait.
+            // Like the journal's own rounding, and never more. Nor more than the server takes of waiting
+            // records.
             window_bytes: config
                 .window_bytes
                 .min(state.capacity)
@@ -76,12 +77,12 @@ impl NodeLog {
         self.journal
     }
 
-    /// The oldest record that the machine has not been told.
+    /// Oldest record that the machine does not know.
     pub(super) fn next_appended(&self) -> Option<AppendedRecord> {
         self.appended().pop_front()
     }
 
-    /// The server keeps so much; the node's journal has a record that ends there.
+    /// Notes that the server has everything up to this place durable, where a record of this journal ends.
     pub(super) fn on_durable(&self, kept: ServerAck) {
         self.journal.set_server_ack(kept);
         self.durable.fetch_max(kept.end.lsn.0, Ordering::AcqRel);
@@ -90,9 +91,9 @@ impl NodeLog {
         }
     }
 
-    /// This thread trims from now on.
+    /// Sets the thread that trims.
     pub(super) fn set_trimmer(&self, thread: Thread) {
-        // It is set once: a node has one such thread.
+        // A second call is ignored: a node has one such thread.
         let _ = self.trimmer.set(thread);
     }
 
@@ -102,13 +103,13 @@ impl NodeLog {
         }
     }
 
-    /// The log may be trimmed up to here: it is on the disk, and the journal itself knows that the server
-    /// keeps it.
+    /// Place up to which the log may be trimmed: it is on the local disk, and the journal knows that the
+    /// server has it.
     pub(super) fn trimmable(&self) -> Lsn {
         Lsn(self.durable.load(Ordering::Acquire)).min(self.journal.state().stable)
     }
 
-    /// An append has found no room, and none has since.
+    /// Whether an append has found no room, and none since has succeeded.
     pub(super) fn wants_room(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
@@ -122,8 +123,8 @@ impl NodeLog {
         self.appended.lock().expect("nothing panics under this lock")
     }
 
-    /// Whether a record can be appended without waiting for the server. The disk may have to be waited for,
-    /// which needs nobody.
+    /// Checks that a record can be appended without waiting for the server. The append may wait for the disk,
+    /// which depends on no other machine.
     fn room(&self, length: usize) -> Result<(), AppendError> {
         let state = self.journal.state();
         let used = state.tail.since(self.trimmable());
@@ -151,12 +152,12 @@ impl RecordLog for NodeLog {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<CommitTicket, AppendError> {
-        // Recoverable memory has asked for what is the longest: see `state`.
+        // Recoverable memory knows the limit: see `state`.
         let max = self.payload_max;
         if length > max {
             return Err(AppendError::TooLarge { bytes: length, max });
         }
-        // Before the lock: threads that commit at once fill theirs at once.
+        // Done before locking, so that concurrent commits fill their payloads in parallel.
         let payload = self.payload_pool.make(length, fill);
         let mut appended = self.appended();
         self.room(length)?;

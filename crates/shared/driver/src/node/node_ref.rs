@@ -1,4 +1,4 @@
-//! What a transaction or a reader has of its node: a borrow, or a share. Programs in other languages have no
+//! Reference of a transaction or reader to its node: borrowed, or shared ownership for languages without
 //! borrows.
 
 use std::ops::Deref;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Node;
 use super::inner::NodeInner;
 
-/// Keeps the node, with its threads, for as long as it is held.
+/// Keeps the node and its threads alive while held.
 pub(super) enum NodeRef<'n> {
     Borrowed(&'n NodeInner),
     Owned(Arc<Node>),

@@ -1,4 +1,4 @@
-//! What a node joins with.
+//! Options of a node.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,54 +14,52 @@ use crate::limit::{
     LOCK_TIMEOUT_DEFAULT, NODE_LOG_BYTES_DEFAULT, PINNED_BYTES_DEFAULT, SERVER_TIMEOUT_DEFAULT,
 };
 
-/// Choices at [`NodeEntry::join`](crate::NodeEntry::join). Every field but the first three has a working
-/// default.
+/// Options for [`Node::join`](crate::Node::join). Every field but the first three has a working default.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
-    /// Where the region's server listens.
+    /// Address on which the region's server listens.
     pub server: NetAddress,
-    /// How the link to it is protected; those to lenders, too, unless `journal` says otherwise.
+    /// Protection of the link to the server, and of links to lenders unless `journal` says otherwise.
     pub security: Security,
-    /// Where the node's files are: this process's alone. What earlier processes left there is offered to the
-    /// server.
+    /// Directory of the node's files, for this process alone. Journals of earlier processes there are offered
+    /// to the server.
     pub directory: PathBuf,
-    /// For people: machine and process.
+    /// Machine and process, for people.
     pub name: String,
-    /// Which region it must be; `None`: whichever the server has.
+    /// Region to join; `None`: whichever the server has.
     pub region: Option<RegionId>,
-    /// The journal's lenders, and how it replicates; `None`: as the server says.
+    /// Lenders and replication of the journal; `None`: as the server's settings say.
     pub journal: Option<JournalConfig>,
-    /// Bytes of the journal's log.
+    /// Size of the journal's log in bytes.
     pub log_bytes: u64,
-    /// Records come only before a grant, or when they are [asked for](crate::NodeEntry::pull).
+    /// Whether records come only before a grant, or when they are [asked for](crate::Node::pull).
     pub lazy: bool,
-    /// Records go to other nodes, and come from them, straight, beside their way through the server. A lazy
-    /// node has them from there alone.
+    /// Whether the node exchanges records with other nodes directly, besides their way through the server. A
+    /// lazy node never does.
     pub direct: bool,
-    /// Where other nodes may come for that: an address under which they reach this machine. `None`: this node
-    /// goes to those that have one.
+    /// Address on which to listen for other nodes, under which they reach this machine; `None`: this node
+    /// connects to those that listen.
     pub listen: Option<NetAddress>,
-    /// The multicast group for that, instead of the one that the server names: where this machine's interface
-    /// has another name.
+    /// Multicast group for direct records, instead of the server's one. For a machine whose interface has
+    /// another name.
     pub group: Option<MulticastGroup>,
-    /// What whoever waits for the server does with its core.
+    /// Behaviour of threads that wait for the server: polling or sleeping.
     pub wait: WaitPolicy,
-    /// How this node's stores are found. Where that is by page, one of its transactions at a time holds locks
+    /// How this node's stores are captured. If by page, only one of its transactions at a time may hold locks
     /// exclusively.
     pub capture: CaptureMode,
-    /// How long an acquire waits for others.
+    /// Time for which a transaction waits for a lock.
     pub lock_timeout: Duration,
-    /// How long joining may take, a commit waits for a server that keeps nothing, and what was left is
-    /// offered.
+    /// Time limit for joining and leaving, and for commits while the server does not make records durable.
     pub server_timeout: Duration,
-    /// Bytes of records that are held back for pinned readers.
+    /// Maximum bytes of records that are held back for pinned readers.
     pub pinned_bytes_max: usize,
-    /// What becomes of readers that hold back more.
+    /// Fate of readers that hold back more.
     pub full: PinnedOverflow,
 }
 
 impl NodeOptions {
-    /// The usual choices.
+    /// Creates the default options.
     pub fn new(server: NetAddress, security: Security, directory: PathBuf) -> NodeOptions {
         NodeOptions {
             server,

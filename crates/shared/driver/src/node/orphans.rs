@@ -1,17 +1,18 @@
-//! What earlier processes of the node left in its directory: offered to the server, and removed when that has
-//! written down that nothing of it is missing.
+//! Journals that earlier processes of the node left in its directory. They are offered to the server, and
+//! removed once everything in them is durable there.
 //!
-//! | of the journal | what is done |
+//! | the journal | action |
 //! |---|---|
-//! | no mark | it never was a node's: removed |
-//! | its node is gone, says the server | removed |
-//! | in use, or of another region | left alone |
-//! | it opens | offered; what the server lacks is sent |
-//! | it does not: its members are sealed, say | the server is reading it from them, which is waited for |
+//! | has no mark | it never belonged to a node: removed |
+//! | belongs to a node that the server reports as gone | removed |
+//! | is in use, or of another region | left alone |
+//! | can be opened | offered; the records that the server lacks are sent |
+//! | cannot be opened, because its members are fenced, for example | the server reads it from them, which is
+//! waited for |
 //!
-//! The server *says* that it wants nothing more before that is durable there. So a journal is removed only
-//! after the server has told the outcome of a record that it never had: that takes the durable word that the
-//! node id is gone.
+//! The server may answer that it wants no more records before these are durable there. So a journal is
+//! removed only after the server has reported a record as aborted that never existed. It does so only when
+//! the end of the node id is durable.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,20 +28,19 @@ use super::inner::NodeInner;
 use super::mark::{JournalMark, MarkContents};
 use super::payload::NodePayload;
 
-/// Journals are in directories of this name and a number.
+/// Prefix of the journals' directories, followed by a number.
 const PREFIX: &str = "journal-";
-/// An answer that does not come is asked for again this often: the link may have broken.
+/// Pause before a question without an answer is repeated: the link may have broken.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long one attempt to offer a journal goes on: its node's lease may have to end, its members may be
+/// Time limit of one attempt to offer a journal: its node's lease may have to end, or its members may be
 /// away.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two attempts at what could not be offered.
+/// Pause between two attempts to offer a journal.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// A record that no node has: whatever became of its node's others, this one is aborted, as soon as that is
-/// durable.
+/// Number of a record that no node has. It is reported as aborted as soon as the end of its node is durable.
 const NEVER: RecordNumber = RecordNumber(u64::MAX);
 
-/// Why a journal that was left stays where it is.
+/// Reason why a journal is left where it is.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OrphanError {
     #[error("{0}")]
@@ -51,17 +51,17 @@ pub(super) enum OrphanError {
     Read(LogError),
     #[error("{0}")]
     Gone(#[from] NodeGone),
-    #[error("it is of another region: its records are not this one's")]
+    #[error("the journal belongs to a node of another region")]
     Alien,
-    #[error("its log begins at a place that its mark does not name")]
+    #[error("the journal's log begins at a place that the file `node` beside it does not name")]
     Mark,
-    #[error("the server lacks records from {0} on, which are no more in the log")]
+    #[error("the server lacks records from number {0} on, which are no longer in the journal's log")]
     Trimmed(RecordNumber),
-    #[error("the server has not said in time that it has all")]
+    #[error("the server did not confirm in time that it has all records of the journal")]
     TimedOut,
 }
 
-/// The directories of journals, oldest first, and the name for a new one.
+/// Directories of the journals, oldest first, and the path for a new one.
 pub(super) fn journals_in(directory: &Path) -> std::io::Result<(Vec<PathBuf>, PathBuf)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -77,24 +77,24 @@ pub(super) fn journals_in(directory: &Path) -> std::io::Result<(Vec<PathBuf>, Pa
     Ok((found.iter().map(|number| path(*number)).collect(), path(next)))
 }
 
-/// The journals of nodes in a directory, oldest first; not those that were cut short before they were a
-/// node's.
+/// Journals of nodes in a directory, oldest first. Leaves out journals that never belonged to a node.
 pub(crate) fn orphans_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let (mut found, _) = journals_in(directory)?;
     found.retain(|root| !matches!(JournalMark::read(root), Ok(None)));
     Ok(found)
 }
 
-/// A journal of an earlier process that the server has not buried yet.
+/// A journal of an earlier process that the server has not retired yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanStatus {
-    /// Where it is.
+    /// Directory of the journal.
     pub path: PathBuf,
-    /// Why the last attempt to offer it has failed; there will be another one. `None`: the first one goes on.
+    /// Why the last attempt to offer it failed; another one will follow. `None`: the first attempt is under
+    /// way.
     pub failed: Option<String>,
 }
 
-/// Offers what [`NodeInner::orphans`] names, until none of it is left or the node ends.
+/// Offers the journals in [`NodeInner::orphans`], until none is left or the node ends.
 pub(super) fn run(shared: &NodeInner, config: &JournalConfig) {
     while !shared.is_over() {
         let left = shared.orphans().clone();
@@ -106,7 +106,7 @@ pub(super) fn run(shared: &NodeInner, config: &JournalConfig) {
             let failed_now = offered.err().map(|error| error.to_string());
             if failed_now.is_some() && failed_now != failed {
                 let (journal, error) = (path.display(), failed_now.as_deref());
-                tracing::warn!(%journal, error, "what an earlier process of this node left cannot be offered yet");
+                tracing::warn!(%journal, error, "cannot offer the journal of an earlier process of this node to the server yet; trying again");
             }
             let mut left = shared.orphans();
             match failed_now {
@@ -131,7 +131,7 @@ fn offer_one(
     until: Instant,
 ) -> Result<(), OrphanError> {
     let Some(marked) = JournalMark::read(root)? else {
-        // Cut short before its log was made, or before it had joined.
+        // The process ended before the journal's log existed, or before it had joined.
         let place = JournalPaths::at(root);
         if place.is_locked().is_ok_and(|locked| locked) {
             return Err(OrphanError::Mark);
@@ -139,7 +139,7 @@ fn offer_one(
         return Ok(fs::remove_dir_all(root)?);
     };
     let node = marked.owner.node;
-    // The server has another node of that id, or will: its word about that one is not about this.
+    // That server's node of the same id is another one, so its answer would not be about this journal.
     if marked
         .region
         .is_some_and(|region| region != shared.join_info.region)
@@ -147,14 +147,14 @@ fn offer_one(
         return Err(OrphanError::Alien);
     }
     let fate = shared.ask(node, NEVER, ASK_INTERVAL)?;
-    // Only those are forgotten that were gone.
+    // Only ids of gone nodes are forgotten.
     if matches!(fate, Some(RecordOutcome::Aborted | RecordOutcome::Forgotten)) {
         return remove(root, config);
     }
     let unread = match OrphanJournal::open(root, config) {
         Ok((left, _)) => offer_records(shared, &left, &marked, until).err(),
         Err(error @ JournalOpenError::InUse { .. }) => return Err(error.into()),
-        // Sealed, or given back already: the server reads it, or has.
+        // The journal is fenced, or its windows are freed: the server is reading it, or has read it.
         Err(error) => Some(error.into()),
     };
     match shared.outcome(node, NEVER, until)? {
@@ -163,19 +163,19 @@ fn offer_one(
     }
 }
 
-/// Removes a journal that nobody needs. The server has told its lenders; one that has lost its memory since
-/// may have been asked for a window again by the process, if that stood still meanwhile. Whoever tells them
-/// first and is cut off tells them again.
+/// Removes a journal that is not needed any more. The server has told its lenders. But a lender that lost its
+/// memory may have been asked for a window again by the journal's process, if that was stopped for a while.
+/// So the lenders are told once more before the directory is removed.
 fn remove(root: &Path, config: &JournalConfig) -> Result<(), OrphanError> {
     let away = forget::tell_now(root, config, forget::PATIENCE);
     if !away.is_empty() {
         let journal = root.display();
-        tracing::debug!(%journal, ?away, "lenders that are away were not told that a journal is over");
+        tracing::debug!(%journal, ?away, "could not tell some lenders that a journal is not needed any more");
     }
     Ok(fs::remove_dir_all(root)?)
 }
 
-/// Offers a journal until the server wants nothing more of it.
+/// Offers a journal until the server wants no more of its records.
 fn offer_records(
     shared: &NodeInner,
     left: &OrphanJournal,
@@ -204,7 +204,7 @@ fn offer_records(
             Some(Some(from)) if from <= before => return Err(OrphanError::Trimmed(from)),
             Some(Some(from)) => {
                 send(shared, left, marked.owner.node, before, from)?;
-                // What it was sent it merges now; if the link broke meanwhile it has to be offered again.
+                // The server merges the records now. If the link broke, they have to be offered again.
                 let patience = until.min(Instant::now() + ASK_INTERVAL);
                 if shared.outcome(marked.owner.node, NEVER, patience)? != RecordOutcome::Open {
                     return Ok(());
@@ -216,7 +216,7 @@ fn offer_records(
     Err(OrphanError::TimedOut)
 }
 
-/// The server's answer to an offer, if it comes.
+/// The server's answer to an offer, if it comes in time.
 fn wanted(shared: &NodeInner, node: NodeId) -> Result<Option<Option<RecordNumber>>, NodeGone> {
     let answer = shared.wait_reply(Instant::now() + ASK_INTERVAL, |core| {
         match core.wanted.remove(&node) {
@@ -227,7 +227,7 @@ fn wanted(shared: &NodeInner, node: NodeId) -> Result<Option<Option<RecordNumber
     answer.transpose()
 }
 
-/// Sends the records from one on. `before` is the last that is no more in the log.
+/// Sends the records from number `from` on. `before`: last record that is no longer in the log.
 fn send(
     shared: &NodeInner,
     left: &OrphanJournal,

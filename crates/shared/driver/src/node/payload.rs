@@ -1,16 +1,15 @@
-//! A record's bytes, made once; the machine, the link and whoever applies it share them. Those of the node's
-//! own records are used again when nobody has them any more, so that a commit allocates nothing.
+//! A record's bytes, shared by the machine, the link and the threads that apply it. Memory of the node's own
+//! records is reused once no thread holds it, so that a commit allocates nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// Records of this many bytes and fewer are remembered: more are rare, and cost more than an allocation
-/// anyhow.
+/// Maximum bytes of a reused payload. Longer records are rare, and cost more than an allocation anyway.
 const BYTES_MAX: usize = 4096;
-/// Bytes that are remembered in all: of short records those of many syncs of a server's disk.
+/// Maximum bytes of all reused payloads: for short records, those of many syncs of the server's disk.
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
-/// A record's bytes.
+/// The bytes of one record.
 #[derive(Clone, Debug)]
 pub(super) struct NodePayload(Arc<Vec<u8>>);
 
@@ -26,7 +25,7 @@ impl AsRef<[u8]> for NodePayload {
     }
 }
 
-/// The node's newest records, oldest first: what others have given up is used again.
+/// The node's newest payloads, oldest first, whose memory is reused once no thread holds them.
 #[derive(Default)]
 pub(super) struct PayloadPool(Mutex<PoolState>);
 
@@ -37,22 +36,23 @@ struct PoolState {
 }
 
 impl PayloadPool {
-    /// A payload of so many bytes, written by `fill`.
+    /// Creates a payload of `length` bytes, written by `fill`.
     pub(super) fn make(&self, length: usize, fill: impl FnOnce(&mut [u8])) -> NodePayload {
         let mut payload = self.take();
         match Arc::get_mut(&mut payload) {
             Some(bytes) => {
-                // Without zeros first, but for what it has grown by.
+                // Only the bytes by which it grows are zeroed.
                 bytes.resize(length, 0);
                 fill(bytes);
             }
-            None => unreachable!("what is taken is nobody else's"),
+            None => unreachable!("a payload taken from the pool has one owner"),
         }
         self.remember(&payload);
         NodePayload(payload)
     }
 
-    /// The oldest, if nobody has it any more; it is given up by the order of the journal. Or a new one.
+    /// Takes the oldest payload if no thread holds it, or else a new one. Payloads are released in the
+    /// journal's order.
     fn take(&self) -> Arc<Vec<u8>> {
         let mut made = self.0.lock().expect("nothing panics under this lock");
         let free = made
@@ -88,7 +88,7 @@ mod tests {
         let at = |payload: &NodePayload| payload.0.as_ptr();
         let (first, clone) = (at(&one), one.clone());
         drop(one);
-        // The oldest is still had by somebody.
+        // The oldest payload is still held.
         let three = make(3, 40);
         assert_ne!(at(&three), first);
         assert_eq!(clone.as_ref(), [1; 40]);

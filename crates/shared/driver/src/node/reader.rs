@@ -1,4 +1,4 @@
-//! Reading without locks: the node's copy as it is, which stays so while others commit.
+//! Reading without locks: the node's copy as it is, which stays unchanged while other nodes commit.
 
 use netram_rvm::ReadGuard;
 use netram_shared_machine::node::ReaderLag;
@@ -7,15 +7,16 @@ use super::error::{NodeGone, ReaderExpired};
 use super::inner::NodeInner;
 use super::node_ref::NodeRef;
 
-/// A pinned reader. While there is one, what other nodes commit waits, in bounded memory; what it sees is
-/// between two commits, with all that those before it had read.
+/// A pinned reader. While there is one, other nodes' commits wait, in bounded memory. The reader sees a state
+/// between two commits, together with everything that earlier commits had read.
 ///
-/// It moves on when it [accepts](Reader::accept), and whenever a transaction of this node acquires a lock:
-/// whoever has a lock sees all that was committed under it. What this node's own transactions write it sees
-/// at once; so a program that reads and writes in several threads takes a shared lock to read.
+/// It moves on when it [accepts](RegionReader::accept), and whenever a transaction of this node acquires a
+/// lock: the holder of a lock sees everything that was committed under it. Writes of this node's own
+/// transactions are visible at once. So a program that reads and writes in several threads takes a shared
+/// lock to read.
 pub struct RegionReader<'n> {
     shared: NodeRef<'n>,
-    /// How often readers had expired when this one was pinned.
+    /// Number of expiries of pinned readers when this one was pinned.
     pinned: u64,
 }
 
@@ -26,9 +27,13 @@ impl<'n> RegionReader<'n> {
         Ok(RegionReader { shared, pinned })
     }
 
-    /// The region's bytes, kept from changing until the guard is dropped.
+    /// The region's bytes, which do not change until the guard is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`ReaderExpired`] if too many records were held back for this reader.
     pub fn read(&self) -> Result<ReadGuard<'_>, ReaderExpired> {
-        // What is past is applied only after it was said to be past, and not while there is a guard.
+        // Records are applied only after the expiry is reported, and not while there is a guard.
         let guard = self.shared.region.read();
         match self.is_expired() {
             true => Err(ReaderExpired),
@@ -36,7 +41,11 @@ impl<'n> RegionReader<'n> {
         }
     }
 
-    /// Moves on to everything that has come. No guard of the region may be held.
+    /// Moves on to the newest state. The caller must hold no guard of the region.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeGone`] if the node has ended.
     pub fn accept(&mut self) -> Result<(), NodeGone> {
         match self.is_expired() {
             true => self.pinned = pin(&self.shared)?,
@@ -49,13 +58,13 @@ impl<'n> RegionReader<'n> {
         self.shared.catch_up()
     }
 
-    /// How far what is read is behind what the server is known to have.
+    /// How far the reader is behind the newest record that the server is known to have.
     pub fn age(&self) -> ReaderLag {
         let now = self.shared.now();
         self.shared.core().machine.age(now)
     }
 
-    /// Whether too much was held back: what was seen is past.
+    /// Whether too many records were held back, so that this reader no longer sees its state.
     pub fn is_expired(&self) -> bool {
         self.shared.core().expired != self.pinned
     }

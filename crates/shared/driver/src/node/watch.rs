@@ -1,4 +1,4 @@
-//! Waiting until another node's write is visible here.
+//! Waits until another node's write is visible here.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use super::inner::NodeInner;
 use super::peers::PeerListener;
 
 impl NodeInner {
-    /// Waits until the region's memory has this version of a lock. `false`: it had it not in time.
+    /// Waits until the region's memory has this version of a lock. Returns `false` if it did not come in
+    /// time.
     pub(super) fn wait_version(
         &self,
         lock: LockId,
@@ -49,7 +50,7 @@ impl NodeInner {
         }
     }
 
-    /// One look of a thread that waits: takes what has come from peers, and gives the core away.
+    /// One step of a waiting thread: receives from peers, or else yields or spins as `step` says.
     pub(super) fn listen(&self, listening: Option<&PeerListener<'_>>, step: WaitStep) {
         if let Some(listening) = listening
             && listening.look()

@@ -1,13 +1,13 @@
-//! The server's side.
+//! The server of a region.
 //!
-//! | module | does |
+//! | module | purpose |
 //! |---|---|
-//! | [`spans`] | which lock covers which bytes, checked; whether a record stays inside what it wrote under |
-//! | [`table`] | what the server must know after a crash beside the region's bytes, and how that lies in a segment |
-//! | [`offline`] | merging what nodes left in their directories, without a server |
-//! | [`rescue`] | a region made again of copies that nodes saved |
-//! | [`serve`] | serving: the machine, the store, the door and the links |
-//! | [`store`] | region and table in one log: merging records, nodes, what is kept, pages |
+//! | [`spans`] | the bytes that each lock covers; checks whether a record stays inside the locks it wrote |
+//! | [`table`] | the server's durable state besides the region's bytes, and its layout in a segment |
+//! | [`offline`] | merging journals from nodes' directories, without a server |
+//! | [`mod@rescue`] | rescuing a region from copies that nodes saved |
+//! | [`serve`] | serving: the machine, the store, the acceptor and the links |
+//! | [`store`] | region and table in one log: merging records, nodes, durability, pages |
 
 pub mod offline;
 pub mod rescue;

@@ -1,10 +1,10 @@
-//! Merging what nodes left in their directories into a region that nobody serves: after a power cut of
-//! everything, or when a node's lenders are lost and its disk is not.
+//! Merges journals from nodes' directories into a region that is not being served: after a power failure of
+//! all machines, or when a node's lenders are lost and its disk is not.
 //!
-//! First everything is read and put in order, then it is merged. What cannot all be merged is refused, and
-//! nothing has changed: something is missing, which a further directory may have. Cut off at any point, it is
-//! done again: records that were merged have their numbers in the table. Last the nodes are written down as
-//! gone, and only then their logs are emptied.
+//! First all records are read and ordered, then they are merged. If not all of them can be merged, nothing
+//! changes: a further directory may have the missing ones. An interrupted merge can be repeated, since the
+//! table has the numbers of merged records. Finally the nodes are recorded as gone, and only then their logs
+//! are emptied.
 
 use std::path::{Path, PathBuf};
 
@@ -20,38 +20,38 @@ use crate::node::orphans_in;
 use super::store::{MergeError, PayloadError, RegionStore, RegionStoreError};
 use super::table::NodeEntry;
 
-/// What became of one directory.
+/// Result for one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanMerge {
     /// The directory.
     pub root: PathBuf,
-    /// Whose it was.
+    /// Node that wrote the journal.
     pub node: NodeId,
-    /// Its last record. There is none after it.
+    /// Last record of the node. No record follows it.
     pub last: RecordNumber,
-    /// How many of its records were merged now.
+    /// Number of its records that were merged now.
     pub merged: u64,
-    /// Why acknowledged records may be missing, which was accepted.
+    /// Why acknowledged records may be missing, if that loss was accepted.
     pub loss_accepted: Option<String>,
 }
 
-/// Why directories were not merged.
+/// Failure to merge directories.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    /// It cannot be read.
+    /// The directory cannot be read.
     #[error("{root}: {cause}")]
     Directory {
         /// The directory.
         root: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// The node's settings, or its files.
+    /// The settings or files of the node's journal are invalid.
     #[error("{root}: {cause}")]
     Files {
         /// The directory.
         root: PathBuf,
-        /// Why.
+        /// The cause.
         cause: StoreError,
     },
     /// The node's journal could not be recovered.
@@ -59,75 +59,75 @@ pub enum OfflineError {
     Journal {
         /// The directory.
         root: PathBuf,
-        /// Why.
+        /// The cause.
         cause: netram_journal::JournalOpenError,
     },
-    /// Its records could not be read.
+    /// The records of the journal could not be read.
     #[error("{root}: {cause}")]
     Read {
         /// The directory.
         root: PathBuf,
-        /// Why.
+        /// The cause.
         cause: LogError,
     },
-    /// Of another region, or of none.
+    /// The journal belongs to another region, or to no node.
     #[error(
-        "{root} has journal {journal}, which no node of this region has or had; name the right directory"
+        "{root} contains journal {journal}, which belongs to no node of this region; name the right directory"
     )]
     Alien {
         /// The directory.
         root: PathBuf,
-        /// Its journal.
+        /// Identity of its journal.
         journal: JournalId,
     },
-    /// Nothing that a node could have left.
+    /// The directory contains no journal of a node.
     #[error(
-        "{root} has no journal of a node; name the node's own directory, or leave it out if the node had left nothing. Nothing was changed"
+        "{root} contains no journal of a node; name the node's own directory, or omit it if the node left no journal. Nothing was changed"
     )]
     Empty {
         /// The directory.
         root: PathBuf,
     },
-    /// One journal named twice.
-    #[error("{root} has the same journal as another directory that was named; name one of them, the newer")]
+    /// Two directories contain the same journal.
+    #[error("{root} contains the same journal as another named directory; name only the newer one")]
     Twice {
         /// The directory.
         root: PathBuf,
     },
-    /// The region does not have what is before the journal's records, or has other records.
+    /// The journal does not continue the node's records in the region.
     #[error(
-        "{root} does not continue what the region has of node {node}, up to LSN {at}: it is another copy of the journal, or older"
+        "{root} does not continue the records of node {node} in the region, which end at LSN {at} of its journal: it is another or an older copy of the journal"
     )]
     Apart {
         /// The directory.
         root: PathBuf,
-        /// Whose it is.
+        /// Node that wrote the journal.
         node: NodeId,
-        /// Where the region's knowledge ends.
+        /// LSN where the node's records in the region end.
         at: Lsn,
     },
-    /// A record that is none.
+    /// The journal contains a record that is invalid for this region.
     #[error("{root}: record {number} of node {node}: {cause}")]
     Record {
         /// The directory.
         root: PathBuf,
-        /// Whose it is.
+        /// Node that wrote the journal.
         node: NodeId,
-        /// Which.
+        /// The record's number.
         number: RecordNumber,
-        /// Why.
+        /// The cause.
         cause: PayloadError,
     },
-    /// A record that cannot be.
+    /// Two records contradict each other.
     #[error("{0}")]
     Impossible(#[from] InvalidRecord),
-    /// Something is missing.
-    #[error("{}; name the directories of all nodes that took part. Nothing was changed", sentences(.0))]
+    /// Records depend on versions that no directory has.
+    #[error("{}; name the directories of all nodes that were members of the region. Nothing was changed", sentences(.0))]
     Missing(Vec<MissingVersion>),
-    /// The region did not take a record.
+    /// The region's store did not take a record.
     #[error("{0}")]
     Merge(#[from] MergeError),
-    /// The region did not take a change.
+    /// The region's store did not take a change.
     #[error("{0}")]
     Store(#[from] RegionStoreError),
     /// The region's log failed.
@@ -140,19 +140,19 @@ fn sentences(missing: &[MissingVersion]) -> String {
     said.join("; ")
 }
 
-/// One directory.
+/// One journal and its node.
 struct Lane {
     root: PathBuf,
     orphan: OrphanJournal,
     node: NodeId,
-    /// The last record when it was opened.
+    /// Last merged record of the node when the journal was opened.
     before: RecordNumber,
-    /// The node is gone already: only its log may be left to be emptied.
+    /// Whether the node is gone already, so that only its log is to be emptied.
     gone: bool,
     loss_accepted: Option<String>,
 }
 
-/// Where a record stands.
+/// Place of a record in its journal.
 #[derive(Clone, Copy)]
 struct RecordPlace {
     lane: usize,
@@ -160,11 +160,16 @@ struct RecordPlace {
     next: Lsn,
 }
 
-/// Merges what is in these directories and not in the region, in an order that their stamps allow; what their
-/// lenders have of them counts too. Afterwards their nodes are gone. A directory is a journal's, or a node's,
-/// which has journals.
+/// Merges the records in these directories that the region lacks, in an order that their stamps allow.
+/// Records that are only at the journals' lenders count, too. Afterwards the nodes are gone. A directory is a
+/// journal's, or a node's, which contains journals.
 ///
-/// A node's process must have ended. A stamp of every record is in memory meanwhile, and one whole record.
+/// The nodes' processes must have ended. The stamps of all records are kept in memory, and one whole record.
+///
+/// # Errors
+///
+/// [`OfflineError`] if a directory cannot be read or is not of this region, or if records are missing.
+/// Nothing has been merged then, except after an error of the server's log.
 pub fn merge_orphans(
     store: &mut RegionStore,
     roots: &[PathBuf],
@@ -190,8 +195,8 @@ pub fn merge_orphans(
     Ok(done)
 }
 
-/// The journals in these directories. None of them is opened before all are known to differ: opening one
-/// seals its members, and what it has there would be refused to its copy.
+/// The journals in these directories. None is opened before all are known to differ: opening one fences its
+/// members, which would refuse the records to its copy.
 fn journals_of(roots: &[PathBuf]) -> Result<Vec<(PathBuf, JournalId)>, OfflineError> {
     let mut journals: Vec<(PathBuf, JournalId)> = Vec::new();
     for root in roots {
@@ -217,14 +222,14 @@ fn journals_at(root: &Path) -> Result<Vec<PathBuf>, OfflineError> {
     }
     let root = root.to_owned();
     match orphans_in(&root) {
-        // Taken for merged, what the right directory has would be thought safe.
+        // Taken for merged, the right directory's records would seem safe.
         Ok(journals) if journals.is_empty() => Err(OfflineError::Empty { root }),
         Ok(journals) => Ok(journals),
         Err(cause) => Err(OfflineError::Directory { root, cause }),
     }
 }
 
-/// The records that the region lacks, in the order in which they are to be merged.
+/// The records that the region lacks, in merge order.
 fn order(
     store: &RegionStore,
     lanes: &[Lane],
@@ -302,8 +307,8 @@ impl Lane {
         merge: &mut MergeQueue<RecordPlace>,
     ) -> Result<(), OfflineError> {
         let from = node.end.lsn;
-        // The server's disk was faster than the node's, and members did not have it, or are lost: all that is
-        // here is there.
+        // The server's disk was faster than the node's, and no member had the rest: the region has every
+        // record here.
         if self.orphan.end().lsn < from {
             return Ok(());
         }
@@ -369,14 +374,14 @@ impl Lane {
         }
     }
 
-    /// Writes down that the node is gone, and empties its log.
+    /// Records that the node is gone, and empties its log.
     fn end(self, store: &mut RegionStore) -> Result<OrphanMerge, OfflineError> {
         let last = match store.table().node(self.node) {
             Some(node) => node.merged,
             None => self.before,
         };
         if !self.gone {
-            // The server tells its lenders when it is started.
+            // The server tells the node's lenders when it starts.
             let end = store.retire_pending_forget(self.node)?;
             store.wait(end)?;
         }

@@ -1,12 +1,12 @@
-//! A region made again of copies that living nodes saved, when its server is lost for good.
+//! Rescues a region from copies that living nodes saved, when its server is lost for good.
 //!
-//! A node applies records whole and in the order of their versions, and a copy has nothing that was not
-//! acknowledged. So the copy with a lock's highest version has all that the others have under it; and a
-//! record that wrote under several locks is, wherever one copy has it, in each of the spans that are chosen,
-//! or written over there. What no copy has is lost: it is said whose records were seen at all.
+//! A node applies whole records in the order of their versions, and a copy contains no unacknowledged record.
+//! So the copy with a lock's highest version has everything that the others have under that lock. A record
+//! that wrote under several locks, if any copy has it, is in each of the chosen spans or overwritten there.
+//! Records that no copy has are lost; the report names the nodes of which records were seen.
 //!
-//! The result is another region, with an id of its own: nodes, journals and servers of the old one are
-//! refused by it, and it by them.
+//! The result is a new region with an id of its own. Nodes, journals and servers of the old region are
+//! refused by it, and refuse it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -20,38 +20,38 @@ use super::spans::{Span, SpanError, Spans};
 use super::store::{RegionCreateError, RegionPlan, RegionStore};
 use crate::saved_copy::{CopyError, SavedCopy};
 
-/// What was made of which copies.
+/// Result of a rescue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RescueReport {
-    /// The new region.
+    /// Identity of the new region.
     pub region: RegionId,
-    /// The old one.
+    /// Identity of the old region.
     pub was: RegionId,
-    /// Each copy: who saved it, and of how many locks that were written it had the newest version.
+    /// Each copy with its node, and the number of written locks of which it had the newest version.
     pub copies: Vec<(PathBuf, NodeId, usize)>,
-    /// Nodes that no copy is of, with the last of their records that is in one: what they committed
-    /// afterwards is lost.
+    /// Nodes without a copy, with the last of their records that is in some copy. Their later commits are
+    /// lost.
     pub absent: Vec<(NodeId, RecordNumber)>,
 }
 
-/// Why no region was made. Nothing is left of the attempt.
+/// Failure to rescue a region. No file of the attempt is left.
 #[derive(Debug, thiserror::Error)]
 pub enum RescueError {
     /// A copy cannot be used.
     #[error("{0}")]
     Copy(#[from] CopyError),
     /// No copy was named.
-    #[error("name the copies that nodes have saved")]
+    #[error("no copy was named; name the directories of copies that nodes have saved")]
     None,
-    /// Copies of different regions.
-    #[error("{path} is of another region than the first copy; name copies of one")]
+    /// The copies are of different regions.
+    #[error("{path} is a copy of another region than the first one; name copies of one region")]
     Alien {
-        /// Which.
+        /// Copy of another region.
         path: PathBuf,
     },
-    /// Two copies have other bytes for one version of a lock.
+    /// Two copies have different bytes for the same version of a lock.
     #[error(
-        "{one} and {other} have different bytes under lock {lock} at version {version}: one of them is of a node that is none; leave it out"
+        "{one} and {other} have different bytes under lock {lock} at version {version}: one of them was saved by a node that was fenced or is faulty; omit that copy"
     )]
     Fork {
         /// One copy.
@@ -63,18 +63,18 @@ pub enum RescueError {
         /// Its version.
         version: LockVersion,
     },
-    /// The copies' spans are none.
-    #[error("the copies' spans: {0}")]
+    /// The spans in the copies are invalid.
+    #[error("the copies have invalid spans: {0}")]
     Spans(#[from] SpanError),
-    /// The new region.
+    /// The new region could not be created.
     #[error("{0}")]
     Create(#[from] RegionCreateError),
-    /// Reading a copy.
+    /// A copy could not be read.
     #[error("{path}: {cause}")]
     System {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         cause: io::Error,
     },
 }
@@ -86,7 +86,12 @@ struct SpanSource {
     copies: Vec<usize>,
 }
 
-/// Makes a new region at `root` of these copies.
+/// Creates a new region at `root` from these copies.
+///
+/// # Errors
+///
+/// [`RescueError`] if a copy cannot be used, the copies contradict each other, or the new region cannot be
+/// created.
 pub fn rescue(root: &Path, copies: &[PathBuf], log_bytes: u64) -> Result<RescueReport, RescueError> {
     let copies: Vec<SavedCopy> = copies
         .iter()
@@ -117,7 +122,7 @@ pub fn rescue(root: &Path, copies: &[PathBuf], log_bytes: u64) -> Result<RescueR
     })
 }
 
-/// For each lock the copies that have its highest version.
+/// Finds the copies with the highest version of each lock.
 fn choose(copies: &[SavedCopy]) -> Result<Vec<SpanSource>, RescueError> {
     let first = copies.first().ok_or(RescueError::None)?;
     let mut chosen: BTreeMap<u32, SpanSource> = BTreeMap::new();
@@ -163,7 +168,7 @@ fn choose(copies: &[SavedCopy]) -> Result<Vec<SpanSource>, RescueError> {
     Ok(chosen.into_values().collect())
 }
 
-/// Copies with the same version of a lock have the same bytes under it.
+/// Checks that copies with the same version of a lock have the same bytes under it.
 fn agree(copies: &[SavedCopy], chosen: &[SpanSource]) -> Result<(), RescueError> {
     for SpanSource {
         span,
@@ -197,7 +202,7 @@ fn agree(copies: &[SavedCopy], chosen: &[SpanSource]) -> Result<(), RescueError>
     Ok(())
 }
 
-/// Writes the bytes; what is zero already stays a hole.
+/// Writes the chosen bytes; zeros are left out, so that they stay holes.
 fn fill(file: &File, copies: &[SavedCopy], chosen: &[SpanSource]) -> io::Result<()> {
     for SpanSource {
         span, copies: have, ..
@@ -214,7 +219,7 @@ fn fill(file: &File, copies: &[SavedCopy], chosen: &[SpanSource]) -> io::Result<
     file.sync_all()
 }
 
-/// Nodes whose records were seen and that no copy is of.
+/// Nodes without a copy of which some copy has records.
 fn absent(copies: &[SavedCopy]) -> Vec<(NodeId, RecordNumber)> {
     let present: BTreeSet<u64> = copies.iter().map(|copy| copy.description.node).collect();
     let mut seen: BTreeMap<u64, u64> = BTreeMap::new();

@@ -1,10 +1,9 @@
-//! Which lock covers which bytes of a region.
+//! The bytes that each lock of a region covers.
 
 use netram_shared_machine::limit::REGION_LOCKS_MAX;
 use netram_shared_machine::{LockId, LockVersion};
 
-/// Spans begin and end at multiples of this: what a recorder of changes takes for one piece never belongs to
-/// two locks.
+/// Alignment of spans in bytes, so that a unit of change tracking never belongs to two locks.
 pub const SPAN_ALIGN: u64 = 8;
 
 /// The bytes that one lock covers.
@@ -12,66 +11,66 @@ pub const SPAN_ALIGN: u64 = 8;
 pub struct Span {
     /// The lock.
     pub lock: LockId,
-    /// Where the bytes begin.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many they are.
+    /// Number of bytes.
     pub length: u64,
 }
 
 impl Span {
-    /// Where the bytes end. Of a span in [`Spans`] it is inside the region.
+    /// Offset after the last byte. For a span in [`Spans`] it is inside the region.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 }
 
-/// The spans of a region: none overlaps another, all are inside, aligned, and not empty.
+/// The spans of a region: none is empty, unaligned, outside the region, or overlaps another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    /// Ascending by lock.
+    /// Spans, ascending by lock.
     all: Vec<Span>,
 }
 
-/// Why spans are none of a region.
+/// Defect in a region's spans.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
-    /// No lock, or too many.
+    /// The number of locks is zero or too high.
     #[error("a region has 1 to {REGION_LOCKS_MAX} locks, not {count}; choose larger spans")]
     Count {
-        /// How many were asked for.
+        /// Number of locks.
         count: u64,
     },
-    /// Two spans of one lock.
+    /// A lock has two spans.
     #[error("lock {lock} has two spans; a lock covers one")]
     Twice {
         /// The lock.
         lock: LockId,
     },
-    /// No bytes, or not whole words.
+    /// A span is empty, or not aligned to [`SPAN_ALIGN`].
     #[error(
         "the span of lock {lock}, {length} bytes at {offset}, is empty or not aligned to {SPAN_ALIGN} bytes"
     )]
     Shape {
         /// The lock.
         lock: LockId,
-        /// Where it begins.
+        /// Offset of the span.
         offset: u64,
-        /// How long it is.
+        /// Length of the span in bytes.
         length: u64,
     },
-    /// Outside the region.
+    /// A span reaches beyond the region.
     #[error("the span of lock {lock}, {length} bytes at {offset}, reaches beyond the region's {bytes} bytes")]
     Outside {
         /// The lock.
         lock: LockId,
-        /// Where it begins.
+        /// Offset of the span.
         offset: u64,
-        /// How long it is.
+        /// Length of the span in bytes.
         length: u64,
-        /// The region's bytes.
+        /// Size of the region in bytes.
         bytes: u64,
     },
-    /// Bytes under two locks.
+    /// Two spans overlap.
     #[error("the spans of locks {lock} and {other} both cover the byte at {offset}")]
     Overlap {
         /// One lock.
@@ -81,18 +80,22 @@ pub enum SpanError {
         /// The first byte that both cover.
         offset: u64,
     },
-    /// A line of a list that is no span.
+    /// A line of a list is not a span.
     #[error("line {line}: write LOCK OFFSET LENGTH, three numbers, not `{text}`")]
     Line {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What it says.
+        /// Text of the line.
         text: String,
     },
 }
 
 impl Spans {
     /// Checks spans of a region of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanError`] for the first defect.
     pub fn new(bytes: u64, mut all: Vec<Span>) -> Result<Spans, SpanError> {
         if all.is_empty() || all.len() > REGION_LOCKS_MAX {
             let count = all.len() as u64;
@@ -128,7 +131,11 @@ impl Spans {
         }
     }
 
-    /// Spans of `span_bytes` each, the last perhaps shorter, under the locks 0, 1, 2 ...
+    /// Makes spans of `span_bytes` each, the last perhaps shorter, under the locks 0, 1, 2 ...
+    ///
+    /// # Errors
+    ///
+    /// [`SpanError`] if there would be no span or too many, or they are not aligned.
     pub fn even(bytes: u64, span_bytes: u64) -> Result<Spans, SpanError> {
         let count = match span_bytes {
             0 => u64::MAX,
@@ -148,7 +155,11 @@ impl Spans {
         Spans::new(bytes, spans.collect())
     }
 
-    /// Reads a list of spans: LOCK OFFSET LENGTH a line, `#` begins a remark.
+    /// Parses a list of spans, one `LOCK OFFSET LENGTH` per line; `#` starts a comment.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanError::Line`] for a line that is not a span; otherwise as for [`Spans::new`].
     pub fn parse(bytes: u64, text: &str) -> Result<Spans, SpanError> {
         let mut all = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -170,7 +181,7 @@ impl Spans {
         Spans::new(bytes, all)
     }
 
-    /// How many there are.
+    /// Number of spans.
     #[allow(
         clippy::len_without_is_empty,
         reason = "a region without locks cannot be made"
@@ -179,12 +190,12 @@ impl Spans {
         self.all.len()
     }
 
-    /// All of them, ascending by lock.
+    /// All spans, ascending by lock.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Span> {
         self.all.iter()
     }
 
-    /// The lock's place among them.
+    /// Index of the lock's span.
     pub fn find(&self, lock: LockId) -> Option<usize> {
         // Most regions number their locks from zero.
         let guess = lock.0 as usize;
@@ -194,13 +205,16 @@ impl Spans {
         }
     }
 
-    /// The span at a place that [`find`](Self::find) gave.
+    /// The span at an index that [`find`](Self::find) returned.
     pub fn at(&self, place: usize) -> &Span {
         &self.all[place]
     }
 
-    /// The bytes under these locks, ascending, touching spans as one. The first lock that there is not,
-    /// instead.
+    /// Ranges under these locks, ascending, adjacent spans joined.
+    ///
+    /// # Errors
+    ///
+    /// The first lock that the region does not have.
     pub fn cover(&self, written: &[(LockId, LockVersion)]) -> Result<Vec<(u64, u64)>, LockId> {
         let mut cover = Vec::with_capacity(written.len());
         for (lock, _) in written {
@@ -227,10 +241,10 @@ fn number(text: &str) -> Result<u64, ()> {
     read.map_err(|_| ())
 }
 
-/// The first byte of ascending ranges (start, end) that lies outside ascending, separate stretches (start,
+/// First byte of ascending ranges (start, end) that lies outside ascending, disjoint cover ranges (start,
 /// end).
 ///
-/// A record may have tens of thousands of ranges: one comparison or two each.
+/// It needs one or two comparisons per range, of which a record may have tens of thousands.
 pub fn first_outside(cover: &[(u64, u64)], ranges: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
     let mut cover = cover.iter();
     let mut current = cover.next();
@@ -322,7 +336,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plain definition: every byte of every range under one of the locks.
+        /// Compared with the plain definition: every byte of every range is under one of the locks.
         #[test]
         fn a_byte_outside_the_written_spans_is_found(
             locks in proptest::collection::btree_set(0_u32..16, 0..8),

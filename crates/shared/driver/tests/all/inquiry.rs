@@ -279,7 +279,7 @@ fn a_name_that_is_too_long_is_refused_with_the_limit() {
     options.name = "y".repeat(257);
     let refused = Node::join(options).map(drop).unwrap_err().to_string();
     assert!(
-        refused.contains("257 bytes; at most 256 are possible"),
+        refused.contains("257 bytes, but at most 256 are allowed"),
         "{refused}"
     );
     assert!(!directory.path().join("node").exists(), "nothing was begun");

@@ -67,13 +67,11 @@ impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
     fn dispatch(&mut self, now: Time, message: ToNode<P>) -> Result<(), ServerViolation> {
         match message {
             ToNode::Joined(joined) => self.on_joined(now, joined),
-            ToNode::Page { offset, bytes } => match self.state {
-                NodePhase::Joining => {
-                    self.actions.push_back(NodeAction::Page { offset, bytes });
-                    Ok(())
-                }
-                _ => Err(ServerViolation::OutOfPlace("bytes of the region")),
-            },
+            ToNode::Page { offset, bytes } if self.state == NodePhase::Joining => {
+                self.actions.push_back(NodeAction::Page { offset, bytes });
+                Ok(())
+            }
+            ToNode::Page { .. } => Err(ServerViolation::OutOfPlace("bytes of the region")),
             ToNode::Current => self.on_current(now),
             ToNode::Resumed {
                 merged,

@@ -1,23 +1,23 @@
-//! Records straight from node to node, at step 5 of a commit: by multicast, once for all, or over a link to
+//! Records sent directly between nodes, in step 5 of a commit: by multicast, once for all, or over a link to
 //! each peer.
 //!
-//! Nothing depends on it. What does not fit, is lost, or comes to a peer that is slow or dead is forgotten,
-//! and the server's stream brings it. What may be taken of a peer `netram_shared_machine::node` decides; that
-//! its ranges lie under the locks that it wrote is checked here.
+//! Correctness does not depend on it. Records that are lost, or do not fit, or go to a slow or dead peer are
+//! dropped; the server's stream brings them. `netram_shared_machine::node` decides which ones are applied.
+//! This module checks that their ranges lie under the locks that they wrote.
 //!
-//! | file | does |
+//! | file | contents |
 //! |---|---|
-//! | `lines.rs` | links and peers: who is sent what, and what has come |
-//! | `line.rs` | one link |
-//! | `cast.rs` | the multicast group: this node's channel, and those of its peers |
-//! | `pieces.rs` | a record that came in several datagrams |
-//! | `meet.rs` | the thread that goes to peers |
+//! | `peer_links.rs` | links and peers: sending to each, and receiving |
+//! | `peer_link.rs` | one link |
+//! | `multicast.rs` | the multicast group: this node's channel, and those of its peers |
+//! | `reassembly.rs` | reassembly of a record from several datagrams |
+//! | `dial.rs` | the thread that connects to peers |
 //!
-//! **Threads.** Whoever commits sends its record itself, without waiting: a system call for the group, or one
-//! a link. If somebody else is at the links just now, the thread `netram-peers` sends it, which also
-//! receives, unless a thread of the program waits for what comes: then that one [listens](Peers::listen)
-//! itself, and need not be woken. `netram-meet` connects. The node's lock is never taken under that of the
-//! links.
+//! **Threads.** A committing thread sends its record itself, without waiting: one system call for the group,
+//! or one per link. If another thread has the links at that moment, `netram-peers` sends it. `netram-peers`
+//! also receives, unless a thread of the program is waiting for records: that one then
+//! [receives](PeerListener) itself, and need not be woken. `netram-meet` connects. The node's lock is never
+//! taken under the links' lock.
 
 mod dial;
 mod multicast;
@@ -50,28 +50,28 @@ pub(super) use dial::run as meet;
 
 const WAKER_TOKEN: u64 = 0;
 const EVENTS: usize = 64;
-/// The longest rest: whoever stops the node is not waited for longer, should his ring be missed.
+/// Maximum sleep: bounds the delay of stopping the node if a wake-up is missed.
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// The thread that receives looks this often whether others still do it. When they have what they waited for,
-/// what comes next may be taken so much later: waking a thread each time would cost the program more.
+/// Interval at which the receiving thread checks whether other threads still receive. When they stop, the
+/// next record may be received this much later. Waking this thread each time would cost the program more.
 const LISTENER_POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The region's number in records: the first segment at every node.
+/// The region's segment number in records: the first segment at every node.
 const SEGMENT: u32 = 0;
 
-/// What became of records that went, or came, straight.
+/// Counts of records that were sent directly between nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectCounts {
-    /// Of others: applied before the server's stream brought them.
+    /// Other nodes' records that were applied before the server's stream brought them.
     pub applied: u64,
-    /// Of others: came out of place, or after the stream, and were forgotten.
+    /// Other nodes' records that came out of order, or after the stream, and were dropped.
     pub ignored: u64,
-    /// Own ones that were multicast.
+    /// Own records that were multicast.
     pub multicast: u64,
-    /// Own ones that went over a link, once for each peer.
+    /// Own records that went over a link, counted per peer.
     pub unicast: u64,
-    /// Own ones that a peer was not sent, because it reads too slowly.
+    /// Own records that a peer was not sent, because it reads too slowly.
     pub dropped: u64,
-    /// Peers that are sent records: over links, or by multicast.
+    /// Number of peers that are sent records, over links or by multicast.
     pub peers: usize,
 }
 
@@ -79,11 +79,11 @@ pub struct DirectCounts {
 pub(super) struct Peers {
     outbox: Mutex<PeerOutbox>,
     any: AtomicBool,
-    /// Taken before the links.
+    /// Locked before the links.
     receive_state: Mutex<ReceiveState>,
-    /// Threads that wait for what comes, and take it.
+    /// Number of waiting threads that receive.
     listeners: AtomicU32,
-    /// The thread that receives when nobody else does.
+    /// The thread that receives when no other one does.
     receiver: OnceLock<Thread>,
     links: Mutex<PeerLinks>,
     pending_peers: Arc<PendingPeers>,
@@ -95,20 +95,20 @@ pub(super) struct Peers {
     reached: AtomicU64,
 }
 
-/// What the machine says, in its order.
+/// The machine's actions for peers, in order.
 #[derive(Default)]
 struct PeerOutbox {
     hints: VecDeque<PeerHint<NodePayload>>,
     updates: VecDeque<PeerUpdate>,
 }
 
-/// Of peers; the thread that receives sees to it.
+/// A change of the peers, for the receiving thread.
 enum PeerUpdate {
     PeerGroup(String),
     Peer(NodeId, Option<PeerEndpoint>),
 }
 
-/// Peers that came, and links to those that were gone to.
+/// New sessions of peers, and the waker of the receiving thread.
 struct PendingPeers {
     arrivals: Mutex<Vec<AcceptedSession>>,
     waker: ThreadWaker,
@@ -124,27 +124,27 @@ impl SessionHandler for PendingPeers {
     }
 }
 
-/// What whoever receives works with.
+/// State of the thread that receives.
 struct ReceiveState {
     events: ReadyEvents,
     hints: Vec<PeerHint<NodePayload>>,
-    /// How this node is reached, but for multicast.
+    /// How this node is reached, without multicast.
     reach: PeerEndpoint,
-    /// Instead of the server's.
+    /// Group that replaces the server's one.
     group: Option<MulticastGroup>,
-    /// When something last came.
+    /// Time at which something last came.
     heard_at: Instant,
 }
 
-/// A thread that waits for what comes takes it itself, until this is dropped.
+/// A waiting thread's right to receive, until it is dropped.
 pub(super) struct PeerListener<'s> {
     shared: &'s NodeInner,
     peers: Option<&'s Peers>,
 }
 
 impl Peers {
-    /// Opens the door for peers, if they are to come here. They are named by the server when it hears how
-    /// this node is reached.
+    /// Opens the acceptor for peers, if the options have an address for it. The server names the peers when
+    /// it learns how this node is reached.
     pub(super) fn open(
         shared: &NodeInner,
         options: &NodeOptions,
@@ -195,13 +195,13 @@ impl Peers {
         Ok((peers, door))
     }
 
-    /// Takes what the machine says. It may be done under the node's lock; the rest is [`Peers::send`]'s.
+    /// Queues an action of the machine. May be called under the node's lock; [`Peers::send`] does the rest.
     pub(super) fn add(&self, straight: PeerAction<NodePayload>) {
         let mut post = self.outbox.lock().expect("nothing panics under this lock");
         match straight {
             PeerAction::PeerGroup(group) => post.updates.push_back(PeerUpdate::PeerGroup(group)),
             PeerAction::Peer(node, reach) => post.updates.push_back(PeerUpdate::Peer(node, reach)),
-            // Nobody waits for it: the oldest is the one that is of least use.
+            // No thread waits for a hint, and the oldest is the least useful.
             PeerAction::Hint(hint) => {
                 if post.hints.len() >= HINTS_QUEUED_MAX {
                     post.hints.pop_front();
@@ -212,13 +212,13 @@ impl Peers {
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// Sends what was added, if nobody else is at the links; if somebody is, the thread that receives sends
-    /// it. Waits for nobody.
+    /// Sends what was queued if the links' lock is free; otherwise the receiving thread sends it. Never
+    /// waits.
     pub(super) fn send(&self) {
         if let Ok(mut lines) = self.links.try_lock() {
             self.send_hints(&mut lines);
         }
-        // News, or what was added while somebody else had the links.
+        // There are updates, or hints that were queued while another thread had the links.
         if self.any.load(Ordering::SeqCst) {
             self.pending_peers.waker.wake();
         }
@@ -265,7 +265,7 @@ impl Peers {
         }
     }
 
-    /// Ends the rest of the thread that receives.
+    /// Wakes the receiving thread.
     pub(super) fn wake(&self) {
         self.pending_peers.waker.wake();
     }
@@ -274,7 +274,7 @@ impl Peers {
         self.receive_state.lock().expect("nothing panics under this lock")
     }
 
-    /// Takes what has come. Whether anything had, and when that was last so.
+    /// Receives once. Returns whether something had come, and when that was last so.
     fn look(&self, ears: &mut ReceiveState, shared: &NodeInner) -> io::Result<(bool, Instant)> {
         self.poller.wait(&mut ears.events, Some(Duration::ZERO))?;
         let (moved, reach) = poll_once(self, ears)?;
@@ -290,8 +290,8 @@ impl Peers {
 }
 
 impl<'s> PeerListener<'s> {
-    /// The calling thread waits for what may come. It is to [`look`](PeerListener::wake) all the time, and to
-    /// drop this before it sleeps.
+    /// Registers the calling thread, which waits for records. It must call [`look`](PeerListener::look) all
+    /// the time, and drop this before it sleeps.
     pub(super) fn begin(shared: &'s NodeInner) -> PeerListener<'s> {
         let peers = shared.peers.get();
         if let Some(peers) = peers {
@@ -300,7 +300,7 @@ impl<'s> PeerListener<'s> {
         PeerListener { shared, peers }
     }
 
-    /// Takes what has come from peers, unless somebody else does. Whether anything had.
+    /// Receives from peers, unless another thread does. Returns whether something had come.
     pub(super) fn look(&self) -> bool {
         let Some(peers) = self.peers else {
             return false;
@@ -308,11 +308,11 @@ impl<'s> PeerListener<'s> {
         let Ok(mut ears) = peers.receive_state.try_lock() else {
             return false;
         };
-        // What fails here fails in the thread that receives as well, which says so.
+        // An error here occurs in the receiving thread, too, which logs it.
         peers.look(&mut ears, self.shared).is_ok_and(|(moved, _)| moved)
     }
 
-    /// The calling thread is going to sleep: it is to be told of what comes.
+    /// Hands receiving back, because the calling thread is going to sleep.
     pub(super) fn hand_back(self) {
         let receiver = self.peers.and_then(|peers| peers.receiver.get());
         drop(self);
@@ -330,17 +330,17 @@ impl Drop for PeerListener<'_> {
     }
 }
 
-/// Receives, until the node ends.
+/// Receives until the node ends.
 pub(super) fn run(shared: &NodeInner, door: Option<SessionAcceptor>) {
     let Some(peers) = shared.peers.get() else {
         return;
     };
-    // It is set once: a node has one such thread.
+    // A second call is ignored: a node has one such thread.
     let _ = peers.receiver.set(std::thread::current());
     let reach = peers.receive_state().reach.clone();
     shared.with(|core, _| core.machine.set_reach(reach));
     if let Err(error) = receive(shared, peers) {
-        tracing::error!(%error, "records do not come straight any more: only from the server");
+        tracing::error!(%error, "cannot receive records from peers any more; they come from the server only");
         shared.with(|core, _| core.machine.set_reach(PeerEndpoint::default()));
     }
     drop(door);
@@ -372,7 +372,8 @@ fn receive(shared: &NodeInner, peers: &Peers) -> io::Result<()> {
     Ok(())
 }
 
-/// One look at everything. Whether anything was found, and how the node is reached, if that changed.
+/// Receives everything once. Returns whether something was found, and how the node is reached, if that
+/// changed.
 fn poll_once(peers: &Peers, ears: &mut ReceiveState) -> io::Result<(bool, Option<PeerEndpoint>)> {
     let mut lines = peers.links();
     let arrivals = std::mem::take(
@@ -408,12 +409,12 @@ fn poll_once(peers: &Peers, ears: &mut ReceiveState) -> io::Result<(bool, Option
     Ok((moved, reach))
 }
 
-/// Tells the machine of hints, once they are checked.
+/// Hands hints to the machine, after checking them.
 fn take(shared: &NodeInner, hints: &mut Vec<PeerHint<NodePayload>>) {
     if hints.is_empty() {
         return;
     }
-    // Of a node, nothing counts behind what is none.
+    // After a node's first invalid record, none of its records counts.
     let mut liar = None;
     hints.retain(|hint| {
         if liar == Some(hint.node) {
@@ -422,7 +423,7 @@ fn take(shared: &NodeInner, hints: &mut Vec<PeerHint<NodePayload>>) {
         let checked = VerifiedRecord::check(hint.payload.as_ref(), &shared.spans, SEGMENT);
         if let Err(error) = &checked {
             let (node, number) = (hint.node.0, hint.number.0);
-            tracing::error!(node, number, %error, "a peer sent what is no record of the region: nothing is taken of it any more");
+            tracing::error!(node, number, %error, "a peer sent an invalid record; its direct records are ignored from now on");
             liar = Some(hint.node);
         }
         checked.is_ok()

@@ -1,4 +1,4 @@
-//! The multicast group of nodes: this one's channel, and those of its peers.
+//! The multicast group of nodes: this node's channel, and those of its peers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,17 +12,17 @@ use netram_transport::{Interest, MulticastGroup, MulticastReceiver, MulticastSen
 
 use super::reassembly::{HintReassembly, header};
 
-/// Datagrams that are taken before the links have their turn.
+/// Number of datagrams received before the links have their turn.
 const DATAGRAMS_A_TURN: usize = 256;
 
-/// See the module.
+/// Sender and receiver of multicast hints.
 pub(super) struct HintMulticast {
     sender: MulticastSender,
     receiver: MulticastReceiver,
-    /// Counts the channels of this node.
+    /// Number of this node's present channel.
     channel: u32,
     message: u32,
-    /// Whom it listens to, by the ear's name for it.
+    /// Peers that this node listens to, by the receiver's number for them.
     senders: BTreeMap<usize, Sender>,
     names: usize,
 }
@@ -32,14 +32,14 @@ struct Sender {
     reassembly: HintReassembly,
 }
 
-/// The group that the server names; `None`: it names none, or none that can be.
+/// Parses the group that the server names; `None`: it names none, or an invalid one.
 pub(super) fn parse_group(text: &str) -> Option<MulticastGroup> {
     if text.is_empty() {
         return None;
     }
     let group = text.parse();
     if let Err(error) = &group {
-        tracing::error!(%error, "the multicast group that the server names");
+        tracing::error!(%error, "the server names an invalid multicast group");
     }
     group.ok()
 }
@@ -64,19 +64,19 @@ impl HintMulticast {
         self.sender.group()
     }
 
-    /// How peers listen to this node.
+    /// Invitation with which peers listen to this node.
     pub(super) fn tune(&mut self) -> ChannelInvite {
         self.sender.invite(self.channel)
     }
 
-    /// Begins another channel when this one's key has sealed enough.
+    /// Starts another channel if the present one's key has sealed enough. Returns whether it did.
     pub(super) fn renew(&mut self) -> bool {
         let worn = self.sender.is_exhausted();
         self.channel += u32::from(worn);
         worn
     }
 
-    /// Listens to a peer from now on; `None`: not any more. Whether it can be heard.
+    /// Listens to a peer from now on, or no longer if `tune` is `None`. Returns whether it can be received.
     pub(super) fn listen(&mut self, node: NodeId, tune: Option<&ChannelInvite>) -> bool {
         let known = self.senders.iter().find(|(_, sender)| sender.node == node);
         let known = known.map(|(name, _)| *name);
@@ -102,14 +102,14 @@ impl HintMulticast {
         self.receiver.listen(tune, name)
     }
 
-    /// Sends a message to all, once.
+    /// Sends a message to all peers, once.
     pub(super) fn send(&mut self, message: &[u8]) {
         self.message = self.message.wrapping_add(1);
-        // Of a lost one nobody is told: the server's stream brings it.
+        // Errors are ignored: the server's stream brings the record.
         self.sender.send(&header(self.message, message.len()), message);
     }
 
-    /// Takes what has come. Whether there may be more.
+    /// Receives what has come. Returns whether there may be more.
     pub(super) fn receive<P: for<'a> From<&'a [u8]>>(
         &mut self,
         hints: &mut Vec<PeerHint<P>>,

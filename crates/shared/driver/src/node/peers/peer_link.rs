@@ -8,19 +8,19 @@ use netram_transport::{Interest, Poller};
 
 use crate::channel::{Channel, ChannelError, SessionPermit};
 
-/// See the module.
+/// A link to a peer, whichever side opened it.
 pub(super) struct PeerLink {
     channel: Channel,
     token: u64,
-    /// Who is sent records over it: whom this node went to, or who said so.
+    /// Peer that is sent records over this link: the one dialled, or the one that introduced itself.
     pub(super) to: Option<NodeId>,
-    /// Who the other end said that it is.
+    /// Peer that the other end introduced itself as.
     pub(super) from: Option<NodeId>,
     writing: bool,
     _permit: Option<SessionPermit>,
 }
 
-/// What to say to whom.
+/// Region and node of this end.
 #[derive(Clone, Copy)]
 pub(super) struct HelloIdentity {
     pub(super) region: RegionId,
@@ -48,7 +48,7 @@ impl PeerLink {
         poller.add(&self.channel, self.token, Interest::Read)
     }
 
-    /// Says who speaks.
+    /// Introduces this node to `to`.
     pub(super) fn greet(
         &mut self,
         names: HelloIdentity,
@@ -65,7 +65,7 @@ impl PeerLink {
         self.send(&[&bytes], poller).map(drop)
     }
 
-    /// Sends a message, as far as there is room. `false`: there was none.
+    /// Sends a message if there is room. Returns `false` if there was none.
     pub(super) fn send(&mut self, parts: &[&[u8]], poller: &Poller) -> Result<bool, ChannelError> {
         let room = self.channel.has_room();
         if room {
@@ -82,13 +82,13 @@ impl PeerLink {
                 true => Interest::ReadWrite,
                 false => Interest::Read,
             };
-            // Where that fails the next message flushes it.
+            // If this fails, the next message flushes the link.
             self.writing = poller.modify(&self.channel, self.token, interest).is_ok() && writing;
         }
         Ok(())
     }
 
-    /// The next message, unless it is one that ends the link.
+    /// Next message, or an error that ends the link.
     pub(super) fn receive<P: for<'a> From<&'a [u8]>>(
         &mut self,
         names: HelloIdentity,
@@ -122,15 +122,15 @@ impl PeerLink {
     }
 }
 
-/// What a peer said.
+/// Message of a peer.
 pub(super) enum PeerMessage<P> {
     Hello(NodeId),
     Hint(PeerHint<P>),
 }
 
-/// Why a link is of no further use.
+/// Failure after which a link is unusable.
 pub(super) enum PeerLinkError {
     Broken,
-    /// What came is no peer's.
+    /// The bytes are no message of a peer.
     Invalid,
 }

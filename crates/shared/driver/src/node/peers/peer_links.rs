@@ -1,4 +1,4 @@
-//! Links and peers: who is sent what, and what has come.
+//! Links and peers: sending to each, and receiving.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,16 +18,16 @@ use crate::node::payload::NodePayload;
 
 const MULTICAST_TOKEN: u64 = 1;
 
-/// What is under the lock of the links.
+/// State under the links' lock.
 pub(super) struct PeerLinks {
     identity: HelloIdentity,
-    /// It is nowhere reached: it goes to all that are.
+    /// Whether this node cannot be reached, so that it connects to all peers that can.
     dials: bool,
     peers: BTreeMap<NodeId, Peer>,
     links: BTreeMap<u64, PeerLink>,
     tokens: u64,
     multicast: Option<HintMulticast>,
-    /// Those with something that has left the kernel.
+    /// Tokens of links with bytes that have left the kernel.
     due: Vec<u64>,
     scratch: Vec<u8>,
 }
@@ -35,13 +35,13 @@ pub(super) struct PeerLinks {
 /// A node that the server has named.
 struct Peer {
     reach: PeerEndpoint,
-    /// Multicast reaches it.
+    /// Whether multicast reaches the peer.
     has_multicast: bool,
-    /// It is not called before.
+    /// Time before which the peer is not dialled.
     not_before: Option<Instant>,
 }
 
-/// What one record cost.
+/// Number of copies of one record that were sent or dropped.
 #[derive(Default)]
 pub(super) struct HintCounts {
     pub(super) multicast: u64,
@@ -63,7 +63,8 @@ impl PeerLinks {
         }
     }
 
-    /// The server is about to name all peers, and the group. Whether this node is reached otherwise now.
+    /// Sets the multicast group, before the server names all peers. Returns whether this node is reached
+    /// differently now.
     pub(super) fn set_group(&mut self, group: Option<MulticastGroup>, poller: &Poller) -> bool {
         if self.multicast.as_ref().map(HintMulticast::group) == group.as_ref() {
             return false;
@@ -73,7 +74,7 @@ impl PeerLinks {
             match HintMulticast::open(&group, MULTICAST_TOKEN, poller) {
                 Ok(cast) => self.multicast = Some(cast),
                 Err(error) => {
-                    tracing::error!(%group, %error, "records cannot be multicast: they go over links, where there are some");
+                    tracing::error!(%group, %error, "cannot multicast records; they are sent over links instead");
                 }
             }
         }
@@ -87,7 +88,7 @@ impl PeerLinks {
         true
     }
 
-    /// A peer is reached so from now on.
+    /// Sets how a peer is reached from now on.
     pub(super) fn on_peer(&mut self, node: NodeId, reach: Option<PeerEndpoint>) {
         let tune = reach.as_ref().and_then(|reach| reach.tune.as_ref());
         let cast = self.multicast.as_mut();
@@ -109,7 +110,7 @@ impl PeerLinks {
         }
     }
 
-    /// How peers listen to this node.
+    /// Invitation with which peers listen to this node.
     pub(super) fn tune(&mut self) -> Option<ChannelInvite> {
         self.multicast.as_mut().map(HintMulticast::tune)
     }
@@ -119,7 +120,7 @@ impl PeerLinks {
         self.multicast.as_mut().is_some_and(HintMulticast::renew)
     }
 
-    /// Peers that are sent records.
+    /// Number of peers that are sent records.
     pub(super) fn reached(&self) -> usize {
         let linked = |node: &NodeId| self.links.values().any(|line| line.to == Some(*node));
         let reached = self.peers.iter();
@@ -128,7 +129,7 @@ impl PeerLinks {
             .count()
     }
 
-    /// Somebody came.
+    /// Adds a link that a peer opened.
     pub(super) fn add_incoming(&mut self, arrival: AcceptedSession, poller: &Poller) -> io::Result<()> {
         let AcceptedSession { channel, permit, .. } = arrival;
         self.tokens += 1;
@@ -136,7 +137,7 @@ impl PeerLinks {
         self.add(line, poller)
     }
 
-    /// Somebody was gone to.
+    /// Adds a link that this node opened.
     pub(super) fn add_outgoing(&mut self, node: NodeId, channel: Channel, poller: &Poller) -> io::Result<()> {
         self.tokens += 1;
         let mut line = PeerLink::new(channel, self.tokens, Some(node), None);
@@ -152,7 +153,7 @@ impl PeerLinks {
         Ok(())
     }
 
-    /// Whom to go to: of two that are reached, the later one goes to the earlier.
+    /// Next peer to dial: of two nodes that can be reached, the later one dials the earlier.
     pub(super) fn next_dial(&mut self, now: Instant) -> Option<(NodeId, NetAddress)> {
         let (own, goes, lines) = (self.identity.own, self.dials, &self.links);
         let mut calls = self.peers.iter_mut().filter(|(node, peer)| {
@@ -165,7 +166,7 @@ impl PeerLinks {
         match peer.reach.address.parse() {
             Ok(address) => Some((*node, address)),
             Err(error) => {
-                tracing::error!(node = node.0, %error, "a peer's address");
+                tracing::error!(node = node.0, %error, "the server names an invalid address of a peer");
                 peer.reach.address.clear();
                 None
             }
@@ -211,7 +212,7 @@ impl PeerLinks {
         sent
     }
 
-    /// Takes what has come. Whether anything had, or may have.
+    /// Receives what has come. Returns whether something had, or may have.
     pub(super) fn receive(
         &mut self,
         events: &ReadyEvents,
@@ -243,7 +244,7 @@ impl PeerLinks {
         Ok(moved)
     }
 
-    /// Takes what one link has brought. Whether there may be more.
+    /// Receives from one link. Returns whether there may be more.
     fn read(&mut self, token: u64, hints: &mut Vec<PeerHint<NodePayload>>, poller: &Poller) -> bool {
         let Some(line) = self.links.get_mut(&token) else {
             return false;
@@ -267,10 +268,7 @@ impl PeerLinks {
                 Err(ended) => {
                     if matches!(ended, PeerLinkError::Invalid) {
                         let peer = line.peer();
-                        tracing::warn!(
-                            peer,
-                            "what somebody who came as a peer says is none's: the link is closed"
-                        );
+                        tracing::warn!(peer, "a peer sent an invalid message; its link is closed");
                     }
                     self.links.remove(&token);
                     return false;
@@ -280,19 +278,20 @@ impl PeerLinks {
         true
     }
 
-    /// The other end of a link has said who it is. Whether the link is kept.
+    /// Handles the introduction of the other end. Returns whether the link is kept.
     fn on_hello(&mut self, token: u64, node: NodeId, poller: &Poller) -> bool {
         let names = self.identity;
         let Some(line) = self.links.get_mut(&token) else {
             return false;
         };
-        // Whom this node went to answers: it has been greeted.
+        // A dialled peer answers; it has been greeted already.
         if line.to.is_some() {
             return true;
         }
         line.to = Some(node);
         let kept = line.greet(names, node, poller).is_ok();
-        // It has come anew: its earlier link is of no use, though nobody may have told.
+        // The peer has connected anew. Its earlier link is useless, although it may not have been reported as
+        // broken.
         self.links
             .retain(|other, line| *other == token || line.to != Some(node));
         kept

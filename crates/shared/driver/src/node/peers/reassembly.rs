@@ -1,14 +1,13 @@
-//! A message that came in several datagrams. They come in order or not at all: with one missing the message
-//! is forgotten.
+//! Reassembles messages from datagrams, which must come in order: if one is missing, the message is dropped.
 
 use netram_proto::id::Lsn;
 use netram_proto::wire::{FrameHeader, FrameKind};
 use netram_shared_machine::limit::{HINT_BYTES_MAX, HINT_NEEDS_MAX};
 
-/// The longest message.
+/// Maximum bytes of a message.
 const MESSAGE_MAX: usize = HINT_BYTES_MAX + HINT_NEEDS_MAX * 20 + 64;
 
-/// What has come of one sender's message.
+/// Reassembly state of one sender.
 #[derive(Debug, Default)]
 pub(super) struct HintReassembly {
     message: u32,
@@ -16,7 +15,8 @@ pub(super) struct HintReassembly {
     bytes: Vec<u8>,
 }
 
-/// The header of a message's first datagram: the others' is the same, but for where their part begins.
+/// Header of a message's first datagram. The others have the same header, except for the offset of their
+/// part.
 pub(super) fn header(message: u32, total: usize) -> FrameHeader {
     FrameHeader {
         mark: message,
@@ -26,7 +26,7 @@ pub(super) fn header(message: u32, total: usize) -> FrameHeader {
 }
 
 impl HintReassembly {
-    /// A datagram has come. The message, if that is all of it.
+    /// Adds a datagram, and returns the message if it is complete.
     pub(super) fn take<'a>(&'a mut self, header: &FrameHeader, body: &'a [u8]) -> Option<&'a [u8]> {
         let total = usize::try_from(header.stable.0).ok()?;
         if header.kind != FrameKind::Share || total > MESSAGE_MAX || body.is_empty() {
@@ -43,7 +43,7 @@ impl HintReassembly {
         let fits = header.lsn.0 == self.bytes.len() as u64 && self.bytes.len() + body.len() <= total;
         if !next || !fits {
             self.bytes.clear();
-            // No later part fits behind nothing, until a message begins.
+            // No later part fits until a new message begins.
             self.total = usize::MAX;
             return None;
         }

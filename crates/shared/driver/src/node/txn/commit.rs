@@ -1,10 +1,10 @@
-//! The end of a transaction that is to count.
+//! Committing a transaction.
 //!
 //! ```text
-//! stamp --> append --> machine told --> members --> machine told: tail to be sent --> locks free --> success
+//! stamp --> append --> machine knows it --> members have it --> machine sends it --> locks free --> success
 //! ```
 //!
-//! Up to the append there is no message, system call or allocation; nor is there an allocation afterwards.
+//! Up to the append there is no message or system call. The whole commit allocates nothing.
 
 use netram_proto::port::{AppendError, CommitTicket, CommitVotes, Durability, RecordLog, WaitError};
 use netram_proto::time::Time;
@@ -18,11 +18,16 @@ use crate::node::error::{NodeGone, TxnCommit, TxnCommitError};
 use crate::node::node_log::{AppendedRecord, NodeLog};
 
 impl Txn<'_> {
-    /// Commits: waits until the members (or the server's disk) hold what was declared, as it is now, and then
-    /// frees the locks.
+    /// Commits: waits until the members or the server's disk hold the declared bytes as they are now, and
+    /// then frees the locks.
     ///
-    /// [`Durability::Lazy`] counts as [`Durability::Remote`]: nobody else may be shown what is not safe. A
-    /// transaction that wrote nothing sends nothing, and waits for nobody.
+    /// [`Durability::Lazy`] counts as [`Durability::Remote`]: no other node may see a record that is not
+    /// safe. A transaction that wrote nothing sends no message and does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`TxnCommitError`]: with `Unknown` the transaction may be committed or not; with every other variant
+    /// it is aborted.
     pub fn commit(mut self, durability: Durability) -> Result<TxnCommit, TxnCommitError> {
         self.gather()?;
         if !self.scratch.locked_spans.any_written() {
@@ -41,13 +46,12 @@ impl Txn<'_> {
         }
         match told {
             Some((ticket, number)) => self.wait(ticket, number, durability),
-            // Nothing was declared but empty ranges.
+            // Only empty ranges were declared.
             None => self.commit_reading(),
         }
     }
 
-    /// What the record is to say of locks. From here on the machine does not leave before it was told of the
-    /// record.
+    /// Makes the record's stamp. From here on the machine does not leave before it knows the record.
     fn stamp(&mut self) -> Result<(), TxnCommitError> {
         let mut core = self.shared.core();
         core.alive()?;
@@ -64,7 +68,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Appends the record. `None`: there was nothing to append.
+    /// Appends the record. Returns `None` if there was nothing to append.
     fn log(&mut self) -> Result<Option<CommitTicket>, Uncommitted> {
         let TxnScratch { stamp, preamble, .. } = &mut self.scratch;
         preamble.clear();
@@ -124,14 +128,14 @@ impl Txn<'_> {
         self.ended = true;
         let votes = CommitVotes::default();
         let record = None;
-        // Without a lease others may have written what this one has read under its tokens.
+        // Without a lease other nodes may have overwritten data that this transaction read under its tokens.
         match leased || !read {
             true => Ok(TxnCommit { record, votes }),
             false => Err(TxnCommitError::Lost),
         }
     }
 
-    /// Nothing was logged. If the journal will take nothing more, neither will the node.
+    /// Turns a refusal of the log into an error. If the journal takes no more records, the node ends.
     fn refused(self, error: Uncommitted) -> TxnCommitError {
         let gone = match error {
             Uncommitted::Refused(AppendError::Fenced { held, seen }) => {
@@ -148,7 +152,7 @@ impl Txn<'_> {
     }
 }
 
-/// Tells the machine of everything that was appended, in the journal's order.
+/// Reports all appended records to the machine, in the journal's order.
 fn tell_appended(tails: &NodeLog, core: &mut NodeCore, now: Time) {
     while let Some(AppendedRecord { end, payload }) = tails.next_appended() {
         let number = core.machine.on_appended(now, end, payload);

@@ -1,4 +1,4 @@
-//! A transaction's heaps.
+//! Heaps of a transaction.
 
 use std::sync::Arc;
 
@@ -10,8 +10,13 @@ use super::Txn;
 use crate::server::Span;
 
 impl Txn<'_> {
-    /// Makes the span of a lock a heap without blocks, whatever it was, as a part of this transaction, which
-    /// holds the lock exclusively. Open it in a later one.
+    /// Formats the span of a lock as an empty heap, whatever it contained, as part of this transaction. The
+    /// transaction must hold the lock exclusively. Open the heap in a later transaction.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapError`] if the lock is not held exclusively or was written under, the heap there is in use, or
+    /// the span cannot be a heap.
     pub fn format_heap(&mut self, lock: LockId) -> Result<(), HeapError> {
         let span = self.span_of(lock, LockMode::Exclusive)?;
         if self.has_written(lock) {
@@ -23,12 +28,16 @@ impl Txn<'_> {
         Ok(Heap::format_in(self, &region, start, length)?)
     }
 
-    /// The heap in the span of a lock, which this transaction holds, if only to read. The value is the same
-    /// one for all of this node, and may be kept and used in later transactions.
+    /// The heap in the span of a lock that this transaction holds, at least shared. The value is the same for
+    /// the whole node, and may be kept for later transactions.
     ///
-    /// Whoever allocates, frees or resizes holds the lock exclusively; whoever reads blocks holds it at least
-    /// shared, or reads by a [`RegionReader`](crate::RegionReader). Its pointers count from the region's
-    /// beginning: one stored in a block may lead into another heap of the region.
+    /// Allocating, freeing and resizing need the lock exclusively; reading blocks needs it at least shared,
+    /// or a [`RegionReader`](crate::RegionReader). Pointers count from the region's start: one stored in a
+    /// block may lead into another heap of the region.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapError`] if the lock is not held or was written under, or the span contains no valid heap.
     pub fn heap(&self, lock: LockId) -> Result<Arc<Heap>, HeapError> {
         let span = self.span_of(lock, LockMode::Shared)?;
         self.shared.applier.heaps.find(&span, || {
@@ -41,7 +50,7 @@ impl Txn<'_> {
         })
     }
 
-    /// The span of a lock that the transaction holds.
+    /// The span of a lock, if the transaction holds it in this mode.
     fn span_of(&self, lock: LockId, hold: LockMode) -> Result<Span, HeapError> {
         let place = self.shared.spans.find(lock).ok_or(HeapError::NoLock(lock))?;
         let span = self.shared.spans.at(place);

@@ -1,4 +1,4 @@
-//! The spans under a transaction's locks: what it may read and write.
+//! The spans under a transaction's locks, which it may read or write.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use netram_shared_machine::{LockId, LockMode};
 
 use crate::server::Span;
 
-/// A span whose lock the transaction has.
+/// A span whose lock the transaction holds.
 struct LockedSpan {
     start: usize,
     end: usize,
@@ -15,12 +15,12 @@ struct LockedSpan {
     written: bool,
 }
 
-/// The spans of one transaction, ascending by where they begin.
+/// The spans of one transaction, ascending by start.
 #[derive(Default)]
 pub(super) struct LockedSpans(Vec<LockedSpan>);
 
 impl LockedSpans {
-    /// A lock has been acquired, or acquired for more.
+    /// Adds an acquired lock, or upgrades it.
     pub(super) fn enter(&mut self, span: &Span, hold: LockMode) {
         let (start, end) = (span.offset as usize, span.end() as usize);
         let (lock, written) = (span.lock, false);
@@ -39,8 +39,8 @@ impl LockedSpans {
         }
     }
 
-    /// The spans that the bytes from `offset` to `end` lie in, if all of them are held so. If not: the first
-    /// byte that is not.
+    /// Indexes of the spans that contain the bytes from `offset` to `end`, if all of them are held in this
+    /// mode. Otherwise the first byte that is not.
     pub(super) fn cover(&self, offset: usize, end: usize, hold: LockMode) -> Result<Range<usize>, usize> {
         let first = self.0.partition_point(|held| held.end <= offset);
         let (mut at, mut next) = (offset, first);
@@ -54,20 +54,20 @@ impl LockedSpans {
         Ok(first..next)
     }
 
-    /// Bytes of these spans, which [`cover`](Self::cover) gave, have been declared.
+    /// Marks spans, as returned by [`cover`](Self::cover), as written.
     pub(super) fn set_written(&mut self, places: Range<usize>) {
         for held in &mut self.0[places] {
             held.written = true;
         }
     }
 
-    /// What may be written, in order.
+    /// Ranges that may be written, ascending.
     pub(super) fn exclusive(&self) -> impl Iterator<Item = Range<usize>> {
         let exclusive = self.0.iter().filter(|held| held.hold == LockMode::Exclusive);
         exclusive.map(|held| held.start..held.end)
     }
 
-    /// The locks under which bytes were declared.
+    /// Locks under which bytes were declared.
     pub(super) fn written(&self) -> impl Iterator<Item = LockId> {
         self.0.iter().filter(|held| held.written).map(|held| held.lock)
     }
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn bytes_are_covered_by_touching_spans_that_are_held_for_enough() {
         let mut spans = LockedSpans::default();
-        // Entered in no order: 64..128 to write, 128..192 to read, 256..320 to write.
+        // Entered in no order: 64..128 exclusive, 128..192 shared, 256..320 exclusive.
         spans.enter(&span(9, 256, 64), LockMode::Exclusive);
         spans.enter(&span(3, 64, 64), LockMode::Exclusive);
         spans.enter(&span(5, 128, 64), LockMode::Shared);
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(spans.cover(100, 192, LockMode::Exclusive), Err(128));
         assert_eq!(spans.cover(100, 193, LockMode::Shared), Err(192));
         assert_eq!(spans.cover(200, 200, LockMode::Exclusive), Ok(2..2));
-        // An upgrade; nothing takes it back.
+        // An upgrade stays an upgrade.
         spans.enter(&span(5, 128, 64), LockMode::Exclusive);
         spans.enter(&span(5, 128, 64), LockMode::Shared);
         let written = spans.cover(100, 192, LockMode::Exclusive).unwrap();

@@ -1,7 +1,7 @@
-//! Transactions on shared memory: locks, then ranges ([`held`]), then a commit ([`commit`]).
+//! Transactions on shared memory: locks, then ranges ([`locked_spans`]), then a commit ([`commit`]).
 //!
-//! A lock whose token is here costs the node's lock and a look at the clock, 80 ns: `cargo run --release -p
-//! netram-shared --example transaction`.
+//! Acquiring a lock whose token is here costs the node's lock and a look at the clock, 80 ns: `cargo run
+//! --release -p netram-shared --example transaction`.
 
 mod commit;
 mod heap;
@@ -32,38 +32,39 @@ pub use transact::TxnEdit;
 
 /// A transaction of a node. Dropping it aborts it.
 ///
-/// | the paper's | here |
+/// | the paper | here |
 /// |---|---|
-/// | `Trans.Begin` | [`NodeEntry::begin`](crate::NodeEntry::begin) |
+/// | `Trans.Begin` | [`Node::begin`](crate::Node::begin) |
 /// | `Trans.Acquire` | [`acquire`](Txn::acquire), [`acquire_all`](Txn::acquire_all) |
-/// | `Trans.SetRange` | [`set_range`](Txn::set_range); [`write`](Txn::write) and [`set`](Txn::set) store, too |
-/// | `Trans.TxnCommit` | [`commit`](Txn::commit) |
+/// | `Trans.SetRange` | [`set_range`](Txn::set_range); [`write`](Txn::write) and [`set`](Txn::set) store, too
+/// |
+/// | `Trans.Commit` | [`commit`](Txn::commit) |
 /// | `Trans.Abort` | [`abort`](Txn::abort), or dropping it |
 ///
-/// Locks are held until it ends. While one is waited for, and while it commits, the thread may hold no guard
-/// of the region: what it waits for may have to be applied there.
+/// Locks are held until the transaction ends. While it waits for a lock or commits, its thread must hold no
+/// guard of the region: records may have to be applied first.
 pub struct Txn<'n> {
     shared: NodeRef<'n>,
-    /// `None`: it has ended.
+    /// `None`: the transaction has ended.
     inner: Option<Transaction<NodeLog, RealStorage>>,
     id: TxnId,
     mode: RestoreMode,
     scratch: TxnScratch,
     timeout: Duration,
-    /// The machine knows that it has ended.
+    /// Whether the machine knows that the transaction has ended.
     ended: bool,
-    /// It counts among those who may store.
+    /// Whether the transaction counts among those that may store.
     writes: bool,
 }
 
-/// What a transaction gathers. Its memory is used again, so that a short one allocates nothing.
+/// Data that a transaction collects. Its memory is reused, so that a short transaction allocates nothing.
 #[derive(Default)]
 pub(super) struct TxnScratch {
     locked_spans: LockedSpans,
     /// Locks in the order in which they are acquired.
     locks: Vec<(LockId, LockMode)>,
     stamp: Stamp,
-    /// The same as bytes.
+    /// The encoded stamp.
     preamble: Vec<u8>,
 }
 
@@ -105,17 +106,21 @@ impl<'n> Txn<'n> {
         })
     }
 
-    /// How long an acquire waits for others; at first
+    /// Sets how long an acquire waits for other transactions; initially
     /// [`NodeOptions::lock_timeout`](crate::NodeOptions::lock_timeout).
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Acquires a lock, to hold until the transaction ends: shared to read what it covers, exclusive to write
-    /// there.
+    /// Acquires a lock until the transaction ends: shared to read what it covers, exclusive to write there.
     ///
-    /// Locks are best acquired in ascending order, or all at once: then it waits for whoever uses them. Out
-    /// of order it waits for no transaction, and dies at once instead.
+    /// Acquire locks in ascending order, or all at once: then the transaction waits for their holders. Out of
+    /// order it waits for no other transaction, and dies at once instead.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError`] if the region does not have the lock, or the transaction must not wait for it or
+    /// waited in vain, or the node has lost its locks or has ended.
     #[inline]
     pub fn acquire(&mut self, lock: LockId, hold: LockMode) -> Result<(), AcquireError> {
         let place = self.shared.spans.find(lock).ok_or(AcquireError::NoLock(lock))?;
@@ -131,7 +136,11 @@ impl<'n> Txn<'n> {
         Ok(())
     }
 
-    /// Acquires several locks, in their order, whatever order they are named in.
+    /// Acquires several locks, in ascending order whatever order they are named in.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`Txn::acquire`].
     pub fn acquire_all(&mut self, locks: &[(LockId, LockMode)]) -> Result<(), AcquireError> {
         for (lock, _) in locks {
             self.shared.spans.find(*lock).ok_or(AcquireError::NoLock(*lock))?;
@@ -172,16 +181,23 @@ impl<'n> Txn<'n> {
         Ok(self.shared.catch_up()?)
     }
 
-    /// A copy of the value at `offset`, which need not be aligned, as of now: all of it must be under locks
-    /// that are held.
+    /// Copies the value at `offset`, which need not be aligned. All of its bytes must be under held locks.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`] if a byte is under no lock that is held, or outside the region.
     pub fn get<T: FromBytes>(&self, offset: usize) -> Result<T, ReadError> {
         self.readable(offset, size_of::<T>())?;
         Ok(self.shared.region.get(offset)?)
     }
 
-    /// Copies bytes from `offset` on. All of them must be under locks that are held.
+    /// Copies bytes from `offset` on. All of them must be under held locks.
     ///
-    /// [`NodeEntry::region`](crate::NodeEntry::region) reads without that check.
+    /// [`Node::region`](crate::Node::region) reads without that check.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`] if a byte is under no lock that is held, or outside the region.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), ReadError> {
         self.readable(offset, into.len())?;
         Ok(self.shared.region.read_into(offset, into)?)
@@ -206,6 +222,10 @@ impl<'n> Txn<'n> {
     }
 
     /// Declares that these bytes will change. All of them must be under locks that are held exclusively.
+    ///
+    /// # Errors
+    ///
+    /// [`DeclareError`] if a byte is under no lock that is held exclusively, or outside the region.
     pub fn set_range(&mut self, offset: usize, length: usize) -> Result<(), DeclareError> {
         self.declare(offset, length, |inner, shared| {
             inner.set_range(&shared.region, offset, length)
@@ -213,14 +233,22 @@ impl<'n> Txn<'n> {
     }
 
     /// Declares the bytes and stores them.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`Txn::set_range`].
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), DeclareError> {
         self.declare(offset, bytes.len(), |inner, shared| {
             inner.write(&shared.region, offset, bytes)
         })
     }
 
-    /// The same under a guard of the region that is held already, for many small changes. It must be given
-    /// back before the transaction acquires another lock, or commits.
+    /// Declares and stores bytes under an existing guard of the region, for many small changes. The guard
+    /// must be dropped before the transaction acquires another lock or commits.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`Txn::set_range`]; also if the guard is of another region.
     pub fn write_in(
         &mut self,
         held: &mut ExclusiveGuard<'_>,
@@ -235,7 +263,11 @@ impl<'n> Txn<'n> {
         })
     }
 
-    /// Declares the place of `value` and stores it there; `offset` need not be aligned.
+    /// Declares the bytes of `value` at `offset`, which need not be aligned, and stores it there.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`Txn::set_range`].
     pub fn set<T: IntoBytes + Immutable>(&mut self, offset: usize, value: &T) -> Result<(), DeclareError> {
         self.write(offset, value.as_bytes())
     }
@@ -253,7 +285,7 @@ impl<'n> Txn<'n> {
         Ok(())
     }
 
-    /// The held spans that the bytes lie in.
+    /// Indexes of the held spans that contain the bytes.
     fn admit(&self, offset: usize, length: usize) -> Result<Range<usize>, DeclareError> {
         let end = self.inside(offset, length)?;
         let covered = self.scratch.locked_spans.cover(offset, end, LockMode::Exclusive);
@@ -270,7 +302,7 @@ impl<'n> Txn<'n> {
         })
     }
 
-    /// Where the bytes end, if that is in the region.
+    /// End of the bytes, if that is inside the region.
     fn inside(&self, offset: usize, length: usize) -> Result<usize, RangeError> {
         let region = self.shared.region.len();
         let end = offset.checked_add(length).filter(|end| *end <= region);
@@ -281,17 +313,17 @@ impl<'n> Txn<'n> {
         })
     }
 
-    /// A byte's address in this process, and its lock.
+    /// Address of a byte in this process, and its lock.
     #[cold]
     fn place_of(&self, offset: usize) -> (usize, Option<LockId>) {
         let address = self.shared.region.as_ptr().addr() + offset;
         (address, self.shared.lock_at(offset as u64))
     }
 
-    /// Ends the transaction without a trace. What one of [`Mode::NoRestore`] has declared spoils the node's
-    /// copy: it is none any more.
+    /// Ends the transaction without effect. If one of [`RestoreMode::NoRestore`] has declared bytes, the
+    /// node's copy becomes invalid and the node ends.
     pub fn abort(self) {
-        // The drop does it.
+        // The drop aborts it.
     }
 }
 
@@ -303,7 +335,7 @@ fn after(now: Time, timeout: Duration) -> Time {
     )
 }
 
-/// What is to be waited for.
+/// The sleeper to wait with, if the locks were not granted at once.
 fn sleeper(
     core: &mut NodeCore,
     txn: TxnId,
@@ -319,7 +351,7 @@ fn sleeper(
         Err(Refused::Died(lock)) => Err(AcquireError::Died(lock)),
         Err(Refused::OutOfOrder(lock)) => Err(AcquireError::OutOfOrder(lock)),
         Err(Refused::TooMany) => Err(AcquireError::TooMany(STAMP_LOCKS_MAX)),
-        // A transaction that waits is borrowed by its waiting thread, and one that has ended is no more.
+        // A waiting transaction is borrowed by its thread, and one that has ended does not exist any more.
         Err(Refused::Lost | Refused::Waiting | Refused::NoSuchTxn) => Err(AcquireError::Lost),
     }
 }
@@ -329,7 +361,7 @@ impl Drop for Txn<'_> {
         if self.inner.as_ref().is_some_and(Transaction::is_open) {
             self.before_undoing();
         }
-        // Memory is as it was before anybody else has the locks.
+        // Memory is restored before other transactions can get the locks.
         self.inner = None;
         if self.writes {
             self.shared.writers.fetch_sub(1, Ordering::SeqCst);
@@ -339,7 +371,7 @@ impl Drop for Txn<'_> {
             return;
         }
         self.shared.with(|core, now| {
-            // Of one whose outcome is unknown the locks stay taken until the server has read the journal.
+            // After a commit with unknown outcome the locks stay taken until the server has read the journal.
             if core.gone.is_none() {
                 core.machine.end(now, self.id, None);
             }

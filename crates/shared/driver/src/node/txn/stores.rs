@@ -1,11 +1,11 @@
-//! Transactions on a region whose stores are found, or verified: what they changed is known when they commit.
+//! Transactions on a region whose stores are captured or verified: their changes are known when they commit.
 //!
-//! What is found must lie under locks that are held exclusively; it says which locks were written under.
-//! Anything else is a mistake of the program, and is named by address and put back. Pages may hold bytes
-//! under several locks, also such as other nodes hold.
+//! Captured stores must lie under locks that are held exclusively, and determine which locks were written
+//! under. Any other store is a mistake of the program; it is reported by address and undone. A page may hold
+//! bytes under several locks, some of them held by other nodes.
 //!
-//! One transaction of a node at a time may store where stores are found by page: a page does not say whose a
-//! store is.
+//! Where stores are captured by page, only one transaction of a node at a time may store, since a page does
+//! not tell which transaction stored to it.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -23,14 +23,14 @@ use super::super::node_log::NodeLog;
 use super::Txn;
 use crate::server::Spans;
 
-/// Between two looks whether another transaction has ended.
+/// Pause between two checks whether another transaction has ended.
 const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_micros(50);
 
-/// How a node's stores are found.
+/// How a node's stores are captured.
 #[derive(Clone, Copy)]
 pub(in super::super) struct StoreTracking {
     capture: CaptureMode,
-    /// No page has bytes under two locks.
+    /// Whether no page has bytes under two locks.
     aligned: bool,
 }
 
@@ -45,13 +45,13 @@ impl StoreTracking {
         }
     }
 
-    /// The program's declarations are all that is to be known.
+    /// Whether only declared ranges count as written.
     fn are_declared(self) -> bool {
         self.capture == CaptureMode::Declared
     }
 
-    /// The memory's mode for a transaction of this mode. Where there are twins anyway, every abort can be
-    /// undone; and there must be some where a page has bytes under several locks.
+    /// Restore mode of the memory's transaction. Where there are twins, every abort can be undone; and where
+    /// a page has bytes under several locks, there must be twins.
     pub(super) fn mode(self, mode: RestoreMode) -> RestoreMode {
         match self.capture {
             CaptureMode::Twins(_) => RestoreMode::Restore,
@@ -60,8 +60,8 @@ impl StoreTracking {
         }
     }
 
-    /// A transaction begins. Where stores are verified, each looks for those that it has not declared, also
-    /// if it declares none.
+    /// Prepares a new transaction. Where stores are verified, each transaction is checked for undeclared
+    /// stores, even if it declares none.
     pub(super) fn begin(self, inner: &mut Transaction<NodeLog, RealStorage>, region: &Region) {
         if matches!(self.capture, CaptureMode::Verified(_)) {
             let entered = inner.capture(region);
@@ -71,7 +71,7 @@ impl StoreTracking {
 }
 
 impl Txn<'_> {
-    /// A lock is going to be acquired like this. Where stores are found, those from now on are this
+    /// Prepares for acquiring a lock in this mode. Where stores are captured, later stores count as this
     /// transaction's.
     pub(super) fn enter(&mut self, hold: LockMode) -> Result<(), AcquireError> {
         if hold != LockMode::Exclusive {
@@ -90,7 +90,7 @@ impl Txn<'_> {
             let inner = self.inner.as_mut().ok_or(AcquireError::Lost)?;
             match inner.capture(&self.shared.region) {
                 Ok(()) => return Ok(()),
-                // Who holds locks waits upwards only, or two might wait for each other.
+                // A transaction with locks must not wait here, or two might wait for each other.
                 Err(RangeError::Captured)
                     if self.scratch.locked_spans.is_empty() && since.elapsed() < self.timeout =>
                 {
@@ -106,7 +106,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Finds what was stored: which locks were written under, and whether all of them are held.
+    /// Collects the captured stores. Marks the locks written under, and checks that all of them are held.
     pub(super) fn gather(&mut self) -> Result<(), TxnCommitError> {
         if self.shared.stores.are_declared() {
             return Ok(());
@@ -144,10 +144,10 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// The second half of the memory's commit, or both.
+    /// Commits the memory's transaction: with captured stores the second half, otherwise all of it.
     pub(super) fn commit_inner(&mut self) -> Result<netram_rvm::CommitReceipt, Uncommitted> {
         let inner = self.inner.as_mut().ok_or(Uncommitted::Ended)?;
-        // Whether that is safe is waited for when the machine knows of it.
+        // Waiting for safety comes later, when the machine knows the record.
         let lazy = netram_proto::port::Durability::Lazy;
         match self.shared.stores.are_declared() {
             true => inner.try_commit(lazy),
@@ -171,11 +171,11 @@ impl Txn<'_> {
             lock,
             held,
         };
-        tracing::error!(%stray, "a commit is refused");
+        tracing::error!(%stray, "commit refused because of stores outside the transaction's locks or declarations");
         TxnCommitError::Stray(stray)
     }
 
-    /// What is to be done before the memory undoes a transaction that has not been committed.
+    /// Prepares for the undoing of a transaction that was not committed.
     pub(super) fn before_undoing(&mut self) {
         let region = &self.shared.region;
         if self.shared.stores.capture == CaptureMode::Verified(VerifyMode::Refuse)
@@ -188,7 +188,7 @@ impl Txn<'_> {
         }
     }
 
-    /// It has changed the node's copy, and nothing will change it back.
+    /// Whether the transaction has changed the node's copy in a way that cannot be undone.
     fn corrupts_copy(&mut self) -> bool {
         let Some(inner) = self.inner.as_mut().filter(|inner| inner.is_open()) else {
             return false;

@@ -1,4 +1,4 @@
-//! What a heap needs of a transaction under locks.
+//! The interface that a heap needs of a transaction under locks.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use netram_shared_machine::LockMode;
 use super::locked_spans::LockedSpans;
 use super::{DeclareError, NodeInner, NodeLog, Txn};
 
-/// A region's bytes, lent to a transaction for changing what is under its locks.
+/// A region's bytes, borrowed by a transaction to change what is under its locks.
 pub struct TxnEdit<'t> {
     guard: EditGuard<'t, NodeLog, RealStorage>,
     locked_spans: &'t mut LockedSpans,
@@ -48,7 +48,9 @@ impl Txn<'_> {
     }
 
     fn open(&mut self) -> &mut Transaction<NodeLog, RealStorage> {
-        self.inner.as_mut().expect("only a commit ends it, and takes it")
+        self.inner
+            .as_mut()
+            .expect("only a commit ends the transaction, and it consumes it")
     }
 }
 
@@ -72,7 +74,7 @@ impl Transact for Txn<'_> {
         Ok(())
     }
 
-    /// Whoever else has one open does not have the heap's lock.
+    /// No other transaction with the heap's lock can be open.
     fn others_in(&self, _: &Region) -> usize {
         0
     }
@@ -83,7 +85,10 @@ impl Transact for Txn<'_> {
     }
 
     fn edit<'t>(&'t mut self, region: &'t Region) -> TxnEdit<'t> {
-        let inner = self.inner.as_mut().expect("only a commit ends it, and takes it");
+        let inner = self
+            .inner
+            .as_mut()
+            .expect("only a commit ends the transaction, and it consumes it");
         TxnEdit {
             guard: inner.edit(region),
             locked_spans: &mut self.scratch.locked_spans,
@@ -99,7 +104,8 @@ impl Transact for Txn<'_> {
         self.inner.as_ref()?.note_of(participant)
     }
 
-    /// Nobody else has the heap's lock before this transaction ends: a record of its own would serve nobody.
+    /// No other transaction gets the heap's lock before this one ends, so a separate record would have no
+    /// use.
     fn top_action(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<(), RangeError>,
@@ -109,7 +115,7 @@ impl Transact for Txn<'_> {
     }
 }
 
-/// Which of the held spans the bytes lie in, if they may be written.
+/// Indexes of the held spans that contain the bytes, if they may be written.
 fn admit(
     held: &LockedSpans,
     shared: &NodeInner,

@@ -1,5 +1,5 @@
-//! The status of a region that is served, and the word of whoever looks after it: for other processes of this
-//! machine, through a Unix socket in the region's directory.
+//! Local control of a served region: status, and accepting losses. Other processes of this machine connect to
+//! a Unix socket in the region's directory.
 //!
 //! ```text
 //! asked:     {"ask":"status"}                    one line
@@ -9,8 +9,9 @@
 //!            {"refused":"why"}
 //! ```
 //!
-//! The socket belongs to whoever has the region's lock: one that is there when the region has just been
-//! opened is a killed process's, and is replaced. The directory is its owner's only, and so is the socket.
+//! The socket belongs to the process that has the region's lock. A socket that exists when the region has
+//! just been opened was left by a killed process, and is replaced. Only the owner of the directory can use
+//! it.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
@@ -31,10 +32,10 @@ use super::report::{ServerReport, StuckReport};
 use crate::limit::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX, STATUS_TIMEOUT};
 
 const NAME: &str = "control";
-/// After a failed accept, as when descriptors have run out.
+/// Pause after a failed accept, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What may be asked.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
 enum ControlRequest {
@@ -42,7 +43,7 @@ enum ControlRequest {
     AcceptLoss { node: u64 },
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ControlReply {
@@ -52,9 +53,10 @@ pub(super) enum ControlReply {
 }
 
 impl ControlReply {
-    /// As it travels: of at most [`REPLY_BYTES_MAX`].
+    /// Encodes the reply, in at most [`REPLY_BYTES_MAX`] bytes.
     pub(super) fn into_bytes(self) -> Vec<u8> {
-        let json = |told: &ControlReply| serde_json::to_vec(told).expect("it has nothing that JSON has not");
+        let json =
+            |told: &ControlReply| serde_json::to_vec(told).expect("every field can be encoded as JSON");
         let bytes = json(&self);
         match self {
             ControlReply::Status(report) if bytes.len() > REPLY_BYTES_MAX => {
@@ -65,31 +67,31 @@ impl ControlReply {
     }
 }
 
-/// Why there is no answer.
+/// Failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The socket cannot be used.
-    #[error("asking the process that serves {root}: {cause}")]
+    #[error("cannot ask the process that serves {root}: {cause}")]
     Socket {
         /// The region's directory.
         root: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// It says why not.
+    /// The server refused the request, for this reason.
     #[error("{0}")]
     Refused(String),
-    /// No answer that makes sense.
-    #[error("the process that serves {root} gave no answer: {reason}")]
+    /// The reply is invalid.
+    #[error("the process that serves {root} gave no valid answer: {reason}")]
     Answer {
         /// The region's directory.
         root: PathBuf,
-        /// What came instead.
+        /// The defect.
         reason: String,
     },
 }
 
-/// Answers until it is dropped.
+/// Answers requests until it is dropped.
 pub(super) struct RegionControl {
     root: PathBuf,
     stopping: Arc<AtomicBool>,
@@ -124,37 +126,37 @@ impl RegionControl {
 impl Drop for RegionControl {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
-        // Ends the accept; the region is still this process's, and so is the socket.
+        // Wakes the accepting thread. The region is still this process's, and so is the socket.
         let woken = File::open(&self.root).and_then(|directory| {
             let woken = UnixStream::connect(through(&directory));
             let _ = fs::remove_file(through(&directory));
             woken
         });
-        // Otherwise nobody can reach the thread any more: it ends with the process.
+        // If the wake-up failed, no client can reach the thread any more: it ends with the process.
         if let Some(thread) = self.thread.take().filter(|_| woken.is_ok()) {
-            // A panic of the thread has been reported by itself.
+            // The thread has reported a panic itself.
             let _ = thread.join();
         }
     }
 }
 
-/// The path that leads there however long the directory's own is: a socket's address has 107 bytes.
+/// Path of the socket by way of the open directory, because a socket's address has at most 107 bytes.
 fn through(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{NAME}", directory.as_raw_fd()))
 }
 
-/// One at a time: each is bounded in time, and whoever may ask is the region's owner.
+/// Answers one client at a time: each is bounded in time, and only the region's owner can connect.
 fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &DriverMailbox) {
     while !stopping.load(Ordering::SeqCst) {
         match listener.accept() {
             Ok(_) if stopping.load(Ordering::SeqCst) => return,
             Ok((stream, _)) => {
                 if let Err(error) = answer(stream, post) {
-                    tracing::debug!(%error, "whoever asked for the status has gone");
+                    tracing::debug!(%error, "a client of the control socket has disconnected");
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "whoever asks for the status cannot be let in; trying again");
+                tracing::error!(%error, "cannot accept clients of the control socket; trying again");
                 std::thread::sleep(ACCEPT_PAUSE);
             }
         }
@@ -163,7 +165,7 @@ fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &DriverMailb
 
 fn answer(mut stream: UnixStream, post: &DriverMailbox) -> io::Result<()> {
     let line = read_line(&mut stream, REQUEST_BYTES_MAX)?;
-    let busy = || ControlReply::Refused("the server is busy; ask again".to_owned());
+    let busy = || ControlReply::Refused("the server is busy; try again".to_owned());
     let told = match serde_json::from_slice(&line) {
         Ok(ControlRequest::Status) => match super::ask(post) {
             Some(report) => ControlReply::Status(Box::new(report)),
@@ -174,9 +176,9 @@ fn answer(mut stream: UnixStream, post: &DriverMailbox) -> io::Result<()> {
             Some(Err(why)) => ControlReply::Refused(why.to_string()),
             None => busy(),
         },
-        Err(error) => {
-            ControlReply::Refused(format!("this release does not understand what is asked: {error}"))
-        }
+        Err(error) => ControlReply::Refused(format!(
+            "this release of the server does not understand the request: {error}"
+        )),
     };
     let mut line = told.into_bytes();
     line.push(b'\n');
@@ -184,7 +186,11 @@ fn answer(mut stream: UnixStream, post: &DriverMailbox) -> io::Result<()> {
     stream.write_all(&line)
 }
 
-/// Asks whoever serves the region in `root` how it stands. `None`: nobody does.
+/// Asks the process that serves the region in `root` for its status. Returns `None` if no process serves it.
+///
+/// # Errors
+///
+/// [`AskError`] if the socket cannot be used, the server refuses, or the reply is invalid.
 pub fn ask(root: &Path) -> Result<Option<ServerReport>, AskError> {
     match exchange(root, ControlRequest::Status)? {
         None => Ok(None),
@@ -193,8 +199,12 @@ pub fn ask(root: &Path) -> Result<Option<ServerReport>, AskError> {
     }
 }
 
-/// Has whoever serves the region in `root` give up what cannot be proven of a dead node. Returns what was in
-/// doubt; `None`: nobody serves it.
+/// Tells the process that serves the region in `root` to give up a dead node's records that cannot be proven.
+/// Returns what was in doubt; `None`: no process serves the region.
+///
+/// # Errors
+///
+/// [`AskError`] if the socket cannot be used, the node is not stuck, or the reply is invalid.
 pub fn accept_loss(root: &Path, node: NodeId) -> Result<Option<StuckReport>, AskError> {
     match exchange(root, ControlRequest::AcceptLoss { node: node.0 })? {
         None => Ok(None),
@@ -208,7 +218,7 @@ fn odd(root: &Path, reason: String) -> AskError {
     AskError::Answer { root, reason }
 }
 
-/// One question, one answer. `None`: nobody is there.
+/// Sends one request and reads its reply. Returns `None` if no process serves the region.
 fn exchange(root: &Path, ask: ControlRequest) -> Result<Option<ControlReply>, AskError> {
     let socket = |cause| AskError::Socket {
         root: root.to_owned(),
@@ -217,7 +227,7 @@ fn exchange(root: &Path, ask: ControlRequest) -> Result<Option<ControlReply>, As
     let directory = File::open(root).map_err(socket)?;
     let mut stream = match UnixStream::connect(through(&directory)) {
         Ok(stream) => stream,
-        // No socket, or one of a process that was killed.
+        // There is no socket, or the process that made it was killed.
         Err(error)
             if matches!(
                 error.kind(),
@@ -236,16 +246,19 @@ fn exchange(root: &Path, ask: ControlRequest) -> Result<Option<ControlReply>, As
     match serde_json::from_slice(&line) {
         Ok(ControlReply::Refused(why)) => Err(AskError::Refused(why)),
         Ok(told) => Ok(Some(told)),
-        Err(error) => Err(odd(root, format!("{error}; it may be of another release"))),
+        Err(error) => Err(odd(
+            root,
+            format!("{error}; the server may be of another release"),
+        )),
     }
 }
 
-/// Reads a line of at most `bytes_max`, in twice the time that the other side may take to think.
+/// Reads a line of at most `bytes_max` bytes, within twice the time that the server may take to answer.
 fn read_line(stream: &mut UnixStream, bytes_max: usize) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + 2 * STATUS_TIMEOUT;
     let mut line = Vec::new();
     loop {
-        // Each read has what is left of the time: a byte now and then does not prolong it.
+        // Each read gets the remaining time, so that single bytes do not prolong it.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -264,7 +277,7 @@ fn read_line(stream: &mut UnixStream, bytes_max: usize) -> io::Result<Vec<u8>> {
         }
         line.extend_from_slice(&chunk[..count]);
         if line.len() > bytes_max {
-            return Err(io::Error::other("a line that is too long"));
+            return Err(io::Error::other("the line is too long"));
         }
     }
 }
@@ -278,7 +291,7 @@ mod tests {
     use netram_proto::limit::{ADDRESS_BYTES_MAX, MEMBERS_MAX};
     use netram_shared_machine::limit::NODE_NAME_BYTES_MAX;
 
-    /// As large as a region's status can be, with `letter` where peers choose.
+    /// The largest possible status, with `letter` in every text that peers choose.
     fn largest(letter: &str) -> ServerReport {
         let address = letter.repeat(ADDRESS_BYTES_MAX);
         let holder = HolderReport {
@@ -325,7 +338,8 @@ mod tests {
         assert_eq!(told(&report), report);
     }
 
-    /// It was refused, here and over links: nobody could see any more of which node a loss is to be accepted.
+    /// Such a status was refused, here and over links. So no operator could see of which node a loss had to
+    /// be accepted.
     #[test]
     fn names_that_nobody_can_tell_keep_nobody_from_the_rest() {
         let report = largest("\u{1}");

@@ -1,8 +1,8 @@
-//! The thread that serves: it has the machine, the store's memory and all links, and waits for no disk.
+//! The serving thread: it owns the machine, the store's memory and all links, and never waits for a disk.
 //!
-//! A turn takes the post, what the links have brought, what the disk has; after each event everything that
-//! the machine says is done. At its end all links are given what there is for them, so that a record is on
-//! its way to all other nodes in the turn in which it came.
+//! Each turn takes the mailbox, the links' messages and the disk's progress, and carries out the machine's
+//! actions after each event. At its end all links are sent what is due. So a record is on its way to all
+//! other nodes in the turn in which it came.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -31,13 +31,13 @@ use crate::server::store::{PayloadError, RegionStore};
 pub(super) const WAKER_TOKEN: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
-/// See the module.
+/// State of the serving thread.
 pub(super) struct ServeDriver {
     pub(super) server: RegionServer<ServerPayload>,
     pub(super) store: RegionStore,
-    /// Where nodes come in.
+    /// Addresses on which nodes connect.
     pub(super) addresses: Vec<String>,
-    /// The status as it was told last over a link, and when.
+    /// Status that was last sent over a link, and its time.
     pub(super) last_status: Option<(Instant, Vec<u8>)>,
     pub(super) links: BTreeMap<SessionId, NodeLink>,
     pub(super) readings: Readings,
@@ -45,37 +45,41 @@ pub(super) struct ServeDriver {
     pub(super) poller: Poller,
     pub(super) wait: WaitPolicy,
     pub(super) lease: Duration,
-    /// The longest payload that the log takes.
+    /// Longest payload that the log takes, in bytes.
     pub(super) payload_bytes_max: usize,
     pub(super) sessions: u64,
-    /// Facts on their way to the disk: where each ends in the log, and its ticket.
+    /// Facts on their way to the disk: end of each in the log, and its ticket.
     pub(super) facts: VecDeque<(Lsn, u64)>,
-    /// The deed that the disk refused, which must be done before any other; and how often it was.
+    /// Action that the disk refused, which must be carried out before any other.
     pub(super) stalled: Option<ServerAction<ServerPayload>>,
     pub(super) refusals: RetryBackoff,
-    /// Lenders that nodes are told of: any node may have a window there.
+    /// Lenders in the nodes' settings: any node may have a window there.
     pub(super) lenders: Vec<String>,
-    /// Nodes that are gone, of whom it was said that lenders do not know.
+    /// Gone nodes for which a failure to tell their lenders has been logged.
     pub(super) forget_failure_logged: BTreeSet<NodeId>,
-    /// Why nodes are fenced that are not gone yet.
+    /// Reasons for the fencing of nodes that are not gone yet.
     pub(super) fenced: BTreeMap<NodeId, String>,
     pub(super) began: Instant,
     pub(super) now: Instant,
-    /// When the machine is to hear of the time.
+    /// Time of the machine's next tick.
     pub(super) tick: Instant,
-    /// Sessions that have something to read which the poller does not report: it has left the kernel.
+    /// Sessions with bytes that have left the kernel, which the poller does not report.
     pub(super) due: Vec<SessionId>,
-    /// A link could be given more at once.
+    /// Whether a link could be sent more at once.
     pub(super) unfilled: bool,
-    /// When a node last said something for whose answer somebody may wait.
+    /// Time of the last message for whose answer a transaction may be waiting.
     pub(super) requested_at: Instant,
-    /// Memory for a list of all sessions, and for a message's head.
+    /// Reused memory for a list of all sessions, and for a message's head.
     pub(super) all: Vec<SessionId>,
     pub(super) scratch: Vec<u8>,
 }
 
 impl ServeDriver {
-    /// Serves until it is asked to stop, and makes everything durable.
+    /// Serves until it is told to stop, and makes everything durable.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionServeError`] if the disk or the poller fails.
     pub(super) fn run(mut self) -> Result<(), RegionServeError> {
         let mut events = ReadyEvents::with_capacity(EVENTS);
         let mut news = Vec::new();
@@ -96,9 +100,9 @@ impl ServeDriver {
         self.finish()
     }
 
-    /// Waits for more. For records and for the disk it sleeps at once: nobody waits for what comes of them,
-    /// and a thread that yields takes turns on the core from those of nodes and lenders that somebody waits
-    /// for.
+    /// Waits for more events. While only records and the disk are expected it sleeps at once, since no
+    /// transaction waits for them. A polling thread would take the core from threads of nodes and lenders
+    /// that a transaction does wait for.
     fn wait(&mut self, events: &mut ReadyEvents) -> Result<(), RegionServeError> {
         let step = match self.unfilled || !self.due.is_empty() {
             true => WaitStep::Poll,
@@ -123,7 +127,7 @@ impl ServeDriver {
         Ok(())
     }
 
-    /// What other threads say, and what the disk has.
+    /// Handles the events of other threads, and the disk's progress.
     fn take_events(&mut self, news: &mut Vec<DriverEvent>) -> Result<bool, RegionServeError> {
         if !self.mailbox.collect(news) {
             return Ok(false);
@@ -135,11 +139,11 @@ impl ServeDriver {
                 DriverEvent::ForgetTried(node, untold) => self.on_forget_tried(node, &untold)?,
                 DriverEvent::AcceptLoss(node, asker) => {
                     let accepted = self.accept_loss(node)?;
-                    // Whoever asked may have gone.
+                    // The client may have disconnected.
                     let _ = asker.try_send(accepted);
                 }
                 DriverEvent::StatusRequested(asker) => {
-                    // Whoever asked may have gone.
+                    // The client may have disconnected.
                     let _ = asker.try_send(self.report());
                 }
             }
@@ -151,8 +155,8 @@ impl ServeDriver {
         Ok(true)
     }
 
-    /// Tells the machine what the disk has. What a fact follows from is durable with it, whichever of the two
-    /// the machine hears of first.
+    /// Reports to the machine what is durable. A fact is durable together with the records before it,
+    /// whichever of them the machine hears of first.
     fn take_durable(&mut self) -> Result<(), RegionServeError> {
         let durable = self.store.durable();
         let mut position = None;
@@ -182,13 +186,13 @@ impl ServeDriver {
             line.close(self.now);
         }
         if let Err(error) = self.poller.add(&line.channel, session.0, Interest::Read) {
-            // The kernel's memory or watches are at an end. Whoever came finds its link closed and comes
-            // again; those who are here go on.
-            tracing::error!(peer = line.channel.peer(), %error, "a session could not be waited for, and is closed");
+            // The kernel's memory or watches are exhausted. The client finds its connection closed and tries
+            // again; present sessions go on.
+            tracing::error!(peer = line.channel.peer(), %error, "cannot wait for a new session; it is closed");
             return;
         }
         self.links.insert(session, line);
-        // What has left the kernel with the greeting is not reported.
+        // Bytes that have left the kernel with the greeting are not reported.
         self.due.push(session);
     }
 
@@ -209,39 +213,39 @@ impl ServeDriver {
         };
         let over: Vec<SessionId> = self.links.iter().filter_map(over).collect();
         for session in over {
-            self.end(session, "it is over", LinkEnd::Broken)?;
+            self.end(session, "its time is over", LinkEnd::Broken)?;
         }
         Ok(true)
     }
 
-    /// Has the machine hear of the time at the very moment when a node is late.
+    /// Plans the machine's next tick for the moment at which a node's lease ends.
     pub(super) fn plan_tick(&mut self) {
         if let Some(late) = self.server.deadline() {
             self.tick = self.tick.min(self.began + Duration::from_nanos(late.0));
         }
     }
 
-    /// The disk refused a deed for now: it is the next one, after a pause. Links are served meanwhile,
-    /// nothing is kept for nodes, and their members hold what is not kept.
-    fn stall(&mut self, deed: ServerAction<ServerPayload>, why: &dyn std::fmt::Display) {
-        self.stalled = Some(deed);
+    /// Keeps an action that the disk refused, to try it again after a pause. Until then links are served and
+    /// nothing becomes durable; the nodes' members hold their records.
+    fn stall(&mut self, action: ServerAction<ServerPayload>, why: &dyn std::fmt::Display) {
+        self.stalled = Some(action);
         let pause = self.refusals.failed(IoError::ENOSPC);
         if pause.should_log {
-            tracing::error!(%why, "the server's disk refuses a change; nothing more is kept until it takes it");
+            tracing::error!(%why, "the server's disk refuses a write; no record becomes durable here until it is accepted; trying again");
         }
         self.tick = self.tick.min(self.now + Duration::from_nanos(pause.pause.0));
     }
 
     fn stored(&mut self) {
         if self.refusals.succeeded() > 0 {
-            tracing::info!("the server's disk takes changes again");
+            tracing::info!("the server's disk accepts writes again");
         }
     }
 
-    /// Does what the machine says.
+    /// Carries out the machine's actions.
     pub(super) fn run_actions(&mut self) -> Result<(), RegionServeError> {
-        while let Some(deed) = self.stalled.take().or_else(|| self.server.poll()) {
-            match deed {
+        while let Some(action) = self.stalled.take().or_else(|| self.server.poll()) {
+            match action {
                 ServerAction::Store { ticket, fact } => {
                     let end = match &fact {
                         DurableFact::Gone { node } if !self.has_lenders(*node) => self.store.retire(*node),
@@ -264,29 +268,25 @@ impl ServeDriver {
                     end,
                     payload,
                 } => {
-                    let stored = match self.store.merge(node, number, end, &payload) {
+                    let merged = match self.store.merge(node, number, end, &payload) {
                         Err(error) if error.is_refusal() => {
-                            let deed = ServerAction::Apply {
+                            let action = ServerAction::Apply {
                                 position,
                                 node,
                                 number,
                                 end,
                                 payload,
                             };
-                            self.stall(deed, &error);
+                            self.stall(action, &error);
                             return Ok(());
                         }
-                        stored => stored?,
+                        merged => merged?,
                     };
                     self.stored();
-                    assert_eq!(stored.position, position, "machine and table count alike");
+                    assert_eq!(merged.position, position, "machine and table count alike");
                 }
                 ServerAction::Recover { node, journal } => {
-                    let accepted = self
-                        .store
-                        .table()
-                        .node(node)
-                        .is_some_and(|node| node.loss_accepted);
+                    let accepted = self.is_loss_accepted(node);
                     self.readings.add(node, journal, accepted, self.now);
                 }
                 ServerAction::Forget { node, journal } => {
@@ -301,7 +301,7 @@ impl ServeDriver {
                     tracing::error!(
                         node = node.0,
                         %why,
-                        "a dead node's journal has a record that cannot be: it and what is behind it is left out"
+                        "a dead node's journal has an invalid record: this record and all later ones are left out"
                     );
                 }
                 ServerAction::Close(session) => {
@@ -313,15 +313,20 @@ impl ServeDriver {
         Ok(())
     }
 
-    /// Whether there is anybody who may have a window of a node's journal.
+    fn is_loss_accepted(&self, node: NodeId) -> bool {
+        let node = self.store.table().node(node);
+        node.is_some_and(|node| node.loss_accepted)
+    }
+
+    /// Whether any lender may have a window of a node's journal.
     fn has_lenders(&self, node: NodeId) -> bool {
         let node = self.store.table().node(node);
         let members = node.is_some_and(|node| !node.view.members.is_empty());
         members || !self.lenders.is_empty()
     }
 
-    /// The lenders of a node that is gone were told that they may give its windows back, but for some.
-    /// Whoever looks after this hears of that once.
+    /// Notes the end of an attempt to tell a gone node's lenders that its windows may be freed. `untold`:
+    /// lenders that could not be reached, which is logged once per node.
     fn on_forget_tried(&mut self, node: NodeId, untold: &[String]) -> Result<(), RegionServeError> {
         let all = untold.is_empty();
         if all {
@@ -331,14 +336,14 @@ impl ServeDriver {
             tracing::warn!(
                 node = node.0,
                 lenders,
-                "lenders could not be told yet to give back what a node that is gone had; they are told when they can be reached"
+                "some lenders could not be told to free the memory of a node that is gone; they will be told when they can be reached"
             );
         }
         self.server.on_forget_tried(self.time(), node, all);
         self.run_actions()
     }
 
-    /// A dead node's journal was read, or could not be. Then what waited for that goes on.
+    /// Handles the end of an attempt to read a dead node's journal, and the messages that waited for it.
     fn on_journal_read(
         &mut self,
         node: NodeId,
@@ -350,7 +355,7 @@ impl ServeDriver {
                     tracing::error!(
                         node = node.0,
                         loss,
-                        "acknowledged records may be missing, which was accepted"
+                        "acknowledged records of a dead node may be missing; the loss was accepted"
                     );
                 }
                 let records = self.genuine(node, found);
@@ -377,7 +382,7 @@ impl ServeDriver {
         Ok(())
     }
 
-    /// The records of a dead node's journal that are new here, up to the first that is none of the region.
+    /// New records of a dead node's journal, up to the first that is invalid for the region.
     fn genuine(&self, node: NodeId, found: FencedRecords) -> Vec<(RecordNumber, ServerPayload)> {
         let Some(journal) = self.readings.journal(node) else {
             return Vec::new();
@@ -403,7 +408,7 @@ impl ServeDriver {
                     node = node.0,
                     number = number.0,
                     %error,
-                    "a dead node's journal has a record that cannot be: it and what is behind it is left out"
+                    "a dead node's journal has an invalid record: this record and all later ones are left out"
                 );
                 break;
             }
@@ -416,7 +421,7 @@ impl ServeDriver {
         Time(u64::try_from(self.now.duration_since(self.began).as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Nodes go on: they resume with the next server.
+    /// Ends serving. Nodes go on, and resume with the next server.
     fn finish(mut self) -> Result<(), RegionServeError> {
         self.fill_all()?;
         self.links.clear();

@@ -1,4 +1,4 @@
-//! Giving links what there is for them.
+//! Sends links what is due.
 
 use netram_shared_machine::ToNode;
 use netram_shared_machine::server::{LinkOutput, SessionId};
@@ -9,16 +9,16 @@ use super::node_link::NodeLink;
 use crate::channel::ChannelError;
 use crate::limit::{FILL_BYTES_A_TURN, QUEUED_REPLIES_MAX};
 
-/// What a link is given in one turn.
+/// Result of sending to one link in one turn.
 enum FillOutcome {
-    /// All that there is, or all that it takes.
+    /// Everything was sent, or the link takes no more.
     Done,
-    /// Its share: there may be more.
+    /// The link got its share; there may be more.
     Share,
 }
 
 impl ServeDriver {
-    /// Gives every link its share. Whoever cannot be sent to is lost, which may give others something.
+    /// Sends every link its share. Links that fail are ended, which may make messages due on others.
     pub(super) fn fill_all(&mut self) -> Result<(), RegionServeError> {
         let mut again = true;
         let mut sessions = std::mem::take(&mut self.all);
@@ -74,7 +74,7 @@ impl ServeDriver {
                             ToNode::OrphanWanted { from: Some(_), .. } => line.admit(),
                             ToNode::Rejoin => tracing::warn!(
                                 peer = line.channel.peer(),
-                                "a node lacks records that are not kept any more, and is to begin anew; `--recent` says how many are kept"
+                                "a node lacks records that the server does not keep any more, and has to fetch the region anew; raise `--recent` to keep more"
                             ),
                             _ => (),
                         }
@@ -105,7 +105,7 @@ impl ServeDriver {
     }
 }
 
-/// Bytes that are all zeros are not sent: whoever joins begins with zeros.
+/// Sends bytes of the region unless all are zeros, since a joining node starts with zeros.
 fn give_page(line: &mut NodeLink, offset: u64, bytes: &[u8], scratch: &mut Vec<u8>) {
     if !is_zeros(bytes) {
         let page: ToNode<&[u8]> = ToNode::Page { offset, bytes };

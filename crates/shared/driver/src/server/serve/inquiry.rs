@@ -1,11 +1,10 @@
-//! The status over a link: what the directory's socket tells ([`control`](super::control)), for whoever has
-//! the cluster's key.
+//! The status over a link, for clients with the cluster's key. It is the same as that of the control socket
+//! ([`control`](super::control)).
 //!
-//! Whoever asks says `Status` where a node says `Share` (`docs/protocol.md`), and has a session of the door
-//! like any other, until it has heard the answer: one message, the JSON of the socket. Nothing that it says
-//! counts. It is told what was told last if that is not old, so that many who ask cost the thread that serves
-//! no more than one. The word that a loss is accepted is not taken here: that is for whoever has the
-//! directory.
+//! A client sends `Status` where a node sends `Share` (`docs/design/protocol.md`). It gets one message, the
+//! JSON of the control socket; its own later messages are ignored. A recent answer is sent again, so that
+//! many clients cost the serving thread no more than one. Accepting a loss is not possible here: it needs
+//! access to the directory.
 
 use std::time::{Duration, Instant};
 
@@ -17,37 +16,41 @@ use super::report::ServerReport;
 use crate::channel::{Channel, ChannelOpenError};
 use crate::limit::{REPLY_BYTES_MAX, STATUS_INTERVAL};
 
-/// Why there is no answer.
+/// Failure to get a status.
 #[derive(Debug, thiserror::Error)]
 pub enum InquiryError {
-    /// Nobody is there, or nobody who serves a region, or not with this key.
-    #[error("asking {address}: {cause}")]
+    /// The server cannot be reached with this key, or it does not serve a region.
+    #[error("cannot get the status from {address}: {cause}")]
     Open {
-        /// Who was asked.
+        /// Address that was asked.
         address: NetAddress,
-        /// Why not.
+        /// The cause.
         #[source]
         cause: ChannelOpenError,
     },
-    /// It says why not.
-    #[error("{address} tells no status: {reason}")]
+    /// The server refused, for this reason.
+    #[error("{address} refused the status: {reason}")]
     Refused {
-        /// Who was asked.
+        /// Address that was asked.
         address: NetAddress,
-        /// Why not.
+        /// The server's reason.
         reason: String,
     },
-    /// No answer that makes sense.
-    #[error("{address} gave no answer that makes sense: {reason}; it may be of another release")]
+    /// The answer is invalid.
+    #[error("{address} sent an invalid answer: {reason}; the server may be of another release")]
     Answer {
-        /// Who was asked.
+        /// Address that was asked.
         address: NetAddress,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
 }
 
-/// Asks the server at this address how its region stands. Blocks, for `timeout` at most.
+/// Asks the server at this address for its status. Blocks for at most `timeout`.
+///
+/// # Errors
+///
+/// [`InquiryError`] if the server cannot be reached or refuses, or the answer is invalid.
 pub fn ask(
     address: &NetAddress,
     security: &Security,
@@ -64,7 +67,7 @@ pub fn ask(
             let address = address.clone();
             return Err(InquiryError::Refused { address, reason });
         }
-        Ok(ControlReply::Accepted(_)) => "it accepted a loss, which nobody asked for".to_owned(),
+        Ok(ControlReply::Accepted(_)) => "it reports an accepted loss, which was not requested".to_owned(),
         Err(error) => error.to_string(),
     };
     let address = address.clone();
@@ -82,7 +85,7 @@ impl ServeDriver {
     }
 }
 
-/// Whether what was told last is not to be told again.
+/// Whether the last status is too old to be sent again.
 fn is_old(told: Option<&(Instant, Vec<u8>)>, now: Instant) -> bool {
     told.is_none_or(|(made, _)| now.duration_since(*made) >= STATUS_INTERVAL)
 }

@@ -1,10 +1,9 @@
-//! Giving up what cannot be proven of a dead node: on the word of whoever looks after the region, and never
-//! otherwise.
+//! Gives up a dead node's records that cannot be proven or merged, only at the operator's command.
 //!
 //! A dead node's locks stay taken while its journal cannot be read to a proven end, or has a record that
-//! needs what nobody can bring. Time does not help where its lenders are lost for good, or where a version
-//! was never made. That loss is accepted is durable before anything follows from it, and stands in the table
-//! with the node's id for as long as that is remembered.
+//! needs a version which no node can send. Waiting does not help if its lenders are lost for good, or if the
+//! version was never made. The accepted loss is durable before anything follows from it. The table keeps it
+//! with the node's id for as long as the id is remembered.
 
 use netram_shared_machine::NodeId;
 use netram_shared_machine::server::NodeState;
@@ -13,18 +12,18 @@ use super::RegionServeError;
 use super::driver::ServeDriver;
 use super::report::StuckReport;
 
-/// Why there is nothing to accept.
+/// Reason why there is no loss to accept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotStuck {
-    /// There is none of that id.
+    /// No node has this id, or it is gone.
     #[error("there is no node {0}, or it is gone; `netram shared status` lists the nodes")]
     NoNode(NodeId),
-    /// It goes on without that.
-    #[error("node {node} is {standing}: nothing of it has to be given up")]
+    /// The node is not stuck.
+    #[error("node {node} is {standing}: it is not stuck, so there is no loss to accept")]
     GoesOn {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// Where it is in its life.
+        /// Its state.
         standing: &'static str,
     },
 }
@@ -45,9 +44,9 @@ impl ServeDriver {
         tracing::error!(
             node = node.0,
             reason = stuck.reason,
-            "that acknowledged records of a node may be missing is accepted"
+            "the operator accepted that acknowledged records of a node may be missing"
         );
-        // What follows is behind this in the log: whatever is durable of it, this is too.
+        // All consequences follow this in the log: if they are durable, this is, too.
         self.store.accept_loss(node)?;
         self.readings.accept_loss(node, self.now);
         self.give_up_accepted();
@@ -55,7 +54,7 @@ impl ServeDriver {
         Ok(Ok(stuck))
     }
 
-    /// Gives up what can never go of nodes whose loss was accepted, by this server or one before.
+    /// Gives up unmergeable records of nodes whose loss was accepted, by this server or an earlier one.
     pub(super) fn give_up_accepted(&mut self) {
         let table = self.store.table();
         let accepted = table.nodes.iter().filter(|node| node.loss_accepted);
@@ -65,7 +64,7 @@ impl ServeDriver {
         }
     }
 
-    /// Why a node's end cannot be reached.
+    /// Reason why a dead node's end cannot be reached, if so.
     pub(super) fn stuck(&self, node: NodeId) -> Option<StuckReport> {
         if self.server.node_state(node) != Some(NodeState::Read) {
             return self.readings.stuck(node, self.now);
@@ -73,7 +72,7 @@ impl ServeDriver {
         let hopeless = self.server.unmergeable();
         let missing = hopeless.iter().find(|one| one.node == node)?;
         Some(StuckReport {
-            reason: format!("{missing}; it and what is behind it can never be merged"),
+            reason: format!("{missing}; this record and all later ones of the node can never be merged"),
             ..self.readings.read_since(node, self.now)
         })
     }

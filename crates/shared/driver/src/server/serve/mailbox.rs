@@ -1,4 +1,4 @@
-//! What other threads tell the one that serves, and how they wake it.
+//! Events from other threads for the serving thread, and its waker.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,25 +13,24 @@ use super::loss::NotStuck;
 use super::report::{ServerReport, StuckReport};
 use crate::channel::{AcceptedSession, SessionHandler, ThreadWaker};
 
-/// Something that happened elsewhere.
+/// An event from another thread.
 pub(super) enum DriverEvent {
-    /// Somebody came in at the door.
+    /// The acceptor has accepted a session.
     Arrived(Box<AcceptedSession>),
-    /// A reading of a dead node's journal has ended.
+    /// An attempt to read a dead node's journal has ended.
     JournalRead(NodeId, Result<FencedRecords, FencedJournalError>),
-    /// The lenders of a node that is gone know that they may forget it, but for these, which could not be
-    /// reached.
+    /// An attempt to tell a gone node's lenders has ended. These lenders could not be reached.
     ForgetTried(NodeId, Vec<String>),
-    /// Whoever looks after the region gives up what cannot be proven of a node.
+    /// The operator gives up a node's records that cannot be proven.
     AcceptLoss(NodeId, SyncSender<Result<StuckReport, NotStuck>>),
-    /// Somebody wants the status.
+    /// A client asks for the status.
     StatusRequested(SyncSender<ServerReport>),
 }
 
-/// Where it is left.
+/// Queue of events, with the waker of the serving thread.
 pub(super) struct DriverMailbox {
     pub(super) waker: ThreadWaker,
-    /// There may be something to look at: news, or more that is durable.
+    /// Whether there may be events, or more is durable.
     any: AtomicBool,
     stopping: AtomicBool,
     events: Mutex<Vec<DriverEvent>>,
@@ -52,7 +51,7 @@ impl DriverMailbox {
         self.wake();
     }
 
-    /// Has the thread look at the disk and the post.
+    /// Wakes the serving thread to check the disk and the mailbox.
     pub(super) fn wake(&self) {
         self.any.store(true, Ordering::Release);
         self.waker.wake();
@@ -71,9 +70,9 @@ impl DriverMailbox {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Takes what there is into `all`, which is empty. `false`: nothing has happened.
+    /// Moves all events into `all`, which is empty. Returns `false` if nothing has happened.
     pub(super) fn collect(&self, all: &mut Vec<DriverEvent>) -> bool {
-        // What comes from here on sets it again; what had come before is seen by whoever looks from here on.
+        // Later events set the flag again; earlier ones are visible to every check from here on.
         if !self.has_any() || !self.any.swap(false, Ordering::AcqRel) {
             return false;
         }

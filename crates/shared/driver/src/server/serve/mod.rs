@@ -1,22 +1,22 @@
-//! Serving a region: the machine that decides, with the store, a door and links.
+//! Serving a region: the state machine, the store, the acceptor and the links.
 //!
-//! | file | does |
+//! | file | contents |
 //! |---|---|
-//! | `driver.rs` | the thread that serves: post, disk, time; the machine's deeds |
-//! | `hear.rs` | takes what links bring, and checks it |
-//! | `fill.rs` | gives links what there is for them |
-//! | `line.rs` | one session |
-//! | `post.rs` | what other threads tell the one that serves |
-//! | `loss.rs` | giving up what cannot be proven of a dead node |
-//! | `readings.rs` | dead nodes' journals, read by threads of their own |
-//! | `report.rs`, `status.rs` | how it stands |
-//! | `control.rs` | telling that to other processes of this machine |
-//! | `inquiry.rs` | telling it to whoever has the cluster's key, over a link |
+//! | `driver.rs` | the serving thread: mailbox, disk, time; the machine's actions |
+//! | `receive.rs` | receiving and checking messages |
+//! | `fill.rs` | sending links what is due |
+//! | `node_link.rs` | one session |
+//! | `mailbox.rs` | events from other threads |
+//! | `loss.rs` | giving up a dead node's records that cannot be proven |
+//! | `readings.rs` | reading dead nodes' journals, in threads of their own |
+//! | `report.rs`, `status.rs` | the status |
+//! | `control.rs` | the control socket, for other processes of this machine |
+//! | `inquiry.rs` | the status over a link, for clients with the cluster's key |
 //!
-//! Threads: `netram-served`, which serves; the store's `netram-kept`, which waits for the disk, and the
-//! home's own; `netram-door`, which lets nodes in; `netram-asked`, which answers for the status; a
-//! short-lived `netram-remains` for each attempt to read a dead node's journal, and a `netram-forget` when
-//! one is gone.
+//! Threads: `netram-served` serves. The store's `netram-kept` waits for the disk; its journal has threads of
+//! its own. `netram-door` accepts sessions. `netram-asked` serves the control socket. A short-lived
+//! `netram-remains` makes one attempt to read a dead node's journal, and a `netram-forget` tells the lenders
+//! of a gone node.
 
 pub mod control;
 mod driver;
@@ -62,31 +62,31 @@ use mailbox::{DriverEvent, DriverMailbox};
 use readings::Readings;
 use report::StuckReport;
 
-/// How a region is served.
+/// Configuration of a region's server.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
-    /// Where nodes come in.
+    /// Addresses on which nodes connect.
     pub listen: Vec<NetAddress>,
-    /// How links are protected: those of nodes, and those to dead nodes' lenders.
+    /// Protection of the links of nodes, and of those to dead nodes' lenders.
     pub security: Security,
-    /// How long a node may be silent. The same for all, and told when they join.
+    /// Time for which a node may be silent. It is the same for all nodes, which learn it when they join.
     pub lease: Duration,
-    /// What the thread that serves does while nothing arrives.
+    /// Behaviour of the serving thread while nothing arrives: polling or sleeping.
     pub wait: WaitPolicy,
-    /// Bytes of records that are kept for nodes that are behind. Who is behind all of them gets the region
-    /// anew. The server keeps at least what its log's window holds.
+    /// Bytes of records that are kept for nodes that are behind. A node that lacks older ones has to fetch
+    /// the region anew. The server keeps at least as many as its log's window holds.
     pub recent_bytes: usize,
-    /// Sessions and strangers in all.
+    /// Maximum number of nodes' sessions and pending ones together.
     pub sessions_max: usize,
-    /// After so long lenders are told again to give back what a node that is gone had, if they could not be
-    /// reached. It doubles, a few times.
+    /// Pause before lenders that could not be reached are told again to free a gone node's memory. It doubles
+    /// a few times.
     pub forget_retry: Duration,
-    /// Where nodes multicast their records to each other; `None`: they go over links.
+    /// Multicast group for records that nodes send each other directly; `None`: they use links.
     pub multicast: Option<MulticastGroup>,
 }
 
 impl ServeConfig {
-    /// The usual server at these addresses.
+    /// Creates the default configuration with these addresses.
     pub fn new(listen: Vec<NetAddress>, security: Security) -> ServeConfig {
         ServeConfig {
             listen,
@@ -101,45 +101,45 @@ impl ServeConfig {
     }
 }
 
-/// Why a region is not served, or not any more. What is durable is there at the next start.
+/// Reason why a region is not served, or not any more. Durable records are there at the next start.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionServeError {
-    /// A lease that makes no sense.
+    /// The lease is out of bounds.
     #[error("a lease of {0:?} is out of bounds; choose {LEASE_MIN:?} to {LEASE_MAX:?}")]
     Lease(Duration),
-    /// The directory.
+    /// The region's directory cannot be opened.
     #[error("{0}")]
     Open(#[from] StoreOpenError),
-    /// The door.
+    /// The acceptor cannot be opened.
     #[error("{0}")]
     Acceptor(#[from] AcceptorError),
-    /// How long nodes' records may be.
+    /// The server's log is too small for records that nodes may have.
     #[error("{0}")]
     RecordLimit(#[from] RecordLimitError),
-    /// The settings that nodes are told.
-    #[error("nodes.toml has {0} bytes; at most {SETTINGS_BYTES_MAX} can be told to nodes")]
+    /// The settings for nodes are too long.
+    #[error("nodes.toml has {0} bytes, but at most {SETTINGS_BYTES_MAX} can be sent to nodes: shorten it")]
     Settings(usize),
-    /// The disk.
+    /// The disk has failed.
     #[error("the server's disk has failed: {0}; start it again when the disk works")]
     Disk(WaitError),
-    /// The table.
+    /// The table did not take a change.
     #[error("{0}")]
     Store(#[from] RegionStoreError),
-    /// A record.
+    /// The store did not take a record.
     #[error("{0}")]
     Merge(#[from] MergeError),
-    /// The system refused.
-    #[error("serving the region: {0}")]
+    /// The system has no threads or descriptors left.
+    #[error("cannot serve the region: {0}")]
     System(#[from] std::io::Error),
-    /// A bug.
-    #[error("the thread that serves the region panicked; what it said above says where")]
+    /// The serving thread panicked because of a bug.
+    #[error("the thread that serves the region panicked; its message was printed above")]
     Panicked,
 }
 
-/// A region that is being served, until it is [stopped](Serving::stop) or its disk fails. Dropping it stops
-/// it.
+/// A region that is being served until it is [stopped](ServingRegion::stop) or its disk fails. Dropping it
+/// stops it.
 pub struct ServingRegion {
-    // Dropped in this order: nobody is let in, or answered, by a thread that has ended.
+    // Dropped in this order, so that no session is accepted or answered for a thread that has ended.
     control: Option<RegionControl>,
     acceptor: Option<SessionAcceptor>,
     addresses: Vec<NetAddress>,
@@ -148,8 +148,13 @@ pub struct ServingRegion {
 }
 
 impl ServingRegion {
-    /// Recovers the region in `root`, and serves it. Nodes of an earlier start have a lease from now on to
+    /// Recovers the region in `root` and serves it. Nodes of an earlier start have one lease from now on to
     /// come back.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionServeError`] if the lease is out of bounds, or the directory, an address or a thread cannot be
+    /// had.
     pub fn start(root: &Path, config: ServeConfig) -> Result<ServingRegion, RegionServeError> {
         if config.lease < LEASE_MIN || config.lease > LEASE_MAX {
             return Err(RegionServeError::Lease(config.lease));
@@ -180,22 +185,26 @@ impl ServingRegion {
         })
     }
 
-    /// Where nodes come in: names resolved, and ports that the system chose.
+    /// Addresses that are listened on: names resolved, and ports that the system chose.
     pub fn addresses(&self) -> &[NetAddress] {
         &self.addresses
     }
 
-    /// How it stands. `None`: it has ended, or does not answer in time.
+    /// Status of the server; `None`: it has ended, or does not answer in time.
     pub fn report(&self) -> Option<ServerReport> {
         ask(&self.mailbox)
     }
 
-    /// Asks it to stop: everything becomes durable, and nodes may resume with the next server.
+    /// Tells the server to stop: everything becomes durable, and nodes may resume with the next server.
     pub fn stop(&self) {
         self.mailbox.stop();
     }
 
-    /// Waits for its end. To be called once.
+    /// Waits for the server's end. Later calls return at once.
+    ///
+    /// # Errors
+    ///
+    /// The [`RegionServeError`] that ended the server.
     pub fn wait(&self) -> Result<(), RegionServeError> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         match thread.map(JoinHandle::join) {
@@ -211,7 +220,7 @@ impl Drop for ServingRegion {
         drop((self.control.take(), self.acceptor.take()));
         self.stop();
         if let Err(error) = self.wait() {
-            tracing::error!(%error, "a region is not served any more");
+            tracing::error!(%error, "the server of a region has ended with an error");
         }
     }
 }
@@ -224,7 +233,7 @@ impl std::fmt::Debug for ServingRegion {
     }
 }
 
-/// The thread that serves, before it runs.
+/// Creates the state of the serving thread.
 fn driver(
     mut store: RegionStore,
     config: &ServeConfig,
@@ -246,7 +255,7 @@ fn driver(
     tracing::info!(
         records = recent.len(),
         position = server.newest().0,
-        "the newest records are remembered, as the log has them; nodes that lack older ones begin anew"
+        "loaded the newest records from the log; nodes that lack older ones have to fetch the region anew"
     );
     let recent = recent.into_iter();
     server.remember(
@@ -288,22 +297,22 @@ fn driver(
     })
 }
 
-/// Bytes of records that are kept for nodes that are behind: at least what the server's window holds. What is
-/// in there may have to be on the disk before anybody is shown it, and with less all nodes would be behind
-/// whenever somebody commits so much at once.
+/// Bytes of records that are kept for nodes that are behind: at least those of the server's window. Records
+/// in the window may have to be durable before any node sees them. With less, all nodes would be behind
+/// whenever a node commits a window's bytes at once.
 fn recent_bytes(store: &RegionStore, config: &ServeConfig) -> usize {
     let least = usize::try_from(store.window_bytes()).unwrap_or(usize::MAX);
     if config.recent_bytes < least {
         tracing::info!(
             asked = config.recent_bytes,
             least,
-            "more of the newest records are kept than was asked for: as many as the server's window holds"
+            "keeping more of the newest records than `--recent` asks for: as many as the server's window holds"
         );
     }
     config.recent_bytes.max(least)
 }
 
-/// What a joining node is told of the region.
+/// Description of the region for joining nodes.
 fn opening(store: &RegionStore) -> Result<RegionOpening, RegionServeError> {
     let settings = store.nodes_settings()?;
     if settings.len() > SETTINGS_BYTES_MAX {
@@ -321,27 +330,27 @@ fn opening(store: &RegionStore) -> Result<RegionOpening, RegionServeError> {
     })
 }
 
-/// The lenders that nodes are told of.
+/// Lenders in the nodes' settings.
 fn lenders(opening: &RegionOpening) -> Vec<String> {
     let text = String::from_utf8_lossy(&opening.settings);
     match StoreSettings::parse(&text, Path::new("nodes.toml")) {
         Ok(settings) => settings.lenders.iter().map(ToString::to_string).collect(),
         Err(error) => {
-            tracing::error!(%error, "nodes cannot join: the settings that they are told are none");
+            tracing::error!(%error, "nodes cannot join: their settings in nodes.toml are invalid");
             Vec::new()
         }
     }
 }
 
-/// Has the thread that serves give up what cannot be proven of a node. `None`: it has ended, or does not
-/// answer in time.
+/// Tells the serving thread to give up a node's records that cannot be proven. Returns `None` if it has
+/// ended, or does not answer in time.
 fn accept_loss(post: &DriverMailbox, node: NodeId) -> Option<Result<StuckReport, NotStuck>> {
     let (answer, answered) = sync_channel(1);
     post.send(DriverEvent::AcceptLoss(node, answer));
     answered.recv_timeout(STATUS_TIMEOUT).ok()
 }
 
-/// Asks the thread that serves how it stands.
+/// Asks the serving thread for its status.
 fn ask(post: &DriverMailbox) -> Option<ServerReport> {
     let (answer, answered) = sync_channel(1);
     post.send(DriverEvent::StatusRequested(answer));

@@ -1,4 +1,4 @@
-//! One session: its channel, and what is waited for.
+//! One session: its channel and its waiting state.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,23 +9,23 @@ use netram_transport::{Interest, Poller};
 use crate::channel::{AcceptedSession, Channel, ChannelError, SessionPermit};
 use crate::limit::{CLOSE_TIMEOUT, PENDING_SILENCE_MAX};
 
-/// A record's bytes, in the region's order and on the way to all nodes.
+/// A record's bytes, shared by the region's order and all links.
 pub(super) type ServerPayload = Arc<[u8]>;
 
-/// A message that has to wait for the end of a reading.
+/// A message that waits for the end of a reading.
 pub(super) struct DeferredMessage {
     pub(super) node: NodeId,
     pub(super) message: ToServer<ServerPayload>,
 }
 
-/// One session.
+/// A session of a node or another client.
 pub(super) struct NodeLink {
     pub(super) channel: Channel,
-    /// The last word is on its way: what comes is thrown away, and it is over when the peer closes it, at the
-    /// latest now. Closed here at once, with something unread, the link would be reset, and the last word
-    /// with it.
+    /// Set while the last message is on its way: further input is dropped, and the session ends when the peer
+    /// closes it, or at this time. If this side closed it with unread input, the link would be reset and the
+    /// last message lost.
     pub(super) closing: Option<Instant>,
-    /// What waits for the end of a reading.
+    /// Message that waits for the end of a reading.
     pub(super) deferred: Option<DeferredMessage>,
     heard_at: Instant,
     admitted: bool,
@@ -52,14 +52,14 @@ impl NodeLink {
         self.heard_at = now;
     }
 
-    /// Whether messages are taken from it. One that waits with an offer may go on, for it must keep its
-    /// lease; one with a part of what it offered may not: the next part would overtake.
+    /// Whether messages are read. While an offer waits reading goes on, since its node must keep its lease.
+    /// While a record of an offer waits it does not: the next record would overtake it.
     pub(super) fn is_open(&self) -> bool {
         let held = self.deferred.as_ref().map(|held| &held.message);
         !matches!(held, Some(ToServer::OrphanRecord { .. }))
     }
 
-    /// Takes long messages from now on.
+    /// Accepts long messages from now on.
     pub(super) fn admit(&mut self) {
         if !self.admitted {
             self.admitted = true;
@@ -67,12 +67,12 @@ impl NodeLink {
         }
     }
 
-    /// Nothing counts that comes, and nothing is said but what is queued.
+    /// Closes the session: input is dropped, and only queued messages are still sent.
     pub(super) fn close(&mut self, now: Instant) {
         self.closing.get_or_insert(now + CLOSE_TIMEOUT);
     }
 
-    /// Queues a message. There is room.
+    /// Queues a message, for which there must be room. Returns its bytes.
     pub(super) fn queue(&mut self, message: &ToNode<impl AsRef<[u8]>>, scratch: &mut Vec<u8>) -> usize {
         scratch.clear();
         message.head(scratch);
@@ -86,17 +86,17 @@ impl NodeLink {
         Ok(())
     }
 
-    /// Whether there is no more time for the last word.
+    /// Whether the time for the last message is over.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.closing.is_some_and(|until| until <= now)
     }
 
-    /// Whether it has been silent for longer than somebody may who is no node.
+    /// Whether a session without a node has been silent for too long.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         now.duration_since(self.heard_at) > PENDING_SILENCE_MAX
     }
 
-    /// Waits for what it can go on with: for something to read only if that `may` be read.
+    /// Sets the poller's interest: reading only if `may_read`, and writing while output waits.
     pub(super) fn wait_for(&mut self, may_read: bool, poller: &Poller, token: u64) -> std::io::Result<()> {
         let interest = match (may_read, self.flushed) {
             (true, true) => Interest::Read,

@@ -1,9 +1,9 @@
-//! Reading dead nodes' journals from their members: one attempt a thread, again and again until it is proven.
+//! Reads dead nodes' journals from their members, with one thread per attempt, until the end is proven.
 //!
-//! An attempt seals the members. So none may run while the journal's own library offers it: that may have the
-//! journal begun anew as soon as the server has everything, and would be sealed out of it. An offer that
-//! comes during an attempt waits for its end ([`Readings::is_running`]); while one is under way no attempt
-//! begins.
+//! An attempt fences the members. So none may run while the journal's own process offers it: the process may
+//! start the journal anew as soon as the server has everything, and would be fenced out of it. An offer that
+//! comes during an attempt waits for its end ([`Readings::is_running`]). While an offer is under way, no
+//! attempt begins.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::mailbox::{DriverEvent, DriverMailbox};
 use super::report::StuckReport;
 use crate::limit::{FORGET_TIMEOUT, OFFER_TIMEOUT, READ_RETRY_INTERVAL, READ_TIMEOUT};
 
-/// The journals that are to be read.
+/// Journals to read.
 pub(super) struct Readings {
     all: BTreeMap<NodeId, Reading>,
     offers: BTreeMap<NodeId, (SessionId, Instant)>,
@@ -30,7 +30,7 @@ pub(super) struct Readings {
 
 struct Reading {
     journal: NodeJournal,
-    /// What cannot be proven is given up.
+    /// Whether records that cannot be proven are given up.
     accept_loss: bool,
     state: State,
     attempts: u32,
@@ -40,10 +40,10 @@ struct Reading {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The next attempt is due then.
+    /// The next attempt is due at this time.
     Due(Instant),
     Running,
-    /// It was read by this process.
+    /// The journal was read by this process.
     Read,
 }
 
@@ -57,7 +57,7 @@ impl Readings {
         }
     }
 
-    /// A node is fenced, and that is durable.
+    /// Adds the journal of a node whose fencing is durable.
     pub(super) fn add(&mut self, node: NodeId, journal: NodeJournal, accept_loss: bool, now: Instant) {
         let reading = Reading {
             journal,
@@ -70,31 +70,31 @@ impl Readings {
         self.all.insert(node, reading);
     }
 
-    /// Somebody has the node's journal, and offers it.
+    /// Notes that a session offers the node's journal.
     pub(super) fn offered(&mut self, node: NodeId, by: SessionId, now: Instant) {
         self.offers.insert(node, (by, now + OFFER_TIMEOUT));
     }
 
-    /// Whoever offered the journal has sent some of it.
+    /// Notes that the offering session has sent more of it.
     pub(super) fn on_offer_progress(&mut self, node: NodeId, by: SessionId, now: Instant) {
         if let Some(offer) = self.offers.get_mut(&node).filter(|(who, _)| *who == by) {
             offer.1 = now + OFFER_TIMEOUT;
         }
     }
 
-    /// A session is no more, and with it what it offered.
+    /// Drops the offers of a closed session.
     pub(super) fn closed(&mut self, session: SessionId) {
         self.offers.retain(|_, (by, _)| *by != session);
     }
 
-    /// Whether the node's members are being sealed and read now.
+    /// Whether the node's members are being fenced and read now.
     pub(super) fn is_running(&self, node: NodeId) -> bool {
         self.all
             .get(&node)
             .is_some_and(|reading| reading.state == State::Running)
     }
 
-    /// Begins what is due. `waits` says whether a node's journal is still needed.
+    /// Starts all attempts that are due. `waits`: whether a node's journal is still needed.
     pub(super) fn start_due(&mut self, now: Instant, waits: impl Fn(NodeId) -> bool) {
         if self.all.is_empty() && self.offers.is_empty() {
             return;
@@ -112,19 +112,19 @@ impl Readings {
             match attempt(*node, reading, &self.security, &self.mailbox) {
                 Ok(()) => reading.state = State::Running,
                 Err(error) => {
-                    tracing::error!(node = node.0, %error, "no thread to read a dead node's journal; trying again");
+                    tracing::error!(node = node.0, %error, "cannot start a thread to read a dead node's journal; trying again");
                     reading.state = State::Due(now + READ_RETRY_INTERVAL);
                 }
             }
         }
     }
 
-    /// The journal that was being read.
+    /// The node's journal.
     pub(super) fn journal(&self, node: NodeId) -> Option<&NodeJournal> {
         self.all.get(&node).map(|reading| &reading.journal)
     }
 
-    /// What cannot be proven of a node's journal is given up: it is read once more.
+    /// Gives up the records of a node's journal that cannot be proven: it is read once more.
     pub(super) fn accept_loss(&mut self, node: NodeId, now: Instant) {
         if let Some(reading) = self.all.get_mut(&node) {
             reading.accept_loss = true;
@@ -134,7 +134,7 @@ impl Readings {
         }
     }
 
-    /// An attempt has read everything.
+    /// Notes that an attempt has read everything.
     pub(super) fn succeeded(&mut self, node: NodeId) {
         if let Some(reading) = self.all.get_mut(&node) {
             reading.state = State::Read;
@@ -142,7 +142,7 @@ impl Readings {
         }
     }
 
-    /// An attempt was in vain. Whoever looks after this is told at the first, and when the reason changes.
+    /// Notes that an attempt has failed. The reason is logged the first time, and when it changes.
     pub(super) fn failed(&mut self, node: NodeId, error: FencedJournalError, now: Instant) {
         let Some(reading) = self.all.get_mut(&node) else {
             return;
@@ -152,14 +152,14 @@ impl Readings {
             tracing::error!(
                 node = node.0,
                 %error,
-                "a fenced node's journal cannot be read to its proven end: what it had locked stays locked until it can; trying on"
+                "a fenced node's journal cannot be read to its proven end; the node's locks stay taken until it can; trying again"
             );
         }
         reading.trouble = Some(error);
         reading.state = State::Due(now + READ_RETRY_INTERVAL);
     }
 
-    /// Why a node's journal has not been read.
+    /// Reason why a node's journal has not been read, if so.
     pub(super) fn stuck(&self, node: NodeId, now: Instant) -> Option<StuckReport> {
         let reading = self.all.get(&node)?;
         let trouble = reading.trouble.as_ref()?;
@@ -171,7 +171,7 @@ impl Readings {
         })
     }
 
-    /// Of a journal that was read, since when that was wanted.
+    /// Attempts and time so far, for a journal that was read.
     pub(super) fn read_since(&self, node: NodeId, now: Instant) -> StuckReport {
         let reading = self.all.get(&node);
         StuckReport {
@@ -181,13 +181,12 @@ impl Readings {
         }
     }
 
-    /// A node is gone: the members of its journal are told that they may give its windows back, and
-    /// `lenders`, who may have some.
+    /// Tells the members of a gone node's journal to free its windows; also `lenders`, which may have some.
     pub(super) fn forget(&mut self, node: NodeId, journal: &NodeJournal, lenders: &[String]) {
         self.offers.remove(&node);
         self.all.remove(&node);
         let Some(remains) = fenced_journal(journal) else {
-            // Whoever has such a journal was never let in.
+            // A node with such a journal was never admitted.
             return self.mailbox.send(DriverEvent::ForgetTried(node, Vec::new()));
         };
         let config = JournalConfig {
@@ -201,20 +200,20 @@ impl Readings {
             .name("netram-forget".to_owned())
             .spawn(tell);
         if let Err(error) = started {
-            tracing::error!(node = node.0, %error, "no thread to tell a gone node's lenders to forget it; trying again");
+            tracing::error!(node = node.0, %error, "cannot start a thread to tell a gone node's lenders to free its memory; trying again");
             self.mailbox
                 .send(DriverEvent::ForgetTried(node, lenders.to_vec()));
         }
     }
 }
 
-/// Whether a journal's key is one, or says that there is none.
+/// Whether the bytes are a journal's key, or empty for none.
 pub(super) fn is_key(key: &[u8]) -> bool {
     key.is_empty() || key.len() == KEY_BYTES
 }
 
 fn fenced_journal(journal: &NodeJournal) -> Option<FencedJournal> {
-    // Without a key nothing is sealed, and any will do.
+    // Without a key no record is sealed, and any key will do.
     let key = match journal.key.is_empty() {
         true => [0; KEY_BYTES],
         false => journal.key.as_slice().try_into().ok()?,
@@ -235,7 +234,7 @@ fn config(journal: &NodeJournal, security: &Security) -> JournalConfig {
     }
 }
 
-/// Seals and reads once, in a thread of its own.
+/// Fences and reads a journal once, in a thread of its own.
 fn attempt(
     node: NodeId,
     reading: &Reading,
@@ -244,7 +243,7 @@ fn attempt(
 ) -> std::io::Result<()> {
     let journal = &reading.journal;
     let remains =
-        fenced_journal(journal).ok_or_else(|| std::io::Error::other("the journal's key is none"))?;
+        fenced_journal(journal).ok_or_else(|| std::io::Error::other("the journal's key is invalid"))?;
     let config = JournalConfig {
         accept_loss: reading.accept_loss,
         ..config(journal, security)

@@ -1,4 +1,4 @@
-//! Hearing what links bring: what a driver has to check is checked here, before the machine hears of it.
+//! Receives messages, and makes the driver's checks before the machine sees them.
 
 use netram_shared_machine::message::{JoinRefusal, JoinRequest, OrphanJournalId};
 use netram_shared_machine::server::{LinkEnd, SessionId};
@@ -27,12 +27,12 @@ impl ServeDriver {
         for session in due.drain(..) {
             self.read(session)?;
         }
-        // Nothing was added meanwhile: that is done when links are filled.
+        // Nothing was added in between: that happens when links are filled.
         std::mem::swap(&mut self.due, &mut due);
         Ok(moved)
     }
 
-    /// Takes some of what a link has brought, as far as its answers find room.
+    /// Reads some messages of a link, while there is room for its answers.
     fn read(&mut self, session: SessionId) -> Result<(), RegionServeError> {
         if self.links.get(&session).is_some_and(NodeLink::is_dead) {
             return self.on_link_failed(session, &ChannelError::Link(LinkError::Closed));
@@ -55,7 +55,7 @@ impl ServeDriver {
             match message {
                 Ok(message) => self.on_message(session, message)?,
                 Err(error) => {
-                    tracing::error!(peer = line.channel.peer(), %error, "what a peer said is no message");
+                    tracing::error!(peer = line.channel.peer(), %error, "a peer sent an invalid message");
                     return self.report_violation(session, "its bytes are no messages");
                 }
             }
@@ -68,7 +68,7 @@ impl ServeDriver {
             && self.server.urgent(session) < QUEUED_REPLIES_MAX
     }
 
-    /// Hands a message in, once it is checked.
+    /// Checks a message and hands it to the machine.
     pub(super) fn on_message(
         &mut self,
         session: SessionId,
@@ -101,13 +101,13 @@ impl ServeDriver {
                 }
                 return Ok(());
             }
-            // Of a node that is not one any more, and has not heard of that yet.
+            // From a node that has ended and has not heard of that yet.
             ToServer::Record { .. } if self.server.node(session).is_none() => return Ok(()),
             ToServer::Record { number, payload, .. } | ToServer::OrphanRecord { number, payload, .. } => {
                 if let Err(error) = self.check(payload) {
                     let node = self.server.node(session).map_or(0, |node| node.0);
-                    tracing::error!(node, number = number.0, %error, "a record is refused");
-                    return self.report_violation(session, "it sent a record that is none of the region");
+                    tracing::error!(node, number = number.0, %error, "a node's record is refused");
+                    return self.report_violation(session, "it sent a record that is invalid for the region");
                 }
             }
             ToServer::Join(join) => {
@@ -127,8 +127,8 @@ impl ServeDriver {
         self.run_actions()
     }
 
-    /// Whether a record is one of the region, stays in the spans of the locks that it wrote under, and finds
-    /// room in the log.
+    /// Checks that a record is one of the region, stays in the spans of the locks that it wrote under, and
+    /// fits the log.
     pub(super) fn check(&self, payload: &[u8]) -> Result<(), RecordRefusal> {
         if payload.len() > self.payload_bytes_max {
             return Err(RecordRefusal::Long {
@@ -139,12 +139,12 @@ impl ServeDriver {
         self.store.check(payload).map(drop).map_err(RecordRefusal::Record)
     }
 
-    /// Why a node that wants to join is turned away before the machine hears of it.
+    /// Reason to refuse a join request before the machine sees it, if any.
     fn refusal(&self, join: &JoinRequest) -> Option<JoinRefusal> {
         if !is_key(&join.key) {
             tracing::error!(
                 bytes = join.key.len(),
-                "a node has a key that none of ours has made"
+                "a node's journal has a key of an invalid length"
             );
             return Some(JoinRefusal::Journal);
         }
@@ -156,7 +156,7 @@ impl ServeDriver {
         (!known && table.nodes.len() >= NODES_MAX).then_some(JoinRefusal::Full)
     }
 
-    /// Where nodes that are gone have all other places, one of them gives up its own.
+    /// If the nodes' table is full and has gone nodes, frees the entry of one of them.
     fn free_slot(&mut self) -> Result<(), RegionServeError> {
         let table = self.store.table();
         if table.nodes.len() + table.retired.len() < NODES_MAX {
@@ -165,18 +165,18 @@ impl ServeDriver {
         if let Some(node) = self.server.abandon_forget() {
             tracing::warn!(
                 node = node.0,
-                "lenders that do not know yet that a node is gone are not told any more: its place is needed. What they have of it is theirs again when they are restarted"
+                "the table of nodes is full, so the lenders of a node that is gone are not told any more to free its memory; they free it when they restart"
             );
         }
         self.run_actions()
     }
 
     fn refuse(&mut self, session: SessionId, refused: JoinRefusal) -> Result<(), RegionServeError> {
-        // The machine may know the session by something that it asked.
+        // The machine may know the session by an earlier question.
         self.server.on_closed(self.time(), session, LinkEnd::Broken);
         self.readings.closed(session);
         if let Some(line) = self.links.get_mut(&session) {
-            // Whoever asks and takes no answers has no room for this one.
+            // A client that does not read its answers has no room for this one.
             if line.channel.has_room() {
                 line.queue(&ToNode::<ServerPayload>::Refused(refused), &mut self.scratch);
             }
@@ -185,20 +185,20 @@ impl ServeDriver {
         self.run_actions()
     }
 
-    /// Somebody has done what no node does.
+    /// Handles a violation of the protocol by a client.
     fn report_violation(&mut self, session: SessionId, what: &'static str) -> Result<(), RegionServeError> {
         match self.server.node(session) {
             Some(node) => {
                 self.server.report_violation(node, what);
                 self.run_actions()
             }
-            // It has been told so already, or is about to be.
+            // The client has been told already, or is about to be.
             None if self.server.urgent(session) > 0 => Ok(()),
             None => self.end(session, what, LinkEnd::Broken),
         }
     }
 
-    /// A link is of no further use.
+    /// Ends the session of a link that failed.
     pub(super) fn on_link_failed(
         &mut self,
         session: SessionId,
@@ -229,20 +229,20 @@ impl ServeDriver {
     }
 }
 
-/// Why a record cannot be merged.
+/// Reason why a record cannot be merged.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordRefusal {
-    /// Its node errs, or lies.
+    /// The record is invalid: its node is faulty or hostile.
     #[error("{0}")]
     Record(PayloadError),
-    /// It is longer than any that the log surely takes.
+    /// The record is longer than the log can surely take.
     #[error(
-        "it has {bytes} bytes, and the server's log takes {most}; give the server a larger window (`window` in its netram.toml)"
+        "it has {bytes} bytes, but the server's log takes at most {most}; give the server a larger window (`window` in its netram.toml)"
     )]
     Long {
-        /// Bytes that it has.
+        /// Bytes of the record.
         bytes: usize,
-        /// Bytes that find room.
+        /// Maximum bytes that fit the log.
         most: usize,
     },
 }

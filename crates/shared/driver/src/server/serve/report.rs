@@ -1,51 +1,51 @@
-//! A server's status, as it travels: JSON of these structures.
+//! The status of a server, as JSON of these structures.
 
 use serde::{Deserialize, Serialize};
 
 use crate::limit::LOSSES_REPORTED_MAX;
 use crate::server::table::RegionTable;
 
-/// How a region that is served stands.
+/// Status of a served region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerReport {
-    /// What is served, as far as its table says.
+    /// The region, as its table has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<RegionReport>,
-    /// Where nodes come in.
+    /// Addresses on which nodes connect.
     pub addresses: Vec<String>,
     /// Seconds since the server started.
     pub uptime_s: u64,
-    /// How long a node may be silent.
+    /// Time for which a node may be silent, in milliseconds.
     pub lease_ms: u64,
-    /// The newest record's place in the server's order.
+    /// Position of the newest record in the server's order.
     pub position: u64,
-    /// The newest that is durable here.
+    /// Position of the newest durable record.
     pub kept: u64,
-    /// Links that are not a node's.
+    /// Number of links that are not a node's.
     pub strangers: usize,
     /// Nodes that are not gone.
     pub nodes: Vec<NodeReport>,
-    /// Locks that somebody waits for, as many as there is room for.
+    /// Locks that nodes wait for, at most [`LOCKS_REPORTED_MAX`](crate::limit::LOCKS_REPORTED_MAX).
     pub waited_for: Vec<LockReport>,
-    /// How many there are.
+    /// Number of all such locks.
     pub waited_for_count: usize,
-    /// Records that wait for others, which have not come: whose, and for what.
+    /// Records that wait for others that have not come, in words.
     pub missing: Vec<String>,
-    /// Names and addresses are left out: with them it would be longer than what is told.
+    /// Whether names and addresses are left out, because the report would be too long.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shortened: bool,
 }
 
 impl ServerReport {
-    /// The same without what peers can make long. What is left has a bound far below `ANSWER_BYTES_MAX`,
-    /// whoever the peers are.
+    /// Removes the texts that peers can make long. The rest is far below
+    /// [`REPLY_BYTES_MAX`](crate::limit::REPLY_BYTES_MAX), whatever the peers do.
     pub(super) fn shortened(mut self) -> ServerReport {
         for node in &mut self.nodes {
             node.name.clear();
             node.lenders.clear();
             (node.peer, node.why) = (None, None);
             if let Some(stuck) = &mut node.stuck {
-                "it is left out of a status that is too long".clone_into(&mut stuck.reason);
+                "left out because the status is too long".clone_into(&mut stuck.reason);
                 stuck.lenders.clear();
             }
         }
@@ -57,33 +57,33 @@ impl ServerReport {
 /// A region, as its table has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionReport {
-    /// Which.
+    /// Identity of the region, in hexadecimal digits.
     pub id: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The address that all nodes map it at; 0: each where it likes.
+    /// Address at which all nodes map the region; 0: each node chooses.
     pub address: u64,
-    /// How many locks it has.
+    /// Number of locks.
     pub locks: usize,
-    /// How many of them were written under.
+    /// Number of locks that were ever written under.
     pub locks_written: usize,
-    /// How many nodes have gone.
+    /// Number of nodes that are gone.
     pub nodes_gone: u64,
-    /// Those of them of whom a loss was accepted: the newest, as many as there is room for.
+    /// Gone nodes with an accepted loss: the newest, at most [`LOSSES_REPORTED_MAX`].
     pub losses_accepted: Vec<LossReport>,
 }
 
-/// A node that is gone, and whose acknowledged records may be missing.
+/// A gone node whose acknowledged records may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossReport {
     /// Its id.
     pub node: u64,
-    /// Its last record that there is.
+    /// Its last known record.
     pub last: u64,
 }
 
 impl RegionReport {
-    /// What the table says.
+    /// Takes the facts from the table.
     pub fn of(table: &RegionTable) -> RegionReport {
         let lossy = table.gone.iter().rev().filter(|gone| gone.loss_accepted);
         let mut losses_accepted: Vec<LossReport> = lossy
@@ -106,63 +106,63 @@ impl RegionReport {
     }
 }
 
-/// One node.
+/// Status of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Its id.
     pub node: u64,
-    /// What it calls itself.
+    /// Name that the node gave itself.
     pub name: String,
-    /// Where it is in its life.
+    /// State of the node.
     pub standing: String,
-    /// The other end of its link, if it has one.
+    /// Address of its link's other end, if it has a link.
     pub peer: Option<String>,
-    /// Its last record that was merged.
+    /// Last merged record.
     pub merged: u64,
-    /// Its last record whose place in its journal is durable here.
+    /// Last record whose end in the journal is durable here.
     pub kept: u64,
-    /// Its journal.
+    /// Identity of its journal.
     #[serde(default)]
     pub journal: String,
-    /// Where the last record that is kept ends there.
+    /// LSN where record `kept` ends in the journal.
     #[serde(default)]
     pub lsn: u64,
-    /// The members of its journal, as far as is durable here.
+    /// Members of its journal, as far as durable here.
     #[serde(default)]
     pub lenders: Vec<String>,
-    /// Records that it is still to be sent; none without a link.
+    /// Number of records that it is still to be sent; `None`: it has no link.
     pub behind: Option<u64>,
-    /// Why it is fenced.
+    /// Reason why it is fenced.
     pub why: Option<String>,
-    /// Why its journal cannot be read.
+    /// Reason why its end cannot be reached.
     pub stuck: Option<StuckReport>,
 }
 
 /// A journal that cannot be read to its proven end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StuckReport {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// The lenders that must answer.
+    /// Lenders that must answer.
     pub lenders: Vec<String>,
-    /// How often it was tried.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Since when.
+    /// Seconds since the first attempt was due.
     pub seconds: u64,
 }
 
-/// One lock.
+/// Status of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockReport {
     /// Its id.
     pub lock: u32,
-    /// Nodes that wait for it.
+    /// Number of nodes that wait for it.
     pub waiting: usize,
-    /// Who holds it.
+    /// Nodes that hold it.
     pub holders: Vec<HolderReport>,
 }
 
-/// Who holds a lock.
+/// A node that holds a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderReport {
     /// The node's id.

@@ -1,4 +1,4 @@
-//! What the thread that serves says of itself.
+//! Makes the server's status.
 
 use netram_shared_machine::server::NodeState;
 use netram_shared_machine::{LockId, LockMode, MissingVersion};
@@ -8,7 +8,7 @@ use super::report::{HolderReport, LockReport, NodeReport, RegionReport, ServerRe
 use crate::limit::LOCKS_REPORTED_MAX;
 use crate::server::table::NodeEntry;
 
-/// What is wanting is told so often, and no oftener.
+/// Maximum number of missing versions in a status.
 const MISSING_REPORTED_MAX: usize = 16;
 
 impl ServeDriver {

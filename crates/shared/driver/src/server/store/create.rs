@@ -1,4 +1,4 @@
-//! Making a region.
+//! Creates a region.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,77 +19,82 @@ use crate::server::table::{
     COUNTERS_AT, PAGE, RegionTable, SPAN_BYTES, TableLayout, counters, span_bytes, superblock,
 };
 
-/// Bytes of the server's log, unless chosen otherwise: room for what nodes write while the segments follow.
+/// Default bytes of the server's log: room for nodes' writes until the segments have them.
 pub const LOG_BYTES_DEFAULT: u64 = 256 << 20;
-/// Spans that one transaction writes. A small log takes so many.
+/// Number of spans that one transaction writes, small enough for a small log.
 const SPANS_AT_ONCE: usize = 128;
 
-/// What a region is to be.
+/// Parameters of a new region.
 #[derive(Clone, Debug)]
 pub struct RegionPlan {
-    /// Its bytes, whole pages.
+    /// Size of the region in bytes, a multiple of the page size.
     pub bytes: u64,
-    /// The address that all nodes map it at; 0: each where it likes.
+    /// Address at which all nodes map the region; 0: each node chooses.
     pub address: u64,
-    /// What each lock covers.
+    /// The bytes that each lock covers.
     pub spans: Spans,
-    /// Bytes of the server's log.
+    /// Size of the server's log in bytes.
     pub log_bytes: u64,
-    /// The lenders that nodes are told to have, as settings are written.
+    /// Settings of the nodes' lenders, in the settings' format.
     pub nodes_settings: String,
 }
 
-/// Why there is no region. What was made on the way has been removed.
+/// Failure to create a region. Files that were created on the way have been removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionCreateError {
-    /// Bytes that no region has.
-    #[error("a region of {0} bytes cannot be; choose whole pages of {PAGE_BYTES} bytes, and at least one")]
+    /// The size is not valid for a region.
+    #[error("{0} bytes is not a valid region size; choose a positive multiple of {PAGE_BYTES} bytes")]
     Size(u64),
-    /// An address that is none.
-    #[error("{0:#x} is no address to map at; choose whole pages of {PAGE_BYTES} bytes")]
+    /// The address is not valid for a mapping.
+    #[error("{0:#x} is not a valid address for the region; choose a multiple of {PAGE_BYTES} bytes")]
     Address(u64),
     /// The nodes' settings are too long.
-    #[error("the nodes' settings have {0} bytes; at most {SETTINGS_BYTES_MAX} fit")]
+    #[error("the nodes' settings have {0} bytes, but at most {SETTINGS_BYTES_MAX} are allowed: shorten them")]
     Settings(usize),
-    /// Something is there already.
-    #[error("{0} is there already; name a new directory")]
+    /// The directory exists already.
+    #[error("{0} exists already; name a new directory")]
     Exists(PathBuf),
-    /// The home.
+    /// The server's journal or its settings cannot be created.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// A segment.
+    /// A segment cannot be created.
     #[error("{0}")]
     Segment(#[from] SegmentError),
-    /// Mapping it.
+    /// A segment cannot be mapped.
     #[error("{0}")]
     Map(#[from] MapError),
-    /// The log.
+    /// The log did not take the table.
     #[error("{0}")]
     Commit(#[from] RvmCommitError),
-    /// The path is no UTF-8.
+    /// The path is not UTF-8.
     #[error("{0:?} is not UTF-8; choose another name")]
     Name(PathBuf),
-    /// The system refused.
+    /// A system call on the file failed.
     #[error("{path}: {cause}")]
     System {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         cause: std::io::Error,
     },
 }
 
 impl super::RegionStore {
-    /// Makes a new region of zeros in a new directory, which only its owner can read: it will have the keys
-    /// of nodes' journals.
+    /// Creates a new region of zeros in a new directory. Only its owner can read the directory, since it will
+    /// contain the keys of nodes' journals.
     ///
-    /// It is made under another name, `root.unfinished`, and gets its own last: cut short before, there is
-    /// none, and the next attempt begins anew.
+    /// The region is created as `root.unfinished` and renamed at the end. An interrupted creation leaves no
+    /// region, and the next attempt starts anew.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionCreateError`] if the plan is invalid, `root` exists, or a file cannot be created.
     pub fn create(root: &Path, plan: &RegionPlan) -> Result<RegionId, RegionCreateError> {
         Self::create_filled(root, plan, &mut |_| Ok(()))
     }
 
-    /// The same, with bytes that `fill` writes to the region's file, and syncs.
+    /// Creates a region like [`RegionStore::create`](super::RegionStore::create), with bytes that `fill`
+    /// writes to the region's file and syncs.
     pub(crate) fn create_filled(
         root: &Path,
         plan: &RegionPlan,
@@ -104,7 +109,7 @@ impl super::RegionStore {
         if plan.nodes_settings.len() > SETTINGS_BYTES_MAX {
             return Err(RegionCreateError::Settings(plan.nodes_settings.len()));
         }
-        // What cannot be looked up may be somebody's region, and what fails below is removed.
+        // A path that cannot be checked may be an existing region, and the error path below removes files.
         if root.try_exists().unwrap_or(true) {
             return Err(RegionCreateError::Exists(root.to_owned()));
         }
@@ -122,15 +127,15 @@ impl super::RegionStore {
     }
 }
 
-/// Where a region is before it has its name: a creation that is killed leaves nothing in the way of the next.
+/// Path of a region during its creation, so that a killed creation does not block the next one.
 fn unfinished(root: &Path) -> PathBuf {
     let mut name = root.as_os_str().to_owned();
     name.push(".unfinished");
     name.into()
 }
 
-/// An empty directory, in place of what a creation left there that was killed. Nobody else makes a region
-/// there while the answer lives.
+/// Creates an empty directory, replacing that of a killed creation. No other process creates a region there
+/// while the returned lock lives.
 fn begin(unfinished: &Path) -> Result<fs::File, RegionCreateError> {
     let system = |cause| RegionCreateError::System {
         path: unfinished.to_owned(),
@@ -148,7 +153,7 @@ fn begin(unfinished: &Path) -> Result<fs::File, RegionCreateError> {
     Ok(directory)
 }
 
-/// Gives the region its name, durably.
+/// Gives the region its final name, durably.
 fn finish(unfinished: &Path, root: &Path) -> Result<(), RegionCreateError> {
     let system = |cause| RegionCreateError::System {
         path: root.to_owned(),
@@ -182,10 +187,10 @@ fn make(
     let id = region_id().map_err(system(root))?;
     let table = RegionTable::new(id, plan.bytes, plan.address, plan.spans.clone());
     let memory = home.open(&server_settings(&home)?)?.memory;
-    // The region comes first: its number in records is the lowest, here as at every node.
+    // The region is the first segment: its number in records is the lowest, as at every node.
     let path = root.join(REGION);
     segment(&memory, &path, plan.bytes)?;
-    // Nobody has it mapped, and the log has nothing of it.
+    // The region is not mapped yet, and the log has no record of it.
     fs::File::options()
         .write(true)
         .open(&path)
@@ -211,7 +216,8 @@ fn segment(memory: &JournaledRvm, path: &Path, bytes: u64) -> Result<Region, Reg
     Ok(memory.map(name, 0, 0)?)
 }
 
-/// Spans first, in pieces that any log takes; then, in one, what makes it a table.
+/// Writes the spans first, in pieces that any log takes; then, in one transaction, the rest that makes it a
+/// table.
 fn write_table(memory: &JournaledRvm, words: &Region, table: &RegionTable) -> Result<(), RegionCreateError> {
     const { assert!(COUNTERS_AT < PAGE as usize) };
     let places = TableLayout::of(table.spans.len());
@@ -232,5 +238,5 @@ fn write_table(memory: &JournaledRvm, words: &Region, table: &RegionTable) -> Re
 
 fn write(transaction: &mut netram_store::JournaledTransaction, words: &Region, at: usize, bytes: &[u8]) {
     let written = transaction.write(words, at, bytes);
-    written.expect("the table's places are inside its segment");
+    written.expect("the table's entries are inside its segment");
 }

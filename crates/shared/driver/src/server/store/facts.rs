@@ -1,4 +1,4 @@
-//! The store in the words of the machine that decides ([`netram_shared_machine::RegionServer`]).
+//! Conversion between the store and the state machine ([`netram_shared_machine::RegionServer`]).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{NewNode, RegionStore, RegionStoreError};
 use crate::server::table::{NodeEntry, NodeEntryState};
 
 impl RegionStore {
-    /// What the machine begins with: the table as it was opened.
+    /// The machine's initial state: the table as it was opened.
     pub fn region_state(&self) -> machine::RegionState {
         let table = &self.table;
         let mut nodes = BTreeMap::new();
@@ -47,7 +47,11 @@ impl RegionStore {
         }
     }
 
-    /// Makes a fact part of the table. It is durable when the log is, up to the position returned.
+    /// Records a fact in the table. It is durable when the log is durable up to the returned LSN.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionStoreError`] if the log did not take the change.
     pub fn record_fact(&mut self, fact: DurableFact) -> Result<Lsn, RegionStoreError> {
         match fact {
             DurableFact::Joined { node, name, journal } => {
@@ -72,7 +76,7 @@ fn journal_of(node: &NodeEntry) -> NodeJournal {
     NodeJournal {
         view: node.view.clone(),
         key: node.key.clone(),
-        // Records between this and the last were read from there, and are read again: their numbers tell.
+        // Later records were read from the journal, and are read again; their numbers show that they are known.
         kept: node.marked,
         end: node.end,
     }

@@ -1,17 +1,17 @@
-//! The newest records as the log has them, for nodes that lacked some when the server ended: without them
-//! such a node would have to begin anew.
+//! Recovers the newest records from the log, for nodes that lacked some when the server ended. Without them
+//! such a node would have to fetch the region anew.
 //!
-//! A merged record's ranges are in the log as they came, among those of the table. Before them stands what
-//! makes a record of them again:
+//! A merged record's ranges are in the log as they came, among those of the table. They are preceded by the
+//! data from which the record is restored:
 //!
 //! ```text
 //! node, number, position    varints
 //! stamp                     as it came
 //! ```
 //!
-//! A log that was trimmed a moment before has few records, and one of an earlier release says nothing before
-//! its ranges. So what is found may be too little for somebody. It is never anything else than what was:
-//! positions follow on without a gap, up to the table's.
+//! A log that was just trimmed has few records, and one of an earlier release lacks this data. So too few
+//! records may be found for some node. But they are never wrong: their positions are without a gap, up to the
+//! table's.
 
 use std::collections::VecDeque;
 
@@ -23,19 +23,19 @@ use netram_rvm::{RangeView, RecordChanges};
 use netram_shared_machine::limit::STAMP_LOCKS_MAX;
 use netram_shared_machine::{NodeId, Position, RecordNumber};
 
-/// The longest varint: 64 bits, seven a byte.
+/// Maximum bytes of a varint: 64 bits, seven per byte.
 const VARINT_BYTES_MAX: usize = 10;
 
 const _: () = assert!(
     3 * VARINT_BYTES_MAX + 2 * VARINT_BYTES_MAX + STAMP_LOCKS_MAX * (5 + VARINT_BYTES_MAX)
         <= PREAMBLE_BYTES_MAX,
-    "what stands before the ranges fits"
+    "the data before the ranges fits the preamble"
 );
 
 /// One record in the server's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecentRecord {
-    /// Whose.
+    /// Node that wrote it.
     pub node: NodeId,
     /// Its number.
     pub number: RecordNumber,
@@ -43,7 +43,7 @@ pub struct RecentRecord {
     pub payload: Vec<u8>,
 }
 
-/// What stands before a record's ranges in the log.
+/// Data that precedes a record's ranges in the log.
 pub(super) fn preamble(
     node: NodeId,
     number: RecordNumber,
@@ -58,7 +58,7 @@ pub(super) fn preamble(
     bytes
 }
 
-/// The newest records of a log, while it is read: as it has them, with the table's changes.
+/// The newest records of a log while it is read, with the table's changes still in them.
 pub(super) struct LogHistory {
     records: VecDeque<(Position, Vec<u8>)>,
     bytes: usize,
@@ -74,8 +74,7 @@ impl LogHistory {
         }
     }
 
-    /// Reads a log that was recovered. What is damaged in it is not found here: the memory over it is opened
-    /// next.
+    /// Reads a recovered log. It ignores damage, which is found when the memory over the log is opened next.
     pub(super) fn read(&mut self, log: &impl RecordLog) {
         if self.bytes_max == 0 {
             return;
@@ -116,7 +115,7 @@ impl LogHistory {
         }
     }
 
-    /// The records again, as their nodes had sent them. `position` is the newest that the table knows.
+    /// The records as their nodes had sent them. `position`: the newest position in the table.
     pub(super) fn end(self, position: Position, segment: u32) -> Vec<RecentRecord> {
         if self.records.back().map(|(last, _)| *last) != Some(position) {
             return Vec::new();
@@ -147,7 +146,7 @@ fn again(payload: &[u8], segment: u32) -> Option<RecentRecord> {
     })
 }
 
-/// What stands before the ranges. `None`: it is none of a node's records.
+/// Reads the data before the ranges; `None`: it is not a node's record.
 fn whose<'a>(changes: &RecordChanges<'a>) -> Option<(NodeId, RecordNumber, Position, &'a [u8])> {
     let mut cursor = ByteReader::new(changes.preamble());
     let mut word = || cursor.varint().ok();

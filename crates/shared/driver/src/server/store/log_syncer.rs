@@ -1,4 +1,4 @@
-//! The thread that waits for the disk on behalf of the store, so that the thread that merges never does.
+//! The thread that waits for the disk on behalf of the store, so that the merging thread never does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -8,7 +8,7 @@ use netram_proto::id::Lsn;
 use netram_proto::port::{CommitTicket, Durability, RecordLog, WaitError};
 use netram_store::JournaledRvm;
 
-/// Ends when it is dropped, after the sync that it waits for.
+/// Handle of the thread. Dropping it waits for the sync under way.
 pub(super) struct LogSyncer {
     shared: Arc<SyncerInner>,
     thread: Option<JoinHandle<()>>,
@@ -58,7 +58,7 @@ impl LogSyncer {
         })
     }
 
-    /// Has the thread see to it that the log is durable up to this change.
+    /// Requests that the log becomes durable up to this change.
     pub(super) fn request(&self, ticket: CommitTicket) {
         self.shared.lock().requested = Some(ticket);
         self.shared.wake.notify_one();
@@ -73,7 +73,8 @@ impl LogSyncer {
     }
 }
 
-/// Each wait is for the newest change: what comes meanwhile shares the next sync.
+/// Syncs until it is stopped. Each wait is for the newest change; changes that come during it share the next
+/// sync.
 fn run(memory: &JournaledRvm, shared: &SyncerInner) {
     loop {
         let ticket = {
@@ -108,7 +109,7 @@ impl Drop for LogSyncer {
         self.shared.lock().stop = true;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by itself.
+            // The thread has reported a panic itself.
             let _ = thread.join();
         }
     }
@@ -123,7 +124,8 @@ mod tests {
 
     use crate::server::{RegionPlan, RegionStore, Spans};
 
-    /// What is told too early is lost when the power fails then, which no killed process shows.
+    /// A record that is reported durable too early is lost in a power failure, which killing the process does
+    /// not show.
     #[test]
     fn nothing_is_durable_before_the_disk_has_it() {
         let directory = tempfile::tempdir().unwrap();

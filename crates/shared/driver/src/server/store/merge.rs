@@ -12,101 +12,101 @@ use super::{DurableRecord, MergeReceipt, RegionStore, history, leaves_all_as_it_
 use crate::server::spans::{Spans, first_outside};
 use crate::server::table::{COUNTERS_AT, MERGED_AT, NodeEntryState, merged_words};
 
-/// A node's record, checked as far as it can be without knowing what came before: what it says holds
-/// together, and all its bytes are under the locks that it wrote.
+/// A node's record, checked as far as possible without the records before it: it is consistent, and all its
+/// bytes are under the locks that it wrote.
 #[derive(Clone, Debug)]
 pub struct VerifiedRecord<'a> {
-    /// Which versions it makes, which it had read.
+    /// Versions that the record makes, and that it had read.
     pub stamp: Stamp,
     changes: RecordChanges<'a>,
 }
 
-/// Why a payload is no record of the region. Its node errs, or lies: fence it.
+/// Defect in a record's payload. Its node is faulty or hostile, and is fenced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
-    /// No record at all.
-    #[error("it is no record: {0}")]
+    /// The payload is not a record.
+    #[error("its payload is not a valid record: {0}")]
     Record(#[from] RecordDecodeError),
-    /// Another kind of record.
-    #[error("records of kind {0} are none of a region")]
+    /// The record's kind does not occur in a region.
+    #[error("it has kind {0}, which a region's records never have")]
     Kind(u8),
-    /// No stamp.
-    #[error("its stamp is none: {0}")]
+    /// The stamp is invalid.
+    #[error("its stamp is invalid: {0}")]
     Stamp(#[from] StampError),
-    /// Something behind the stamp.
-    #[error("its stamp goes on behind its end")]
+    /// The preamble has bytes after the stamp.
+    #[error("its preamble has bytes after the stamp")]
     Long,
-    /// A lock that the region has not.
+    /// The record names a lock that the region does not have.
     #[error("it names lock {0}, which the region does not have")]
     Lock(LockId),
-    /// Another segment.
+    /// The record changes another segment.
     #[error("it changes segment {found}; the region is segment {expected}")]
     Segment {
-        /// The region's.
+        /// Number of the region's segment.
         expected: u32,
-        /// The record's.
+        /// Segment number in the record.
         found: u32,
     },
-    /// A byte that is under none of its locks.
+    /// The record changes a byte that is under none of the locks that it wrote.
     #[error("it changes the byte at {offset}, which is under none of the locks that it wrote")]
     Outside {
-        /// Where.
+        /// Offset of the byte in the region.
         offset: u64,
     },
 }
 
-/// Why a record was not merged. Nothing has changed.
+/// Reason why a record was not merged. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    /// The record is none.
+    /// The record is invalid.
     #[error("record {number} of node {node} is refused: {cause}")]
     Record {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// Which.
+        /// The record's number.
         number: RecordNumber,
-        /// Why.
+        /// The defect.
         cause: PayloadError,
     },
-    /// No such node, or one that is gone.
-    #[error("record {number} of node {node} is refused: there is no such node")]
+    /// The node does not exist, or is gone.
+    #[error("record {number} of node {node} is refused: the node does not exist or is gone")]
     NoNode {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// Which.
+        /// The record's number.
         number: RecordNumber,
     },
-    /// Not the node's next.
-    #[error("record {number} of node {node} is refused: {expected} has to come")]
+    /// The record is not the node's next one.
+    #[error("record {number} of node {node} is refused: record {expected} is the next one")]
     Number {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// What came.
+        /// The record's number.
         number: RecordNumber,
-        /// What has to come.
+        /// Number that has to come next.
         expected: RecordNumber,
     },
-    /// A version that does not follow.
+    /// A version in the record does not follow the region's versions.
     #[error(
-        "record {number} of node {node} is refused: it says version {says} of lock {lock}, which stands at {stands}"
+        "record {number} of node {node} is refused: it has version {says} of lock {lock}, which is at {stands} in the region"
     )]
     Version {
-        /// Whose.
+        /// Node that wrote the record.
         node: NodeId,
-        /// Which.
+        /// The record's number.
         number: RecordNumber,
         /// The lock.
         lock: LockId,
-        /// The version that it makes, or had read.
+        /// Version that the record makes, or had read.
         says: LockVersion,
-        /// Where the lock stands.
+        /// Version of the lock in the region.
         stands: LockVersion,
     },
-    /// The log did not take it. Stop; what is durable is there at the next start.
-    #[error("the server's log does not take a record: {0}")]
+    /// The log did not take the record. Stop; durable records are there at the next start.
+    #[error("the server's log cannot take a record: {0}")]
     Log(ForeignError),
     /// An earlier change failed. Stop.
-    #[error("the server's log has failed before; start it again")]
+    #[error("the server's log has failed before; restart the server")]
     Failed,
 }
 
@@ -121,9 +121,12 @@ impl MergeError {
 }
 
 impl<'a> VerifiedRecord<'a> {
-    /// Checks a record's payload against a region's spans; `segment` is the region's number in records.
+    /// Checks a record's payload against a region's spans. `segment`: the region's number in records. Costs a
+    /// nanosecond or two per range.
     ///
-    /// A nanosecond or two a range.
+    /// # Errors
+    ///
+    /// [`PayloadError`] for the first defect.
     pub fn check(payload: &'a [u8], spans: &Spans, segment: u32) -> Result<VerifiedRecord<'a>, PayloadError> {
         let changes = decode(KIND_COMPACT, payload)?;
         let mut preamble = ByteReader::new(changes.preamble());
@@ -150,20 +153,28 @@ impl<'a> VerifiedRecord<'a> {
 }
 
 impl RegionStore {
-    /// Checks a node's record before its turn has come.
+    /// Checks a node's record before it can be merged.
+    ///
+    /// # Errors
+    ///
+    /// [`PayloadError`] for the first defect.
     pub fn check<'a>(&self, payload: &'a [u8]) -> Result<VerifiedRecord<'a>, PayloadError> {
         VerifiedRecord::check(payload, &self.table.spans, self.region.segment_number())
     }
 
-    /// The longest payload that one record of the log surely takes, with what the table says of it.
+    /// Longest payload in bytes that one record of the log surely takes, together with the table's changes.
     pub fn payload_bytes_max(&self) -> usize {
         const TABLE_BYTES: usize = STAMP_LOCKS_MAX * 32 + 4096;
         self.memory.log().state().payload_max.saturating_sub(TABLE_BYTES)
     }
 
-    /// Makes a node's record part of the region: its bytes, the versions that it makes, its number, where it
-    /// `ends` in its journal (`None`: it was read there, or offered) and its position are one record of the
-    /// log. On an error nothing has changed.
+    /// Merges a node's record into the region. Its bytes, versions, number, end in its journal and position
+    /// are one record of the log. `ends`: where it ends in its journal; `None`: it was read there, or
+    /// offered.
+    ///
+    /// # Errors
+    ///
+    /// [`MergeError`]; nothing has changed then.
     pub fn merge(
         &mut self,
         node: NodeId,
@@ -178,6 +189,10 @@ impl RegionStore {
     }
 
     /// Merges a record that was [checked](RegionStore::check) when it came.
+    ///
+    /// # Errors
+    ///
+    /// [`MergeError`]; nothing has changed then.
     pub fn merge_checked(
         &mut self,
         node: NodeId,
@@ -198,10 +213,10 @@ impl RegionStore {
         let position = self.table.counters.position.next();
         let mut transaction = self.memory.begin(RestoreMode::Restore);
         let said = transaction.set_preamble(&history::preamble(node, number, position, &foreign.changes));
-        said.expect("a stamp leaves room for whose it is (history.rs)");
+        said.expect("a stamp leaves room for the record's origin (history.rs)");
         let mut write = |offset, bytes: &[u8]| {
             let written = transaction.write(&self.words, offset, bytes);
-            written.expect("the table's places are inside its segment");
+            written.expect("the table's entries are inside its segment");
         };
         write(COUNTERS_AT, &position.0.to_le_bytes());
         write(
@@ -220,7 +235,7 @@ impl RegionStore {
             };
             MergeError::Log(error)
         })?;
-        let ticket = commit.ticket.expect("the server's home has no spool");
+        let ticket = commit.ticket.expect("the server's store has no spool");
         self.log_syncer.request(ticket);
         let known = &mut self.table.nodes[index];
         (known.merged, known.marked, known.end) = (number, marked, end);
@@ -238,8 +253,8 @@ impl RegionStore {
         })
     }
 
-    /// The node's place among the table's nodes, if the record is its next and comes after everything that it
-    /// depends on.
+    /// Index of the node in the table, if the record is its next one and follows all versions that it depends
+    /// on.
     fn follows(&self, node: NodeId, number: RecordNumber, stamp: &Stamp) -> Result<usize, MergeError> {
         let index = self.table.nodes.iter().position(|known| known.id == node);
         let index = index.ok_or(MergeError::NoNode { node, number })?;
@@ -256,7 +271,7 @@ impl RegionStore {
             .written
             .iter()
             .find(|(lock, makes)| stands(*lock).next() != *makes);
-        // Others may have written since it had read: that does not touch what it wrote.
+        // Other nodes may have written since then, which does not affect this record's writes.
         let read = stamp.read.iter().find(|(lock, had)| stands(*lock) < *had);
         match written.or(read) {
             None => Ok(index),
@@ -279,7 +294,7 @@ impl RegionStore {
         }
     }
 
-    /// Whether records of the node come from its journal now, and not from itself.
+    /// Whether the node's records come from its journal now, and not from the node itself.
     pub fn is_fencing(&self, node: NodeId) -> bool {
         let known = self.table.node(node);
         known.is_some_and(|node| node.state == NodeEntryState::Fencing)

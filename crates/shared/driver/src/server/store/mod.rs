@@ -1,19 +1,19 @@
 //! The server's disk: a directory with the region's segment, the [table](crate::server::table), and one log
 //! for both.
 //!
-//! Everything changes through transactions of recoverable memory: a merged record, the versions that it made,
-//! its number and its position are *one* record of the log, so that a crash finds them of the same moment.
-//! Nothing waits for the disk: a change returns where its record ends, and is durable when [`Store::durable`]
-//! has reached that; many share a sync. Whoever must know at once gives a callback at the opening.
+//! Everything changes by transactions of recoverable memory. A merged record, the versions that it made, its
+//! number and its position are *one* record of the log, so that a crash leaves all or none of them. No change
+//! waits for the disk: it returns the end of its record, and is durable when [`RegionStore::durable`] has
+//! reached that. Many changes share a sync. A callback given at opening reports progress.
 //!
-//! One thread has the store. What it is told in which order is `netram_shared_machine`'s affair: the store
+//! One thread owns the store. `netram_shared_machine` decides what is stored in which order; the store
 //! refuses what does not fit.
 //!
-//! | in the directory | what |
+//! | in the directory | contents |
 //! |---|---|
-//! | `log`, `view`, `data.key`, `lock`, `segments`, `netram.toml` | the server's own home (`netram_store`) |
+//! | `log`, `view`, `data.key`, `lock`, `segments`, `netram.toml` | the server's own store (`netram_store`) |
 //! | `region`, `table` | the two segments |
-//! | `nodes.toml` | the lenders that nodes are told to have, as settings are written |
+//! | `nodes.toml` | settings of the nodes' lenders |
 
 mod create;
 mod facts;
@@ -48,136 +48,138 @@ use log_syncer::LogSyncer;
 const REGION: &str = "region";
 const TABLE: &str = "table";
 const NODES: &str = "nodes.toml";
-/// The server's ring, unless its settings say otherwise: twice the usual, so that any record of a node with
-/// the usual one fits its half together with the table's words.
+/// Default window of the server's log. It is twice a node's default, so that any such node's record and the
+/// table's changes fit half of it.
 const WINDOW_BYTES: u64 = 16 << 20;
 
-/// The region of a server, open.
+/// The open region of a server.
 pub struct RegionStore {
-    // The fields are dropped in this order: nothing may use the memory after the keeper has ended.
+    // Fields are dropped in this order: no thread may use the memory after the syncer has ended.
     log_syncer: LogSyncer,
     region: Region,
     words: Region,
     memory: Arc<JournaledRvm>,
     table: RegionTable,
-    /// Merged records whose durability has not been told, in order.
+    /// Merged records whose durability has not been reported, in order.
     pending: VecDeque<(Lsn, DurableRecord)>,
     recent: Vec<RecentRecord>,
     window_bytes: u64,
     root: PathBuf,
-    /// A change failed in a way that leaves log and memory apart.
+    /// Whether a change failed in a way that leaves log and memory different.
     failed: bool,
 }
 
-/// A record that was merged.
+/// Result of merging a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeReceipt {
-    /// Its place in the server's order.
+    /// Position of the record in the server's order.
     pub position: Position,
-    /// It is durable when the log is, up to here.
+    /// LSN up to which the log must be durable for the record to be durable.
     pub end: Lsn,
 }
 
-/// A record that is durable here: its node's members may forget it.
+/// A record that is durable here, so that its node's members may drop it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurableRecord {
-    /// Whose.
+    /// Node that wrote it.
     pub node: NodeId,
-    /// Which, and so all before it.
+    /// Number of the record; all earlier ones are durable, too.
     pub number: RecordNumber,
-    /// Where the node's journal is to be read from: its end, if that is known.
+    /// Place from which the node's journal is to be read: the record's end, if that is known.
     pub end: ChainPoint,
-    /// Its place in the server's order.
+    /// Position in the server's order.
     pub position: Position,
 }
 
-/// Why a region could not be opened. Nothing was lost by trying.
+/// Failure to open a region. The attempt has changed nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreOpenError {
-    /// There is none.
-    #[error("{0} has no shared region; name the directory that `netram shared create` made")]
+    /// The directory contains no region.
+    #[error("{0} contains no shared region; name a directory that `netram shared create` made")]
     Nothing(PathBuf),
-    /// The home, its log or its settings.
+    /// The server's store, its log or its settings cannot be opened.
     #[error("{0}")]
     Store(#[from] StoreError),
     /// A segment cannot be mapped.
     #[error("{0}")]
     Map(#[from] MapError),
-    /// The table is none.
+    /// The table is invalid.
     #[error("{path}: {cause}")]
     Table {
         /// The table's file.
         path: PathBuf,
-        /// Why.
+        /// The defect.
         cause: RegionTableError,
     },
-    /// The table contradicts itself, or the region.
+    /// The table contradicts itself or the region.
     #[error(
-        "{path} contradicts itself: {fault}; restore the directory from a copy, or make a new region of a living node"
+        "{path} contradicts itself: {fault}; restore the directory from a backup, or rescue the region from a living node's copy (`netram shared rescue`)"
     )]
     Fault {
         /// The table's file.
         path: PathBuf,
-        /// How.
+        /// The contradiction.
         fault: TableFault,
     },
-    /// The region's file is not as long as the table says.
-    #[error("{path} has {found} bytes, the table says {expected}; restore the directory from a copy")]
+    /// The region's file does not have the length in the table.
+    #[error("{path} has {found} bytes, but the table says {expected}; restore the directory from a backup")]
     Length {
         /// The region's file.
         path: PathBuf,
-        /// Bytes that there are.
+        /// Length of the file in bytes.
         found: u64,
-        /// Bytes that there should be.
+        /// Length according to the table in bytes.
         expected: u64,
     },
-    /// The settings that nodes are told.
+    /// The settings for nodes are invalid.
     #[error("{0}")]
     Settings(#[from] StoreSettingsError),
-    /// The path is no UTF-8.
-    #[error("{0:?} is not UTF-8; move the directory")]
+    /// The path is not UTF-8.
+    #[error("{0:?} is not UTF-8; move the region to another directory")]
     Name(PathBuf),
-    /// The system refused.
-    #[error("opening the region: {0}")]
+    /// The system has no threads left, or a call failed.
+    #[error("cannot open the region: {0}")]
     System(#[from] std::io::Error),
 }
 
 impl RegionStoreError {
-    /// Whether the same change can succeed later: the log is full, and what brings it into the segments was
-    /// refused by the system (rule 17). It is tried again without anybody's doing.
+    /// Whether the same change can succeed later: the log is full, and the system refused writing to the
+    /// segments (rule 17). The caller tries again.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, RegionStoreError::Log(RvmCommitError::Full { .. }))
     }
 }
 
-/// Why a change was not made.
+/// Failure of a change.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionStoreError {
-    /// The log did not take it. Stop; what is durable is there at the next start.
-    #[error("the server's log does not take a change: {0}")]
+    /// The log did not take the change. Stop; durable changes are there at the next start.
+    #[error("the server's log cannot take a change: {0}")]
     Log(#[from] RvmCommitError),
     /// An earlier change failed. Stop.
-    #[error("the server's log has failed before; start it again")]
+    #[error("the server's log has failed before; restart the server")]
     Failed,
-    /// As many nodes as there are places.
-    #[error("the region has {0} nodes, which is all it can have; let some leave")]
+    /// The table of nodes is full.
+    #[error("the region has its maximum of {0} nodes; let some leave")]
     Full(usize),
-    /// There is no such node, or it is gone.
-    #[error("there is no node {0}")]
+    /// The node does not exist, or is gone.
+    #[error("node {0} does not exist or is gone")]
     NoNode(NodeId),
-    /// An id that was given before.
-    #[error("node id {0}, or a higher one, was given before")]
+    /// The node id was assigned before.
+    #[error("node id {0} or a higher one was assigned before")]
     OldId(NodeId),
-    /// A field is longer than its place.
+    /// The named field is longer than its entry allows.
     #[error("the node's {0} is too long")]
     TooLong(&'static str),
 }
 
 impl RegionStore {
-    /// Recovers the region in `root`. Afterwards region, versions and numbers are of one moment: that of the
-    /// last durable change.
+    /// Recovers the region in `root` to the moment of the last durable change. Another thread calls `told`
+    /// whenever more is durable or the log has failed.
     ///
-    /// `told` is called by another thread, whenever more has become durable or the log has failed.
+    /// # Errors
+    ///
+    /// [`StoreOpenError`] if there is no region, or it is damaged.
     pub fn open(
         root: &Path,
         told: impl Fn() + Send + Sync + 'static,
@@ -185,8 +187,12 @@ impl RegionStore {
         RegionStore::open_recalling(root, 0, told)
     }
 
-    /// The same, and remembers up to so many bytes of the newest records that the log has: see
-    /// [`Store::take_recent`].
+    /// Recovers the region like [`RegionStore::open`]. It keeps up to `recent_bytes` of the newest records in
+    /// the log for [`RegionStore::take_recent`].
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`RegionStore::open`].
     pub fn open_recalling(
         root: &Path,
         recent_bytes: usize,
@@ -247,22 +253,26 @@ impl RegionStore {
         Ok((store, opened.recovered))
     }
 
-    /// The directory.
+    /// Directory of the region.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What the server knows, as of the last change.
+    /// The table, as of the last change.
     pub fn table(&self) -> &RegionTable {
         &self.table
     }
 
-    /// The region's number in records: every node's must have the same.
+    /// The region's segment number in records, which must be the same at every node.
     pub fn segment(&self) -> u32 {
         self.region.segment_number()
     }
 
-    /// The settings that nodes are told, as they are written.
+    /// Settings for nodes, in the settings' format.
+    ///
+    /// # Errors
+    ///
+    /// The system's error, if the file exists and cannot be read.
     pub fn nodes_settings(&self) -> std::io::Result<Vec<u8>> {
         match std::fs::read(self.root.join(NODES)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -270,28 +280,28 @@ impl RegionStore {
         }
     }
 
-    /// The newest records up to the position at the opening, without a gap: as many as the log had.
+    /// The newest records up to the position at opening, without a gap: as many as the log had.
     pub fn take_recent(&mut self) -> Vec<RecentRecord> {
         std::mem::take(&mut self.recent)
     }
 
-    /// Bytes of the log that may be on their way to the disk: so much of what was merged nobody may have seen
+    /// Bytes of the log that may be on their way to the disk, so that no node may have seen their records
     /// yet.
     pub fn window_bytes(&self) -> u64 {
         self.window_bytes
     }
 
-    /// Everything before this is durable.
+    /// LSN below which everything is durable.
     pub fn durable(&self) -> Lsn {
         self.log_syncer.durable()
     }
 
-    /// Why nothing more becomes durable, if that is so. Stop; what is durable is there at the next start.
+    /// Reason why nothing more becomes durable, if so. Stop; durable records are there at the next start.
     pub fn trouble(&self) -> Option<WaitError> {
         self.log_syncer.trouble()
     }
 
-    /// The next record that has become durable and was not told yet, in the server's order.
+    /// Next record that has become durable, in the server's order.
     pub fn next_durable(&mut self) -> Option<DurableRecord> {
         let durable = self.log_syncer.durable();
         let (_, kept) = self.pending.pop_front_if(|(end, _)| *end <= durable)?;
@@ -299,13 +309,21 @@ impl RegionStore {
     }
 
     /// Waits until a change is durable.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError`] if the log has failed.
     pub fn wait(&self, end: Lsn) -> Result<(), WaitError> {
         let ticket = CommitTicket { lsn: end, end };
         self.memory.log().wait(ticket, Durability::Disk).map(drop)
     }
 
-    /// Makes everything durable, and closes. The log keeps its newest records, for nodes that lack them when
-    /// the server starts again; the region's files lie beside it, and move with it.
+    /// Makes everything durable and closes the store. The log keeps its newest records for the next start.
+    /// The region's files lie beside it, and move with it.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionStoreError::Failed`] if the log or the memory could not be closed.
     pub fn close(self) -> Result<(), RegionStoreError> {
         let RegionStore {
             log_syncer: keeper,
@@ -315,19 +333,19 @@ impl RegionStore {
             ..
         } = self;
         drop((keeper, region, words));
-        // The keeper's thread has ended: nobody else has it.
+        // The syncer's thread has ended, so this is the only owner.
         let Some(memory) = Arc::into_inner(memory) else {
             return Ok(());
         };
         let closed = memory.close_unapplied().map_err(|(error, _)| error.to_string());
         let closed = closed.and_then(|journal| journal.close().map_err(|error| error.to_string()));
         closed.map_err(|error| {
-            tracing::error!(error, "closing the region");
+            tracing::error!(error, "cannot close the region");
             RegionStoreError::Failed
         })
     }
 
-    /// Changes the table's bytes: one record of the log. On an error nothing has changed.
+    /// Changes the table's bytes, as one record of the log. Nothing has changed after an error.
     fn change(&mut self, pieces: &[(usize, &[u8])]) -> Result<Lsn, RegionStoreError> {
         if self.failed {
             return Err(RegionStoreError::Failed);
@@ -335,19 +353,19 @@ impl RegionStore {
         let mut transaction = self.memory.begin(RestoreMode::Restore);
         for (offset, bytes) in pieces {
             let written = transaction.write(&self.words, *offset, bytes);
-            written.expect("the table's places are inside its segment");
+            written.expect("the table's entries are inside its segment");
         }
         let commit = transaction.commit(Durability::Lazy);
         let ticket = commit
             .inspect_err(|error| self.failed = !leaves_all_as_it_was(error))?
             .ticket;
-        let ticket = ticket.expect("the server's home has no spool");
+        let ticket = ticket.expect("the server's store has no spool");
         self.log_syncer.request(ticket);
         Ok(ticket.end)
     }
 }
 
-/// Whether another change can follow one that failed so: nothing was logged, and memory is as before.
+/// Whether another change may follow such an error: nothing was logged, and memory is unchanged.
 fn leaves_all_as_it_was(error: &RvmCommitError) -> bool {
     matches!(
         error,
@@ -355,12 +373,12 @@ fn leaves_all_as_it_was(error: &RvmCommitError) -> bool {
     )
 }
 
-/// The home's settings, with what a server needs.
+/// The store's settings, adapted to a region's server.
 fn server_settings(home: &Store) -> Result<StoreSettings, StoreError> {
     let settings = home.settings()?;
     Ok(StoreSettings {
         window_bytes: Some(settings.window_bytes.unwrap_or(WINDOW_BYTES)),
-        // What a spool holds back is durable at no known time.
+        // Changes in a spool would be durable at no known time.
         spool_bytes: None,
         ..settings
     })

@@ -1,4 +1,4 @@
-//! Who takes part: what must be durable before it is told, or acted upon.
+//! Nodes in the table: facts that must be durable before they are announced or acted upon.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
@@ -14,48 +14,56 @@ use crate::server::table::{
     counters, gone_bytes, head, view_bytes,
 };
 
-/// A node that is to take part.
+/// A node that joins.
 #[derive(Clone, Debug)]
 pub struct NewNode {
-    /// What it calls itself.
+    /// Name that the node gave itself.
     pub name: String,
-    /// The newest view of its journal.
+    /// Newest view of its journal.
     pub view: View,
-    /// The key that seals its journal's records; empty: none.
+    /// Key that seals its journal's records; empty: they are not sealed.
     pub key: Vec<u8>,
-    /// Where its first record will stand.
+    /// Where its first record will begin in its journal.
     pub begins: ChainPoint,
 }
 
-/// Why nodes cannot be told how long their records may be.
+/// Failure to record the limit of nodes' records.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordLimitError {
-    /// Some may have longer ones.
+    /// Nodes may have longer records than the log takes now.
     #[error(
-        "the region's nodes were told that a record may have {told} bytes, and the server's log takes {takes}: what they have committed might find no room. Give it the `window` (in its netram.toml) that it had; a smaller one when these nodes have left"
+        "the region's nodes may have committed records of {told} bytes, but the server's log now takes only {takes}. Restore the former `window` in the server's netram.toml; make it smaller when these nodes have left"
     )]
     Less {
-        /// What they were told.
+        /// Limit that the nodes were given, in bytes.
         told: u64,
-        /// What the log takes.
+        /// Longest record that the log takes, in bytes.
         takes: u64,
     },
-    /// The table.
+    /// The table did not take the change.
     #[error("{0}")]
     Store(#[from] RegionStoreError),
-    /// The disk.
+    /// The disk has failed.
     #[error("the server's disk has failed: {0}; start it again when the disk works")]
     Disk(#[from] WaitError),
 }
 
 impl RegionStore {
-    /// Gives a node the next id. Not to be told before it is durable: it is never given again.
+    /// Assigns the next node id. It must not be announced before it is durable, and is never assigned again.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionStoreError`] if the table is full, a field is too long, or the log did not take the change.
     pub fn join(&mut self, joining: NewNode) -> Result<(NodeId, Lsn), RegionStoreError> {
         let id = self.table.counters.last_node.next();
         Ok((id, self.join_as(id, joining)?))
     }
 
-    /// The same with an id that the caller chose: above all before.
+    /// Adds a node under an id that the caller chose, higher than all before.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`RegionStore::join`]; also [`RegionStoreError::OldId`].
     pub fn join_as(&mut self, id: NodeId, joining: NewNode) -> Result<Lsn, RegionStoreError> {
         if id <= self.table.counters.last_node {
             return Err(RegionStoreError::OldId(id));
@@ -95,7 +103,11 @@ impl RegionStore {
         Ok(end)
     }
 
-    /// Takes a view of a node's journal. It counts when it is durable here.
+    /// Records a view of a node's journal. It takes effect when it is durable here.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionStoreError`] if there is no such node, or the log did not take the change.
     pub fn set_view(&mut self, id: NodeId, view: View) -> Result<Lsn, RegionStoreError> {
         let (index, place) = self.place_of(id)?;
         let mut node = self.table.nodes[index].clone();
@@ -106,7 +118,11 @@ impl RegionStore {
         Ok(end)
     }
 
-    /// Writes down that a node is being fenced. Its journal may be sealed when that is durable.
+    /// Records that a node is being fenced. Its journal's members may be fenced when that is durable.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionStoreError`] if there is no such node, or the log did not take the change.
     pub fn fence(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
         let (index, place) = self.place_of(id)?;
         let mut node = self.table.nodes[index].clone();
@@ -117,8 +133,12 @@ impl RegionStore {
         Ok(end)
     }
 
-    /// Writes down that acknowledged records of a node that is being fenced may be given up. That stays with
-    /// its id when it is gone.
+    /// Records that the loss of acknowledged records of a fenced node is accepted. This stays with its id
+    /// when it is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionStoreError`] if there is no such node, or the log did not take the change.
     pub fn accept_loss(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
         let (index, place) = self.place_of(id)?;
         let mut node = self.table.nodes[index].clone();
@@ -129,12 +149,20 @@ impl RegionStore {
         Ok(end)
     }
 
-    /// Writes down that a node is gone: there is, and will be, no record of it beyond those that were merged.
+    /// Records that a node is gone: no record of it exists beyond the merged ones.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionStoreError`] if there is no such node, or the log did not take the change.
     pub fn retire(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
         self.retire_as(id, false)
     }
 
-    /// The same, and remembers its journal until its lenders have been [told](Store::mark_forgotten).
+    /// Retires a node, and remembers its journal until [its lenders know](RegionStore::mark_forgotten).
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`RegionStore::retire`].
     pub fn retire_pending_forget(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
         self.retire_as(id, true)
     }
@@ -160,7 +188,7 @@ impl RegionStore {
             true => head(&buried, view_bytes(&buried.view).len()).to_vec(),
             false => vec![0; 8],
         };
-        // Its records are not read any more.
+        // The journal's records are not read any more.
         let key = vec![0; buried.key.len()];
         let end = self.change(&[
             (place, &head),
@@ -181,7 +209,11 @@ impl RegionStore {
         Ok(end)
     }
 
-    /// Forgets the journal of a node that is gone: its lenders know that they may, or are not told any more.
+    /// Forgets the journal of a gone node: its lenders know, or are not told any more.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionStoreError`] if the log did not take the change.
     pub fn mark_forgotten(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
         let Some(index) = self.table.retired.iter().position(|node| node.id == id) else {
             return Ok(self.durable());
@@ -192,8 +224,12 @@ impl RegionStore {
         Ok(end)
     }
 
-    /// Lets grants up to this one be given, of every lock, when that is durable. After a crash those of every
-    /// lock go on above it.
+    /// Allows grants up to this number, for all locks, once that is durable. After a crash grants continue
+    /// above it.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionStoreError`] if the log did not take the change.
     pub fn raise_ceiling(&mut self, ceiling: GrantNumber) -> Result<Lsn, RegionStoreError> {
         let mut after = self.table.counters;
         after.ceiling = ceiling.max(self.table.counters.ceiling);
@@ -202,10 +238,12 @@ impl RegionStore {
         Ok(end)
     }
 
-    /// Writes down how long a node's record may be, before any node is told. Waits for the disk.
+    /// Records the maximum length of a node's record, before any node is given it. Waits for the disk.
     ///
-    /// Refused where nodes that are not gone were told more than the log takes now: they may have such a
-    /// record, acknowledged by their members, and nobody could ever merge it.
+    /// # Errors
+    ///
+    /// [`RecordLimitError::Less`] if nodes that are not gone were given a higher limit: they may have an
+    /// acknowledged record that could never be merged. Otherwise an error of the store or the disk.
     pub fn store_record_limit(&mut self) -> Result<(), RecordLimitError> {
         let (told, takes) = (
             self.table.counters.record_bytes_max,

@@ -1,27 +1,28 @@
-//! The region's bytes, for a node that joins.
+//! The region's bytes, for a joining node.
 
 use super::RegionStore;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = crate::server::table::PAGE;
-/// Bytes that one look for pages passes over at most, so that merging never waits long for a region of zeros.
+/// Maximum bytes that one search for pages examines, so that merging never waits long for a region of zeros.
 const LOOKED_BYTES_MAX: usize = 4 << 20;
 
 const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 
-/// Neighbouring pages that are not all zeros, as they are now.
+/// Adjacent pages that are not all zeros, as they are now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRun {
-    /// Where they begin in the region.
+    /// Offset of the first page in the region.
     pub offset: u64,
-    /// Their bytes; none: only zeros were passed over.
+    /// Bytes of the pages; empty: the search found only zeros.
     pub bytes: Vec<u8>,
-    /// Where to go on; `None`: that was the region's end.
+    /// Offset at which to continue; `None`: the region's end was reached.
     pub next: Option<u64>,
 }
 
 impl RegionStore {
-    /// Lends bytes of the region as they are now, as far as there are so many: no record is in them in part.
+    /// Calls `with` on the region's bytes as they are now, cut at the region's end. They contain each record
+    /// as a whole or not at all.
     pub fn with_bytes<R>(&self, offset: u64, bytes: u64, with: impl FnOnce(&[u8]) -> R) -> R {
         let memory = self.region.read();
         let place = |at: u64| usize::try_from(at).map_or(memory.len(), |at| at.min(memory.len()));
@@ -29,11 +30,10 @@ impl RegionStore {
         with(&memory[start..end])
     }
 
-    /// The region's next pages from `from` on, a multiple of [`PAGE_BYTES`], that are not zeros: at most
-    /// `bytes_max` bytes of them.
+    /// Next pages from `from` on (a multiple of [`PAGE_BYTES`]) that are not all zeros: at most `bytes_max`
+    /// bytes.
     ///
-    /// They have every record that was merged before the call, whole, and nothing of any that is merged
-    /// later.
+    /// They contain every record that was merged before the call, and no later one.
     pub fn page_run(&self, from: u64, bytes_max: usize) -> PageRun {
         assert!(from.is_multiple_of(PAGE_BYTES) && bytes_max >= PAGE_BYTES as usize);
         let memory = self.region.read();

@@ -1,4 +1,4 @@
-//! What in a table contradicts the rest.
+//! Finds contradictions in a table.
 
 use std::collections::HashSet;
 
@@ -6,45 +6,45 @@ use netram_shared_machine::{LockId, LockVersion, NodeId, Position};
 
 use super::RegionTable;
 
-/// A contradiction. There is none while disk and memory do what they should.
+/// A contradiction in the table. None exists unless disk or memory are faulty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableFault {
-    /// Every record is one of somebody's.
-    #[error("the nodes' records are {records}, and {position} were merged")]
+    /// The number of all nodes' records is not the region's position.
+    #[error("the nodes' records are {records} in number, but {position} were merged")]
     Sum {
-        /// Records of all nodes, the forgotten too.
+        /// Number of records of all nodes, including forgotten ones.
         records: u64,
-        /// Records of the region.
+        /// Number of merged records.
         position: Position,
     },
-    /// A lock was written under at most once a record.
+    /// A lock has a higher version than there are records.
     #[error("lock {lock} has version {version} after {position} records")]
     Version {
         /// Which lock.
         lock: LockId,
         /// Its version.
         version: LockVersion,
-        /// Records of the region.
+        /// Number of merged records.
         position: Position,
     },
-    /// A node id that was not given yet.
-    #[error("there is a node {node}, and none above {last} was given")]
+    /// A node id is higher than any that was assigned.
+    #[error("node {node} exists, but no id above {last} was assigned")]
     Early {
-        /// Who.
+        /// The node.
         node: NodeId,
-        /// The last id that was given.
+        /// Highest id that was assigned.
         last: NodeId,
     },
-    /// A node id that stands twice.
-    #[error("node {node} stands twice in the table")]
+    /// A node id occurs twice.
+    #[error("node {node} occurs twice in the table")]
     Twice {
-        /// Who.
+        /// The node.
         node: NodeId,
     },
 }
 
 impl RegionTable {
-    /// Everything in the table that contradicts the rest.
+    /// All contradictions in the table.
     pub fn faults(&self) -> Vec<TableFault> {
         let position = self.counters.position;
         let mut faults = Vec::new();

@@ -1,4 +1,4 @@
-//! The table's bytes, both ways. Drawn in the parent module.
+//! Encoding of the table, as drawn in the parent module.
 
 use netram_proto::journal::View;
 use netram_proto::limit::{DATA_KEY_BYTES_MAX, SLOT_BYTES};
@@ -20,12 +20,12 @@ const SUPERBLOCK_BYTES: usize = 64;
 const LIVE: u64 = 1;
 const FENCING: u64 = 2;
 const RETIRED: u64 = 3;
-/// Being fenced, and a loss was accepted.
+/// The node is being fenced, and a loss was accepted.
 const LOSSY: u64 = 4;
-/// In the number of a gone node's last record.
+/// Bit in the number of a gone node's last record: a loss was accepted.
 const LOSS_BIT: u64 = 1 << 63;
 
-/// The superblock.
+/// Encodes the superblock.
 pub(crate) fn superblock(table: &RegionTable) -> [u8; SUPERBLOCK_BYTES] {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -39,7 +39,7 @@ pub(crate) fn superblock(table: &RegionTable) -> [u8; SUPERBLOCK_BYTES] {
     bytes
 }
 
-/// The counters.
+/// Encodes the counters.
 pub(crate) fn counters(counters: &RegionCounters) -> [u8; 48] {
     let words = [
         counters.position.0,
@@ -56,7 +56,7 @@ pub(crate) fn counters(counters: &RegionCounters) -> [u8; 48] {
     bytes
 }
 
-/// One span.
+/// Encodes one span.
 pub(crate) fn span_bytes(span: &Span) -> [u8; SPAN_BYTES as usize] {
     let mut bytes = [0; SPAN_BYTES as usize];
     bytes[..4].copy_from_slice(&span.lock.0.to_le_bytes());
@@ -65,18 +65,18 @@ pub(crate) fn span_bytes(span: &Span) -> [u8; SPAN_BYTES as usize] {
     bytes
 }
 
-/// A node id that is gone.
+/// Encodes one gone node.
 pub(crate) fn gone_bytes(gone: &GoneEntry) -> [u8; GONE_BYTES as usize] {
     let mut bytes = [0; GONE_BYTES as usize];
     bytes[..8].copy_from_slice(&gone.id.0.to_le_bytes());
-    assert!(gone.last.0 < LOSS_BIT, "records are counted");
+    assert!(gone.last.0 < LOSS_BIT, "a count of records stays below 2^63");
     let loss = if gone.loss_accepted { LOSS_BIT } else { 0 };
     bytes[8..16].copy_from_slice(&(gone.last.0 | loss).to_le_bytes());
     bytes[16..].copy_from_slice(&gone.journal.0.to_le_bytes());
     bytes
 }
 
-/// A node's numbers, and where its last marked record ends.
+/// Encodes a node's numbers, and the end of its last marked record.
 pub(crate) fn merged_words(merged: RecordNumber, marked: RecordNumber, end: ChainPoint) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&merged.0.to_le_bytes());
@@ -86,7 +86,7 @@ pub(crate) fn merged_words(merged: RecordNumber, marked: RecordNumber, end: Chai
     bytes
 }
 
-/// The fixed part of a node's place.
+/// Encodes the fixed part of a node's entry.
 pub(crate) fn head(node: &NodeEntry, view_bytes: usize) -> [u8; 60] {
     let standing = match node.state {
         NodeEntryState::Live => LIVE,
@@ -102,13 +102,13 @@ pub(crate) fn head(node: &NodeEntry, view_bytes: usize) -> [u8; 60] {
         .chunks_exact_mut(4)
         .zip([node.key.len(), node.name.len(), view_bytes])
     {
-        // Each fits its place, which is a page or less.
+        // Each length fits its field, since the field's data are a page or less.
         target.copy_from_slice(&(length as u32).to_le_bytes());
     }
     bytes
 }
 
-/// A view, which fits its place as it fits a slot.
+/// Encodes a view. It fits its field as it fits a slot.
 pub(crate) fn view_bytes(view: &View) -> Vec<u8> {
     let bytes = view.encode();
     assert!(bytes.len() <= SLOT_BYTES);
@@ -116,7 +116,11 @@ pub(crate) fn view_bytes(view: &View) -> Vec<u8> {
 }
 
 impl RegionTable {
-    /// Reads a whole table. What of it contradicts the rest is [`RegionTable::faults`]' affair.
+    /// Reads a whole table. [`RegionTable::faults`] finds contradictions in it.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionTableError`] if the bytes are no table, or a damaged one.
     pub fn read(bytes: &[u8]) -> Result<RegionTable, RegionTableError> {
         let expected_least = TableLayout::of(1).bytes();
         let length = |expected| RegionTableError::Length {
@@ -166,7 +170,7 @@ impl RegionTable {
     }
 }
 
-/// The superblock and the counters, and how many locks there are. `Err(None)`: cut short.
+/// Reads the superblock, the counters and the number of locks. `Err(None)`: the bytes are too short.
 fn read_superblock(bytes: &[u8]) -> Result<(RegionTable, usize), Option<RegionTableError>> {
     let fixed = &bytes[..SUPERBLOCK_BYTES];
     if fixed.iter().all(|byte| *byte == 0) {
@@ -227,7 +231,7 @@ fn read_spans(
 
 fn read_node(place: &[u8], slot: usize) -> Result<Option<NodeEntry>, RegionTableError> {
     let damaged = |what| RegionTableError::Node { slot, what };
-    let cut = |ShortInputError| damaged("cut short");
+    let cut = |ShortInputError| damaged("it is too short");
     let mut cursor = ByteReader::new(place);
     let id = NodeId(cursor.u64().map_err(cut)?);
     if id.0 == 0 {
@@ -239,7 +243,7 @@ fn read_node(place: &[u8], slot: usize) -> Result<Option<NodeEntry>, RegionTable
         LIVE => NodeEntryState::Live,
         FENCING | LOSSY => NodeEntryState::Fencing,
         RETIRED => NodeEntryState::Retired,
-        _ => return Err(damaged("a standing that there is not")),
+        _ => return Err(damaged("unknown state")),
     };
     let merged = RecordNumber(cursor.u64().map_err(cut)?);
     let marked = RecordNumber(cursor.u64().map_err(cut)?);
@@ -255,17 +259,17 @@ fn read_node(place: &[u8], slot: usize) -> Result<Option<NodeEntry>, RegionTable
             false => Err(damaged(what)),
         }
     };
-    let key = part(KEY_AT, DATA_KEY_BYTES_MAX, "the key's length")?.to_vec();
-    let name = part(NAME_AT, NODE_NAME_BYTES_MAX, "the name's length")?;
-    let view = part(VIEW_AT, SLOT_BYTES, "the view's length")?;
-    let name = std::str::from_utf8(name).map_err(|_| damaged("the name"))?;
+    let key = part(KEY_AT, DATA_KEY_BYTES_MAX, "invalid length of the key")?.to_vec();
+    let name = part(NAME_AT, NODE_NAME_BYTES_MAX, "invalid length of the name")?;
+    let view = part(VIEW_AT, SLOT_BYTES, "invalid length of the view")?;
+    let name = std::str::from_utf8(name).map_err(|_| damaged("the name is not UTF-8"))?;
     Ok(Some(NodeEntry {
         id,
         state: standing,
         loss_accepted,
         name: name.to_owned(),
         key,
-        view: View::decode(view).map_err(|_| damaged("the view"))?,
+        view: View::decode(view).map_err(|_| damaged("invalid view"))?,
         merged,
         marked,
         end,

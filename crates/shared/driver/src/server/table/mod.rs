@@ -1,5 +1,5 @@
-//! What the server must know after a crash, beside the region's bytes: a segment of its own, changed by the
-//! same transactions.
+//! The server's durable state besides the region's bytes: a segment of its own, changed by the same
+//! transactions.
 //!
 //! ```text
 //! page 0    superblock: magic, format, region id, bytes, address, locks, CRC32C; never changed
@@ -11,9 +11,9 @@
 //! then      node ids gone: id u64, last record's number u64 (the highest bit: a loss was accepted), journal u128; the oldest is replaced
 //! ```
 //!
-//! Offsets in a node's place: 0 id (0: vacant), 8 standing, 16 number, 24 number of the record that ends at
-//! 32 LSN and 40 chain, 48 bytes of the key, 52 bytes of the name, 56 bytes of the view, 64 key, 128 name,
-//! 1024 view. Little endian.
+//! Offsets in a node's entry: 0 id (0: vacant), 8 state, 16 number, 24 number of the record that ends at 32
+//! LSN and 40 chain, 48 bytes of the key, 52 bytes of the name, 56 bytes of the view, 64 key, 128 name, 1024
+//! view. Little endian.
 
 mod check;
 mod codec;
@@ -32,9 +32,9 @@ pub(crate) use codec::{counters, gone_bytes, head, merged_words, span_bytes, sup
 use super::spans::{SpanError, Spans};
 use versions::VersionList;
 
-/// Nodes at one time, with those that are being fenced, and those that are buried.
+/// Maximum number of nodes at one time, including fenced and retired ones.
 pub const NODES_MAX: usize = 256;
-/// Node ids that are gone and not forgotten.
+/// Maximum number of remembered ids of gone nodes.
 pub const GONE_MAX: usize = REGION_NODES_MAX - NODES_MAX;
 
 pub(crate) const PAGE: u64 = 4096;
@@ -42,7 +42,7 @@ pub(crate) const COUNTERS_AT: usize = 512;
 const SPANS_AT: u64 = PAGE;
 pub(crate) const SPAN_BYTES: u64 = 24;
 const NODE_BYTES: u64 = 8192;
-/// Where a node's numbers and the end stand in its place.
+/// Offset of a node's numbers and end in its entry.
 pub(crate) const MERGED_AT: usize = 16;
 pub(crate) const KEY_AT: usize = 64;
 pub(crate) const NAME_AT: usize = 128;
@@ -53,7 +53,7 @@ const _: () = assert!(KEY_AT + DATA_KEY_BYTES_MAX <= NAME_AT);
 const _: () = assert!(NAME_AT + NODE_NAME_BYTES_MAX <= VIEW_AT);
 const _: () = assert!(VIEW_AT + SLOT_BYTES <= NODE_BYTES as usize);
 
-/// Where things are in the table of a region with so many locks.
+/// Offsets in the table of a region with this number of locks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableLayout {
     locks: u64,
@@ -82,148 +82,150 @@ impl TableLayout {
         self.node(NODES_MAX) + ((turn % GONE_MAX as u64) * GONE_BYTES) as usize
     }
 
-    /// Bytes of the whole table.
+    /// Size of the whole table in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.node(NODES_MAX) as u64 + GONE_MAX as u64 * GONE_BYTES).next_multiple_of(PAGE)
     }
 }
 
-/// Whether a node takes part.
+/// State of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEntryState {
-    /// It does.
+    /// The node is a member of the region.
     Live,
-    /// Its journal is being sealed and read: nothing of it is taken from itself any more.
+    /// Its journal is being fenced and read; the node itself is not listened to.
     Fencing,
-    /// It is gone, and not all of its lenders have been told that they may forget it.
+    /// The node is gone, and not all of its lenders know that they may free its windows.
     Retired,
 }
 
-/// One node that is not gone.
+/// A node in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEntry {
-    /// Who.
+    /// Id of the node.
     pub id: NodeId,
-    /// Whether it takes part.
+    /// State of the node.
     pub state: NodeEntryState,
-    /// Whoever looks after the region has accepted that acknowledged records of it may be missing.
+    /// Whether the operator accepted that acknowledged records of the node may be missing.
     pub loss_accepted: bool,
-    /// What it calls itself.
+    /// Name that the node gave itself.
     pub name: String,
-    /// The key that seals its journal's records; empty: none.
+    /// Key that seals its journal's records; empty: they are not sealed.
     pub key: Vec<u8>,
-    /// The newest view of its journal.
+    /// Newest view of its journal.
     pub view: View,
-    /// Its last record that was merged.
+    /// Last merged record.
     pub merged: RecordNumber,
-    /// The last record whose end in its journal is known: of a record that was read there, or offered, it is
-    /// not.
+    /// Last record whose end in the journal is known. It is not known for records that were read from the
+    /// journal, or offered.
     pub marked: RecordNumber,
-    /// Where that ends. Its journal is to be read from here.
+    /// Where that record ends. The journal is read on from here.
     pub end: ChainPoint,
-    /// Its place in the table.
+    /// Index of its entry in the table.
     pub(crate) slot: usize,
 }
 
 impl NodeEntry {
-    /// The addresses of its journal's members.
+    /// Addresses of its journal's members.
     pub fn lenders(&self) -> impl Iterator<Item = &str> {
         self.view.members.iter().map(|member| member.address.as_str())
     }
 }
 
-/// A node id that never comes back.
+/// A node id that is gone for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoneEntry {
-    /// Who.
+    /// Id of the node.
     pub id: NodeId,
-    /// Its last record. There was none after it.
+    /// Last record of the node. No record follows it.
     pub last: RecordNumber,
-    /// Its journal.
+    /// Identity of its journal.
     pub journal: JournalId,
-    /// There may have been some after it: that was accepted.
+    /// Whether later records may have existed, and their loss was accepted.
     pub loss_accepted: bool,
 }
 
-/// What is counted for the whole region.
+/// Counters of the whole region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionCounters {
-    /// The newest record's place in the server's order.
+    /// Position of the newest record in the server's order.
     pub position: Position,
-    /// No node id above this was given.
+    /// Highest node id that was assigned.
     pub last_node: NodeId,
-    /// No grant above this was given, of any lock.
+    /// Highest grant number that may have been handed out, for any lock.
     pub ceiling: GrantNumber,
-    /// How many nodes have gone.
+    /// Number of nodes that are gone.
     pub gone: u64,
-    /// Records of those of them who are forgotten.
+    /// Number of records of those gone nodes that are forgotten.
     pub forgotten: u64,
-    /// No node was told that its records may be longer; 0: that was not written down yet.
+    /// Maximum bytes of a record that nodes were given; 0: not recorded yet.
     pub record_bytes_max: u64,
 }
 
-/// All of it.
+/// The table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RegionTable {
-    /// Which region.
+    /// Identity of the region.
     pub region: RegionId,
-    /// Its bytes.
+    /// Size of the region in bytes.
     pub bytes: u64,
-    /// The address that all nodes map it at; 0: each where it likes.
+    /// Address at which all nodes map the region; 0: each node chooses.
     pub address: u64,
-    /// What each lock covers.
+    /// The bytes that each lock covers.
     pub spans: Spans,
     pub(crate) versions: VersionList,
-    /// What is counted.
+    /// Counters of the region.
     pub counters: RegionCounters,
-    /// Those who are not gone.
+    /// Nodes that are not gone.
     pub nodes: Vec<NodeEntry>,
-    /// Those who are, and whose lenders are still to be told so. They are among `gone` too.
+    /// Gone nodes whose lenders are still to be told. They are in `gone`, too.
     pub retired: Vec<NodeEntry>,
-    /// Those who are, the oldest first, as far as they are remembered.
+    /// Remembered gone nodes, oldest first.
     pub gone: Vec<GoneEntry>,
 }
 
-/// Why bytes are no region's table.
+/// Defect in a region's table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionTableError {
-    /// All zeros where the superblock should be.
+    /// The superblock is all zeros.
     #[error(
-        "the region was never completed: `netram shared create` was cut short; remove the directory and make it again"
+        "the region is incomplete, because `netram shared create` was interrupted; remove the directory and create it again"
     )]
     Unfinished,
-    /// Another kind of file.
-    #[error("this is no table of a shared region")]
+    /// The file is not a table.
+    #[error("the file is not the table of a shared region")]
     NotATable,
-    /// Of another version.
-    #[error("the table has format {0}, this version reads 1; use the version that wrote it")]
+    /// The table has an unknown format.
+    #[error(
+        "the table has format {0}, but this version of netram reads format 1; use the version that wrote it"
+    )]
     Format(u32),
     /// The superblock's checksum is wrong.
-    #[error("the table's superblock is damaged; restore the directory from a copy")]
+    #[error("the table's superblock is damaged; restore the directory from a backup")]
     Checksum,
-    /// Not as long as its locks need.
-    #[error("the table has {found} bytes, {expected} are needed; restore the directory from a copy")]
+    /// The table does not have the length that its locks need.
+    #[error("the table has {found} bytes, but needs {expected}; restore the directory from a backup")]
     Length {
-        /// Bytes that there are.
+        /// Length in bytes.
         found: u64,
-        /// Bytes that there should be.
+        /// Expected length in bytes.
         expected: u64,
     },
-    /// Its spans are none.
+    /// The spans in the table are invalid.
     #[error("the table's spans are damaged: {0}")]
     Spans(#[from] SpanError),
-    /// A node's place makes no sense.
-    #[error("the table's place {slot} for a node is damaged: {what}")]
+    /// A node's entry is damaged.
+    #[error("the table's entry {slot} of a node is damaged: {what}")]
     Node {
-        /// Which place.
+        /// Index of the entry.
         slot: usize,
-        /// What is wrong.
+        /// The defect.
         what: &'static str,
     },
 }
 
 impl RegionTable {
-    /// The table of a region that nobody has written to.
+    /// Creates the table of a region that was never written to.
     pub(crate) fn new(region: RegionId, bytes: u64, address: u64, spans: Spans) -> RegionTable {
         RegionTable {
             region,
@@ -254,30 +256,30 @@ impl RegionTable {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// The lock's version. `None`: there is no such lock.
+    /// Version of a lock; `None`: the region does not have it.
     pub fn version(&self, lock: LockId) -> Option<LockVersion> {
         Some(self.versions.at(self.spans.find(lock)?))
     }
 
-    /// The versions of the locks that were written under, ascending by lock.
+    /// Versions of the locks that were ever written under, ascending by lock.
     pub fn versions(&self) -> impl Iterator<Item = (LockId, LockVersion)> {
         let all = self.spans.iter().zip(self.versions.iter());
         all.filter(|(_, version)| version.0 > 0)
             .map(|(span, version)| (span.lock, version))
     }
 
-    /// How many locks were written under.
+    /// Number of locks that were ever written under.
     pub fn locks_written(&self) -> usize {
         self.versions.written()
     }
 
-    /// The last merged record of everybody who is remembered.
+    /// Last merged record of every remembered node.
     pub fn numbers(&self) -> impl Iterator<Item = (NodeId, RecordNumber)> {
         let gone = self.gone.iter().map(|gone| (gone.id, gone.last));
         gone.chain(self.nodes.iter().map(|node| (node.id, node.merged)))
     }
 
-    /// A place that no node has.
+    /// Index of a free entry.
     pub(crate) fn vacant(&self) -> Option<usize> {
         let taken = |slot: &usize| {
             self.nodes

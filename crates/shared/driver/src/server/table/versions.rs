@@ -1,9 +1,9 @@
-//! The locks' versions.
+//! Versions of all locks.
 
 use netram_shared_machine::LockVersion;
 
-/// Each lock's version, in the spans' order, and how many were ever written under: a region has millions of
-/// locks, and whoever asks for its status is not to have them counted.
+/// Version of each lock, in the spans' order, and the number of locks that were ever written under. A region
+/// may have a million locks, which should not be counted for every status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VersionList {
     all: Vec<LockVersion>,
@@ -16,7 +16,7 @@ impl VersionList {
         VersionList { all, written }
     }
 
-    /// The version of the lock whose span is at this place.
+    /// Version of the lock whose span has this index.
     pub(super) fn at(&self, place: usize) -> LockVersion {
         self.all[place]
     }
@@ -27,12 +27,12 @@ impl VersionList {
         self.written -= usize::from(old.0 > 0);
     }
 
-    /// How many locks were written under.
+    /// Number of locks that were ever written under.
     pub(super) fn written(&self) -> usize {
         self.written
     }
 
-    /// All of them.
+    /// All versions.
     pub(crate) fn iter(&self) -> impl Iterator<Item = LockVersion> {
         self.all.iter().copied()
     }
