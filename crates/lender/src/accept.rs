@@ -18,7 +18,8 @@ use netram_transport::pending_connections::{
     Admission, PendingConnections, PendingLimits, PendingTimeout, ReportThrottle,
 };
 use netram_transport::{
-    HandshakeProgress, Interest, Link, Listener, PendingHandshake, Poller, ReadyEvents, SendProgress,
+    HandshakeProgress, Interest, Link, LinkError, Listener, PendingHandshake, Poller, ReadyEvents,
+    SendProgress,
 };
 
 use crate::data::{DataPermit, DataSession};
@@ -96,7 +97,7 @@ impl Acceptor {
         poller: Poller,
         listeners: Vec<Listener>,
         shards: Vec<Sender<SessionArrival>>,
-        keeper: Sender<DepositArrival>,
+        deposit_sender: Sender<DepositArrival>,
     ) -> std::io::Result<Acceptor> {
         for (index, listener) in listeners.iter().enumerate() {
             poller.add(listener, LISTENERS + index as u64, Interest::Read)?;
@@ -114,7 +115,7 @@ impl Acceptor {
             poller,
             listeners,
             shards,
-            deposit_sender: keeper,
+            deposit_sender,
             pending: PendingConnections::new(bounds),
             flood: ReportThrottle::new(FLOOD_LINE_EVERY, now),
             refusals: RetryBackoff::new(),
@@ -163,16 +164,16 @@ impl Acceptor {
                     return;
                 }
             };
-            let door = match &self.shared.config.data_listener {
+            let kind = match &self.shared.config.data_listener {
                 None => ListenerKind::All,
                 Some(_) if listener < self.shared.addresses.len() => ListenerKind::Members,
                 Some(_) => ListenerKind::Data,
             };
-            self.admit(pending, door);
+            self.admit(pending, kind);
         }
     }
 
-    fn admit(&mut self, mut pending: PendingHandshake, door: ListenerKind) {
+    fn admit(&mut self, mut pending: PendingHandshake, kind: ListenerKind) {
         let permit = match self.pending.make_room(self.now) {
             Admission::Full => None,
             Admission::Free => self.shared.permit(),
@@ -187,16 +188,12 @@ impl Acceptor {
         }
         let (deadline, admitted) = (pending.deadline(), permit.is_some());
         let stage = Stage::Handshaking(pending);
-        let stranger = UnboundConnection {
-            stage,
-            kind: door,
-            permit,
-        };
-        let index = self.pending.insert(self.now, deadline, admitted, stranger);
-        let Some(stranger) = self.pending.get_mut(index) else {
+        let connection = UnboundConnection { stage, kind, permit };
+        let index = self.pending.insert(self.now, deadline, admitted, connection);
+        let Some(connection) = self.pending.get_mut(index) else {
             unreachable!("it was inserted above")
         };
-        if let Err(error) = self.poller.add(&stranger.stage, index as u64, Interest::Read) {
+        if let Err(error) = self.poller.add(&connection.stage, index as u64, Interest::Read) {
             tracing::error!(%error, "cannot poll a new connection");
             self.pending.remove(index);
             return;
@@ -207,14 +204,14 @@ impl Acceptor {
     /// Advances one pending connection as far as its bytes allow.
     fn advance(&mut self, index: usize) {
         // `None` if it was removed earlier in this round.
-        let Some(stranger) = self.pending.get_mut(index) else {
+        let Some(connection) = self.pending.get_mut(index) else {
             return;
         };
-        if let Stage::Handshaking(pending) = &mut stranger.stage {
+        if let Stage::Handshaking(pending) = &mut connection.stage {
             match pending.advance(self.now) {
                 Ok(HandshakeProgress::NeedRead) => return,
                 Ok(HandshakeProgress::Done(link)) => {
-                    stranger.stage = Stage::Greeting(link, LenderSession::default())
+                    connection.stage = Stage::Greeting(link, LenderSession::default())
                 }
                 Err(error) => {
                     self.shared.handshakes.failed(&error);
@@ -227,13 +224,13 @@ impl Acceptor {
             }
             self.pending.on_handshake_done(index);
         }
-        let Some(stranger) = self.pending.get_mut(index) else {
+        let Some(connection) = self.pending.get_mut(index) else {
             return;
         };
-        let Stage::Greeting(link, session) = &mut stranger.stage else {
+        let Stage::Greeting(link, session) = &mut connection.stage else {
             return;
         };
-        match greet(&self.shared, stranger.kind, link, session) {
+        match greet(&self.shared, connection.kind, link, session) {
             Outcome::Stays => (),
             Outcome::Answered => self.pending.on_answered(self.now, index),
             Outcome::Bound(journal) => self.hand_over(index, journal),
@@ -330,92 +327,91 @@ impl Acceptor {
 }
 
 /// Handles a client's first frames: any number of status requests, then one that starts a session.
-fn greet(shared: &DaemonState, door: ListenerKind, link: &mut Link, session: &mut LenderSession) -> Outcome {
+fn greet(shared: &DaemonState, kind: ListenerKind, link: &mut Link, session: &mut LenderSession) -> Outcome {
     let mut outcome = Outcome::Stays;
     // A peer that does not read its answers gets no further ones.
     while let Ok(true) = link.flush() {
-        let admit = match link.receive() {
+        let action = match link.receive() {
             Ok(Some(packet)) => {
                 let frame = Frame::parse(packet).ok();
                 match frame.and_then(|frame| session.handle(&frame).ok()) {
-                    Some(SessionAction::Data) if shared.data.is_some() && door != ListenerKind::Members => {
+                    Some(SessionAction::Data) if shared.data.is_some() && kind != ListenerKind::Members => {
                         return Outcome::Data(packet.to_vec());
                     }
                     Some(SessionAction::Deposit)
-                        if door != ListenerKind::Data && shared.config.deposits_bytes() > 0 =>
+                        if kind != ListenerKind::Data && shared.config.deposits_bytes() > 0 =>
                     {
                         match frame.as_ref().and_then(named) {
                             Some((header, id)) => return Outcome::Deposit(header, id),
                             None => None,
                         }
                     }
-                    admit => admit,
+                    action => action,
                 }
             }
             Ok(None) => return outcome,
             Err(_) => return Outcome::Gone,
         };
-        let sent = match admit {
-            Some(SessionAction::Bind(..) | SessionAction::Status | SessionAction::Deposit)
-                if door == ListenerKind::Data =>
-            {
-                let peer = link.peer();
-                tracing::warn!(
-                    peer,
-                    "client refused: data sessions only; it has to name --listen's address"
-                );
-                let _ = link.send(&[&shared.refusal(RefusalReason::DataOnly).encode(0)]);
+        match action {
+            Some(SessionAction::Bind(journal, _)) if kind != ListenerKind::Data => {
+                return Outcome::Bound(journal);
+            }
+            Some(SessionAction::Status) if kind != ListenerKind::Data => match send_report(shared, link) {
+                Ok(SendProgress::Whole | SendProgress::Queued) => outcome = Outcome::Answered,
+                Err(_) => return Outcome::Gone,
+            },
+            refused => {
+                let (reason, why) = refusal(kind, refused);
+                tracing::warn!(peer = link.peer(), "{why}");
+                // The answer is best effort; the connection ends in any case.
+                let _ = link.send(&[&shared.refusal(reason).encode(0)]);
                 return Outcome::Gone;
             }
-            Some(SessionAction::Bind(journal, _)) => return Outcome::Bound(journal),
-            Some(SessionAction::Status) => {
-                let mut header = FrameHeader::new(FrameKind::Report);
-                header.sender = shared.incarnation().0;
-                let body = shared.report().to_frame_body();
-                link.send(&[&header.encode(body.len()), &body])
-            }
-            Some(SessionAction::Data) if door == ListenerKind::Members => {
-                let peer = link.peer();
-                tracing::warn!(
-                    peer,
-                    "client refused: data sessions come in at --data-listen, with that key"
-                );
-                let _ = link.send(&[&shared.refusal(RefusalReason::DataElsewhere).encode(0)]);
-                return Outcome::Gone;
-            }
-            Some(SessionAction::Data) => {
-                tracing::warn!(peer = link.peer(), "client refused: no volumes are kept here");
-                let _ = link.send(&[&shared.refusal(RefusalReason::NoReplica).encode(0)]);
-                return Outcome::Gone;
-            }
-            Some(SessionAction::Share) => {
-                let peer = link.peer();
-                tracing::warn!(
-                    peer,
-                    "node refused: this is a lender, not the server of its shared region"
-                );
-                let _ = link.send(&[&shared.refusal(RefusalReason::NoRegion).encode(0)]);
-                return Outcome::Gone;
-            }
-            Some(SessionAction::Deposit) => {
-                tracing::warn!(peer = link.peer(), "client refused: no deposits are taken here");
-                let _ = link.send(&[&shared.refusal(RefusalReason::NoDeposit).encode(0)]);
-                return Outcome::Gone;
-            }
-            Some(SessionAction::Member(_) | SessionAction::Invite(_)) | None => {
-                tracing::warn!(
-                    peer = link.peer(),
-                    "client dropped: its first frame makes no sense"
-                );
-                // It is told if it listens; it ends in any case.
-                let _ = link.send(&[&shared.refusal(RefusalReason::Malformed).encode(0)]);
-                return Outcome::Gone;
-            }
-        };
-        match sent {
-            Ok(SendProgress::Whole | SendProgress::Queued) => outcome = Outcome::Answered,
-            Err(_) => return Outcome::Gone,
         }
     }
     outcome
+}
+
+fn send_report(shared: &DaemonState, link: &mut Link) -> Result<SendProgress, LinkError> {
+    let mut header = FrameHeader::new(FrameKind::Report);
+    header.sender = shared.incarnation().0;
+    let body = shared.report().to_frame_body();
+    link.send(&[&header.encode(body.len()), &body])
+}
+
+/// The reason of a refusal for the client, and its log line. `None` is an invalid frame.
+fn refusal(kind: ListenerKind, action: Option<SessionAction>) -> (RefusalReason, &'static str) {
+    match action {
+        Some(SessionAction::Bind(..) | SessionAction::Status | SessionAction::Deposit)
+            if kind == ListenerKind::Data =>
+        {
+            (
+                RefusalReason::DataOnly,
+                "client refused: this address takes data sessions only; use an address of --listen",
+            )
+        }
+        Some(SessionAction::Data) if kind == ListenerKind::Members => (
+            RefusalReason::DataElsewhere,
+            "client refused: data sessions use an address of --data-listen, and its key",
+        ),
+        Some(SessionAction::Data) => (
+            RefusalReason::NoReplica,
+            "client refused: this lender keeps no replicas of volumes",
+        ),
+        Some(SessionAction::Share) => (
+            RefusalReason::NoRegion,
+            "node refused: this is a lender, not the server of a shared region",
+        ),
+        Some(SessionAction::Deposit) => (
+            RefusalReason::NoDeposit,
+            "client refused: this lender takes no deposits",
+        ),
+        Some(SessionAction::Bind(..) | SessionAction::Status) => {
+            unreachable!("this listener binds journals and answers status requests")
+        }
+        Some(SessionAction::Member(_) | SessionAction::Invite(_)) | None => (
+            RefusalReason::Malformed,
+            "client dropped: its first frame is invalid",
+        ),
+    }
 }

@@ -158,17 +158,17 @@ impl Connection {
                         appends += 1;
                         bytes += frame.body.len() as u64;
                     }
-                    if let Some(gather) = &mut self.reassembly {
+                    if let Some(reassembly) = &mut self.reassembly {
                         match frame.header.kind {
                             FrameKind::Append => {
-                                let gathered = journal.reassemble(gather, &frame, AppendPath::Link);
-                                ended = self.on_reassembled(gathered, journal, turn);
+                                let outcome = journal.reassemble(reassembly, &frame, AppendPath::Link);
+                                ended = self.on_reassembled(outcome, journal, turn);
                                 if ended.is_err() || !self.outbox.link.has_buffered() {
                                     break;
                                 }
                                 continue;
                             }
-                            FrameKind::Join | FrameKind::Fence | FrameKind::Leave => gather.clear(),
+                            FrameKind::Join | FrameKind::Fence | FrameKind::Leave => reassembly.clear(),
                             _ => (),
                         }
                     }
@@ -213,7 +213,7 @@ impl Connection {
         if self.outbox.is_blocked() || !self.outbox.has_room() {
             return Ok(());
         }
-        let (Ok(frame), Some(gather)) = (Frame::parse(packet), &mut self.reassembly) else {
+        let (Ok(frame), Some(reassembly)) = (Frame::parse(packet), &mut self.reassembly) else {
             return Ok(());
         };
         // A writer starts over only by its link.
@@ -224,9 +224,9 @@ impl Connection {
         turn.counters.appends.add(1);
         turn.counters.bytes.add(frame.body.len() as u64);
         turn.counters.datagrams.add(1);
-        let gathered = journal.reassemble(gather, &frame, AppendPath::Multicast);
-        gather.on_datagram();
-        self.on_reassembled(gathered, journal, turn)
+        let outcome = journal.reassemble(reassembly, &frame, AppendPath::Multicast);
+        reassembly.on_datagram();
+        self.on_reassembled(outcome, journal, turn)
     }
 
     /// Saves the member's state and answers the appends received by multicast.
@@ -244,11 +244,11 @@ impl Connection {
 
     fn on_reassembled(
         &mut self,
-        gathered: ReassemblyOutcome,
+        outcome: ReassemblyOutcome,
         journal: &MemberJournal,
         turn: &TurnContext<'_>,
     ) -> Result<(), ConnectionEnd> {
-        match gathered {
+        match outcome {
             ReassemblyOutcome::Reply(reply) => self.answer(reply, journal, turn),
             ReassemblyOutcome::Missing(header) => {
                 turn.counters.missing.add(1);
@@ -332,8 +332,8 @@ impl Connection {
     fn queue(&mut self, header: &FrameHeader, body: &[u8]) -> Result<(), ConnectionEnd> {
         let mut header = *header;
         if matches!(header.kind, FrameKind::Ack | FrameKind::Pong)
-            && let Some(gather) = &mut self.reassembly
-            && gather.take_heard()
+            && let Some(reassembly) = &mut self.reassembly
+            && reassembly.take_heard()
         {
             header.flags |= Flag::HEARD;
         }

@@ -62,7 +62,7 @@ impl MemberJournal {
     /// Handles an append of a session that listens to multicast, and the appends whose turn comes with it.
     pub(crate) fn reassemble(
         &mut self,
-        gather: &mut Reassembly,
+        reassembly: &mut Reassembly,
         frame: &Frame<'_>,
         way: AppendPath,
     ) -> ReassemblyOutcome {
@@ -75,12 +75,12 @@ impl MemberJournal {
             };
         }
         let state = self.member.state();
-        gather.begin_window(state.window_epoch, state.generation);
-        match gather.handle(frame, self.member.state().received) {
+        reassembly.begin_window(state.window_epoch, state.generation);
+        match reassembly.handle(frame, self.member.state().received) {
             ReassemblyVerdict::Deliver => {
                 let mut reply = self.handle(frame);
                 while reply.header().kind == FrameKind::Ack
-                    && let Some(piece) = gather.next(self.member.state().received)
+                    && let Some(piece) = reassembly.next(self.member.state().received)
                 {
                     reply = self.handle(&piece.frame());
                 }

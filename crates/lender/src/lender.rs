@@ -126,8 +126,12 @@ impl Lender {
             ));
         }
         let (sender, inbox) = channel();
-        let keeper = DepositThread::new(Arc::clone(shared), inbox).map_err(system("wait for deposits"))?;
-        jobs.push(("netram-deposit".to_owned(), None, Box::new(move || keeper.run())));
+        let deposits = DepositThread::new(Arc::clone(shared), inbox).map_err(system("wait for deposits"))?;
+        jobs.push((
+            "netram-deposit".to_owned(),
+            None,
+            Box::new(move || deposits.run()),
+        ));
         let poller = Poller::new().map_err(system("make a poller"))?;
         let acceptor = Acceptor::new(Arc::clone(shared), poller, listeners, senders, sender)
             .map_err(system("wait for connections"))?;

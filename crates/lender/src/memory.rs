@@ -92,8 +92,8 @@ impl JournalMemory {
 
     /// Notes that a client of the journal connects or disconnects. A member that was never fenced leaves no
     /// trace.
-    pub(crate) fn note_contact(&mut self, heard: u64) {
-        self.saved.last_contact = heard;
+    pub(crate) fn note_contact(&mut self, contact: u64) {
+        self.saved.last_contact = contact;
         if self.saved.member != MemberState::default() {
             self.slot.save(&self.saved);
         }

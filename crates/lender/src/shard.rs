@@ -93,13 +93,13 @@ impl Shard {
             let step = policy.step(self.now.duration_since(idle_since));
             rounds = rounds.wrapping_add(1);
             let direct = step != WaitStep::Block && self.few() && !rounds.is_multiple_of(DIRECT_ROUNDS);
-            let heard = match step {
+            let received = match step {
                 _ if direct => self.ask_each(),
                 WaitStep::Block => self.wait(&mut events, self.until_housekeeping()),
                 WaitStep::Poll | WaitStep::Yield => self.wait(&mut events, Duration::ZERO),
             };
             self.now = Instant::now();
-            if heard {
+            if received {
                 idle_since = self.now;
             } else if step == WaitStep::Yield {
                 std::thread::yield_now();
@@ -123,11 +123,11 @@ impl Shard {
 
     /// Polls every connection directly. Returns whether a frame arrived.
     fn ask_each(&mut self) -> bool {
-        let mut heard = self.receive_multicast();
+        let mut received = self.receive_multicast();
         for index in 0..self.connections.len() {
-            heard |= self.serve(index);
+            received |= self.serve(index);
         }
-        heard
+        received
     }
 
     /// Waits for ready connections and serves them. Returns whether a frame arrived.
@@ -138,18 +138,18 @@ impl Shard {
             panic!("waiting for connections failed: {error}");
         }
         self.now = Instant::now();
-        let mut heard = false;
+        let mut received = false;
         for ready in events.iter() {
             if ready.token == WAKER {
                 self.take_arrivals();
-                heard = true;
+                received = true;
             } else if ready.token == MULTICAST_TOKEN {
-                heard |= self.receive_multicast();
+                received |= self.receive_multicast();
             } else {
-                heard |= self.serve(ready.token as usize);
+                received |= self.serve(ready.token as usize);
             }
         }
-        heard
+        received
     }
 
     fn take_arrivals(&mut self) {
@@ -222,11 +222,11 @@ impl Shard {
             shared: &self.shared,
             counters: &self.shared.counters[self.index],
         };
-        let mut heard = false;
+        let mut received = false;
         loop {
             let journal = self.journals.at(connection.index);
             match connection.turn(journal, &turn) {
-                Ok(more) => heard |= more,
+                Ok(more) => received |= more,
                 Err(ending) => {
                     self.end(index, ending);
                     return true;
@@ -257,7 +257,7 @@ impl Shard {
             watch(&self.poller, connection, index);
             // The kernel does not report packets that the link has already read.
             if connection.outbox.is_blocked() || !connection.outbox.link.has_buffered() {
-                return heard;
+                return received;
             }
         }
     }
@@ -266,9 +266,9 @@ impl Shard {
     /// there were any. Handles all datagrams that the receiver has read, since the kernel does not report
     /// them again.
     fn receive_multicast(&mut self) -> bool {
-        let mut heard = false;
+        let mut received = false;
         while self.receive_datagrams() {
-            heard = true;
+            received = true;
             if !self
                 .multicast_receiver
                 .as_ref()
@@ -277,11 +277,11 @@ impl Shard {
                 break;
             }
         }
-        heard
+        received
     }
 
     fn receive_datagrams(&mut self) -> bool {
-        let Some(ear) = &mut self.multicast_receiver else {
+        let Some(receiver) = &mut self.multicast_receiver else {
             return false;
         };
         let turn = TurnContext {
@@ -292,24 +292,24 @@ impl Shard {
         let mut answered: Option<usize> = None;
         let mut ended = None;
         for count in 0.. {
-            if count >= DATAGRAMS_PER_TURN && !ear.has_buffered() {
+            if count >= DATAGRAMS_PER_TURN && !receiver.has_buffered() {
                 break;
             }
-            let heard = match ear.receive() {
-                Ok(Some(heard)) => heard,
+            let received = match receiver.receive() {
+                Ok(Some(received)) => received,
                 Ok(None) => break,
                 Err(error) => {
                     if self.log_again_at <= self.now {
                         self.log_again_at = self.now + FAILURE_LOG_INTERVAL;
-                        tracing::warn!(%error, group = %ear.group(), "receiving from the multicast group failed");
+                        tracing::warn!(%error, group = %receiver.group(), "receiving from the multicast group failed");
                     }
                     break;
                 }
             };
             // Datagrams of one session mostly arrive in a row and share an answer.
             let before = answered
-                .replace(heard.listener)
-                .filter(|&index| index != heard.listener);
+                .replace(received.listener)
+                .filter(|&index| index != received.listener);
             let connections = &mut self.connections;
             if let Some(index) = before
                 && let Some(connection) = &mut connections[index]
@@ -321,11 +321,11 @@ impl Shard {
                     break;
                 }
             }
-            if let Some(connection) = &mut connections[heard.listener]
+            if let Some(connection) = &mut connections[received.listener]
                 && let Err(ending) =
-                    connection.receive_multicast(heard.packet, self.journals.at(connection.index), &turn)
+                    connection.receive_multicast(received.packet, self.journals.at(connection.index), &turn)
             {
-                ended = Some((heard.listener, ending));
+                ended = Some((received.listener, ending));
                 break;
             }
         }
@@ -346,8 +346,8 @@ impl Shard {
 
     /// Adds the receiver's drops since the last call to the counters.
     fn count_dropped(&mut self) {
-        if let Some(ear) = &self.multicast_receiver {
-            let dropped = ear.dropped();
+        if let Some(receiver) = &self.multicast_receiver {
+            let dropped = receiver.dropped();
             self.shared.counters[self.index].dropped(DropCounts {
                 unknown: dropped.unknown - self.dropped.unknown,
                 duplicate: dropped.duplicate - self.dropped.duplicate,
@@ -362,13 +362,13 @@ impl Shard {
             return;
         };
         self.vacant.push(index);
-        if let Some(ear) = &mut self.multicast_receiver {
-            ear.forget(index);
+        if let Some(receiver) = &mut self.multicast_receiver {
+            receiver.forget(index);
         }
         if self
             .multicast_receiver
             .as_ref()
-            .is_some_and(|ear| ear.channels() == 0)
+            .is_some_and(|receiver| receiver.channels() == 0)
         {
             self.count_dropped();
             self.dropped = DropCounts::default();
@@ -451,7 +451,7 @@ impl Shard {
 /// Listens to a channel for the session `index`. `false` if this lender serves another group, the group
 /// cannot be joined, or the channel's name is taken.
 fn listen(
-    ear: &mut Option<MulticastReceiver>,
+    receiver: &mut Option<MulticastReceiver>,
     poller: &Poller,
     shared: &DaemonState,
     tune: &ChannelInvite,
@@ -465,18 +465,23 @@ fn listen(
     else {
         return false;
     };
-    if ear.is_none() {
-        let opened = MulticastReceiver::open(group)
-            .and_then(|ear| poller.add(&ear, MULTICAST_TOKEN, Interest::Read).map(|()| ear));
+    if receiver.is_none() {
+        let opened = MulticastReceiver::open(group).and_then(|receiver| {
+            poller
+                .add(&receiver, MULTICAST_TOKEN, Interest::Read)
+                .map(|()| receiver)
+        });
         match opened {
-            Ok(opened) => *ear = Some(opened),
+            Ok(opened) => *receiver = Some(opened),
             Err(error) => {
                 tracing::warn!(%error, %group, "cannot join the multicast group");
                 return false;
             }
         }
     }
-    ear.as_mut().is_some_and(|ear| ear.listen(tune, index))
+    receiver
+        .as_mut()
+        .is_some_and(|receiver| receiver.listen(tune, index))
 }
 
 /// Polls for writability while answers are queued, and only then.

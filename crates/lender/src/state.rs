@@ -236,7 +236,7 @@ impl Drop for ConnectionPermit {
 }
 
 /// Held by each thread; its drop reports the thread's end. A thread that panics stops the whole lender: the
-/// memory outlives the process, and a lender that serves only some journals helps nobody.
+/// memory outlives the process, and a lender that serves only some journals is useless.
 pub(crate) struct ThreadEndGuard(pub(crate) Arc<DaemonState>);
 
 impl Drop for ThreadEndGuard {

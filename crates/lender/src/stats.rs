@@ -243,7 +243,7 @@ impl JournalStats {
             last_append_age_ms: (last_append > 0).then(|| elapsed.saturating_sub(last_append)),
             last_heard_age_s: match (self.sessions.load(Relaxed), self.last_contact.load(Relaxed)) {
                 (0, 0) => None,
-                (0, heard) => Some(seconds_of_run().saturating_sub(heard)),
+                (0, contact) => Some(seconds_of_run().saturating_sub(contact)),
                 _ => Some(0),
             },
             sessions: self.sessions.load(Relaxed),

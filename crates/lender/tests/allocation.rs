@@ -1,7 +1,7 @@
-//! An append costs the lender no heap allocation.
+//! An append allocates nothing at the lender.
 //!
-//! A test binary of its own: the counting allocator sees every thread of the process, so the client's side of
-//! this test allocates nothing either while it counts.
+//! A test binary of its own: the counting allocator sees every thread of the process, so the client's side
+//! does not allocate either while it counts.
 
 #[allow(dead_code, reason = "the other tests need more of it")]
 #[path = "all/common/mod.rs"]
@@ -62,7 +62,7 @@ fn an_append_and_its_acknowledgement_allocate_nothing() {
         let dir = memory_dir();
         let lender = Lender::start(LenderConfig { wait, ..config(&dir) }).unwrap();
         let mut writer = TestWriter::join(&lender.addresses()[0], 7, 1);
-        // The ring goes round several times, so that the trim point moves too.
+        // The ring wraps several times, so that the trim point moves, too.
         let appends: Vec<(FrameHeader, Vec<u8>)> = (0..2000_u32)
             .map(|index| {
                 let mut header = writer.header(FrameKind::Append);

@@ -289,7 +289,7 @@ fn deleting_a_journal_frees_what_its_lenders_have_and_nothing_else_goes_with_it(
     );
     let gone = delete("crashed", &["--yes"]);
     assert!(
-        gone.code == 1 && gone.err.contains("is no journal"),
+        gone.code == 1 && gone.err.contains("is neither a journal"),
         "{}",
         gone.err
     );

@@ -15,7 +15,7 @@ use crate::reason::UnreachableLenders;
 #[derive(Debug, thiserror::Error)]
 pub enum JournalCreateError {
     /// A file or directory of that name exists.
-    #[error("{0} exists already; choose another name, or remove it if its journal is of no use any more")]
+    #[error("{0} already exists; choose another name, or remove it if its journal is no longer needed")]
     Exists(PathBuf),
     /// The requested size is out of bounds.
     #[error("{0}")]
@@ -34,7 +34,7 @@ pub enum JournalCreateError {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalDeleteError {
     /// The path holds neither a journal nor the remains of one.
-    #[error("{path} is no journal, nor what is left of one")]
+    #[error("{path} is neither a journal nor the remains of one")]
     NoJournal {
         /// The directory or log file.
         path: PathBuf,
@@ -45,8 +45,8 @@ pub enum JournalDeleteError {
     /// The directory holds a file that is not the journal's: the journal is part of a mount, a volume or a
     /// region.
     #[error(
-        "{path} is not the journal's, so nothing was deleted: what the journal belongs to must be given up first \
-         (`netram recover` for a mounted directory, `netram shared merge` for a node); a file of yours can be moved elsewhere"
+        "{path} does not belong to the journal, so nothing was deleted. First give up what the journal is part of \
+         (`netram recover` for a mounted directory, `netram shared merge` for a node), or move your own file elsewhere"
     )]
     Foreign {
         /// The first such file.
@@ -56,7 +56,7 @@ pub enum JournalDeleteError {
     #[error("{0}")]
     Journal(#[from] JournalOpenError),
     /// The file system refused.
-    #[error("cannot remove {path}: {source}; delete it again when that is mended")]
+    #[error("cannot remove {path}: {source}; fix the cause, then delete it again")]
     Io {
         /// The directory or file.
         path: PathBuf,
@@ -69,8 +69,7 @@ pub enum JournalDeleteError {
 /// which it is a copy.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{path} was not closed, so nothing was deleted: {lenders} may alone have its newest commits. If it is a copy of something that is still \
-     wanted, remove it with `rm -r`, which tells no lender; if nobody wants those commits, delete it with --force"
+    "{path} was not closed, so nothing was deleted: {lenders} may alone have its newest commits. If it is a copy of something still in use, remove it with `rm -r`, which tells no lender; if those commits are not needed, delete it with --force"
 )]
 pub struct JournalNotClosed {
     pub(crate) path: PathBuf,
@@ -90,8 +89,7 @@ pub enum JournalOpenError {
     },
     /// The lock file, which keeps a journal to one writer, was removed.
     #[error(
-        "the lock file {path} is gone; make sure that no program has this log open, then make the file again, empty: \
-         touch {path}"
+        "the lock file {path} is missing; make sure that no program has this log open, then recreate it: touch {path}"
     )]
     NoLock {
         /// The lock file.
@@ -123,7 +121,7 @@ pub enum JournalOpenError {
     },
     /// The log and the view belong to different journals.
     #[error(
-        "{path}: the log is of journal {log}, the view of journal {view}; files of two journals were mixed: put the right ones back"
+        "{path}: the log belongs to journal {log} and the view to journal {view}: files of two journals are mixed; restore the right ones"
     )]
     Mixed {
         /// The journal directory.
@@ -134,7 +132,7 @@ pub enum JournalOpenError {
         view: JournalId,
     },
     /// The log's records were not sealed with this data key.
-    #[error("{path}: this key did not seal the log's records; put the journal's own data key back")]
+    #[error("{path}: the log's records were not sealed with this key; restore the journal's own data key")]
     OtherKey {
         /// The key's file.
         path: PathBuf,
@@ -144,7 +142,7 @@ pub enum JournalOpenError {
     Refused {
         /// The journal directory.
         path: PathBuf,
-        /// What is missing, and the remedy.
+        /// The missing proof or newer writer, and the remedy.
         refusal: RecoveryError,
         /// Why lenders did not answer.
         away: Box<UnreachableLenders>,
@@ -160,7 +158,7 @@ pub enum JournalOpenError {
     },
     /// The server of a shared region has fenced this node.
     #[error(
-        "{path}: the region's server has fenced this node (epoch {seen}), and reads its journal from the lenders or has done so; ask the server for the outcomes, then remove this directory and join anew. What only this disk has, if lenders were lost: `netram shared merge`"
+        "{path}: the region's server has fenced this node (epoch {seen}), and reads its journal from the lenders; ask the server for the outcome of pending commits, then remove this directory and join again. If lenders were lost, `netram shared merge` saves the records that only this disk has"
     )]
     NodeFenced {
         /// The journal directory.
@@ -189,7 +187,7 @@ pub enum JournalOpenError {
         source: AssembleError,
     },
     /// The new epoch could not be stored durably.
-    #[error("{path}: storing epoch {epoch} failed: {source}; mend the disk, then open again")]
+    #[error("{path}: storing epoch {epoch} failed: {source}; repair the disk, then open it again")]
     Store {
         /// The file that could not be written.
         path: PathBuf,
@@ -234,11 +232,11 @@ pub enum ViewFileError {
     #[error("{0}")]
     Io(IoError),
     /// The file is not a view file.
-    #[error("not a netram view file; put the journal's own back")]
+    #[error("not a netram view file; restore the journal's own")]
     Foreign,
     /// Both copies of the view in the file are damaged.
     #[error(
-        "both copies of the view are damaged, so nobody can say which lenders hold the newest records; restore the file from a copy"
+        "both copies of the view are damaged, so it is unknown which lenders hold the newest records; restore the file from a copy"
     )]
     Damaged,
     /// The file's contents contradict themselves or a limit.

@@ -132,16 +132,16 @@ impl Journal {
             .spawn(move || crate::disk::run(&for_disk))
             .map_err(system("starting the disk thread"))?;
         let (for_keeper, view_file) = (Arc::clone(&shared), opened.view_file);
-        let keeper = builder("netram-keeper")
+        let maintenance = builder("netram-keeper")
             .spawn(move || crate::maintenance::run(&for_keeper, view_file))
-            .map_err(system("starting the keeper thread"))?;
+            .map_err(system("starting the maintenance thread"))?;
         Ok((
             Journal {
                 mark: ForkMark::here(),
                 shared,
                 id,
                 disk: Some(disk),
-                maintenance: Some(keeper),
+                maintenance: Some(maintenance),
             },
             opened.recovered,
         ))
@@ -267,13 +267,13 @@ impl Journal {
 
     /// Closes the journal. Members are released if the journal's voter is `releases`.
     fn shut_down(&mut self, releases: Voter) -> Result<(), WaitError> {
-        let (Some(disk), Some(keeper)) = (self.disk.take(), self.maintenance.take()) else {
+        let (Some(disk), Some(maintenance)) = (self.disk.take(), self.maintenance.take()) else {
             return Ok(());
         };
         if self.mark.is_child() {
             // The threads belong to the parent: joining them here would never end. The links and the lock do,
             // too, and dropping the last owner would close them.
-            let _parents = ManuallyDrop::new((disk, keeper, Arc::clone(&self.shared)));
+            let _parents = ManuallyDrop::new((disk, maintenance, Arc::clone(&self.shared)));
             return Err(WaitError::Closed);
         }
         self.shared.begin_close();
@@ -289,9 +289,9 @@ impl Journal {
         }
         self.shared.end();
         let disk_ended = disk.join();
-        let view_file = keeper.join();
+        let view_file = maintenance.join();
         assert!(disk_ended.is_ok(), "the disk thread panicked");
-        let view_file = view_file.expect("the keeper thread panicked");
+        let view_file = view_file.expect("the maintenance thread panicked");
         let closed = flushed.and_then(|_| match releases == voter {
             true => self.release_members(view_file),
             false => self.store_end(),

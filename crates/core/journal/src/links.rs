@@ -46,10 +46,10 @@ pub(crate) enum LenderLinkError {
 }
 
 impl LenderLinks {
-    pub(crate) fn new(count: usize, caster: Option<MulticastSender>) -> LenderLinks {
+    pub(crate) fn new(count: usize, sender: Option<MulticastSender>) -> LenderLinks {
         LenderLinks {
             slots: (0..count).map(|_| Slot::default()).collect(),
-            multicast_sender: caster,
+            multicast_sender: sender,
             multicast_sent: SendCounts::default(),
             log_again_at: Time(0),
         }
@@ -57,10 +57,10 @@ impl LenderLinks {
 
     /// Multicasts the frames that are for all members; called before the frames for each one.
     pub(crate) fn multicast(&mut self, writer: &mut JournalWriter, ring: &RingAppender, now: Time) {
-        let Some(caster) = &mut self.multicast_sender else {
+        let Some(sender) = &mut self.multicast_sender else {
             return;
         };
-        if caster.is_exhausted() && caster.number() == writer.channel() {
+        if sender.is_exhausted() && sender.number() == writer.channel() {
             writer.on_channel_exhausted(now);
         }
         while let Some(outgoing) = writer.next_multicast(now) {
@@ -69,12 +69,12 @@ impl LenderLinks {
             };
             // As in `queue`: bytes that have left the ring are on the disk, and the members are told so.
             if let Some(body) = ring.read(from, bytes) {
-                let sent = caster.send(&outgoing.header, body);
+                let sent = sender.send(&outgoing.header, body);
                 self.multicast_sent.sent += sent.sent;
                 self.multicast_sent.lost += sent.lost;
                 if sent.lost > 0 && self.log_again_at <= now {
                     self.log_again_at = now + DROP_LOG_INTERVAL;
-                    let (group, lost) = (caster.group(), self.multicast_sent.lost);
+                    let (group, lost) = (sender.group(), self.multicast_sent.lost);
                     tracing::warn!(%group, lost, "the system refused multicast datagrams; members get the records over their links");
                 }
             }
@@ -177,15 +177,15 @@ fn queue(
     link: &mut Link,
     outgoing: &OutgoingFrame,
     ring: &RingAppender,
-    caster: &mut Option<MulticastSender>,
+    sender: &mut Option<MulticastSender>,
 ) -> Result<bool, LinkError> {
     match &outgoing.body {
         FrameBody::Inline(bytes, length) => {
             link.queue(&[&outgoing.header.encode(*length), &bytes[..*length]])?
         }
-        FrameBody::Channel(number) => match caster {
-            Some(caster) => {
-                let tune = Zeroizing::new(caster.invite(*number).encode());
+        FrameBody::Channel(number) => match sender {
+            Some(sender) => {
+                let tune = Zeroizing::new(sender.invite(*number).encode());
                 link.queue(&[&outgoing.header.encode(tune.len()), &tune[..]])?;
             }
             None => unreachable!("invitations are sent only if multicast is configured"),

@@ -159,13 +159,13 @@ impl fmt::Display for UncountedReason {
             UncountedReason::Refused(refused) => refusal(out, *refused),
             UncountedReason::AliasOf(other) => write!(
                 out,
-                "its memory is that of the lender at {other}, and counts once: name another lender"
+                "it is the same lender as the one at {other}, and counts once: name another lender"
             ),
             UncountedReason::Stalled => out.write_str("it answers but makes no progress"),
             UncountedReason::Stopping => out.write_str("it is stopping"),
             UncountedReason::Joining => out.write_str("it is receiving the log's records"),
             UncountedReason::OneDomain => out.write_str(
-                "it is in one power domain with this machine or the members: say what feeds it with `netram lend --domain`",
+                "it shares a power domain with this machine or the members: set its domain with `netram lend --domain`",
             ),
             UncountedReason::Spare => out.write_str("a spare: enough others are members"),
         }
@@ -181,7 +181,7 @@ impl fmt::Display for LinkFailure {
             LinkFailure::NoAnswer => {
                 out.write_str("no answer in time: is the machine up, and does a firewall let it answer?")
             }
-            LinkFailure::NoRoute(why) => write!(out, "the network does not lead there: {why}"),
+            LinkFailure::NoRoute(why) => write!(out, "there is no route to it: {why}"),
             LinkFailure::WrongKey => ConnectError::WrongKey.fmt(out),
             LinkFailure::KeyRequired => ConnectError::SecureRequired.fmt(out),
             LinkFailure::NoKeyThere => ConnectError::InsecureRequired.fmt(out),

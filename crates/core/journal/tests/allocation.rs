@@ -1,7 +1,7 @@
-//! A commit costs no heap allocation: not the committing thread, nor the lender, the disk thread or the
-//! keeper.
+//! A commit allocates nothing on the heap: not in the committing thread, the lender, the disk thread or the
+//! maintenance thread.
 //!
-//! A test binary of its own: the counting allocator sees every thread of the process.
+//! A test binary of its own, since the counting allocator sees every thread of the process.
 
 #[allow(dead_code, reason = "the other tests need more of it")]
 #[path = "all/common/mod.rs"]

@@ -281,14 +281,14 @@ mod tests {
         let lines = LogWriter::to(paper.clone(), note).unwrap();
         paper.now().1 = true;
         for _ in 0..3 {
-            lines.write_line(b"nobody hears it\n");
+            lines.write_line(b"no reader gets it\n");
         }
         lines.drain(LONG);
         assert_eq!(lines.dropped(), 3);
         paper.now().1 = false;
-        lines.write_line(b"heard\n");
+        lines.write_line(b"read\n");
         lines.drain(LONG);
-        assert_eq!(paper.now().0, "(3 lost)\nheard\n");
+        assert_eq!(paper.now().0, "(3 lost)\nread\n");
         assert_eq!(lines.dropped(), 0);
     }
 

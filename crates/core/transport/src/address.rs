@@ -122,16 +122,18 @@ fn parse_bracketed(text: &str) -> Result<NetHost, &'static str> {
         Some((ip, zone)) => (ip, Some(zone)),
         None => (text, None),
     };
-    let ip: Ipv6Addr = ip.parse().map_err(|_| "no IPv6 address stands in the brackets")?;
+    let ip: Ipv6Addr = ip
+        .parse()
+        .map_err(|_| "the brackets do not hold an IPv6 address")?;
     let Some(zone) = zone else {
         return Ok(NetHost::Ip(IpAddr::V6(ip)));
     };
     if !ip.is_unicast_link_local() {
-        return Err("only a link-local IPv6 address (fe80::...) has an interface behind %");
+        return Err("only a link-local IPv6 address (fe80::...) may be followed by %interface");
     }
     let named = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'/' | b'[' | b']');
     if zone.is_empty() || zone.len() > INTERFACE_BYTES_MAX || !zone.bytes().all(named) {
-        return Err("behind % stands no interface, such as eth0");
+        return Err("an interface such as eth0 must follow the %");
     }
     Ok(NetHost::Zoned(ip, zone.to_owned()))
 }
@@ -141,7 +143,7 @@ fn parse_host(host: &str) -> Result<NetHost, &'static str> {
         return Err("the host is missing");
     }
     if host.contains(':') {
-        return Err("an IPv6 address stands in brackets");
+        return Err("an IPv6 address must be in brackets");
     }
     if let Ok(ip) = host.parse() {
         return Ok(NetHost::Ip(ip));
@@ -154,14 +156,14 @@ fn parse_host(host: &str) -> Result<NetHost, &'static str> {
     }
     let named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     if !host.bytes().all(named) {
-        return Err("a host name has only letters, digits, '-', '_' and '.'");
+        return Err("a host name may contain only letters, digits, '-', '_' and '.'");
     }
     Ok(NetHost::Name(host.to_owned()))
 }
 
 fn parse_unix(path: &str) -> Result<NetAddress, &'static str> {
     if !path.starts_with('/') {
-        return Err("the path of a Unix socket is absolute");
+        return Err("the path of a Unix socket must be absolute");
     }
     if path.len() > UNIX_PATH_BYTES_MAX {
         return Err("the path of a Unix socket is longer than 107 bytes");
@@ -231,8 +233,8 @@ mod tests {
             ("tcp://host", "the port is missing"),
             ("tcp://[::1]", "the port is missing"),
             ("tcp://[::1:7", "the bracket is not closed"),
-            ("tcp://[host]:7", "no IPv6 address stands in the brackets"),
-            ("tcp://::1:7", "an IPv6 address stands in brackets"),
+            ("tcp://[host]:7", "the brackets do not hold an IPv6 address"),
+            ("tcp://::1:7", "an IPv6 address must be in brackets"),
             ("tcp://:7", "the host is missing"),
             ("tcp://host:", "the port is not a number"),
             ("tcp://host:+7", "the port is not a number"),
@@ -240,9 +242,9 @@ mod tests {
             ("tcp://1.2.3:7", "the host is neither an IPv4 address nor a name"),
             (
                 "tcp://ho st:7",
-                "a host name has only letters, digits, '-', '_' and '.'",
+                "a host name may contain only letters, digits, '-', '_' and '.'",
             ),
-            ("unix:run", "the path of a Unix socket is absolute"),
+            ("unix:run", "the path of a Unix socket must be absolute"),
         ] {
             assert_eq!(text.parse::<NetAddress>().unwrap_err().problem, problem, "{text}");
         }

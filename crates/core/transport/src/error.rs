@@ -16,13 +16,13 @@ pub enum LinkError {
     #[error("the peer closed the connection")]
     Closed,
     /// The peer announced a packet of an impossible length. Drop the link.
-    #[error("the peer sent a packet of {length} bytes; no packet has that length")]
+    #[error("the peer announced a packet of {length} bytes, which is not a valid length")]
     Malformed {
         /// The announced length in bytes, as on the wire.
         length: usize,
     },
     /// A packet was altered, replayed or reordered in transit. Drop the link.
-    #[error("a packet was changed on its way; the link is not to be trusted any more")]
+    #[error("a packet was altered in transit; the link can no longer be trusted")]
     Tampered,
     /// The socket failed. Drop the link.
     #[error("the connection failed: {}", io::Error::from_raw_os_error(*.errno))]
@@ -48,14 +48,14 @@ pub enum HandshakeError {
         theirs: VersionRange,
     },
     /// The client has no key, and this lender requires one.
-    #[error("it came without a cluster key, which is required here")]
+    #[error("it has no cluster key, and this process requires one")]
     SecureRequired,
     /// The client has a key, and this lender runs without one.
-    #[error("it came with a cluster key, but this process runs with --insecure")]
+    #[error("it has a cluster key, but this process runs with --insecure")]
     InsecureRequired,
     /// The owner [refused](crate::PendingHandshake::refuse_busy) the client because it has too many
     /// connections.
-    #[error("it was sent away: too many connections")]
+    #[error("it was refused: too many connections")]
     Busy,
     /// The connection ended before the handshake was complete.
     #[error("the connection ended in the middle of the handshake")]
@@ -84,7 +84,7 @@ pub enum ConnectError {
     },
     /// No name server answered in time, and no earlier address of the name is cached. Retry later.
     #[error(
-        "no name server answers for {name}: give the address in digits, or see to the machine's name servers"
+        "no name server answered for {name}: use a numeric address, or check this machine's name servers"
     )]
     NameUnanswered {
         /// The host name.
@@ -118,7 +118,9 @@ pub enum ConnectError {
     #[error("the other side requires the cluster key; give both sides the same key file")]
     SecureRequired,
     /// The lender runs without a key. A client with a key never talks in the clear.
-    #[error("the other side runs with --insecure; with a cluster key nobody is talked to in the clear")]
+    #[error(
+        "the other side runs with --insecure, but this side has a cluster key and never talks in the clear"
+    )]
     InsecureRequired,
     /// The address is not local, and this client has no key.
     #[error("{address} is not on this machine; without a cluster key only local addresses are allowed")]

@@ -110,7 +110,7 @@ impl ChannelKey {
     }
 }
 
-/// What happened to the datagrams of one frame.
+/// Numbers of datagrams of one frame that the kernel accepted or refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendCounts {
     /// Datagrams that the kernel accepted.

@@ -88,8 +88,8 @@ pub(crate) fn receive_many(
     let fd = socket.as_fd().as_raw_fd();
     let (at, count, flags) = (messages.as_mut_ptr(), BATCH as u32, libc::MSG_DONTWAIT);
     // SAFETY: `BATCH` headers, each with one vector that names a slot of its own; `slots`, `iovecs` and
-    // `messages` outlive the call and nothing else looks at them meanwhile. The kernel keeps no pointer. `fd`
-    // is open while it is borrowed.
+    // `messages` outlive the call and no other code uses them during the call. The kernel keeps no pointer.
+    // `fd` is open while it is borrowed.
     let taken = unsafe { libc::recvmmsg(fd, at, count, flags as _, ptr::null_mut()) };
     let taken = checked(taken)? as usize;
     assert!(taken <= BATCH);

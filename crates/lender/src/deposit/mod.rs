@@ -98,7 +98,7 @@ impl DepositThread {
             };
             rounds = rounds.wrapping_add(1);
             let few = count <= DIRECT_CONNECTIONS_MAX && !rounds.is_multiple_of(DIRECT_ROUNDS);
-            let heard = match step {
+            let received = match step {
                 WaitStep::Block => {
                     let timeout = self.housekeeping.saturating_duration_since(self.now);
                     self.wait(&mut events, timeout)
@@ -107,7 +107,7 @@ impl DepositThread {
                 WaitStep::Poll | WaitStep::Yield => self.wait(&mut events, Duration::ZERO),
             };
             self.now = Instant::now();
-            if heard {
+            if received {
                 idle_since = self.now;
             } else if step == WaitStep::Yield {
                 std::thread::yield_now();
@@ -121,11 +121,11 @@ impl DepositThread {
     }
 
     fn ask_each(&mut self) -> bool {
-        let mut heard = false;
+        let mut received = false;
         for index in 0..self.sessions.len() {
-            heard |= self.serve(index);
+            received |= self.serve(index);
         }
-        heard
+        received
     }
 
     fn wait(&mut self, events: &mut ReadyEvents, timeout: Duration) -> bool {
@@ -133,16 +133,16 @@ impl DepositThread {
             panic!("waiting for deposits' sessions failed: {error}");
         }
         self.now = Instant::now();
-        let mut heard = false;
+        let mut received = false;
         for ready in events.iter() {
             if ready.token == WAKER {
                 self.take_arrivals();
-                heard = true;
+                received = true;
             } else {
-                heard |= self.serve(ready.token as usize);
+                received |= self.serve(ready.token as usize);
             }
         }
-        heard
+        received
     }
 
     fn take_arrivals(&mut self) {
@@ -239,10 +239,10 @@ impl DepositThread {
 
     /// Gives one session its turn. Returns whether a frame arrived.
     fn serve(&mut self, index: usize) -> bool {
-        let mut heard = false;
+        let mut received = false;
         loop {
             let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) else {
-                return heard;
+                return received;
             };
             let Some(deposit) = self.deposits.get_mut(&session.id) else {
                 unreachable!("a deposit outlives its session")
@@ -251,7 +251,7 @@ impl DepositThread {
             let turn = session.turn(&mut deposit.server, &mut deposit.memory, &self.shared, self.now);
             let (id, resized) = (session.id, deposit.server.slots() != slots);
             match turn {
-                Ok(more) => heard |= more,
+                Ok(more) => received |= more,
                 Err(ending) => {
                     self.end(index, ending);
                     return true;
@@ -264,7 +264,7 @@ impl DepositThread {
                 self.publish(id);
             }
             if !again {
-                return heard;
+                return received;
             }
         }
     }

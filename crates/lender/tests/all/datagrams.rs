@@ -1,4 +1,4 @@
-//! A real lender that hears a group in which strangers shout: what is genuine counts once, and all else is
+//! A real lender in a multicast group with hostile senders: genuine datagrams count once, and all others are
 //! dropped and counted.
 
 use std::io::Write;
@@ -12,8 +12,8 @@ use netram_proto::wire::{Flag, FrameHeader, FrameKind};
 use netram_transport::{MulticastGroup, MulticastReceiver, MulticastSender};
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
-/// A lender that hears a group of this test's own, somebody who may send there, and somebody who overhears
-/// it.
+/// A lender in a multicast group of this test's own, and a socket that sends to the group and receives
+/// everything in it.
 struct MulticastFixture {
     lender: Lender,
     group: MulticastGroup,
@@ -22,7 +22,7 @@ struct MulticastFixture {
 }
 
 impl MulticastFixture {
-    /// `None`: nothing can be multicast over this machine's loopback, and the test has said so.
+    /// `None` if this machine's loopback has no multicast; the test has then printed that it is skipped.
     fn new() -> Option<MulticastFixture> {
         match overhear() {
             Ok((spy, group)) => {
@@ -46,12 +46,12 @@ impl MulticastFixture {
         }
     }
 
-    /// A writer whose session listens to `caster`'s channel.
-    fn writer(&self, caster: &mut MulticastSender) -> TestWriter {
+    /// A writer whose session listens to the channel of `sender`.
+    fn writer(&self, sender: &mut MulticastSender) -> TestWriter {
         let mut writer = TestWriter::join(&self.lender.addresses()[0], 1, 1);
         let mut header = writer.header(FrameKind::Invite);
         header.lsn = Lsn(1);
-        let tuned = writer.ask(header, &caster.invite(1).encode());
+        let tuned = writer.ask(header, &sender.invite(1).encode());
         assert_eq!(tuned.header.kind, FrameKind::Listening, "{tuned:?}");
         writer
     }
@@ -61,7 +61,7 @@ impl MulticastFixture {
     }
 }
 
-/// A socket that hears what goes over a group that nobody else has, and may send there.
+/// A socket in a multicast group that no other test uses.
 fn overhear() -> std::io::Result<(UdpSocket, MulticastGroup)> {
     let host = Ipv4Addr::new(239, 78, std::process::id() as u8, 1);
     let spy = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
@@ -75,14 +75,14 @@ fn overhear() -> std::io::Result<(UdpSocket, MulticastGroup)> {
     let group: MulticastGroup = format!("{host}:{port}%lo")
         .parse()
         .map_err(std::io::Error::other)?;
-    // Joins as the lender will, and is gone again.
+    // Joins as the lender will, and leaves again.
     MulticastReceiver::open(&group)?;
     spy.send_to(b"?", group.address)?;
     spy.recv(&mut [0; 16])?;
     Ok((spy, group))
 }
 
-/// A generator of bytes that a failing run can repeat.
+/// A generator of pseudo-random bytes from a fixed seed, so that a failing run repeats.
 struct TestRng(u64);
 
 impl TestRng {
@@ -96,75 +96,39 @@ impl TestRng {
     fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.below(256) as u8).collect()
     }
+
+    /// A repeated, truncated, altered, random or extended datagram.
+    fn altered(&mut self, genuine: &[u8]) -> Vec<u8> {
+        match self.below(5) {
+            0 => genuine.to_vec(),
+            1 => genuine[..self.below(genuine.len())].to_vec(),
+            2 => {
+                let mut changed = genuine.to_vec();
+                changed[self.below(genuine.len())] ^= 1 << self.below(8);
+                changed
+            }
+            3 => {
+                let length = self.below(3000);
+                self.bytes(length)
+            }
+            _ => [genuine, &[0]].concat(),
+        }
+    }
 }
 
 /// Multicasts the next record. Returns its bytes.
-fn cast(caster: &mut MulticastSender, writer: &mut TestWriter, payload: &[u8]) -> Vec<u8> {
+fn cast(sender: &mut MulticastSender, writer: &mut TestWriter, payload: &[u8]) -> Vec<u8> {
     let mut header = writer.header(FrameKind::Append);
     header.lsn = writer.at.lsn;
     header.stable = writer.stable;
     let record = writer.record(payload);
-    assert_eq!(caster.send(&header, &record).lost, 0);
+    assert_eq!(sender.send(&header, &record).lost, 0);
     record
 }
 
-#[test]
-fn hostile_datagrams_cost_their_counting_and_nothing_genuine() {
-    let Some(place) = MulticastFixture::new() else {
-        return;
-    };
-    let group = &place.group;
-    let mut caster = MulticastSender::open(group, Some(1400), 1).unwrap();
-    // A client of the same group whom this lender does not know.
-    let mut stranger = MulticastSender::open(group, Some(1400), 1).unwrap();
-    stranger.invite(1);
-    let mut writer = place.writer(&mut caster);
-    let mut random = TestRng(0xDA7A_6AA5);
-    let (mut log, mut hostile, mut genuine) = (Vec::new(), 0, 0);
-    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
-    for round in 0..60 {
-        let payload = random.bytes(1 + random.0 as usize % 1000);
-        log.extend(cast(&mut caster, &mut writer, &payload));
-        genuine += 1;
-        // Of what was shouted before, nothing is kept: the answer is to this one.
-        let answer = receive(&mut writer.link).unwrap().header;
-        assert_eq!(
-            (answer.kind, answer.lsn),
-            (FrameKind::Ack, writer.at.lsn),
-            "round {round}"
-        );
-        assert_eq!(answer.flags, Flag::HEARD);
-        // The spy hears its own words too.
-        let heard = loop {
-            let length = place.spy.recv(&mut buffer).unwrap();
-            if buffer[..8] == caster.invite(1).channel.to_le_bytes() && length > 100 {
-                break buffer[..length].to_vec();
-            }
-        };
-        for _ in 0..8 {
-            let bytes = match random.below(5) {
-                0 => heard.clone(),
-                1 => heard[..random.below(heard.len())].to_vec(),
-                2 => {
-                    let mut changed = heard.clone();
-                    changed[random.below(heard.len())] ^= 1 << random.below(8);
-                    changed
-                }
-                3 => {
-                    let length = random.below(3000);
-                    random.bytes(length)
-                }
-                _ => [&heard[..], &[0]].concat(),
-            };
-            place.spy.send_to(&bytes, group.address).unwrap();
-            hostile += 1;
-        }
-        stranger.send(&writer.header(FrameKind::Append), &payload);
-        hostile += 1;
-        while place.spy.set_nonblocking(true).is_ok() && place.spy.recv(&mut buffer).is_ok() {}
-        place.spy.set_nonblocking(false).unwrap();
-    }
-    // Somebody who was given the key says what may not be said by multicast, or not by him.
+/// Multicasts five frames that are not allowed by multicast, or not for this writer, as a holder of the key
+/// could.
+fn cast_forbidden(sender: &mut MulticastSender, writer: &TestWriter) {
     let append = writer.header(FrameKind::Append);
     let at = writer.at.lsn;
     for header in [
@@ -194,14 +158,60 @@ fn hostile_datagrams_cost_their_counting_and_nothing_genuine() {
             ..append
         },
     ] {
-        assert_eq!(caster.send(&header, &[0; 64]).sent, 1);
+        assert_eq!(sender.send(&header, &[0; 64]).sent, 1);
     }
-    log.extend(cast(&mut caster, &mut writer, b"the last"));
+}
+
+#[test]
+fn hostile_datagrams_are_counted_and_no_genuine_one_is_lost() {
+    let Some(place) = MulticastFixture::new() else {
+        return;
+    };
+    let group = &place.group;
+    let mut sender = MulticastSender::open(group, Some(1400), 1).unwrap();
+    // A client of the same group that this lender does not know.
+    let mut foreign = MulticastSender::open(group, Some(1400), 1).unwrap();
+    foreign.invite(1);
+    let mut writer = place.writer(&mut sender);
+    let mut random = TestRng(0xDA7A_6AA5);
+    let (mut log, mut hostile, mut genuine) = (Vec::new(), 0, 0);
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    for round in 0..60 {
+        let payload = random.bytes(1 + random.0 as usize % 1000);
+        log.extend(cast(&mut sender, &mut writer, &payload));
+        genuine += 1;
+        // No earlier datagram was accepted, so the answer is to this one.
+        let answer = receive(&mut writer.link).unwrap().header;
+        assert_eq!(
+            (answer.kind, answer.lsn),
+            (FrameKind::Ack, writer.at.lsn),
+            "round {round}"
+        );
+        assert_eq!(answer.flags, Flag::HEARD);
+        // The spy receives its own datagrams, too.
+        let genuine_bytes = loop {
+            let length = place.spy.recv(&mut buffer).unwrap();
+            if buffer[..8] == sender.invite(1).channel.to_le_bytes() && length > 100 {
+                break buffer[..length].to_vec();
+            }
+        };
+        for _ in 0..8 {
+            let bytes = random.altered(&genuine_bytes);
+            place.spy.send_to(&bytes, group.address).unwrap();
+            hostile += 1;
+        }
+        foreign.send(&writer.header(FrameKind::Append), &payload);
+        hostile += 1;
+        while place.spy.set_nonblocking(true).is_ok() && place.spy.recv(&mut buffer).is_ok() {}
+        place.spy.set_nonblocking(false).unwrap();
+    }
+    cast_forbidden(&mut sender, &writer);
+    log.extend(cast(&mut sender, &mut writer, b"the last"));
     genuine += 1;
     writer.acked();
     assert_eq!(writer.read(START, log.len()), log);
 
-    until("what was dropped is counted", || place.dropped() >= hostile);
+    until("all drops are counted", || place.dropped() >= hostile);
     let counters = place.lender.report().counters;
     assert_eq!(place.dropped(), hostile, "{counters:?}");
     for kind in ["doubled", "forged", "strange"] {
@@ -213,7 +223,7 @@ fn hostile_datagrams_cost_their_counting_and_nothing_genuine() {
             "{kind}"
         );
     }
-    // Of the five, two are appends that open.
+    // Of the five, two are appends that decrypt.
     assert_eq!(counters.datagrams, genuine + 2);
     assert_eq!(counters.refusals.len(), 0, "{counters:?}");
     assert_eq!(counters.datagrams_missing, 0);

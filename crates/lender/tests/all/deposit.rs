@@ -1,5 +1,5 @@
-//! Deposits at a real lender: what it keeps, gives, refuses, and when it ends. Lenders and owners that are
-//! killed are processes of their own: this test binary, started again with the name of one test.
+//! Deposits at a real lender: what it keeps, returns and refuses, and when it ends. Lenders and owners that
+//! are killed are processes of their own: this test binary, started again with the name of one test.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use netram_transport::{NetAddress, Security, connect};
 use tempfile::TempDir;
 
 const DIR: &str = "NETRAM_TEST_DEPOSIT_DIR";
-/// Slots that half of the memory makes.
+/// Number of slots in half of the memory.
 const ROOM: u32 = (1 << 19) / PAGE as u32;
 
 fn started(dir: &TempDir, lease_ms: u64) -> (Lender, NetAddress) {
@@ -24,7 +24,7 @@ fn started(dir: &TempDir, lease_ms: u64) -> (Lender, NetAddress) {
 }
 
 #[test]
-fn pages_come_back_in_the_version_that_was_put_or_not_at_all() {
+fn pages_return_in_the_version_that_was_put_or_not_at_all() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
     let mut owner = OwnerSession::open(&address, 5, 1).unwrap();
@@ -44,7 +44,7 @@ fn pages_come_back_in_the_version_that_was_put_or_not_at_all() {
         owner.get(&[(2, 102), (3, 103), (3, 200), (39, 139), (39, 0)]),
         [true, false, true, true, false]
     );
-    // What a smaller deposit has kept is still there; what it gives back and gets again is empty.
+    // Slots kept by a smaller deposit still hold their pages; slots released and obtained again are empty.
     assert_eq!(owner.resize(8).header.lsn, Lsn(8));
     assert_eq!(owner.resize(40).header.lsn, Lsn(40));
     assert_eq!(owner.get(&[(7, 107), (8, 108), (39, 139)]), [true, false, false]);
@@ -54,7 +54,7 @@ fn pages_come_back_in_the_version_that_was_put_or_not_at_all() {
 }
 
 #[test]
-fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
+fn blocks_are_returned_in_the_requested_order_and_version_only() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
     let mut owner = OwnerSession::open(&address, 5, 1).unwrap();
@@ -88,7 +88,7 @@ fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
 }
 
 #[test]
-fn a_full_lender_refuses_with_what_it_has_left_and_windows_keep_their_part() {
+fn a_full_lender_refuses_with_its_free_bytes_and_windows_keep_their_part() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
     let mut first = OwnerSession::open(&address, 1, 1).unwrap();
@@ -108,7 +108,7 @@ fn a_full_lender_refuses_with_what_it_has_left_and_windows_keep_their_part() {
         report.memory.free, 0,
         "8 windows of {WINDOW} bytes and all deposits"
     );
-    // What the first gives back the second may have.
+    // The slots that the first releases are available to the second.
     first.resize(0);
     assert_eq!(second.resize(ROOM).header.kind, FrameKind::DepositAck);
 }
@@ -122,21 +122,21 @@ fn a_deposit_outlives_its_session_and_obeys_the_newest_one_only() {
     owner.put(&[(1, 11)]);
     let mut next = OwnerSession::open(&address, 9, 2).unwrap();
     assert_eq!((next.life, next.slots), (owner.life, 4));
-    assert!(receive(&mut owner.link).is_err(), "the session before is over");
+    assert!(receive(&mut owner.link).is_err(), "the earlier session has ended");
     assert_eq!(next.get(&[(1, 11)]), [true]);
     let fenced = OwnerSession::open(&address, 9, 2).err().unwrap();
     assert_eq!(fenced.refusal(), Some(RefusalReason::Fenced));
     drop(next);
     let mut last = OwnerSession::open(&address, 9, 3).unwrap();
     assert_eq!(last.get(&[(1, 11)]), [true]);
-    // Somebody else's deposit has nothing of it.
+    // A deposit with another id holds none of its pages.
     let mut other = OwnerSession::open(&address, 10, 1).unwrap();
     other.resize(4);
     assert_eq!(other.get(&[(1, 11)]), [false]);
 }
 
 #[test]
-fn an_owner_that_is_gone_leaves_nothing_after_the_lease() {
+fn a_deposit_is_freed_when_its_lease_ends() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 200);
     let mut owner = OwnerSession::open(&address, 9, 1).unwrap();
@@ -150,7 +150,10 @@ fn an_owner_that_is_gone_leaves_nothing_after_the_lease() {
     });
     let back = OwnerSession::open(&address, 9, 2).unwrap();
     assert_eq!(back.slots, 0);
-    assert_ne!(back.life, life, "who comes back learns that it is gone");
+    assert_ne!(
+        back.life, life,
+        "an owner that returns learns that its deposit was freed"
+    );
 }
 
 #[test]
@@ -168,7 +171,7 @@ fn a_lender_without_deposits_refuses_them() {
 }
 
 #[test]
-fn frames_that_make_no_sense_end_the_session_and_nothing_else() {
+fn invalid_frames_end_their_session_only() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
     let mut owner = OwnerSession::open(&address, 3, 1).unwrap();
@@ -193,7 +196,7 @@ fn frames_that_make_no_sense_end_the_session_and_nothing_else() {
             Some(RefusalReason::Malformed),
             "{kind:?}"
         );
-        assert!(receive(&mut owner.link).is_err(), "the session is over");
+        assert!(receive(&mut owner.link).is_err(), "the session has ended");
         epoch += 1;
         owner = OwnerSession::open(&address, 3, epoch).unwrap();
         assert_eq!(owner.get(&[(0, 5)]), [true]);
@@ -223,15 +226,15 @@ fn a_lender_that_stops_tells_owners_and_waits_for_them() {
     assert_eq!(
         owner.get(&[(0, 5)]),
         [true],
-        "until it has moved away it is served"
+        "it is served until it has moved away"
     );
     owner.resize(0);
     assert!(!stopping.join().unwrap().failed);
 }
 
-/// One that did not read its answers at that moment was never told.
+/// Regression: an owner that did not read its answers at that moment was never told.
 #[test]
-fn an_owner_that_is_behind_with_its_answers_is_told_when_it_has_read_them() {
+fn an_owner_that_reads_late_is_told_when_it_has_read_its_answers() {
     const ASKED: usize = 100;
     let dir = memory_dir();
     let (lender, address) = started(&dir, 30_000);
@@ -246,7 +249,7 @@ fn an_owner_that_is_behind_with_its_answers_is_told_when_it_has_read_them() {
     }
     until("it answers", || status(&address).counters.deposit_gets > 2);
     let stopping = std::thread::spawn(move || lender.stop(crate::common::PATIENCE));
-    // By then it knows, most likely; it holds in any case.
+    // By then it has most likely been told; the result must hold in either case.
     std::thread::sleep(Duration::from_millis(100));
     let mut kinds = Vec::new();
     while kinds.len() < ASKED + 1 {
@@ -264,7 +267,7 @@ fn an_owner_that_is_behind_with_its_answers_is_told_when_it_has_read_them() {
     assert!(!stopping.join().unwrap().failed);
 }
 
-/// Not a test of its own: the lender that is killed.
+/// Runs in the lender process that is killed; not a test by itself.
 #[test]
 fn lender_process() {
     let Ok(path) = std::env::var(DIR) else { return };
@@ -283,7 +286,7 @@ fn lender_process() {
     lender.wait();
 }
 
-/// Not a test of its own: the owner that is killed. It puts pages as fast as it can.
+/// Runs in the owner process that is killed, putting pages as fast as it can; not a test by itself.
 #[test]
 fn owner_process() {
     let Ok(path) = std::env::var(DIR) else { return };
@@ -295,7 +298,7 @@ fn owner_process() {
     }
 }
 
-/// A process of this binary, killed with the test.
+/// A process of this binary, killed on drop.
 struct LenderChild(Child);
 
 impl LenderChild {
@@ -328,7 +331,7 @@ impl Drop for LenderChild {
 }
 
 #[test]
-fn after_a_lender_was_killed_deposits_are_gone_and_known_to_be_and_windows_are_not() {
+fn a_killed_lender_loses_its_deposits_noticeably_and_keeps_its_windows() {
     let dir = memory_dir();
     let address = NetAddress::Unix(socket(&dir));
     let process = LenderChild::lender(&dir);
@@ -353,12 +356,12 @@ fn after_a_lender_was_killed_deposits_are_gone_and_known_to_be_and_windows_are_n
     assert_eq!(
         status(&address).memory.deposits,
         16 * PAGE as u64,
-        "nothing of the dead process's is still taken"
+        "no memory of the dead process is still in use"
     );
 }
 
 #[test]
-fn what_a_killed_owner_put_is_whole_for_the_lease() {
+fn pages_of_a_killed_owner_stay_intact_for_the_lease() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
     let process = LenderChild::start(&dir, "deposit::owner_process");
@@ -370,8 +373,7 @@ fn what_a_killed_owner_put_is_whole_for_the_lease() {
         status(&address).deposits.iter().all(|deposit| !deposit.connected)
     });
     let mut heir = OwnerSession::open(&address, 4, 2).unwrap();
-    // It puts one version after the other into one slot after the other: the last 32 are there, and each is
-    // whole.
+    // It puts increasing versions into consecutive slots, so the last 32 versions are present and intact.
     let puts = status(&address).counters.deposit_puts;
     for slot in 0..32 {
         let mut versions =
@@ -384,6 +386,6 @@ fn what_a_killed_owner_put_is_whole_for_the_lease() {
     }
     heir.resize(0);
     drop(heir);
-    // Nothing is in it: there is nothing to wait for.
+    // The deposit is empty, so it ends without waiting.
     until("it has ended", || status(&address).deposits.is_empty());
 }

@@ -1,4 +1,4 @@
-//! Peers that misbehave cost themselves their session and nobody else anything.
+//! Misbehaving peers lose their own session and affect no other.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Link, LinkError};
 
-/// Appends and reads back through a session of its own.
+/// Appends and reads back in a session of its own.
 fn assert_serves(lender: &Lender, journal: u128) {
     let mut writer = TestWriter::join(&lender.addresses()[0], journal, 1);
     let record = writer.append(b"still here");
@@ -19,7 +19,7 @@ fn assert_serves(lender: &Lender, journal: u128) {
     assert_eq!(writer.read(crate::common::START, record.len()), record);
 }
 
-/// A generator of bytes that a failing run can repeat.
+/// A generator of pseudo-random bytes from a fixed seed, so that a failing run repeats.
 struct TestRng(u64);
 
 impl TestRng {
@@ -50,7 +50,7 @@ fn assert_dropped(link: &mut Link) {
 }
 
 #[test]
-fn packets_that_are_no_frames_end_only_their_session() {
+fn packets_that_are_not_frames_end_only_their_session() {
     let dir = memory_dir();
     let lender = start(&dir);
     let address = &lender.addresses()[0];
@@ -58,7 +58,7 @@ fn packets_that_are_no_frames_end_only_their_session() {
     for round in 0..100 {
         let mut link = dial(address);
         let length = 1 + random.next() as usize % 2000;
-        // A first byte that is no kind of frame.
+        // A first byte that is not a kind of frame.
         let bytes = [vec![200], random.bytes(length)].concat();
         link.send(&[&bytes]).unwrap();
         assert_dropped(&mut link);
@@ -115,7 +115,7 @@ fn random_frames_never_stop_the_lender() {
             {
                 break;
             }
-            // A refusal as malformed ends the session; all else is answered.
+            // A refusal as malformed ends the session; all other frames are answered.
             match receive(&mut writer.link) {
                 Ok(_) => (),
                 Err(_) => break,
@@ -126,7 +126,7 @@ fn random_frames_never_stop_the_lender() {
 }
 
 #[test]
-fn frames_before_a_bind_and_second_binds_are_misconduct() {
+fn frames_before_a_bind_and_second_binds_end_the_session() {
     let dir = memory_dir();
     let lender = start(&dir);
     let address = &lender.addresses()[0];
@@ -162,7 +162,7 @@ fn raw_bytes_oversized_lengths_and_cut_packets_leave_the_lender_serving() {
     let hello = *b"NETRAM\x01\x00\x00\x00\x01\x00\x01\x00\x00\x00";
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xFF; 4096], &hello[..7], b""] {
         let mut raw = UnixStream::connect(socket(&dir)).unwrap();
-        // It may have been closed on us already.
+        // The lender may have closed the connection already.
         let _ = raw.write_all(bytes);
     }
     for packet in [&[0xFF, 0xFF, 1, 2, 3][..], &[0, 0], &[10, 0, 1], &[40]] {
@@ -173,18 +173,18 @@ fn raw_bytes_oversized_lengths_and_cut_packets_leave_the_lender_serving() {
         raw.write_all(packet).unwrap();
     }
     assert_serves(&lender, 1);
-    until("all of them are gone", || lender.report().connections == 0);
+    until("all connections are closed", || lender.report().connections == 0);
 }
 
 #[test]
-fn a_thousand_idle_strangers_do_not_keep_others_out() {
+fn a_thousand_idle_connections_do_not_keep_others_out() {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    // Both ends of every connection are here.
+    // Both ends of every connection are in this process.
     const FILES_MIN: u64 = 2200;
     if files.maximum.is_some_and(|maximum| maximum < FILES_MIN) {
         let _ = writeln!(
             std::io::stderr(),
-            "\nSKIPPED: a thousand strangers need {FILES_MIN} descriptors, and the hard limit is below that"
+            "\nSKIPPED: a thousand connections need {FILES_MIN} descriptors, and the hard limit is below that"
         );
         return;
     }
@@ -207,12 +207,12 @@ fn a_thousand_idle_strangers_do_not_keep_others_out() {
     let strangers: Vec<UnixStream> = (0..1000)
         .map(|index| {
             let mut raw = UnixStream::connect(socket(&dir)).unwrap();
-            // Some say nothing, some drip, some shake hands and fall silent.
+            // Some send nothing, some send a few bytes, and some complete the preamble and fall silent.
             raw.write_all(&hello[..[0, 5, 16][index % 3]]).unwrap();
             raw
         })
         .collect();
-    // An honest client retries when it is told that the lender is busy, as clients do.
+    // Clients retry when the lender is busy.
     let mut tries = 0;
     let link = loop {
         match netram_transport::connect(
@@ -233,7 +233,7 @@ fn a_thousand_idle_strangers_do_not_keep_others_out() {
 }
 
 #[test]
-fn idle_sessions_end_and_talking_ones_stay() {
+fn idle_sessions_end_and_active_ones_stay() {
     let dir = memory_dir();
     let limits = ClientLimits {
         idle_timeout: Duration::from_millis(600),
@@ -258,7 +258,7 @@ fn idle_sessions_end_and_talking_ones_stay() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_is_dropped_and_others_are_served_meanwhile() {
+fn a_slow_reader_is_dropped_while_others_are_served() {
     let dir = memory_dir();
     let limits = ClientLimits {
         slow_reader_timeout: Duration::from_millis(400),
@@ -276,7 +276,7 @@ fn a_reader_that_does_not_read_is_dropped_and_others_are_served_meanwhile() {
     let mut read = slow.header(FrameKind::Read);
     read.lsn = crate::common::START;
     until("the slow reader is dropped", || {
-        // It asks for more and more, and never takes what it asked for.
+        // It requests more and more bytes and never reads them.
         let _ = slow
             .link
             .send(&[&read.encode(4), &(FRAME_BODY_BYTES_MAX as u32).to_le_bytes()]);
@@ -288,7 +288,7 @@ fn a_reader_that_does_not_read_is_dropped_and_others_are_served_meanwhile() {
 }
 
 #[test]
-fn positions_at_the_end_of_numbers_end_the_session_and_not_the_lender() {
+fn lsns_near_the_maximum_end_the_session_and_not_the_lender() {
     let dir = memory_dir();
     let lender = start(&dir);
     for at in [u64::MAX, u64::MAX - 7, u64::MAX / 2] {

@@ -1,4 +1,4 @@
-//! A lender's process killed at any moment loses nothing that it has acknowledged.
+//! A lender killed at any moment loses nothing that it has acknowledged.
 //!
 //! The lender runs in a process of its own: this test binary, started again with the name of one test.
 
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const STORE: &str = "NETRAM_TEST_KILL_DIR";
 
-/// Not a test of its own: what the killed process runs.
+/// Runs in the process that is killed; not a test by itself.
 #[test]
 fn lender_process() {
     let Ok(path) = std::env::var(STORE) else { return };
@@ -33,7 +33,7 @@ fn lender_process() {
     lender.wait();
 }
 
-/// A lender's process, killed with the test.
+/// A lender's process, killed on drop.
 struct LenderChild(Child);
 
 impl LenderChild {
@@ -64,8 +64,8 @@ impl Drop for LenderChild {
     }
 }
 
-/// Writes until killed; returns the log, what was acknowledged of it, and what the writer declared stable
-/// last.
+/// Writes until the lender is killed. Returns the log, the acknowledged end, and the LSN that the writer last
+/// declared stable.
 fn write_until_killed(
     mut writer: TestWriter,
     mut process: Option<LenderChild>,
@@ -74,8 +74,7 @@ fn write_until_killed(
     let (mut log, mut acked) = (Vec::new(), START);
     let mut declared = START;
     for index in 0..u32::MAX {
-        // Below the acknowledged bytes, at a record's start, and sooner or later nearly all of the window
-        // back.
+        // Below the acknowledged bytes, at the start of a record, and eventually almost a whole window back.
         let behind = acked.0.saturating_sub(START.0 + WINDOW * 3 / 4) / 440 * 440;
         writer.stable = Lsn(START.0 + behind);
         let mut header = writer.header(FrameKind::Append);
@@ -90,7 +89,7 @@ fn write_until_killed(
             break;
         }
         declared = writer.stable;
-        // A few appends are under way at any time, so that the kill hits one somewhere.
+        // A few appends are always in flight, so that the kill hits one at some point.
         if writer.at.lsn.since(acked) > 8 * 440 || index > appends {
             match receive(&mut writer.link) {
                 Ok(ack) => {
@@ -102,7 +101,7 @@ fn write_until_killed(
         }
         if index == appends {
             let process = process.take();
-            // From another thread: the kill falls where it likes while appends go on.
+            // Kills from another thread, so that the kill happens at any point while appends go on.
             std::thread::spawn(move || process.map(LenderChild::kill));
         }
     }
@@ -134,8 +133,8 @@ fn every_acknowledged_byte_survives_a_kill() {
             "the window is known after the kill"
         );
         let (trim, held) = (sealed.header.stable, sealed.header.lsn);
-        assert!(held >= acked, "acknowledged to {acked}, held to {held}");
-        assert!(trim <= declared, "given up to {trim}, stable to {declared}");
+        assert!(held >= acked, "acknowledged up to {acked}, held up to {held}");
+        assert!(trim <= declared, "trimmed up to {trim}, stable up to {declared}");
         let (from, end) = ((trim.0 - START.0) as usize, (held.0 - START.0) as usize);
         assert_eq!(reader.read(trim, end - from), log[from..end]);
         drop(process);

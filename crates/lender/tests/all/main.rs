@@ -1,6 +1,6 @@
-//! A lender with real sockets: journals, deposits, strangers, its store.
+//! A lender with real sockets: journals, deposits, hostile peers, its store.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! All tests are modules of one program, since each program is linked with everything.
 
 mod common;
 mod datagrams;

@@ -1,4 +1,4 @@
-//! A lender whose machine is short of memory: what it asks of owners, what it gives back to the machine, and
+//! A lender whose machine is short of memory: what it asks owners for, what it releases to the machine, and
 //! when it lends again.
 
 use std::os::unix::fs::MetadataExt;
@@ -12,12 +12,12 @@ use netram_proto::wire::{Flag, FrameKind, RefusalReason};
 use netram_transport::NetAddress;
 use tempfile::TempDir;
 
-/// What deposits may have: half of the memory.
+/// Maximum bytes of deposits: half of the memory.
 const MOST: u64 = 1 << 19;
 const KEEP_FREE: u64 = 1 << 30;
 const PLENTY: u64 = 1 << 40;
 
-/// What the machine says of its memory, until it says something else.
+/// Sets the available memory that the lender reads.
 fn says(dir: &TempDir, available: u64) {
     let whole = dir.path().join("meminfo.new");
     std::fs::write(
@@ -47,12 +47,12 @@ fn started(dir: &TempDir) -> (Lender, NetAddress) {
     )
 }
 
-/// What the machine has lent the store.
+/// Bytes of memory behind the store's file.
 fn resident(dir: &TempDir) -> u64 {
     std::fs::metadata(dir.path().join("store")).unwrap().blocks() * 512
 }
 
-/// The next wish: how many slots may be kept.
+/// Receives the next request for slots, and returns how many the owner may keep.
 fn wished(owner: &mut OwnerSession) -> u64 {
     let answer = receive(&mut owner.link).unwrap();
     assert_eq!(
@@ -67,7 +67,7 @@ fn wished(owner: &mut OwnerSession) -> u64 {
 }
 
 #[test]
-fn the_largest_deposits_are_asked_and_what_they_leave_is_given_back_to_the_machine() {
+fn the_largest_deposits_are_asked_first_and_released_slots_return_to_the_machine() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir);
     let all = resident(&dir);
@@ -76,19 +76,19 @@ fn the_largest_deposits_are_asked_and_what_they_leave_is_given_back_to_the_machi
     large.resize(96);
     small.resize(32);
     large.put(&[(0, 5), (95, 6)]);
-    // A quarter of what deposits may have is missing.
+    // A quarter of the deposits' memory is missing.
     says(&dir, KEEP_FREE - MOST / 4);
     assert_eq!(wished(&mut large), 64);
-    // What is on its way back makes up for it.
+    // Slots that are being given back make up for it.
     says(&dir, KEEP_FREE);
     let report = status(&address);
     assert!(report.memory.is_short());
     assert_eq!(report.memory.deposits_limit, Some(MOST - MOST / 4));
     assert_eq!(
         report.memory.given_back, 0,
-        "it is the owner's until that gives it back"
+        "the slots belong to the owner until it gives them back"
     );
-    until("the report tells of it", || {
+    until("the report shows it", || {
         status(&address).deposits[0].asked_back == 32
     });
     assert_eq!(large.get(&[(0, 5), (95, 6)]), [true, true]);
@@ -98,16 +98,18 @@ fn the_largest_deposits_are_asked_and_what_they_leave_is_given_back_to_the_machi
         (Some(RefusalReason::NoRoom), 96)
     );
     assert_eq!(large.resize(64).header.kind, FrameKind::DepositAck);
-    until("it is given back", || {
+    until("the memory is released", || {
         status(&address).memory.given_back == MOST / 4
     });
     assert_eq!(resident(&dir), all - MOST / 4);
     assert_eq!(status(&address).memory.used, 96 * PAGE as u64);
     assert_eq!(small.resize(33).refusal(), Some(RefusalReason::NoRoom));
-    // It is over: who was asked is told, and who wants more gets it.
+    // The shortage is over: the asked owner is told, and others may have more.
     says(&dir, PLENTY);
     assert_eq!(wished(&mut large), u64::from(DEPOSIT_SLOTS_MAX));
-    until("it is taken again", || status(&address).memory.given_back == 0);
+    until("the memory is reserved again", || {
+        status(&address).memory.given_back == 0
+    });
     assert_eq!(resident(&dir), all);
     assert!(!status(&address).memory.is_short());
     assert_eq!(large.resize(96).header.kind, FrameKind::DepositAck);
@@ -115,7 +117,7 @@ fn the_largest_deposits_are_asked_and_what_they_leave_is_given_back_to_the_machi
 }
 
 #[test]
-fn an_owner_that_comes_while_memory_is_short_is_told_at_once() {
+fn an_owner_that_connects_while_memory_is_short_is_told_at_once() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir);
     let mut owner = OwnerSession::open(&address, 1, 1).unwrap();
@@ -124,8 +126,8 @@ fn an_owner_that_comes_while_memory_is_short_is_told_at_once() {
     assert_eq!(wished(&mut owner), 0);
     let mut owner = OwnerSession::open(&address, 1, 2).unwrap();
     assert_eq!((owner.slots, wished(&mut owner)), (64, 0));
-    // It has nowhere to go: nothing is taken away.
-    until("nothing else is left", || {
+    // Its pages have nowhere to go, so nothing is taken away.
+    until("only the owner's slots are left", || {
         status(&address).memory.given_back == MOST / 2
     });
     owner.put(&[(63, 9)]);
@@ -135,11 +137,13 @@ fn an_owner_that_comes_while_memory_is_short_is_told_at_once() {
 }
 
 #[test]
-fn windows_are_lent_while_memory_is_short_and_no_writer_is_asked() {
+fn windows_are_lent_while_memory_is_short() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir);
     says(&dir, 0);
-    until("it is given back", || status(&address).memory.given_back == MOST);
+    until("the memory is released", || {
+        status(&address).memory.given_back == MOST
+    });
     // Twelve of these are more than the half that deposits may not have.
     let mut writers: Vec<TestWriter> = (0..12).map(|id| TestWriter::join(&address, id, 1)).collect();
     for writer in &mut writers {
@@ -151,32 +155,38 @@ fn windows_are_lent_while_memory_is_short_and_no_writer_is_asked() {
 }
 
 #[test]
-fn the_next_process_lends_again_what_was_given_back_when_the_machine_has_it() {
+fn the_next_process_lends_released_memory_again_when_the_machine_has_it() {
     let dir = memory_dir();
     let (lender, address) = started(&dir);
     let all = resident(&dir);
     says(&dir, 0);
-    until("it is given back", || status(&address).memory.given_back == MOST);
+    until("the memory is released", || {
+        status(&address).memory.given_back == MOST
+    });
     drop(lender);
     let lender = Lender::start(watched(&dir)).unwrap();
     let memory = lender.report().memory;
     assert_eq!((memory.given_back, memory.deposits_limit), (MOST, Some(0)));
     says(&dir, PLENTY);
-    until("it is lent again", || !lender.report().memory.is_short());
-    until("it is taken again", || resident(&dir) == all);
+    until("the memory is lent again", || !lender.report().memory.is_short());
+    until("the memory is reserved again", || resident(&dir) == all);
 }
 
-/// Whoever does not look takes back what an earlier process gave.
+/// A lender without pressure checks reserves the memory that an earlier process released.
 #[test]
-fn a_lender_that_does_not_look_is_never_short() {
+fn a_lender_without_pressure_checks_is_never_short() {
     let dir = memory_dir();
     let (lender, address) = started(&dir);
     says(&dir, 0);
-    until("it is given back", || status(&address).memory.given_back == MOST);
+    until("the memory is released", || {
+        status(&address).memory.given_back == MOST
+    });
     drop(lender);
     let lender = Lender::start(config(&dir)).unwrap();
-    until("it is lent again", || !lender.report().memory.is_short());
-    until("it is taken again", || lender.report().memory.given_back == 0);
+    until("the memory is lent again", || !lender.report().memory.is_short());
+    until("the memory is reserved again", || {
+        lender.report().memory.given_back == 0
+    });
     let mut owner = OwnerSession::open(&address, 1, 1).unwrap();
     assert_eq!(
         owner.resize((MOST / PAGE as u64) as u32).header.kind,

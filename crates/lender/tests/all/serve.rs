@@ -1,4 +1,4 @@
-//! What a lender promises its clients, through its sockets.
+//! A lender's promises to its clients, through its sockets.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn a_restarted_lender_keeps_windows_and_fences() {
         (START, START.plus(records.len() as u64))
     );
     assert_eq!(new.read(START, records.len()), records);
-    // The writer of before, which never noticed, is fenced now.
+    // The earlier writer, which never noticed, is fenced now.
     let mut back = TestWriter::bind(&address, 7, 2);
     back.at = writer.at;
     back.append(b"late");
@@ -71,12 +71,12 @@ fn appends_before_a_fence_or_a_join_are_refused_and_the_session_goes_on() {
     writer.append(b"now");
     writer.acked();
     let report = lender.report();
-    assert_eq!(report.counters.refusals["NotFenced"], 1);
+    assert_eq!(report.counters.refusals["NotSealed"], 1);
     assert_eq!(report.counters.refusals["NotJoined"], 1);
 }
 
 #[test]
-fn a_full_ring_goes_round_and_round_and_always_holds_its_newest_bytes() {
+fn a_full_ring_wraps_repeatedly_and_holds_its_newest_bytes() {
     let dir = memory_dir();
     let lender = start(&dir);
     let address = &lender.addresses()[0];
@@ -85,7 +85,7 @@ fn a_full_ring_goes_round_and_round_and_always_holds_its_newest_bytes() {
     for index in 0..500_u32 {
         log.extend(writer.append(&[index as u8; 1000]));
         writer.acked();
-        // What is more than half a window old is on the disk by now.
+        // Bytes more than half a window old count as being on the disk.
         let stable = (writer.at.lsn.0 - START.0).saturating_sub(WINDOW / 2);
         writer.stable = Lsn(START.0 + stable / 1040 * 1040);
     }
@@ -99,7 +99,7 @@ fn a_full_ring_goes_round_and_round_and_always_holds_its_newest_bytes() {
 }
 
 #[test]
-fn acknowledgements_of_one_turn_are_one_and_gaps_are_never_dropped() {
+fn acknowledgements_of_one_turn_are_merged_and_gaps_are_never_dropped() {
     let dir = memory_dir();
     let lender = start(&dir);
     let mut writer = TestWriter::join(&lender.addresses()[0], 7, 1);
@@ -180,7 +180,7 @@ fn many_journals_on_several_shards_are_kept_apart_and_reported() {
 }
 
 #[test]
-fn memory_quota_and_journals_are_bounded_and_say_so() {
+fn limits_on_memory_quota_and_journals_are_reported() {
     let dir = memory_dir();
     let small = netram_lender::LenderConfig {
         quota: Some(512 * 1024),
@@ -220,7 +220,7 @@ fn memory_quota_and_journals_are_bounded_and_say_so() {
     );
     assert!(receive(&mut fourth).is_err(), "the session ends");
 
-    // A refused join has given up the window before it, and the report says so.
+    // A refused join has released the earlier window, and the report shows it.
     assert_eq!(
         first.join_window(1 << 30, 2).refusal(),
         Some(RefusalReason::OverQuota)
@@ -232,7 +232,7 @@ fn memory_quota_and_journals_are_bounded_and_say_so() {
     );
     assert_eq!(first.join_window(512 * 1024, 3).header.kind, FrameKind::Ack);
 
-    // What is given back can be lent again; the seal stays.
+    // Released memory can be lent again; the fence stays.
     let mut leave = second.header(FrameKind::Leave);
     leave.lsn = Lsn(u64::from(leave.epoch.0));
     leave.mark = 1;
@@ -244,7 +244,7 @@ fn memory_quota_and_journals_are_bounded_and_say_so() {
 }
 
 #[test]
-fn journals_that_nobody_fenced_make_room_when_their_sessions_end() {
+fn unfenced_journals_make_room_when_their_sessions_end() {
     let dir = memory_dir();
     let lender = Lender::start(netram_lender::LenderConfig {
         journals_max: 2,
@@ -264,7 +264,7 @@ fn journals_that_nobody_fenced_make_room_when_their_sessions_end() {
 }
 
 #[test]
-fn a_stopping_lender_warns_takes_no_new_windows_and_waits_until_they_are_empty() {
+fn a_stopping_lender_warns_clients_and_waits_until_windows_are_empty() {
     let dir = memory_dir();
     let lender = start(&dir);
     let address = lender.addresses()[0].clone();
@@ -282,7 +282,7 @@ fn a_stopping_lender_warns_takes_no_new_windows_and_waits_until_they_are_empty()
             idle.join_window(WINDOW, 1).refusal(),
             Some(RefusalReason::Stopping)
         );
-        // Still served: what is synced now is dropped by the ping, and the lender may go.
+        // Still served: the ping drops the bytes that are stable now, and the lender may end.
         let mut ping = writer.header(FrameKind::Ping);
         ping.stable = writer.at.lsn;
         send(&mut writer.link, ping, &[]);
@@ -297,7 +297,7 @@ fn a_stopping_lender_warns_takes_no_new_windows_and_waits_until_they_are_empty()
 }
 
 #[test]
-fn with_a_key_strangers_are_counted_and_kin_are_served() {
+fn with_a_key_only_holders_are_served_and_others_are_counted() {
     let dir = memory_dir();
     let key = ClusterKey::generate();
     let security = Security::Key(key);
@@ -341,7 +341,7 @@ fn a_newer_writer_takes_over_and_the_older_session_is_told() {
 }
 
 #[test]
-fn waiting_for_a_lender_ends_when_somebody_stops_it() {
+fn waiting_for_a_lender_ends_when_it_is_stopped() {
     let dir = memory_dir();
     let lender = start(&dir);
     std::thread::scope(|scope| {
@@ -354,5 +354,5 @@ fn waiting_for_a_lender_ends_when_somebody_stops_it() {
         &Security::Insecure,
         crate::common::PATIENCE,
     );
-    assert!(gone.is_err(), "nobody listens any more");
+    assert!(gone.is_err(), "the lender no longer listens");
 }

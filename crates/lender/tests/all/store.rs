@@ -1,4 +1,4 @@
-//! What a store promises between processes.
+//! A store's promises between processes.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -35,7 +35,7 @@ fn fenced(epoch: u32) -> MemberState {
     }
 }
 
-/// A window that is joined and empty.
+/// Joins an empty window.
 fn join(memory: &mut JournalMemory, bytes: u64) {
     memory.reserve(bytes).unwrap();
     let empty = MemberState {
@@ -75,7 +75,7 @@ fn a_reopened_store_keeps_its_incarnation_its_fences_and_its_windows() {
 }
 
 #[test]
-fn a_journal_that_nobody_fenced_leaves_no_trace() {
+fn an_unfenced_journal_leaves_no_trace() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
     let (store, _) = WindowStore::open(&config).unwrap();
@@ -126,7 +126,7 @@ fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation()
     check(&config, StoreOrigin::Damaged, before);
 
     let before = make();
-    // Both copies of the first slot: a seal was there, and nobody knows whose.
+    // Both copies of the first slot are damaged: a fence was there, for an unknown journal.
     edit(4096 + 10, &[0xFF]);
     edit(4096 + 128 + 10, &[0xFF]);
     check(&config, StoreOrigin::Damaged, before);
@@ -141,9 +141,9 @@ fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation()
     check(&config, StoreOrigin::Damaged, before);
 }
 
-/// What another size would have thrown away: bytes of a client that is down (rule 23).
+/// A store of another size must not discard the bytes of a client that is down (rule 23).
 #[test]
-fn a_store_with_bytes_in_a_window_is_not_cut_anew_and_comes_back_as_it_was() {
+fn a_store_with_bytes_in_a_window_keeps_its_shape_and_is_restored() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
     let (store, _) = WindowStore::open(&config).unwrap();
@@ -170,7 +170,7 @@ fn a_store_with_bytes_in_a_window_is_not_cut_anew_and_comes_back_as_it_was() {
     );
     assert_eq!(kept[0].member.state().held, Lsn(held));
     drop((store, kept));
-    // One slot that is damaged costs no other journal its bytes unless somebody says so.
+    // A damaged slot costs no other journal its bytes unless the operator says so.
     let file = fs::OpenOptions::new().write(true).open(&config.path).unwrap();
     for copy in [0, 128] {
         file.write_all_at(&[0xFF; 4], 4096 + 4096 + copy + 10).unwrap();
@@ -186,7 +186,7 @@ fn a_store_with_bytes_in_a_window_is_not_cut_anew_and_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_store_of_another_format_is_left_alone() {
+fn a_store_of_another_format_is_not_changed() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
     drop(WindowStore::open(&config).unwrap());
@@ -207,7 +207,7 @@ fn a_store_of_another_format_is_left_alone() {
     );
 }
 
-/// One record in the window, saved. Returns where it ends.
+/// Stores and saves one record in the window. Returns where it ends.
 fn fill(memory: &mut JournalMemory, journal: JournalId) -> u64 {
     let header = RecordHeader::new(
         ChainPoint::default(),
@@ -235,7 +235,7 @@ fn fill(memory: &mut JournalMemory, journal: JournalId) -> u64 {
 }
 
 #[test]
-fn a_window_whose_bytes_do_not_check_is_dropped_and_its_fence_kept() {
+fn a_window_with_invalid_bytes_is_dropped_and_its_fence_kept() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
     let (store, _) = WindowStore::open(&config).unwrap();
@@ -261,7 +261,7 @@ fn a_window_whose_bytes_do_not_check_is_dropped_and_its_fence_kept() {
 }
 
 #[test]
-fn windows_never_exceed_the_reserve_nor_the_quota() {
+fn windows_never_exceed_the_memory_or_the_quota() {
     let dir = memory_dir();
     let (store, _) = WindowStore::open(&config(&dir.path().join("store"))).unwrap();
     let mut first = store.journal(JournalId(1)).unwrap().1;
@@ -313,7 +313,7 @@ fn a_window_is_a_ring_of_exactly_its_bytes_whatever_its_chunks() {
 }
 
 #[test]
-fn the_table_of_slots_is_bounded_and_unsealed_slots_are_used_again() {
+fn slots_are_bounded_and_unfenced_ones_are_reused() {
     let dir = memory_dir();
     let (store, _) = WindowStore::open(&config(&dir.path().join("store"))).unwrap();
     let all: Vec<_> = (0..4).map(|id| store.journal(JournalId(id)).unwrap()).collect();
@@ -335,7 +335,7 @@ fn two_lenders_never_share_a_store() {
 }
 
 #[test]
-fn what_does_not_fit_names_the_free_memory_and_leaves_nothing_reserved() {
+fn a_store_that_does_not_fit_reports_the_free_memory_and_reserves_none() {
     let dir = memory_dir();
     let path = dir.path().join("store");
     let huge = StoreConfig {
@@ -361,7 +361,7 @@ fn a_store_on_a_disk_or_open_to_others_is_refused() {
         Err(WindowStoreError::NotPrivate { mode: 0o644, .. })
     ));
 
-    // Whoever runs this need not be whoever built it.
+    // This test may run under another user than the one that built it.
     let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).or_else(|_| tempfile::tempdir());
     let disk = disk.unwrap();
     let path = disk.path().join("store");
@@ -381,7 +381,7 @@ fn a_store_on_a_disk_or_open_to_others_is_refused() {
 }
 
 #[test]
-fn locked_memory_on_huge_pages_works_or_says_what_to_do() {
+fn locked_memory_on_huge_pages_works_or_the_error_has_the_remedy() {
     let dir = memory_dir();
     let locked = StoreConfig {
         mlock: true,

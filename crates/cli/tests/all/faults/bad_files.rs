@@ -287,7 +287,7 @@ fn sizes_out_of_bounds_and_existing_directories_are_refused_with_the_bound() {
     let mut client = closed_journal(&place, place.disk());
     let (code, told) = netram(&["journal", "create", &text, "--size", "1MiB"]);
     assert_eq!(code, 1, "{told}");
-    assert!(told.contains(&text) && told.contains("exists already"), "{told}");
+    assert!(told.contains(&text) && told.contains("already exists"), "{told}");
     client.recover();
 }
 
@@ -301,5 +301,5 @@ fn a_journal_of_records_is_not_taken_for_a_bank() {
         sparse: false,
     };
     let refused = client.try_recover().expect_err("its records are no transactions");
-    assert!(refused.contains("not used for recoverable memory"), "{refused}");
+    assert!(refused.contains("does not belong to recoverable memory"), "{refused}");
 }

@@ -235,7 +235,7 @@ impl JournalFiles {
             path: self.paths.log(),
             source,
         };
-        let mut plain = Vec::new();
+        let (sealer, mut plain) = (&self.sealer, Vec::new());
         let mut put_together = |accept_loss| {
             let known = AssembleOptions {
                 proof: self.superblock.stable.max(claim.proof()),
@@ -252,11 +252,7 @@ impl JournalFiles {
                 &mut |record| {
                     // Any lender that has seen the record before could forge an unsealed one.
                     let trusted = record.header.sealed || !config.seal;
-                    trusted
-                        && self
-                            .sealer
-                            .open(&record.header, record.bytes, &mut plain)
-                            .is_some()
+                    trusted && sealer.open(&record.header, record.bytes, &mut plain).is_some()
                 },
             )
         };

@@ -1,4 +1,4 @@
-//! A closed journal is closed at once, whatever its threads were about.
+//! Closing a journal takes effect at once, whatever its threads are doing.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -9,13 +9,13 @@ use netram_journal::Journal;
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
 
-/// A journal that was closed while it was connecting to a lender kept its lock for as long as the attempt
-/// took, three seconds: its own process was told that the journal was in use, by itself.
+/// Regression: a journal closed while it connected to a lender kept its lock until the attempt ended, three
+/// seconds later. Its own process was told that the journal was in use by itself.
 #[test]
-fn a_closed_journal_can_be_opened_while_a_connection_is_still_being_tried() {
+fn a_closed_journal_can_be_opened_while_a_connection_attempt_lasts() {
     let place = TestJournal::new();
     Journal::create(&place.journal(), 1 << 20).unwrap();
-    // It accepts and then says nothing: the handshake waits.
+    // The listener accepts and then stays silent, so the handshake waits.
     let silent = UnixListener::bind(place.directory.path().join("silent.sock")).unwrap();
     let config = place.config(&["silent"], 1);
     let (journal, _) = Journal::open(&place.journal(), config.clone()).unwrap();
@@ -24,7 +24,7 @@ fn a_closed_journal_can_be_opened_while_a_connection_is_still_being_tried() {
     journal.close().unwrap();
     let (journal, recovered) = Journal::open(&place.journal(), config).unwrap();
     assert!(recovered.end > recovered.head);
-    // Dropping closes as well.
+    // Dropping closes, too.
     let (_waiting_too, _) = silent.accept().unwrap();
     drop(journal);
     netram_journal::JournalInspector::open(&place.journal())
@@ -32,16 +32,16 @@ fn a_closed_journal_can_be_opened_while_a_connection_is_still_being_tried() {
         .unwrap();
 }
 
-/// The lender has a window of an earlier opening, and the closing comes before there is a link to it.
+/// The lender has a window of an earlier opening, and the journal is closed before there is a link to it.
 #[test]
-fn a_journal_that_is_opened_and_closed_at_once_tells_its_lender() {
+fn a_journal_closed_right_after_its_opening_tells_its_lender() {
     let place = TestJournal::new();
     Journal::create(&place.journal(), 1 << 20).unwrap();
     for round in 0..5 {
         let lender = place.lender("a");
         let (journal, _) = place.open(place.config(&["a"], 1));
         commit(&journal, b"by the lender", Durability::Remote);
-        // Its memory stays, and it is away when the journal is closed.
+        // The lender's memory stays, and it is unreachable when the journal is closed.
         drop(lender);
         journal.close().unwrap();
         let lender = place.lender("a");
@@ -65,8 +65,8 @@ fn small(place: &TestJournal, journals_max: u32) -> Lender {
     Lender::start(config).unwrap()
 }
 
-/// Programs that each make a journal, commit at the lender, close it and remove its directory, again and
-/// again.
+/// Runs programs that each create a journal, commit at the lender, close the journal and remove its
+/// directory, repeatedly.
 fn come_and_go(place: &TestJournal, programs: usize, rounds: u32) {
     std::thread::scope(|scope| {
         for program in 0..programs {
@@ -91,7 +91,7 @@ fn comes_and_goes(place: &TestJournal, root: &Path, round: u32) {
     std::fs::remove_dir_all(root).unwrap();
 }
 
-/// Nothing is left at the lender, once it has heard that the last program closed its journal.
+/// Waits until the lender has been told that the last journal was closed, and remembers none.
 fn nothing_is_left(lender: &Lender) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while lender.report().journals_used > 0 {
@@ -100,7 +100,8 @@ fn nothing_is_left(lender: &Lender) {
     assert_eq!(lender.report().memory.used, 0);
 }
 
-/// Each took a slot for the life of the lender's memory, so that 1,024 were all that there could be (case 4).
+/// Regression: each journal took a slot for the life of the lender's memory, so there could be only 1,024
+/// (case 4).
 #[test]
 fn journals_that_come_and_go_leave_nothing_at_their_lender() {
     let place = TestJournal::new();

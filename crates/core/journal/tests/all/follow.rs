@@ -36,7 +36,8 @@ fn pair(place: &TestJournal) -> (Journal, PathBuf) {
     (journal, root)
 }
 
-/// Sends what the follower lacks up to `end`, in pieces that cut records, and makes it durable.
+/// Sends the follower the bytes that it lacks up to `end`, in pieces that split records, and makes them
+/// durable.
 fn ship(journal: &Journal, follower: &JournalFollower, end: Lsn) {
     let mut at = follower.end().lsn;
     let mut bytes = [0; 1000];
@@ -60,13 +61,13 @@ fn followed(follower: &JournalFollower) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_was_followed_opens_as_the_journal_itself() {
+fn a_followed_journal_opens_like_the_original() {
     let place = TestJournal::new();
     let (journal, root) = pair(&place);
     let follower = JournalFollower::open(&root).unwrap();
     ship(&journal, &follower, journal.state().stable);
     assert_eq!(followed(&follower), payloads(&journal));
-    // Beyond one lap, with a head that moves.
+    // More than one lap of the ring, with a moving head.
     for round in 0..40u8 {
         for _ in 0..10 {
             append(&journal, &[round; 5000]);
@@ -92,7 +93,7 @@ fn what_was_followed_opens_as_the_journal_itself() {
 }
 
 #[test]
-fn what_was_not_flushed_is_sent_again_and_is_no_sign_of_damage() {
+fn unflushed_bytes_are_sent_again_and_are_not_taken_for_damage() {
     let place = TestJournal::new();
     let (journal, root) = pair(&place);
     let follower = JournalFollower::open(&root).unwrap();
@@ -101,8 +102,8 @@ fn what_was_not_flushed_is_sent_again_and_is_no_sign_of_damage() {
     for _ in 0..3 {
         commit(&journal, &[1; 3000], Durability::Disk);
     }
-    // A power cut: of what was not synced, the disk has the later part only. The writer had synced the
-    // earlier one before, and its later records say so.
+    // A power cut: of the unsynced bytes the disk has only the later part. The writer had synced the earlier
+    // one before, and its later records say so.
     let mut bytes = vec![0; 1 << 16];
     let count = journal.read_raw(half, &mut bytes).unwrap();
     drop(follower);
@@ -115,12 +116,12 @@ fn what_was_not_flushed_is_sent_again_and_is_no_sign_of_damage() {
     let follower = JournalFollower::open(&root).unwrap();
     assert_eq!(follower.end(), journal.link_at(half).unwrap());
     drop(follower);
-    let (taken, _) = Journal::open(&root, JournalConfig::default()).expect("nothing that counted is damaged");
+    let (taken, _) = Journal::open(&root, JournalConfig::default()).expect("no durable record is damaged");
     assert_eq!(payloads(&taken).len(), 201);
 }
 
 #[test]
-fn a_log_begun_anew_has_nothing_of_the_one_before() {
+fn a_restarted_log_holds_no_record_of_the_earlier_one() {
     let place = TestJournal::new();
     let (journal, root) = pair(&place);
     let follower = JournalFollower::open(&root).unwrap();
@@ -146,16 +147,17 @@ fn a_follower_has_one_owner_and_no_writer() {
     assert!(follower.append(crate::common::KIND, 1, &mut |_| ()).is_err());
 }
 
-/// Damage below what had been durable was taken for the end of the log: the copy went on as if it were whole.
+/// Regression: damage below the durable end was taken for the end of the log, and the replica went on as if
+/// it were whole.
 #[test]
-fn damage_below_what_was_durable_is_said_and_nothing_behind_it_is_erased() {
+fn damage_below_the_durable_end_is_reported_and_the_bytes_behind_it_are_kept() {
     let place = TestJournal::new();
     let (journal, root) = pair(&place);
     let follower = JournalFollower::open(&root).unwrap();
     let stable = journal.state().stable;
     ship(&journal, &follower, stable);
     let (head, end) = (follower.head().lsn, follower.end());
-    // The superblock says how far the log is durable whenever it is stored.
+    // Storing the superblock records how far the log is durable.
     follower.trim(head).unwrap();
     drop(follower);
     let log = std::fs::OpenOptions::new()
@@ -175,7 +177,7 @@ fn damage_below_what_was_durable_is_said_and_nothing_behind_it_is_erased() {
         drop(follower);
         let mut after = vec![0; before.len()];
         log.read_exact_at(&mut after, 0).unwrap();
-        assert!(before == after, "nothing was touched");
+        assert!(before == after, "no byte changed");
     }
     let follower = JournalFollower::open(&root).unwrap();
     follower.restart(end).unwrap();

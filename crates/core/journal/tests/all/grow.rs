@@ -1,4 +1,4 @@
-//! A journal's log grows on a real disk, and nothing that was there before or comes after is lost.
+//! Growing a journal's log on a real disk: no record from before or after is lost.
 
 use crate::common::{TestJournal, commit, payloads};
 use netram_journal::{Journal, JournalConfig, JournalGrowError, JournalLayout};
@@ -13,7 +13,7 @@ fn trim_all(journal: &Journal) {
 }
 
 #[test]
-fn a_log_grows_when_it_is_empty_and_goes_on_where_it_was() {
+fn an_empty_log_grows_and_continues_at_its_lsn() {
     let place = TestJournal::new();
     let root = place.journal();
     Journal::create(&root, SMALL).unwrap();
@@ -60,7 +60,7 @@ fn a_log_grows_when_it_is_empty_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_journal_that_somebody_has_open_does_not_grow() {
+fn an_open_journal_does_not_grow() {
     let place = TestJournal::new();
     let root = place.journal();
     Journal::create(&root, SMALL).unwrap();
@@ -74,7 +74,7 @@ fn a_journal_that_somebody_has_open_does_not_grow() {
 }
 
 #[test]
-fn a_smaller_or_impossible_size_is_refused_by_name() {
+fn a_smaller_or_impossible_size_is_refused_with_the_reason() {
     let place = TestJournal::new();
     let root = place.directory.path().join("bank.log");
     netram_journal::JournalPaths::of(&root, JournalLayout::Beside)

@@ -1,5 +1,5 @@
-//! A journal that rests is clean: it opens although everybody else is gone, and members count again when it
-//! wakes.
+//! An idle journal becomes clean: it opens although all lenders are gone, and members count again once it is
+//! written to.
 
 use std::time::{Duration, Instant};
 
@@ -25,12 +25,13 @@ fn soon_idle(place: &TestJournal) -> JournalConfig {
 pub(crate) fn wait_until_clean(journal: &Journal) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !journal.status().writer.clean {
-        assert!(Instant::now() < deadline, "the journal does not come to rest");
+        assert!(Instant::now() < deadline, "the journal does not become clean");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// After a power cut of client and lenders every journal refused, also one that had been complete for hours.
+/// Regression: after a power cut of client and lenders every journal refused, even one that had been idle for
+/// hours.
 #[test]
 fn an_idle_journal_opens_although_all_lenders_lost_their_memory() {
     let place = TestJournal::new();
@@ -46,10 +47,9 @@ fn an_idle_journal_opens_although_all_lenders_lost_their_memory() {
     assert_eq!(payloads(&opened), [b"long ago"]);
 }
 
-/// The other side: a journal that was written to a moment before is refused, and the refusal says what is
-/// known.
+/// The opposite case: a journal written to a moment before is refused, and the refusal states what is known.
 #[test]
-fn a_journal_that_does_not_rest_is_refused_without_its_members() {
+fn a_busy_journal_is_refused_without_its_members() {
     let place = TestJournal::new();
     let lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
@@ -71,7 +71,7 @@ fn a_journal_that_does_not_rest_is_refused_without_its_members() {
 }
 
 #[test]
-fn members_count_again_after_the_first_append_and_a_rest_costs_two_views() {
+fn members_count_again_after_the_first_append_and_an_idle_period_costs_two_views() {
     let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
@@ -80,7 +80,7 @@ fn members_count_again_after_the_first_append_and_a_rest_costs_two_views() {
     let mut before = journal.status().writer.version;
     for _ in 0..3 {
         let deadline = Instant::now() + Duration::from_secs(10);
-        // The disk ends those that come before the view does.
+        // The disk completes the commits that come before the view does.
         while !{
             let ticket = append(&journal, b"awake");
             journal.wait(ticket, Durability::Remote).unwrap();
@@ -90,7 +90,7 @@ fn members_count_again_after_the_first_append_and_a_rest_costs_two_views() {
             assert!(Instant::now() < deadline, "members do not count again");
         }
         wait_until_clean(&journal);
-        // Two, and two more for each rest that a busy machine made of a pause.
+        // Two views, and two more for each pause of a busy machine that counted as idle.
         let version = journal.status().writer.version;
         assert!(
             version > before && (version - before).is_multiple_of(2),

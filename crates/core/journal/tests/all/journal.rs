@@ -1,4 +1,4 @@
-//! The journal against real lenders (in this process), by its promises.
+//! The journal's promises, against real lenders in this process.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ fn commits_come_back_after_closing_whatever_the_durability() {
 }
 
 #[test]
-fn a_group_that_cannot_be_had_keeps_no_journal_shut() {
+fn a_journal_opens_without_its_multicast_group() {
     let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
@@ -63,7 +63,7 @@ fn a_group_that_cannot_be_had_keeps_no_journal_shut() {
 }
 
 #[test]
-fn a_remote_commit_says_who_voted() {
+fn a_remote_commit_reports_its_voters() {
     let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
@@ -105,7 +105,7 @@ fn many_threads_commit_in_order_and_share_syncs() {
             scope.spawn(move || {
                 for _ in 0..EACH {
                     let mut fill = |into: &mut [u8]| {
-                        // Under the journal's lock: the number is the record's place.
+                        // Under the journal's lock, so the number is the record's position.
                         let place = order.fetch_add(1, Ordering::Relaxed);
                         into[..4].copy_from_slice(&place.to_le_bytes());
                         into[4..].copy_from_slice(&thread.to_le_bytes());
@@ -128,7 +128,7 @@ fn many_threads_commit_in_order_and_share_syncs() {
 }
 
 #[test]
-fn a_full_window_waits_for_the_disk_and_a_full_log_says_so() {
+fn a_full_window_waits_for_the_disk_and_a_full_log_is_an_error() {
     let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), 256 << 10).unwrap();
@@ -153,7 +153,7 @@ fn a_full_window_waits_for_the_disk_and_a_full_log_says_so() {
     };
     journal.wait(ticket, Durability::Disk).unwrap();
     assert_eq!(payloads(&journal).len(), 64, "records of 4,096 bytes in 256 KiB");
-    // Room again once the head moves, and the log wraps.
+    // There is room again once the head moves, and the log wraps.
     let half = {
         let mut seen = 0;
         let mut stop = |_: netram_proto::port::Record<'_>| {
@@ -173,13 +173,13 @@ fn a_full_window_waits_for_the_disk_and_a_full_log_says_so() {
 }
 
 #[test]
-fn threads_that_trim_at_once_never_move_the_head_back() {
+fn concurrent_trims_never_move_the_head_back() {
     let place = TestJournal::new();
     Journal::create(&place.journal(), 64 << 10).unwrap();
     let (journal, _) = place.open(place.config(&[], 0));
     let done = std::sync::atomic::AtomicBool::new(false);
-    // However the committing thread ends, the trimming ones must: otherwise a failure would show as a test
-    // that hangs.
+    // The trimming threads must end even if the committing thread fails; otherwise the test would hang
+    // instead of failing.
     struct DoneGuard<'a>(&'a std::sync::atomic::AtomicBool);
     impl Drop for DoneGuard<'_> {
         fn drop(&mut self) {
@@ -191,13 +191,13 @@ fn threads_that_trim_at_once_never_move_the_head_back() {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    // One that another thread has passed meanwhile is refused, which is fine.
+                    // A trim that another thread has overtaken is refused, which is expected.
                     let _ = journal.trim(journal.state().stable);
                 }
             });
         }
         let mut head = journal.state().head;
-        // A head that went back would let the log run full, or name bytes that have been overwritten.
+        // A head that moved back would fill the log, or name bytes that have been overwritten.
         for _ in 0..2_000 {
             commit_when_there_is_room(&journal, &[7; 500]);
             let now = journal.state().head;
@@ -211,7 +211,7 @@ fn threads_that_trim_at_once_never_move_the_head_back() {
     assert_eq!((recovered.head, journal.state().head), (head, head));
 }
 
-/// On a busy machine the trimming threads may not run for long enough that the log fills up.
+/// Retries, since on a busy machine the trimming threads may not run for long enough, and the log fills up.
 fn commit_when_there_is_room(journal: &Journal, payload: &[u8]) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -245,7 +245,7 @@ fn huge_records_are_refused_with_the_bound_and_zero_bytes_are_fine() {
 }
 
 #[test]
-fn a_second_writer_is_told_who_has_the_journal() {
+fn a_second_writer_is_told_which_process_has_the_journal() {
     let place = TestJournal::new();
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (_journal, _) = place.open(place.config(&[], 0));
@@ -261,7 +261,7 @@ fn a_copy_of_the_journal_fences_the_original_which_never_acknowledges_again() {
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(place.config(&["a"], 1));
-    // On the disk too: files are copied one behind the other, and must not be of different times.
+    // On the disk, too: files are copied one after the other and must not be of different times.
     commit(&journal, b"before", Durability::Both);
     let copy = copy_of(&place);
     let (newer, recovered) = Journal::open(&copy, place.config(&["a"], 1)).unwrap();
@@ -277,7 +277,7 @@ fn a_copy_of_the_journal_fences_the_original_which_never_acknowledges_again() {
 }
 
 #[test]
-fn what_only_members_hold_comes_back_and_only_with_its_seal() {
+fn records_held_by_members_only_are_recovered_and_only_if_sealed() {
     for (seal, reopened_with) in [(true, true), (false, false), (false, true)] {
         let place = TestJournal::new();
         let _lender = place.lender("a");
@@ -296,7 +296,7 @@ fn what_only_members_hold_comes_back_and_only_with_its_seal() {
         };
         let outcome = Journal::open(&copy, config);
         if !seal && reopened_with {
-            // Whoever lends could have made it up.
+            // Any lender could have forged the record.
             assert!(matches!(outcome, Err(JournalOpenError::Damaged { .. })));
             continue;
         }

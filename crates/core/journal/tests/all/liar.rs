@@ -1,4 +1,4 @@
-//! A lender that says that it holds more than its window has room for.
+//! A lender that claims to hold more than its window has room for.
 
 use std::fs::File as OsFile;
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ use crate::common::TestJournal;
 const WINDOW: u64 = 1 << 20;
 const LIFE: u64 = 7;
 
-/// The view file, as no program of ours would write it.
+/// A view file, written directly.
 struct ViewFile(OsFile);
 
 impl StorageFile for ViewFile {
@@ -40,7 +40,7 @@ impl StorageFile for ViewFile {
     }
 }
 
-/// A journal whose one member is the lender at "liar".
+/// A journal whose only member is the lender at "liar".
 fn journal_of_liar(place: &TestJournal) {
     Journal::create(&place.journal(), 4 << 20).unwrap();
     let path = place.journal().join("view");
@@ -66,7 +66,7 @@ fn journal_of_liar(place: &TestJournal) {
     slots.store(&file, &view.encode()).unwrap();
 }
 
-/// Serves one client after the other until the opening has ended. Counts the bytes that it was asked for.
+/// Serves one client after the other until the opening has ended, and counts the bytes requested.
 fn lie(listener: &Listener, held: u64, given: &AtomicU64, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let Ok(Some(mut pending)) = listener.accept(Instant::now()) else {
@@ -124,7 +124,7 @@ fn answer(asked: &FrameHeader, held: u64) -> (FrameHeader, Vec<u8>) {
             };
             (sealed, 1u32.to_le_bytes().to_vec())
         }
-        // The question before the fence: the same lie.
+        // The probe before the fence gets the same false answer.
         FrameKind::Ping if asked.flags & Flag::PROBE != 0 => {
             let told = FrameHeader {
                 epoch: Epoch(1),
@@ -146,7 +146,8 @@ fn answer(asked: &FrameHeader, held: u64) -> (FrameHeader, Vec<u8>) {
     }
 }
 
-/// What a recovery comes to whose one member claims `held`, and what that member was asked to give.
+/// The result of a recovery whose only member claims to hold up to `held`, and the number of bytes requested
+/// from that member.
 fn recovery_from_liar(held: u64) -> (JournalOpenError, u64) {
     let mut place = TestJournal::new();
     place.security = Security::Insecure;
@@ -160,12 +161,12 @@ fn recovery_from_liar(held: u64) -> (JournalOpenError, u64) {
     ended.store(true, Ordering::Relaxed);
     liar.join().unwrap();
     (
-        opened.expect_err("nobody honest answered"),
+        opened.expect_err("no honest member answered"),
         given.load(Ordering::Relaxed),
     )
 }
 
-/// It was read for as long as it gave something: 1.4 GB in five seconds.
+/// Regression: the member was read for as long as it sent bytes, 1.4 GB in five seconds.
 #[test]
 fn a_lender_that_claims_to_hold_2_to_the_60_is_not_read_at_all() {
     let (refused, given) = recovery_from_liar(1 << 60);

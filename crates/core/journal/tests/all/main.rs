@@ -1,6 +1,6 @@
 //! A journal with real lenders: opening, writing, closing, dying.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! All tests are modules of one program, since each program is linked with everything.
 
 mod closing;
 mod common;

@@ -1,4 +1,5 @@
-//! A lender is its memory, not its address: reached by two it is one copy, and one that moved is found.
+//! A lender's identity is its memory, not its address: under two addresses it is one copy, and a moved one is
+//! found.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use crate::common::{TestJournal, append, commit, copy_of, payloads};
 
 const LOG_BYTES: u64 = 4 << 20;
 
-/// Both addresses became members. The second join emptied the first one's window, so that nothing was ever
-/// held by both: every commit went at the disk's pace, and the status showed two healthy members.
+/// Regression: both addresses became members. The second join emptied the first one's window, so no byte was
+/// ever held by both. Every commit waited for the disk, and the status showed two healthy members.
 #[test]
 fn one_lender_under_two_addresses_is_one_member() {
     let place = TestJournal::new();
@@ -34,7 +35,7 @@ fn one_lender_under_two_addresses_is_one_member() {
         panic!("{why:?}")
     };
     assert!(
-        why.to_string().contains("its memory is that of the lender at"),
+        why.to_string().contains("it is the same lender as the one at"),
         "{why}"
     );
     let copies = journal.status().writer.copies.to_string();
@@ -59,8 +60,8 @@ fn another_lender_takes_the_place_of_an_alias_and_members_commit() {
     assert_eq!(journal.status().writer.copies.to_string(), "2 copies, 1 domain");
 }
 
-/// Only the address in the view was asked: a lender that came back by another one had the bytes, and recovery
-/// refused.
+/// Regression: only the address in the view was asked, so recovery refused although the lender had the bytes
+/// at a new address.
 #[test]
 fn a_member_that_moved_is_found_by_the_addresses_of_the_settings() {
     let place = TestJournal::new();

@@ -1,4 +1,4 @@
-//! Journals that are deleted, and what their lenders learn of it, and when.
+//! Deleted journals: which lenders learn of it, and when.
 
 use std::path::Path as FilePath;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use netram_journal::forget::{ForgetList, JournalDeletion, PATIENCE, WindowReleas
 use netram_journal::{Journal, JournalConfig, JournalDeleteError, JournalPaths as JournalPlace};
 use netram_proto::port::Durability;
 
-/// A journal that was cut off with bytes at the lender `a`; nobody has it open. Its directory is `copy`.
+/// A journal that was cut off with bytes at the lender `a` and that no process has open. Its directory is
+/// `copy`.
 fn cut_off(place: &TestJournal) -> JournalPlace {
     Journal::create(&place.journal(), 1 << 20).unwrap();
     let config = JournalConfig {
@@ -18,12 +19,12 @@ fn cut_off(place: &TestJournal) -> JournalPlace {
     let (journal, _) = place.open(config);
     commit(&journal, b"at the lender alone", Durability::Remote);
     let copy = copy_of(place);
-    // Its threads go on for as long as the test does, without their lender.
+    // Its threads run until the test ends, without their lender.
     let _running = std::mem::ManuallyDrop::new(journal);
     JournalPlace::at(&copy)
 }
 
-/// Begins a deletion by which the lenders free everything.
+/// Begins a deletion after which the lenders free everything.
 fn begin(
     list: &ForgetList,
     place: &TestJournal,
@@ -70,8 +71,8 @@ fn files(place: &TestJournal) -> Vec<String> {
     names.map(|name| name.into_string().unwrap()).collect()
 }
 
-/// The lender `a`, started again elsewhere, as the list knows. The process of the original would take its
-/// window up again, so it must not find the lender where it was.
+/// Starts the lender `a` at another address, as the list knows it. The original's process would join its
+/// window again, so it must not find the lender at the old one.
 fn moved(place: &TestJournal) -> netram_lender::Lender {
     std::fs::remove_file(place.directory.path().join("a.sock")).ok();
     let lender = place.lender_at("a", &["b"]);
@@ -86,7 +87,7 @@ fn moved(place: &TestJournal) -> netram_lender::Lender {
 }
 
 #[test]
-fn a_lender_that_was_away_is_told_later_and_frees_window_and_slot() {
+fn an_unreachable_lender_is_told_later_and_frees_window_and_slot() {
     let (place, list) = paths_and_list();
     let lender = place.lender("a");
     let journal = cut_off(&place);
@@ -108,10 +109,10 @@ fn a_lender_that_was_away_is_told_later_and_frees_window_and_slot() {
     }
 }
 
-/// A directory may be a copy, as here, whose original was killed and needs its lenders to open. Nor is one
-/// deleted whose view cannot be read at the moment.
+/// A deleted directory may be a copy, whose original was killed and needs its lenders to open. A journal
+/// whose view cannot be read at the moment is not deleted either.
 #[test]
-fn what_counts_on_lenders_is_not_deleted_by_mistake() {
+fn a_journal_that_counts_on_lenders_is_not_deleted() {
     let (place, list) = paths_and_list();
     let lender = place.lender("a");
     let copy = cut_off(&place);
@@ -134,8 +135,8 @@ fn what_counts_on_lenders_is_not_deleted_by_mistake() {
     assert!(lender.report().memory.used > 0);
 }
 
-/// The copy was made while the journal rested, so that it needs nobody. In the same reign the original went
-/// on, and was killed.
+/// The copy was made while the journal was clean, so it needs no lender. The original then continued in the
+/// same epoch and was killed.
 #[test]
 fn a_lender_keeps_what_the_deleted_copy_lacked() {
     let (place, list) = paths_and_list();
@@ -150,7 +151,7 @@ fn a_lender_keeps_what_the_deleted_copy_lacked() {
     commit(&journal, b"of the original alone", Durability::Remote);
     drop(lender);
     let _running = std::mem::ManuallyDrop::new(journal);
-    // It is told later, and so once more.
+    // The lender is told later, and so a second time.
     let untold = copy
         .delete(Some(list.clone()), WindowRelease::Logged, &[], None)
         .unwrap();
@@ -164,10 +165,10 @@ fn a_lender_keeps_what_the_deleted_copy_lacked() {
     }
 }
 
-/// Cut off anywhere before everything is removed, the journal may be opened again: nobody must have been
-/// told.
+/// The journal may be opened again if the deletion was interrupted before everything was removed, so no
+/// lender may have been told.
 #[test]
-fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
+fn an_interrupted_deletion_loses_no_byte_until_it_is_completed() {
     let (place, list) = paths_and_list();
     let lender = place.lender("a");
     let journal = cut_off(&place);
@@ -175,8 +176,8 @@ fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
     assert!(files(&place)[0].ends_with(".deleting"));
     assert_eq!(list.tell(PATIENCE), []);
     assert!(lender.report().memory.used > 0);
-    // The second attempt finds a directory in which there is no log any more, and the third no view: what the
-    // log had is known all the same.
+    // The second attempt finds a directory without a log, and the third without a view; the end of the log is
+    // known nevertheless.
     let text = || {
         let entry = std::fs::read_dir(place.directory.path().join("state/over")).unwrap();
         std::fs::read_to_string(entry.last().unwrap().unwrap().path()).unwrap()
@@ -190,15 +191,15 @@ fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
     let deleting = begin(&list, &place, &journal, None);
     std::fs::remove_dir_all(journal.root()).unwrap();
     let untold = deleting.done(Duration::from_millis(300));
-    // The process of the original is still connected: it is not over for that lender.
+    // The original's process is still connected, so the lender keeps the window.
     assert_eq!(untold.len(), 1);
     assert!(lender.report().memory.used > 0);
 }
 
-/// The last file was gone and nobody had been told: a second attempt called that no journal, and the lenders
-/// kept all of it.
+/// Regression: after the last file was removed and before any lender was told, a second attempt called it no
+/// journal, and the lenders kept everything.
 #[test]
-fn a_deletion_that_was_cut_off_behind_its_last_file_tells_when_it_is_repeated() {
+fn a_deletion_interrupted_after_its_last_file_tells_lenders_when_repeated() {
     for directory_is_left in [true, false] {
         let (place, list) = paths_and_list();
         let lender = place.lender("a");
@@ -213,7 +214,7 @@ fn a_deletion_that_was_cut_off_behind_its_last_file_tells_when_it_is_repeated() 
         let untold = again
             .delete(Some(list.clone()), WindowRelease::Logged, &[], None)
             .unwrap();
-        assert_eq!(untold.len(), 1, "the lender is away");
+        assert_eq!(untold.len(), 1, "the lender is unreachable");
         assert!(files(&place)[0].ends_with(".over"));
         assert!(!journal.root().exists());
         let none = again.delete(Some(list), WindowRelease::Logged, &[], None);
@@ -225,7 +226,7 @@ fn a_deletion_that_was_cut_off_behind_its_last_file_tells_when_it_is_repeated() 
 }
 
 #[test]
-fn a_journal_that_no_lender_has_heard_of_leaves_no_entry() {
+fn a_journal_unknown_to_lenders_leaves_no_entry() {
     let (place, list) = paths_and_list();
     Journal::create(&place.journal(), 1 << 20).unwrap();
     let journal = JournalPlace::at(&place.journal());
@@ -234,7 +235,7 @@ fn a_journal_that_no_lender_has_heard_of_leaves_no_entry() {
 }
 
 #[test]
-fn without_its_key_nobody_is_told_and_the_entry_stays() {
+fn without_its_key_no_lender_is_told_and_the_entry_stays() {
     let (place, list) = paths_and_list();
     let lender = place.lender("a");
     let journal = cut_off(&place);

@@ -1,4 +1,4 @@
-//! Each lender that does not count says why, and each reason is told from the others.
+//! Each lender that does not count has a reason, distinct from the others.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -28,7 +28,7 @@ fn lender(place: &TestJournal, name: &str, change: impl FnOnce(&mut LenderConfig
     Lender::start(config).expect("a lender starts")
 }
 
-/// Waits until the only lender does not count for a reason like this.
+/// Waits until the only lender does not count for an expected reason, and returns the message.
 fn wait_for_reason(journal: &Journal, expected: impl Fn(&UncountedReason) -> bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -81,7 +81,7 @@ fn nothing_listens_at_a_port() {
 #[test]
 fn the_name_has_no_address() {
     let place = TestJournal::new();
-    // A label is too long for any name server to be asked.
+    // A label too long for any name server to be asked.
     let name = format!("{}.invalid", "a".repeat(64));
     let address: NetAddress = format!("tcp://{name}:7420").parse().unwrap();
     let journal = alone(&place, |config| config.lenders = vec![address]);
@@ -117,11 +117,11 @@ fn a_key_on_one_side_only() {
 fn another_program_listens() {
     let place = TestJournal::new();
     let listener = UnixListener::bind(place.directory.path().join("a.sock")).unwrap();
-    // It ends with the test's process.
+    // The thread ends with the test's process.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.read(&mut [0; 64]);
-            // It may have been closed meanwhile.
+            // The connection may have been closed in the meantime.
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
         }
     });
@@ -131,11 +131,11 @@ fn another_program_listens() {
     });
 }
 
-/// Three seconds: as long as a connection may take.
+/// Takes three seconds, the limit of a connection attempt.
 #[test]
 fn no_answer() {
     let place = TestJournal::new();
-    // It takes connections, and says nothing: as a process that is stopped.
+    // The listener accepts connections and stays silent, like a stopped process.
     let _listener = UnixListener::bind(place.directory.path().join("a.sock")).unwrap();
     let journal = alone(&place, |_| ());
     wait_for_reason(&journal, |why| {
@@ -143,7 +143,7 @@ fn no_answer() {
     });
 }
 
-/// A journal that another lender's client has to itself, under the same key.
+/// A journal that occupies another client's lender, under the same key.
 fn neighbour(place: &TestJournal) -> (TestJournal, Journal) {
     let first = TestJournal {
         directory: tempfile::tempdir_in("/dev/shm").unwrap(),
@@ -189,9 +189,9 @@ fn no_slot() {
     assert!(why.starts_with("no slot: "), "{why}");
 }
 
-/// Whoever opens a journal after a crash, with the wrong key, is told that it is the key.
+/// A recovery that fails because of a wrong key must name the key.
 #[test]
-fn a_recovery_that_is_refused_says_why_lenders_did_not_answer() {
+fn a_refused_recovery_states_why_lenders_did_not_answer() {
     let place = TestJournal::new();
     let _lender = lender(&place, "a", |_| ());
     Journal::create(&place.journal(), LOG_BYTES).unwrap();

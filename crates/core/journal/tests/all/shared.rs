@@ -1,5 +1,4 @@
-//! The journal of a node of a shared region, with real lenders and files; the server's part is played by
-//! hand.
+//! The journal of a node of a shared region, with real lenders and files; the test plays the server.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +22,7 @@ fn config(place: &TestJournal, names: &[&str], members: usize) -> JournalConfig 
     }
 }
 
-/// For readings that must be refused: these take all of the patience.
+/// A configuration for reads that must be refused, which take the whole patience.
 fn hasty(config: &JournalConfig) -> JournalConfig {
     JournalConfig {
         patience: Duration::from_secs(3),
@@ -31,13 +30,13 @@ fn hasty(config: &JournalConfig) -> JournalConfig {
     }
 }
 
-/// What the server has written down of one node.
+/// The server's durable record of one node.
 struct ServerEntry {
     view: View,
     merged_end: ChainPoint,
 }
 
-/// A node that has joined.
+/// A node that has joined the region.
 struct SharedNode {
     journal: Journal,
     server: ServerEntry,
@@ -74,7 +73,7 @@ impl SharedNode {
         node
     }
 
-    /// Views that wait for the server are written down there.
+    /// Records the views that wait for the server.
     fn register(&mut self) {
         if let Some(version) = self.journal.view_for_server() {
             self.server.view = self.journal.newest_view();
@@ -103,7 +102,7 @@ impl SharedNode {
         end
     }
 
-    /// The local disk has everything. Whether it is acknowledged is another matter.
+    /// Waits until the local disk has everything, which need not mean that it is acknowledged.
     fn synced(&self, end: ChainPoint) {
         let deadline = Instant::now() + PATIENCE;
         while self.journal.stable_link().lsn < end.lsn {
@@ -165,7 +164,7 @@ fn members_count_from_when_the_server_has_their_view() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let ticket = journal.append(KIND, 1, &mut |into| into.fill(1)).unwrap();
-    // Both members have it, and the disk.
+    // Both members and the disk have it.
     let all_have = |journal: &Journal| {
         let status = journal.status();
         journal.stable_link().lsn >= ticket.end
@@ -195,7 +194,7 @@ fn members_count_from_when_the_server_has_their_view() {
 }
 
 #[test]
-fn a_window_full_of_what_the_server_lacks_makes_appends_wait_and_keeps_the_log_from_being_trimmed() {
+fn a_window_of_records_that_the_server_lacks_blocks_appends_and_trims() {
     let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), 1 << 20).unwrap();
@@ -235,7 +234,7 @@ fn a_window_full_of_what_the_server_lacks_makes_appends_wait_and_keeps_the_log_f
     });
     node.server.merged_end = ends[1];
     assert_eq!(node.journal.trim(ends[1].lsn), Ok(()));
-    // The server reads the rest from the member, though the disk had it long ago.
+    // The server reads the rest from the member, though the disk has it already.
     let remains = node.remains(&place.journal());
     let found = found(&remains, &config(&place, &[], 0)).expect("the member has it");
     assert_eq!(found.len(), 9);
@@ -278,8 +277,8 @@ fn a_node_that_lives_on_is_fenced_and_everything_it_acknowledged_is_read() {
         let all = found(&remains, &config).expect("both members answer");
         let (acked, outcome) = committing.join().expect("no panic");
         assert!(all.len() >= acked.len() && all[..acked.len()] == acked[..]);
-        // Again, as a server that was cut off does; one member suffices then. What was in doubt may be at
-        // either alone, or have come to one that the first reading did not wait for.
+        // Reads again, like a server that was interrupted; one member suffices then. A record in doubt may be
+        // at either member only, or have reached one that the first reading did not wait for.
         let [a, _b] = lenders;
         drop(a);
         let again = found(&remains, &config).expect("one of two");
@@ -303,7 +302,7 @@ fn a_node_that_lives_on_is_fenced_and_everything_it_acknowledged_is_read() {
 }
 
 #[test]
-fn what_too_few_members_give_is_refused_with_names_and_given_up_only_when_told() {
+fn a_read_from_too_few_members_is_refused_with_names_and_loss_needs_consent() {
     let place = TestJournal::new();
     let [a, b] = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
@@ -319,7 +318,7 @@ fn what_too_few_members_give_is_refused_with_names_and_given_up_only_when_told()
         .collect();
     drop((a, b));
     let said = found(&remains, &hasty(&config))
-        .expect_err("nobody answers")
+        .expect_err("no member answers")
         .to_string();
     assert!(
         addresses.iter().all(|address| said.contains(address.as_str())),
@@ -334,7 +333,7 @@ fn what_too_few_members_give_is_refused_with_names_and_given_up_only_when_told()
 }
 
 #[test]
-fn a_restarted_node_offers_what_it_left_whoever_comes_first() {
+fn a_restarted_node_offers_its_old_records_before_or_after_the_server_fences_it() {
     let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
@@ -349,7 +348,7 @@ fn a_restarted_node_offers_what_it_left_whoever_comes_first() {
         Err(JournalOpenError::Unmerged { end: at, .. }) => assert_eq!(at, end.lsn),
         other => panic!("{:?}", other.map(|_| ())),
     }
-    let (left, _) = OrphanJournal::open(&place.journal(), &shared).expect("nobody was fenced");
+    let (left, _) = OrphanJournal::open(&place.journal(), &shared).expect("the node was not fenced");
     let mut payloads = Vec::new();
     let each = &mut |record: netram_proto::port::Record<'_>| {
         payloads.push(String::from_utf8_lossy(record.payload).into_owned());
@@ -360,7 +359,7 @@ fn a_restarted_node_offers_what_it_left_whoever_comes_first() {
         (payloads.as_slice(), left.end()),
         (&[String::from("left")][..], end)
     );
-    // The server has not heard of it, and fences the node: its members still have everything.
+    // The server does not know of it and fences the node; its members still have everything.
     assert_eq!(found(&remains, &shared).expect("both answer"), ["left"]);
     drop(left);
     assert!(
@@ -368,15 +367,15 @@ fn a_restarted_node_offers_what_it_left_whoever_comes_first() {
             Journal::open(&place.journal(), shared.clone()),
             Err(JournalOpenError::Unmerged { .. })
         ),
-        "its view names nobody any more, and the log is not empty"
+        "its view has no members, and the log is not empty"
     );
-    let (left, _) = OrphanJournal::open(&place.journal(), &shared).expect("nobody need be asked");
+    let (left, _) = OrphanJournal::open(&place.journal(), &shared).expect("no member need be asked");
     left.merged().expect("the disk is sound");
     assert!(Journal::open(&place.journal(), shared).is_ok());
 }
 
 #[test]
-fn a_node_that_is_restarted_after_it_was_fenced_is_told_so() {
+fn a_node_restarted_after_it_was_fenced_learns_it() {
     let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
@@ -396,7 +395,7 @@ fn a_node_that_is_restarted_after_it_was_fenced_is_told_so() {
 }
 
 #[test]
-fn a_node_that_leaves_gives_its_members_back() {
+fn a_node_that_leaves_releases_its_members() {
     let place = TestJournal::new();
     let _lenders = [place.lender("a")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
@@ -424,7 +423,7 @@ fn a_node_that_leaves_gives_its_members_back() {
 }
 
 #[test]
-fn when_the_server_says_fenced_nothing_more_is_acknowledged() {
+fn after_the_server_fences_a_node_nothing_is_acknowledged() {
     let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), 1 << 20).unwrap();

@@ -1,8 +1,8 @@
-//! A node of a shared region, killed or stopped by a signal while it commits: everything that it said was
-//! acknowledged is read from its members, and one that wakes up learns that it is fenced.
+//! A node of a shared region is killed or stopped by a signal while it commits. Everything that it reported
+//! as acknowledged is read from its members, and a node that resumes learns that it is fenced.
 //!
-//! The node runs in a process of its own: this test binary, started again with the name of one test. It tells
-//! its views and what is acknowledged on its standard output; the server's part is played here.
+//! The node runs in a process of its own: this test binary, started again with the name of one test. It
+//! prints its views and acknowledgements; this process plays the server.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use netram_proto::wire::ChainPoint;
 use netram_transport::{NetAddress, Security};
 
 const NODE: &str = "NETRAM_TEST_NODE_DIR";
-/// Commits before something happens to the node.
+/// Commits before the node is killed or stopped.
 const COMMITS: u64 = 300;
 
 fn config(root: &Path) -> JournalConfig {
@@ -31,7 +31,7 @@ fn config(root: &Path) -> JournalConfig {
     }
 }
 
-/// Not a test of its own: what is killed.
+/// Runs in the process that is killed; not a test by itself.
 #[test]
 fn node_process() {
     let Ok(root) = std::env::var(NODE) else { return };
@@ -42,8 +42,8 @@ fn node_process() {
         if let Some(version) = journal.view_for_server() {
             let view = journal.newest_view().encode();
             let hex: String = view.iter().map(|byte| format!("{byte:02x}")).collect();
-            writeln!(out, "\nview {hex}").expect("somebody reads");
-            // The server has written it down.
+            writeln!(out, "\nview {hex}").expect("the test reads");
+            // The server has recorded it.
             said.next().expect("an answer").expect("text");
             let end = ChainPoint::default();
             journal.set_server_ack(ServerAck { end, version });
@@ -57,15 +57,15 @@ fn node_process() {
             Err(_) => break,
         };
         match waited {
-            Ok(_) => writeln!(out, "acked {number}").expect("somebody reads"),
+            Ok(_) => writeln!(out, "acked {number}").expect("the test reads"),
             Err(WaitError::Fenced { .. }) => break,
             Err(error) => panic!("{error}"),
         }
     }
-    writeln!(out, "fenced {}", journal.fenced().is_some()).expect("somebody reads");
+    writeln!(out, "fenced {}", journal.fenced().is_some()).expect("the test reads");
 }
 
-/// The node's process, killed with the test.
+/// The node's process, killed on drop.
 struct NodeProcess {
     process: Child,
     input: ChildStdin,
@@ -96,7 +96,7 @@ impl NodeProcess {
         }
     }
 
-    /// Hears one line. `false`: there are no more.
+    /// Reads one line. Returns `false` at the end of the output.
     fn receive(&mut self) -> bool {
         let Some(Ok(line)) = self.lines.next() else {
             return false;
@@ -164,7 +164,7 @@ fn test_journal() -> TestJournal {
 }
 
 #[test]
-fn what_a_killed_node_had_acknowledged_is_read_from_its_members() {
+fn everything_a_killed_node_acknowledged_is_read_from_its_members() {
     let place = test_journal();
     let _lenders = [place.lender("a"), place.lender("b")];
     let mut node = NodeProcess::start(place.directory.path());
@@ -172,7 +172,7 @@ fn what_a_killed_node_had_acknowledged_is_read_from_its_members() {
     node.signal("KILL");
     while node.receive() {}
     let acked = node.acked.expect("it said so");
-    let found = read(&place, node.view.take().expect("it told its view"));
+    let found = read(&place, node.view.take().expect("it sent its view"));
     assert!(found.len() as u64 > acked, "{} of {acked}", found.len());
     assert!(found.iter().copied().eq(0..found.len() as u64));
     match OrphanJournal::open(&place.journal(), &config(place.directory.path())) {
@@ -182,13 +182,13 @@ fn what_a_killed_node_had_acknowledged_is_read_from_its_members() {
 }
 
 #[test]
-fn a_stopped_node_that_wakes_is_fenced_and_has_acknowledged_nothing_since() {
+fn a_stopped_node_that_resumes_is_fenced_and_acknowledges_nothing() {
     let place = test_journal();
     let _lenders = [place.lender("a"), place.lender("b")];
     let mut node = NodeProcess::start(place.directory.path());
     node.commits();
     node.signal("STOP");
-    let found = read(&place, node.view.take().expect("it told its view"));
+    let found = read(&place, node.view.take().expect("it sent its view"));
     node.signal("CONT");
     while node.receive() {}
     assert!(node.fenced, "it has learnt it");

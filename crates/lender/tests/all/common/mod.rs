@@ -1,4 +1,4 @@
-//! A small client: enough of a writer to drive a lender from a test.
+//! A minimal writer, to drive a lender from a test.
 
 pub(crate) mod owner;
 
@@ -63,7 +63,7 @@ impl ReceivedFrame {
     }
 }
 
-/// The next frame; `Err` when the lender has ended the session.
+/// The next frame; an error when the lender has ended the session.
 pub(crate) fn receive(link: &mut Link) -> Result<ReceivedFrame, LinkError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -93,7 +93,7 @@ pub(crate) fn send(link: &mut Link, header: FrameHeader, body: &[u8]) {
     }
 }
 
-/// One writer of one journal at one lender.
+/// A writer of one journal at one lender.
 pub(crate) struct TestWriter {
     pub(crate) link: Link,
     pub(crate) journal: JournalId,
@@ -125,7 +125,7 @@ impl TestWriter {
         writer
     }
 
-    /// Binds, seals and joins.
+    /// Binds, fences and joins.
     pub(crate) fn join(address: &NetAddress, journal: u128, epoch: u32) -> TestWriter {
         let mut writer = TestWriter::bind(address, journal, epoch);
         assert_eq!(writer.fence().header.kind, FrameKind::Fenced);
@@ -225,7 +225,7 @@ pub(crate) fn status(address: &NetAddress) -> StatusReport {
     StatusReport::from_frame_body(&answer.body).unwrap()
 }
 
-/// Waits until `holds`, which somebody else brings about.
+/// Waits until `holds` returns true, which other threads bring about.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {

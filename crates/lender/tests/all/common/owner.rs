@@ -1,4 +1,4 @@
-//! An owner of a deposit, frame by frame.
+//! An owner of a deposit that sends single frames.
 
 use netram_far_machine::deposit::{FramePages, page_header};
 use netram_proto::id::{Epoch, Lsn};
@@ -60,7 +60,7 @@ impl OwnerSession {
         self.ask(FrameKind::Put, 0, &body)
     }
 
-    /// Asks for pages; whether each is there. What is there is what was put.
+    /// Requests pages and returns whether each is present; the contents must be those that were put.
     pub(crate) fn get(&mut self, pages: &[(u32, u64)]) -> Vec<bool> {
         let heads: Vec<u8> = pages
             .iter()
@@ -82,7 +82,7 @@ impl OwnerSession {
     }
 }
 
-/// What a page of this slot and version is: different in every word.
+/// The content of a page for this slot and version; every word differs.
 pub(crate) fn content(slot: u32, version: u64) -> Vec<u8> {
     let word = |index: u64| (version << 40 | u64::from(slot) << 16 | index).to_le_bytes();
     (0..PAGE as u64 / 8).flat_map(word).collect()

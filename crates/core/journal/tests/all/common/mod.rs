@@ -10,7 +10,7 @@ use netram_transport::{ClusterKey, NetAddress, Security};
 
 pub(crate) const KIND: RecordKind = RecordKind(16);
 
-/// A place for one test's files, and its cluster key.
+/// The files and the cluster key of one test.
 pub(crate) struct TestJournal {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) security: Security,
@@ -33,7 +33,7 @@ impl TestJournal {
         self.lender_at(name, &[name])
     }
 
-    /// A lender that is reached by several addresses.
+    /// A lender that listens at several addresses.
     pub(crate) fn lender_at(&self, name: &str, addresses: &[&str]) -> Lender {
         let config = LenderConfig {
             name: name.to_string(),
@@ -95,7 +95,7 @@ pub(crate) fn payloads(journal: &Journal) -> Vec<Vec<u8>> {
     found
 }
 
-/// The journal's directory as a crash at this moment would leave it, beside the running one.
+/// A copy of the journal's directory as a crash at this moment would leave it.
 pub(crate) fn copy_of(place: &TestJournal) -> PathBuf {
     let copy = place.directory.path().join("copy");
     std::fs::create_dir(&copy).unwrap();
