@@ -137,7 +137,7 @@ impl Slot {
         self.region.write(at, &copy);
     }
 
-    /// Clears the slot so that a kill at any point leaves the newest state or nothing: the newest copy is
+    /// Clears the slot so that a kill at any point leaves the newest state or nothing. The newest copy is
     /// cleared last, and at the front, where a torn copy counts as empty. There must be no window.
     pub(crate) fn clear(&mut self) {
         if self.sequence == 0 {

@@ -16,8 +16,8 @@ impl JournalPaths {
     /// Segments stay.
     ///
     /// `lenders` and the members of the last view are told that they may free `windows`. The result lists
-    /// lenders that were unreachable, which are told when a program of this user next opens a journal, and
-    /// lenders that hold bytes which this log lacks. `key` is the cluster key's file.
+    /// lenders that hold bytes which this log lacks, and unreachable lenders. The latter are told when a
+    /// program of this user next opens a journal. `key` is the cluster key's file.
     ///
     /// # Errors
     /// `NotClosed` if the journal was not closed and `windows` is not [`WindowRelease::All`]; `NoJournal`;

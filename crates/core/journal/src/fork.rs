@@ -1,5 +1,5 @@
 //! Detecting `fork`. A child has a copy of every value and none of the threads, and its operations on a
-//! descriptor affect the parent: they would release the parent's lock, or tell a member that the journal is
+//! descriptor affect the parent. They could release the parent's lock, or tell a member that the journal is
 //! over.
 
 use std::sync::atomic::{AtomicU64, Ordering};

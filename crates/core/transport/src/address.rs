@@ -51,8 +51,8 @@ pub struct NetAddressError {
 }
 
 impl NetAddress {
-    /// Whether only this machine can reach the address: a Unix socket, a loopback IP, or the name `localhost`
-    /// (whose resolution is checked again when connecting or binding without a key).
+    /// Whether only this machine can reach the address: a Unix socket, a loopback IP, or the name
+    /// `localhost`. Its resolution is checked again when connecting or binding without a key.
     pub fn is_local(&self) -> bool {
         match self {
             NetAddress::Unix(_) => true,

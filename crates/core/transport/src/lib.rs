@@ -1,9 +1,9 @@
 //! Byte links between clients and lenders: connected, authenticated, encrypted, non-blocking.
 //!
 //! A [`Link`] moves *packets*; one packet is one protocol frame, whose meaning belongs to `netram-proto`.
-//! Clients [`connect`]; lenders [`Listener::bind`] and drive every [`PendingHandshake`] from one thread. With
-//! a [`ClusterKey`] every link is encrypted, and both ends are proven to hold the key. Without one
-//! ([`Security::Insecure`]) only local addresses are served.
+//! Clients [`connect`](connect()); lenders [`Listener::bind`] and drive every [`PendingHandshake`] from one
+//! thread. With a [`ClusterKey`] every link is encrypted, and both ends are proven to hold the key. Without
+//! one ([`Security::Insecure`]) only local addresses are served.
 //!
 //! Sequence of a link, client on the left:
 //!

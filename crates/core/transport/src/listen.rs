@@ -111,7 +111,7 @@ impl std::fmt::Debug for Listener {
 /// [`deadline`](Self::deadline) has passed; drop it on error.
 ///
 /// Methods never block. Until the client has proven the key it costs its socket, this value and one boxed
-/// Noise state, and it is never sent more bytes than it has sent. An epoll registration of the socket stays
+/// Noise state. It is never sent more bytes than it has sent. An epoll registration of the socket stays
 /// valid, since the [`Link`] owns the same file descriptor.
 pub struct PendingHandshake {
     /// `None` once the link owns it.

@@ -1,8 +1,8 @@
 //! Name lookups. The system's resolver blocks while a name server is silent and cannot be interrupted. Each
 //! lookup therefore has a thread of its own for each address family, and the caller waits with a deadline.
 //!
-//! The last addresses of a name are cached and offered while a lookup is under way, so that a silent name
-//! server does not make a lender unreachable.
+//! The last addresses of a name are cached and offered while a lookup is under way. A silent name server
+//! therefore does not make a lender unreachable.
 
 use std::collections::BTreeMap;
 use std::io;
