@@ -128,7 +128,7 @@ fn damage_and_contradictions_are_told() {
     table.write_all_at(b"X", 0).unwrap();
     let told = place.shared("status", "plan", &[]);
     assert!(
-        told.code == 1 && told.err.contains("no table of a shared region"),
+        told.code == 1 && told.err.contains("not the table of a shared region"),
         "{}",
         told.err
     );
@@ -200,7 +200,7 @@ fn what_cannot_be_is_refused_and_nothing_is_made() {
     assert_eq!(place.json("status", "plan")["locks"], 2);
     let again = place.made();
     assert!(
-        again.code == 1 && again.err.contains("is there already"),
+        again.code == 1 && again.err.contains("exists already"),
         "{}",
         again.err
     );
