@@ -1,5 +1,5 @@
-//! The catalog: all names as they are where the journal begins, so that what is in the journal is enough to
-//! know them as they are at its end.
+//! The catalog: a snapshot of all names at the journal's first record. Together with the journal's records it
+//! gives the names at the journal's end.
 //!
 //! ```text
 //!  0  "NETRAMFC"
@@ -23,30 +23,30 @@ const MAGIC: &[u8; 8] = b"NETRAMFC";
 const VERSION: u32 = 1;
 const CRC_BYTES: usize = 4;
 
-/// Names as they are before the record at `lsn`.
+/// Snapshot of a directory's names before the record at `lsn`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catalog {
-    /// Of which journal.
+    /// Journal whose records follow this snapshot.
     pub journal: JournalId,
-    /// Where.
+    /// First record that the snapshot does not include.
     pub lsn: Lsn,
-    /// The names.
+    /// Names, inodes and their identities at `lsn`.
     pub names: NameTable,
 }
 
-/// Why bytes are no catalog.
+/// Why bytes cannot be read as a catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogError {
-    /// Another file, or of a later version.
-    #[error("it is no catalog of this version of netram")]
+    /// The file is not a catalog, or a later version of netram wrote it.
+    #[error("it is not a catalog that this version of netram can read")]
     Foreign,
-    /// Its bytes are not those that were written.
+    /// The checksum does not match, or a field is out of range.
     #[error("it is damaged")]
     Damaged,
 }
 
 impl Catalog {
-    /// As bytes.
+    /// Encodes the catalog in the format above, checksum included.
     pub fn encode(&self) -> Vec<u8> {
         let mut to = MAGIC.to_vec();
         to.extend_from_slice(&VERSION.to_le_bytes());
@@ -82,7 +82,12 @@ impl Catalog {
         to
     }
 
-    /// Reads what [`Catalog::encode`] has written.
+    /// Reads bytes that [`Catalog::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::Foreign`] for another magic number or version, [`CatalogError::Damaged`] for anything
+    /// else that does not decode.
     pub fn decode(bytes: &[u8]) -> Result<Catalog, CatalogError> {
         if !bytes.starts_with(MAGIC) {
             return Err(CatalogError::Foreign);
@@ -160,9 +165,9 @@ mod tests {
     use super::*;
     use crate::change::DirectoryChange;
 
-    /// Whatever was made next had the number 0 then, or a number that another node had.
+    /// The next inode got the number 0 after such a catalog, or one that was in use.
     #[test]
-    fn a_node_after_which_none_could_be_numbered_is_damage() {
+    fn an_inode_number_without_successor_is_damage() {
         let numbered = |next: u64| {
             let mut catalog = catalog();
             catalog.names.set_next(next);
@@ -236,12 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn a_catalog_comes_back_as_it_was() {
+    fn an_encoded_catalog_decodes_to_itself() {
         assert_eq!(Catalog::decode(&catalog().encode()), Ok(catalog()));
     }
 
     #[test]
-    fn one_that_is_cut_or_changed_is_refused() {
+    fn a_truncated_or_changed_catalog_is_refused() {
         let whole = catalog().encode();
         for cut in 0..whole.len() {
             assert!(Catalog::decode(&whole[..cut]).is_err(), "cut at {cut}");

@@ -1,9 +1,9 @@
-//! What is done to a directory, as the payload of a journal's record.
+//! A change of a directory, encoded as the payload of a journal record.
 //!
 //! ```text
-//! kind 64, bytes that were written:     kind 65, all else:
-//!  0  node u64                           0  which u8, and its fields:
-//!  8  offset u64                            numbers of seven bits a byte; names and values with their length before them
+//! kind 64, bytes written to a file:     kind 65, any other change:
+//!  0  inode u64                          0  operation u8, then its fields:
+//!  8  offset u64                            numbers as varints (seven bits a byte); names and values after their length
 //! 16  the bytes
 //! ```
 
@@ -14,28 +14,29 @@ use netram_proto::wire::{ByteReader, ShortInputError, put_varint};
 use crate::limit::{INODE_ID_END, NAME_BYTES_MAX, TARGET_BYTES_MAX, XATTR_BYTES_MAX};
 use crate::name_table::InodeIdentity;
 
-/// Bytes that were written to a file.
+/// Record kind of bytes written to a file.
 pub const KIND_WRITE: RecordKind = RecordKind(64);
-/// Any other change.
+/// Record kind of any other change.
 pub const KIND_CHANGE: RecordKind = RecordKind(65);
 
-/// A node that is made on the disk after its record, and one that is made before it.
+/// Operation codes of [`DirectoryChange::Make`]: the inode is made on the disk after its record, or before
+/// it.
 const MADE_AFTER: u8 = 2;
 const MADE_BEFORE: u8 = 9;
 
-/// Bytes before those that were written.
+/// Length of the header before the written bytes.
 pub(crate) const WRITE_HEADER_BYTES: usize = 16;
 
-/// A file, a directory or a symbolic link, whatever its names are. Never used for another one.
+/// Number of a file, directory or symbolic link. It stays the same across renames and is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(pub u64);
 
 impl InodeId {
-    /// The directory itself.
+    /// The journaled directory itself.
     pub const ROOT: InodeId = InodeId(1);
 }
 
-/// What a node is.
+/// Type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InodeKind {
     /// A regular file.
@@ -46,78 +47,78 @@ pub enum InodeKind {
     Symlink,
 }
 
-/// Whose a node is.
+/// User and group that own an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileOwner {
-    /// The user's number.
+    /// Numeric user id.
     pub user: u32,
-    /// The group's number.
+    /// Numeric group id.
     pub group: u32,
 }
 
-/// A new node.
+/// Attributes of an inode that is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeSpec<'a> {
-    /// What it is.
+    /// Type of the inode.
     pub kind: InodeKind,
-    /// Its permissions.
+    /// Permission bits.
     pub mode: u32,
-    /// Whose it is.
+    /// Owner.
     pub owner: FileOwner,
-    /// Where a symbolic link leads; else empty.
+    /// Target of a symbolic link; empty for other types.
     pub target: &'a [u8],
 }
 
 /// A name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry<'a> {
-    /// The directory.
+    /// Directory that contains the name.
     pub directory: InodeId,
     /// The name.
     pub name: &'a [u8],
 }
 
-/// A moment: seconds since 1970, and nanoseconds behind them.
+/// A point in time: seconds since 1970 and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileTime {
-    /// Whole seconds; before 1970 they are negative.
+    /// Whole seconds, negative before 1970.
     pub s: i64,
-    /// Less than a second.
+    /// Nanoseconds after `s`, below 1,000,000,000.
     pub ns: u32,
 }
 
-/// What is set of a node. `None`: it stays as it is.
+/// Attributes to set on an inode; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeChange {
-    /// Permissions.
+    /// Permission bits.
     pub mode: Option<u32>,
-    /// The user's number.
+    /// Numeric user id.
     pub user: Option<u32>,
-    /// The group's number.
+    /// Numeric group id.
     pub group: Option<u32>,
-    /// When it was read last.
+    /// Time of the last access.
     pub accessed: Option<FileTime>,
-    /// When it was written last.
+    /// Time of the last modification.
     pub modified: Option<FileTime>,
 }
 
-/// How a part of a file is allocated, as `fallocate(2)` has it.
+/// Mode of an allocation, as in `fallocate(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
-    /// Blocks are there afterwards, and the file is as long.
+    /// Allocates blocks; the file grows to the end of the range if it is shorter.
     Extend,
-    /// The same, and the file is as long as before.
+    /// Allocates blocks; the length stays.
     KeepSize,
-    /// A hole, inside of the file.
+    /// Punches a hole; the length stays.
     Punch,
-    /// Zeros, and the file is as long.
+    /// Zeros the range; the file grows to its end if it is shorter.
     Zero,
-    /// Zeros, and the file is as long as before.
+    /// Zeros the range; the length stays.
     ZeroKeepSize,
 }
 
 impl FallocateMode {
-    /// All of them.
+    /// All modes; a mode's index is its number in a record.
     pub const ALL: [FallocateMode; 5] = [
         FallocateMode::Extend,
         FallocateMode::KeepSize,
@@ -127,104 +128,104 @@ impl FallocateMode {
     ];
 }
 
-/// What is done to a directory.
+/// A change of a directory: of a file's content, of names or of attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryChange<'a> {
-    /// Bytes are written.
+    /// Writes bytes to a file.
     Write {
-        /// The file.
+        /// File to write to.
         node: InodeId,
-        /// Where.
+        /// First byte to overwrite.
         offset: u64,
-        /// What.
+        /// Bytes to write.
         bytes: &'a [u8],
     },
-    /// A file gets another length.
+    /// Sets a file's length.
     Resize {
-        /// The file.
+        /// File to resize.
         node: InodeId,
-        /// Its length.
+        /// New length in bytes.
         size: u64,
     },
-    /// A part of a file is allocated.
+    /// Allocates, zeros or punches out a range of a file.
     Allocate {
-        /// The file.
+        /// File to change.
         node: InodeId,
-        /// How.
+        /// Kind of allocation.
         mode: FallocateMode,
-        /// Where.
+        /// First byte of the range.
         offset: u64,
-        /// How much.
+        /// Length of the range in bytes.
         length: u64,
     },
-    /// A node is made.
+    /// Makes an inode.
     Make {
-        /// Its name, which there was not.
+        /// Name of the inode; it must be free.
         at: DirectoryEntry<'a>,
-        /// Which it is.
+        /// Number of the inode.
         node: InodeId,
-        /// What it is.
+        /// Type, permissions, owner and link target.
         spec: InodeSpec<'a>,
-        /// The disk's file, which is made before its record. `None`: a directory or a link, which are made
-        /// after it.
+        /// Identity of the file, which is made on the disk before its record. `None` for directories and
+        /// symbolic links, which are made after it.
         identity: Option<InodeIdentity>,
     },
-    /// A file gets one more name.
+    /// Gives a file one more name.
     Link {
-        /// The file.
+        /// File to link.
         node: InodeId,
-        /// The name, which there was not.
+        /// New name; it must be free.
         at: DirectoryEntry<'a>,
     },
-    /// A name goes; with the last one its node, which is no directory, or an empty one.
+    /// Removes a name, and with its last name the inode. A directory must be empty.
     Remove {
-        /// The name.
+        /// Name to remove.
         at: DirectoryEntry<'a>,
     },
-    /// A node gets another name. What had that is gone, or has the first one.
+    /// Renames an inode. The target, if there is one, is replaced or exchanged.
     Rename {
-        /// The name that it has.
+        /// Name to rename.
         from: DirectoryEntry<'a>,
-        /// The one that it gets.
+        /// New name.
         to: DirectoryEntry<'a>,
-        /// Both there are, and change places.
+        /// Whether the two inodes exchange their names; both must exist.
         exchange: bool,
     },
-    /// Attributes are set.
+    /// Sets attributes.
     SetAttributes {
-        /// Of which node.
+        /// Inode whose attributes are set.
         node: InodeId,
-        /// Which.
+        /// Attributes to set.
         attributes: AttributeChange,
     },
-    /// An extended attribute is set, or taken away.
+    /// Sets or removes an extended attribute.
     SetXattr {
-        /// Of which node.
+        /// Inode whose extended attribute changes.
         node: InodeId,
-        /// Its name.
+        /// Name of the extended attribute.
         name: &'a [u8],
-        /// What it is then. `None`: nothing.
+        /// New value; `None` removes the attribute.
         value: Option<&'a [u8]>,
     },
-    /// The change in the record there was refused by the disk: it has never been done, and whoever wanted it
-    /// knows.
+    /// Revokes an earlier record. The disk refused that change, so it was never made; its caller got the
+    /// error.
     Revoked {
-        /// Where that record begins.
+        /// LSN of the revoked record.
         lsn: Lsn,
     },
 }
 
-/// Why a record is of no use to a directory: it is damaged, or of something else.
+/// Why a record is not a change of a directory: it is damaged, or belongs to something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryDecodeError {
-    /// A kind that directories do not have.
-    #[error("its kind {0} is none of a directory's")]
+    /// No change of a directory has this record kind.
+    #[error("record kind {0} is not a directory change")]
     Kind(u8),
-    /// No such change.
-    #[error("it names a change {0} that there is not")]
+    /// The operation code is unknown.
+    #[error("operation {0} is unknown")]
     Operation(u8),
-    /// A field is missing, too long or makes no sense.
-    #[error("its fields are not those of its kind")]
+    /// A field is missing, too long or out of range.
+    #[error("a field is missing, too long or out of range")]
     Fields,
 }
 
@@ -242,7 +243,7 @@ impl<'a> DirectoryChange<'a> {
         }
     }
 
-    /// Bytes before those that are written, or all there are.
+    /// Encodes everything except the bytes of a write.
     pub(crate) fn head(&self) -> Vec<u8> {
         let mut to = Vec::with_capacity(64);
         match *self {
@@ -319,7 +320,7 @@ impl<'a> DirectoryChange<'a> {
         to
     }
 
-    /// The bytes behind the head.
+    /// The bytes of a write; empty for other changes.
     pub(crate) fn tail(&self) -> &'a [u8] {
         match self {
             DirectoryChange::Write { bytes, .. } => bytes,
@@ -327,7 +328,11 @@ impl<'a> DirectoryChange<'a> {
         }
     }
 
-    /// Reads a record. `None`: it is the journal's own.
+    /// Decodes a record. `None` for a record kind that belongs to the journal itself.
+    ///
+    /// # Errors
+    ///
+    /// See [`DirectoryDecodeError`].
     pub fn decode(
         kind: RecordKind,
         payload: &'a [u8],
@@ -351,7 +356,7 @@ impl<'a> DirectoryChange<'a> {
         }
     }
 
-    /// Whether it is of names, and not only of what is in a node.
+    /// Whether the change concerns names, not only the content or attributes of an inode.
     pub fn is_of_names(&self) -> bool {
         matches!(
             self,
@@ -501,7 +506,7 @@ fn flag(from: &mut ByteReader<'_>) -> Result<bool, DirectoryDecodeError> {
     }
 }
 
-/// A node that is made, or was: the next has a higher number.
+/// Reads the number of a made inode. It must have a successor.
 pub(crate) fn made_node(from: &mut ByteReader<'_>) -> Result<InodeId, DirectoryDecodeError> {
     match from.varint()? {
         number if number < INODE_ID_END => Ok(InodeId(number)),

@@ -1,28 +1,29 @@
-//! What was written to a file and is not recorded yet: where, and not what, for that is in the file.
+//! Written ranges of a file that have no record yet. Only offsets are kept; the bytes are in the file.
 //!
-//! Nobody is promised anything before a sync, so records wait for that: what is written several times is
-//! recorded once, and a write wakes nobody.
+//! Nothing is promised before a sync, so recording waits for it: a range written several times is recorded
+//! once, and a write wakes no thread.
 
 use std::collections::BTreeMap;
 
 use crate::limit::{PAGE_BYTES, PENDING_BYTES_MAX, PENDING_RANGES_MAX};
 
-/// Ranges of a file, none of which touch.
+/// Disjoint ranges of a file, no two of which touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirtyRanges {
-    /// Where each begins and ends.
+    /// Start → end of each range.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
 }
 
 impl DirtyRanges {
-    /// So many bytes were written there.
+    /// Adds a written range, merging it with those it touches.
     pub fn add(&mut self, offset: u64, length: u64) {
         if length == 0 {
             return;
         }
         let (mut start, mut end) = (offset, offset.saturating_add(length));
-        // The last one that begins no later than this ends, and so on: all that touch it.
+        // Go backwards from the last range that begins no later than this one ends, through all that touch
+        // it.
         while let Some((from, to)) = self
             .ranges
             .range(..=end)
@@ -40,22 +41,22 @@ impl DirtyRanges {
         self.bytes += end - start;
     }
 
-    /// Whether it is better recorded now.
+    /// Whether the ranges should be recorded now: too many bytes or too many ranges.
     pub fn is_large(&self) -> bool {
         self.bytes >= PENDING_BYTES_MAX || self.ranges.len() >= PENDING_RANGES_MAX
     }
 
-    /// Bytes in them.
+    /// Total bytes in all ranges.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Parts in which they lie.
+    /// Number of ranges.
     pub fn ranges(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Makes them one, with what lies between.
+    /// Merges all ranges into one, including the gaps between them.
     pub fn coalesce(&mut self) {
         let ends = self.ranges.first_key_value().zip(self.ranges.last_key_value());
         if let Some(((from, _), (_, to))) = ends {
@@ -65,7 +66,7 @@ impl DirtyRanges {
         }
     }
 
-    /// The file ends there by now.
+    /// Drops everything at or after `size`, the file's new end.
     pub fn truncate(&mut self, size: u64) {
         let behind = self.ranges.split_off(&size);
         self.bytes -= behind.iter().map(|(from, to)| to - from).sum::<u64>();
@@ -77,7 +78,7 @@ impl DirtyRanges {
         }
     }
 
-    /// The first range, which is taken out: where it begins and ends.
+    /// Removes the first range and returns its start and end.
     pub fn take_first(&mut self) -> Option<(u64, u64)> {
         let (from, to) = self.ranges.pop_first()?;
         self.bytes -= to - from;
@@ -85,8 +86,9 @@ impl DirtyRanges {
     }
 }
 
-/// How many bytes the next record has of a range, of which `left` are left from `offset` on: at most `most`,
-/// and no part of a page that the record behind it has the rest of. The journal may end between the two.
+/// Bytes that the next record takes from a range with `left` bytes left at `offset`: at most `most`. A record
+/// never takes part of a page whose rest falls into the next one, because the journal may end between the
+/// two.
 pub(crate) fn record_bytes(offset: u64, left: u64, most: usize) -> usize {
     let room = left.min(most as u64);
     let end = offset + room;
@@ -100,15 +102,15 @@ pub(crate) fn record_bytes(offset: u64, left: u64, most: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Berkeley DB lost commits, and pages of its tree: half of a page came from one record, and the other
-    /// half was older, for the next one was never sent.
+    /// Berkeley DB lost commits and pages of its B-tree: half of a page came from one record, and the record
+    /// with the other half had never been sent.
     #[test]
-    fn a_page_is_in_one_record() {
+    fn a_page_is_never_split_between_records() {
         assert_eq!(record_bytes(0, 100, 5000), 100);
         assert_eq!(record_bytes(8192, 8192, 8192), 8192);
         assert_eq!(record_bytes(8192, 20_000, 10_000), 8192);
         assert_eq!(record_bytes(8292, 20_000, 10_000), 8092);
-        assert_eq!(record_bytes(100, 20_000, 3000), 3000, "a page has no room in it");
+        assert_eq!(record_bytes(100, 20_000, 3000), 3000, "less than a page fits");
         let (mut offset, to) = (4096, 4096 * 100);
         while offset < to {
             offset += record_bytes(offset, to - offset, 65_000) as u64;
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_are_one() {
+    fn touching_ranges_merge() {
         assert_eq!(all(of(&[(0, 8), (0, 8), (4, 8)])), [(0, 12)]);
         assert_eq!(all(of(&[(0, 8), (16, 8), (8, 8)])), [(0, 24)]);
         assert_eq!(all(of(&[(10, 5), (20, 5), (30, 5), (0, 100)])), [(0, 100)]);
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn they_cover_what_was_written_and_nothing_else() {
+    fn ranges_cover_exactly_the_written_bytes() {
         let mut state = 7_u64;
         let mut next = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_the_end_is_not_kept() {
+    fn truncation_drops_ranges_after_the_end() {
         let whole = [(10, 5), (20, 5), (30, 5)];
         let cut = |size| {
             let mut pending = of(&whole);
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn many_may_be_made_one() {
+    fn coalescing_leaves_one_range() {
         let mut pending = of(&[(10, 5), (20, 5), (30, 5)]);
         pending.coalesce();
         assert_eq!((pending.ranges(), pending.bytes()), (1, 25));
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn much_is_told() {
+    fn many_bytes_or_ranges_count_as_large() {
         assert!(!of(&[(0, PENDING_BYTES_MAX - 1)]).is_large() && of(&[(7, PENDING_BYTES_MAX)]).is_large());
         let apart: Vec<(u64, u64)> = (0..PENDING_RANGES_MAX as u64)
             .map(|index| (index * 9, 8))

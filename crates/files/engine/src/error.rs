@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller does about it.
+//! Errors of a journaled directory, one variant per reaction of the caller.
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{AppendError, IoError, LogError, WaitError};
@@ -7,56 +7,57 @@ use crate::catalog::CatalogError;
 use crate::change::DirectoryDecodeError;
 use crate::name_table::NameError;
 
-/// Why something was not done to a directory.
+/// Why a change of a directory failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// The names do not allow it. Nothing was changed.
+    /// The names do not allow the change. Nothing was changed.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The disk beneath refused it. Nothing was changed.
+    /// The disk refused the change. Nothing was changed.
     #[error("the disk: {0}")]
     Disk(IoError),
-    /// The journal did not take it: what was changed may be gone after a crash.
+    /// The journal did not take the record. The change may be lost in a crash.
     #[error("the journal: {0}")]
     Append(#[from] AppendError),
-    /// What becomes of it in a crash is not known.
+    /// The record was appended but is not known to be held. A crash may or may not lose the change.
     #[error("the journal: {0}")]
     Wait(#[from] WaitError),
-    /// The journal is full, and could not be emptied. Nothing was changed by this; the next one tries again.
-    #[error("the journal is full, and could not be emptied: {0}")]
+    /// The journal is full and a checkpoint could not empty it. Nothing was changed; the next change tries
+    /// again.
+    #[error("the journal is full and a checkpoint could not empty it: {0}")]
     Full(CheckpointError),
-    /// A checkpoint has failed before, and nothing more is changed: the journal keeps all since the one
-    /// before it. Mend the disk, and open the directory again.
-    #[error("an earlier checkpoint failed ({0}), and nothing more is changed; mend the disk and mount again")]
+    /// An earlier checkpoint failed, so no change is accepted. The journal keeps every record since the last
+    /// good checkpoint. Repair the disk and open the directory again.
+    #[error("an earlier checkpoint failed ({0}), so no change is accepted; repair the disk and mount again")]
     Failed(CheckpointError),
 }
 
-/// Why what was changed could not be brought to the disk. The journal keeps it.
+/// Why a checkpoint failed. The journal keeps the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// A sync failed: nobody knows what of it is on the disk.
+    /// A sync failed: the disk's content is unknown.
     #[error("syncing: {0}")]
     Sync(IoError),
-    /// A file could not be opened to be synced, or the sync was interrupted. The catalog before is as good as
-    /// it was.
+    /// A file could not be opened for its sync, or the sync was interrupted. The previous catalog remains
+    /// valid.
     #[error("opening a file to sync it: {0}")]
     Open(IoError),
-    /// The catalog could not be written. The one before is as good as it was.
+    /// The catalog could not be read or written. The previous one remains valid.
     #[error("writing the catalog: {0}")]
     CatalogIo(IoError),
-    /// A file could not be looked at.
-    #[error("looking at a file: {0}")]
+    /// A file's attributes could not be read.
+    #[error("reading a file's attributes: {0}")]
     Stat(IoError),
-    /// The journal's own log failed.
+    /// The journal's own storage failed.
     #[error("the journal: {0}")]
     Log(LogError),
-    /// The journal ended.
+    /// The journal has ended.
     #[error("the journal: {0}")]
     Wait(WaitError),
 }
 
 impl CheckpointError {
-    /// What the system said; of a journal that ended, that it takes nothing any more.
+    /// The system's error; for a journal that has ended, the error for closed journals.
     pub fn io(self) -> IoError {
         match self {
             CheckpointError::Sync(error)
@@ -70,7 +71,7 @@ impl CheckpointError {
 }
 
 impl ChangeError {
-    /// What the system said, as far as it was the system.
+    /// The system's error; for other causes, the closest one.
     pub fn io(self) -> IoError {
         match self {
             ChangeError::Disk(error) => error,
@@ -80,87 +81,87 @@ impl ChangeError {
     }
 }
 
-/// Why a directory could not be opened. Nothing that the journal has was lost by trying.
+/// Why a directory could not be opened. Neither the journal's records nor the catalog were changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryOpenError {
-    /// The catalog cannot be read, or written.
+    /// The catalog cannot be read or written.
     #[error("the catalog: {0}")]
     CatalogIo(IoError),
-    /// The catalog is of no use.
-    #[error("the catalog: {0}; restore it, for the journal's records name files by it")]
+    /// The catalog is damaged or has another format.
+    #[error("the catalog: {0}; restore it: the journal's records refer to its files by number")]
     Catalog(CatalogError),
-    /// The catalog is of another journal.
+    /// The catalog belongs to another journal.
     #[error("the catalog belongs to another journal")]
     OtherJournal,
-    /// The catalog is of a directory that is not this one.
+    /// The catalog belongs to another directory.
     #[error(
-        "the journal is another directory's, or this one is a copy of its directory; mount that directory on it"
+        "the journal belongs to another directory, or this directory is a copy; mount the original directory with it"
     )]
     OtherDirectory,
-    /// The journal has records, and the catalog by which they name files is gone.
-    #[error("the journal has records of files, and the catalog that names them is missing; restore it")]
+    /// The journal has records, but the catalog that they refer to is missing.
+    #[error("the journal has records, but the catalog that they refer to is missing; restore it")]
     NoCatalog,
-    /// The journal does not have what follows the catalog.
-    #[error("the catalog ends at LSN {catalog}, and the journal has LSN {head} to {tail}")]
+    /// The journal does not contain the records that follow the catalog.
+    #[error("the catalog ends at LSN {catalog}, but the journal holds LSN {head} to {tail}")]
     Gap {
-        /// Where the catalog is.
+        /// LSN of the catalog.
         catalog: Lsn,
-        /// The journal's first record.
+        /// LSN of the journal's first record.
         head: Lsn,
-        /// Its end.
+        /// LSN of the journal's end.
         tail: Lsn,
     },
     /// The journal cannot be read.
     #[error("the journal: {0}")]
     Log(#[from] LogError),
-    /// A record is no change of a directory.
+    /// A record is not a valid change of a directory.
     #[error("the record at LSN {lsn}: {reason}")]
     Record {
-        /// Where it begins.
+        /// LSN of the record.
         lsn: Lsn,
-        /// What is wrong with it.
+        /// Reason that the decoder gave.
         reason: DirectoryDecodeError,
     },
-    /// A record does not fit those before it.
-    #[error("the record at LSN {lsn} does not fit what is before it: {reason}")]
+    /// A record contradicts the records before it.
+    #[error("the record at LSN {lsn} contradicts the records before it: {reason}")]
     Inconsistent {
-        /// Where it begins.
+        /// LSN of the record.
         lsn: Lsn,
-        /// Why.
+        /// Conflict with the names at that point.
         reason: NameError,
     },
     /// A file that the journal changes is not on the disk.
-    #[error("{} is not on the disk under any name, or another file is in its place; put back the one that was there", .path.escape_ascii())]
+    #[error("{} is missing from the disk or was replaced by another file; put the original back", .path.escape_ascii())]
     Missing {
-        /// What it was called.
+        /// Last path of the file.
         path: Vec<u8>,
     },
-    /// A file that came to the disk while the directory was not mounted.
-    #[error("{} was put there while the directory was not mounted; move it away, and try again", .path.escape_ascii())]
+    /// A file appeared on the disk while the directory was not mounted.
+    #[error("{} was added while the directory was not mounted; move it away and try again", .path.escape_ascii())]
     UnknownFile {
-        /// Where it is.
+        /// Path of the file.
         path: Vec<u8>,
     },
-    /// Something that directories do not have.
-    #[error("{} is no file, directory or symbolic link; move it away, and try again", .path.escape_ascii())]
+    /// The directory contains a type of file that is not supported, such as a socket.
+    #[error("{} is not a regular file, directory or symbolic link; move it away and try again", .path.escape_ascii())]
     Unsupported {
-        /// Where it is.
+        /// Path of the file.
         path: Vec<u8>,
     },
-    /// There is too much in it, or it is named in a way that is not taken.
+    /// The directory has too many inodes, or a name in it is not supported.
     #[error("{}: {reason}", .path.escape_ascii())]
     Name {
-        /// What.
+        /// Path of the entry.
         path: Vec<u8>,
-        /// Why.
+        /// Rule that it breaks.
         reason: NameError,
     },
-    /// The disk failed, or is full. Mend it, and try again: recovery begins anew.
+    /// The disk failed or is full. Repair it and try again: recovery starts over.
     #[error("{}: {error}", .path.escape_ascii())]
     Disk {
-        /// What was to be read or written.
+        /// File that was being read or written.
         path: Vec<u8>,
-        /// What the system said.
+        /// Error that the system returned.
         error: IoError,
     },
 }

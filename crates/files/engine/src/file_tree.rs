@@ -1,47 +1,47 @@
-//! What a directory needs of the disk beneath it. `netram-mount` has the real one.
+//! Interface to the backing file system. `netram-mount` implements it for a real disk.
 
 use netram_proto::port::IoError;
 
 use crate::change::{AttributeChange, FallocateMode, InodeKind, InodeSpec};
 use crate::name_table::InodeIdentity;
 
-/// Something that was found in a directory of the disk.
+/// An entry found in a directory of the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedEntry {
-    /// Its name.
+    /// Name of the entry, without its directory.
     pub name: Vec<u8>,
-    /// What it is. `None`: something that directories do not have, as a socket.
+    /// Type of the entry. `None`: a type that is not supported, such as a socket.
     pub kind: Option<InodeKind>,
-    /// Which it is.
+    /// Identity of its inode.
     pub identity: InodeIdentity,
 }
 
-/// Directories and files on a disk. Paths begin at the one that is meant, which is the empty path; they are
-/// not followed out of it, nor through symbolic links.
+/// Directories and files on a disk. Paths are relative to the backing directory, which is the empty path. A
+/// path never leads out of it and never follows symbolic links.
 ///
-/// Nothing is durable before [`FileTree::sync_handle`].
+/// Nothing is durable before [`FileTree::sync_handle`]. All methods return the system's error.
 pub trait FileTree: Send + Sync {
-    /// A file that is open to be written.
+    /// A file open for reading, and usually for writing.
     type File: Send + Sync;
     /// A file or directory that is open to be synced.
     type SyncHandle: Send + Sync;
 
-    /// Opens a file, to be read only where whoever serves it may not write to it.
+    /// Opens a file; read-only if this process lacks permission to write to it.
     fn open(&self, path: &[u8]) -> Result<Self::File, IoError>;
-    /// Whether what [`FileTree::open`] has opened may be written to.
+    /// Whether a file that [`FileTree::open`] returned is writable.
     fn may_write(&self, file: &Self::File) -> bool;
-    /// Opens a file to be read and written, whatever its permissions: its owner may have opened it before
-    /// they were taken away, or may write and not read it.
+    /// Opens a file for reading and writing regardless of its permissions: a program may have opened it
+    /// before they were withdrawn, or may have permission to write but not to read.
     fn open_to_write(&self, path: &[u8]) -> Result<Self::File, IoError>;
-    /// Makes a file, in place of a file that has this name, and opens it.
+    /// Makes a file, replacing a file with this name, and opens it.
     fn stage(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(Self::File, InodeIdentity), IoError>;
-    /// Reads what there is from there on, up to as much as fits. Fewer bytes: the file ends.
+    /// Reads bytes from `offset` on until `into` is full. Fewer bytes mean the end of the file.
     fn read(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> Result<usize, IoError>;
-    /// Writes all of `bytes`.
+    /// Writes all of `bytes` at `offset`.
     fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> Result<(), IoError>;
-    /// Gives a file a length.
+    /// Sets a file's length in bytes.
     fn resize(&self, file: &Self::File, size: u64) -> Result<(), IoError>;
-    /// Allocates a part of it.
+    /// Allocates, zeros or punches out a range of a file.
     fn allocate(
         &self,
         file: &Self::File,
@@ -49,52 +49,51 @@ pub trait FileTree: Send + Sync {
         offset: u64,
         length: u64,
     ) -> Result<(), IoError>;
-    /// Makes what was done to an open file durable, as [`FileTree::sync_handle`].
+    /// Syncs an open file, with the guarantee of [`FileTree::sync_handle`].
     fn sync_file(&self, file: &Self::File) -> Result<(), IoError>;
-    /// Opens a file or directory to be synced; of a symbolic link its directory. An error says nothing of
-    /// what was written.
+    /// Opens a file or directory for a sync; for a symbolic link its directory. An error says nothing about
+    /// earlier writes.
     fn open_for_sync(&self, path: &[u8]) -> Result<Self::SyncHandle, IoError>;
-    /// Makes what was done to a file, or to the names in a directory, durable. After an error nothing done
-    /// since the last good sync may be believed to be on the disk, and a later good sync does not change
-    /// that.
+    /// Makes a file's content, or the names in a directory, durable. After an error, nothing since the last
+    /// good sync may be assumed to be on the disk, not even after a later good sync.
     fn sync_handle(&self, held: &Self::SyncHandle) -> Result<(), IoError>;
 
-    /// What is read of a file from now on is what the disk has, as far as that can be had. After a sync that
-    /// failed the page cache shows bytes that the disk never got, and syncs that succeed do not change that:
-    /// whoever did not see the failure would take them for safe.
+    /// Drops a file's page cache if possible, so that reads return what the disk has. After a failed sync the
+    /// cache shows bytes that the disk never got, although later syncs succeed. A program that missed the
+    /// failure would take these bytes for durable.
     fn drop_cache(&self, path: &[u8]);
 
-    /// Makes a node.
+    /// Makes an inode.
     fn make(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), IoError>;
     /// Gives a file one more name.
     fn link(&self, path: &[u8], new: &[u8]) -> Result<(), IoError>;
-    /// Takes a name away: of an empty directory, or of anything else.
+    /// Removes the name of an empty directory (`directory`) or of any other inode.
     fn remove(&self, path: &[u8], directory: bool) -> Result<(), IoError>;
-    /// Renames, over what is there; or exchanges the two.
+    /// Renames, replacing the target, or exchanges the two names.
     fn rename(&self, from: &[u8], to: &[u8], exchange: bool) -> Result<(), IoError>;
-    /// Sets attributes of an open file, which may have no name.
+    /// Sets attributes of an open file, which may have no name left.
     fn set_attributes_of_file(&self, file: &Self::File, attributes: &AttributeChange) -> Result<(), IoError>;
-    /// Sets an extended attribute of an open file, or takes it away.
+    /// Sets an extended attribute of an open file; `None` removes it.
     fn set_xattr_of_file(&self, file: &Self::File, name: &[u8], value: Option<&[u8]>) -> Result<(), IoError>;
-    /// Sets attributes, of a symbolic link itself.
+    /// Sets attributes, of a symbolic link itself instead of its target.
     fn set_attributes(&self, path: &[u8], attributes: &AttributeChange) -> Result<(), IoError>;
-    /// Sets an extended attribute, or takes it away.
+    /// Sets an extended attribute; `None` removes it.
     fn set_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<(), IoError>;
 
-    /// What is in a directory.
+    /// Lists a directory.
     fn list(&self, path: &[u8]) -> Result<Vec<ListedEntry>, IoError>;
-    /// Which file a path names.
+    /// Identity of the inode that a path names.
     fn identity(&self, path: &[u8]) -> Result<InodeIdentity, IoError>;
-    /// Permissions and owner of what a path names: of directories, to make them again.
+    /// Permissions and owner of a path, needed to make a missing directory again.
     fn ownership(&self, path: &[u8]) -> Result<(u32, crate::change::FileOwner), IoError>;
 }
 
-/// Where the catalog is kept: one value, replaced whole.
+/// Storage of the catalog: a single value, replaced atomically.
 pub trait CatalogStore: Send + Sync {
-    /// What is kept. `None`: nothing.
+    /// Reads the stored catalog. `None`: there is none.
     fn load(&self) -> Result<Option<Vec<u8>>, IoError>;
-    /// Keeps this instead; durable when it returns. After a crash it is this or the one before.
+    /// Replaces the catalog; durable on return. After a crash either the new or the old one is there.
     fn store(&self, bytes: &[u8]) -> Result<(), IoError>;
-    /// Keeps nothing any more; durable when it returns.
+    /// Deletes the catalog; durable on return.
     fn clear(&self) -> Result<(), IoError>;
 }

@@ -1,4 +1,4 @@
-//! What a mount has on its disk, for fuzzers (`fuzz/checks`) and nobody else.
+//! Entry points for fuzzers (`fuzz/checks`): the formats that a mount keeps on its disk. Not for other users.
 
 use netram_proto::id::{JournalId, Lsn};
 
@@ -9,7 +9,7 @@ use crate::change::{
 };
 use crate::name_table::NameTable;
 
-/// A catalog of a directory with a file in it.
+/// A catalog of a directory that contains one file.
 pub fn a_catalog() -> Catalog {
     let mut names = NameTable::new(0o755, FileOwner::default());
     for (number, kind) in [(2, InodeKind::Directory), (3, InodeKind::File)] {
@@ -40,17 +40,17 @@ fn make(number: u64, kind: InodeKind, directory: u64) -> DirectoryChange<'static
     }
 }
 
-/// What was read is read again as it was, from what it is written as.
+/// Checks that a decoded change encodes and decodes to itself.
 pub fn check(change: &DirectoryChange<'_>, payload: &[u8]) {
     let again = [&change.head()[..], change.tail()].concat();
     assert_eq!(DirectoryChange::decode(change.kind(), &again), Ok(Some(*change)));
     assert!(
         again.len() <= payload.len(),
-        "the form that is written is the shortest"
+        "the encoder writes the shortest form"
     );
 }
 
-/// Records of each kind.
+/// Example records of each kind, as fuzzer seeds.
 pub fn change_seeds() -> Vec<Vec<u8>> {
     let at = |name| DirectoryEntry {
         directory: InodeId(1),

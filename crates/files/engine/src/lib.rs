@@ -1,24 +1,23 @@
-//! A directory of files whose changes are in a journal, held in other machines' RAM, before they are on the
+//! A directory whose changes are recorded in a journal, held in other machines' RAM, before they reach the
 //! disk.
 //!
-//! Whatever is done to its files is done to those of the disk beneath, which need not be synced for it: a
-//! record of it is in the journal, and whoever syncs a file waits for that. From time to time a *checkpoint*
-//! syncs the disk, and gives the journal's records up. After a crash the records since the last checkpoint
-//! are done again ([`JournaledDirectory::open`]).
+//! Every change is made to the backing files, which need not be synced for it. A sync waits only until the
+//! journal's record of the change is held. From time to time a *checkpoint* syncs the disk and trims the
+//! journal. After a crash, [`JournaledDirectory::open`] replays the records since the last checkpoint.
 //!
 //! | module | does |
 //! |---|---|
 //! | [`JournaledDirectory`] | an open directory: changes, syncs, checkpoints |
-//! | `recover` | the journal's way into the disk, after a crash |
-//! | [`PeriodicTask`] | what is owed again and again, and that no refusal ends it |
-//! | [`NameTable`] | which nodes there are, and what they are called |
+//! | `recover` | replays the journal into the disk after a crash |
+//! | [`PeriodicTask`] | schedule of a task that is repeated, and retried after errors |
+//! | [`NameTable`] | all inodes and their names |
 //! | [`DirectoryChange`], [`Catalog`] | the formats |
-//! | [`FileTree`], [`CatalogStore`] | what is needed of the disk |
+//! | [`FileTree`], [`CatalogStore`] | interfaces to the disk |
 //! | [`limit`] | every bound |
-//! | `model` | with the feature of that name, for tests and the simulator: a disk in memory that fails when it is told to |
+//! | `model` | with the feature `model`, for tests and the simulator: a disk in memory that fails on demand |
 //!
-//! It knows the journal only as `netram_proto::port::RecordLog`. Formats and crash arguments:
-//! `docs/mount.md`.
+//! The journal is used only through `netram_proto::port::RecordLog`. Formats and crash arguments:
+//! `docs/design/directories.md`.
 #![forbid(unsafe_code)]
 
 mod catalog;

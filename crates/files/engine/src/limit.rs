@@ -1,37 +1,35 @@
 //! Bounds, each with its reason.
 
-/// Bytes of a name, as Linux has it.
+/// Maximum bytes of a name, as in Linux.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Bytes of a path that the kernel takes.
+/// Maximum bytes of a path that the kernel accepts.
 pub const PATH_BYTES_MAX: usize = 4095;
-/// Bytes of where a symbolic link leads, as Linux has it.
+/// Maximum bytes of a symbolic link's target, as in Linux.
 pub const TARGET_BYTES_MAX: usize = 4095;
-/// Bytes of an extended attribute, as Linux has it.
+/// Maximum bytes of an extended attribute's value, as in Linux.
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
-/// Nodes in a directory: each takes about 300 bytes, and the catalog has all of them whenever the journal is
-/// trimmed.
+/// Maximum number of inodes in a directory. Each takes about 300 bytes of memory, and each catalog contains
+/// all.
 pub const INODES_MAX: usize = 1 << 20;
-/// No node has this number or a higher one: the next could not be numbered.
+/// Inode numbers are below this, so that every number has a successor.
 pub const INODE_ID_END: u64 = 1 << 62;
-/// The name under which recovery lays a node aside, before its number.
+/// Prefix, before an inode's number, of the temporary names that recovery uses.
 pub const ASIDE_PREFIX: &[u8] = b".netram-aside-";
-/// The name of a new file until its record is held. One at a time is made.
+/// Name of a new file until its record is held. Only one exists at a time.
 pub const STAGED_NAME: &[u8] = b".netram-aside-new";
-/// Files that are made in vain, before one is made that no record can tell from another: where inodes have no
-/// time of birth, each of them may have been used since the last checkpoint.
+/// Attempts at making a file whose identity no earlier record has. On a file system without birth times, any
+/// inode number may have been used since the last checkpoint.
 pub const STAGINGS_MAX: usize = 16;
-/// Files that are synced and closed at once when too many are open, so that a program that opens one file
-/// after another does not wait for the disk each time.
+/// Minimum number of files that are synced and closed together when too many are open. A program that opens
+/// one file after another then does not wait for the disk at each.
 pub const EVICTION_BATCH_MIN: usize = 16;
-/// Percent of the journal's capacity at which what is in it is brought to the disk.
+/// Percent of the journal's capacity at which a checkpoint starts.
 pub const CHECKPOINT_PERCENT: u64 = 50;
-/// Bytes of a file that are written and not recorded: what a sync has to send at most, but for what is
-/// written meanwhile.
+/// Bytes of a file that may be pending before they are recorded. Bounds what a sync has to send.
 pub const PENDING_BYTES_MAX: u64 = 1 << 20;
-/// Parts of a file in which they lie.
+/// Maximum number of separate pending ranges per file.
 pub const PENDING_RANGES_MAX: usize = 64;
 
-/// Where a record of a part of a range may end. Programs that write whole pages, and have no second copy of
-/// one under way, rely on a disk's never mixing an older and a newer one, within what a file system writes as
-/// one.
+/// Alignment at which a range may be split between two records. Programs that write whole pages without a
+/// second copy rely on the disk never mixing an older and a newer half of a file system block.
 pub const PAGE_BYTES: u64 = 4096;

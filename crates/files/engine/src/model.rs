@@ -1,8 +1,8 @@
-//! A disk in memory that fails when it is told to: what the tests and the simulator have beneath a directory.
-//! Of no use to anybody else, and only there with the feature `model`.
+//! A disk in memory that fails on demand: the backing file system of tests and the simulator, with the
+//! feature `model`.
 //!
-//! It keeps, in a power failure, what was synced; and of the rest any first part of what was done to names,
-//! and of what was done in files any of it, a write page by page.
+//! A power failure keeps everything that was synced. Of the rest it keeps any prefix of the changes to names,
+//! and any subset of the changes inside files, a write page by page.
 
 mod unsynced;
 
@@ -17,18 +17,18 @@ use crate::file_tree::{CatalogStore, FileTree, ListedEntry};
 use crate::limit::PAGE_BYTES;
 use crate::name_table::InodeIdentity;
 
-/// What an inode is, and what is in it.
+/// An inode's attributes and content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInode {
-    /// What it is.
+    /// Type.
     pub kind: InodeKind,
-    /// What is in a file, or where a symbolic link leads.
+    /// Content of a file, or target of a symbolic link.
     pub bytes: Vec<u8>,
-    /// Its permissions.
+    /// Permission bits.
     pub mode: u32,
-    /// Whose it is.
+    /// Owner.
     pub owner: FileOwner,
-    /// Its extended attributes.
+    /// Extended attributes: name → value.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     made: u64,
 }
@@ -37,31 +37,31 @@ pub struct ModelInode {
 struct ModelState {
     inodes: BTreeMap<u64, ModelInode>,
     names: BTreeMap<Vec<u8>, u64>,
-    /// As they are on the platter, with what has come since.
+    /// State on the platter; unsynced operations follow it.
     synced_inodes: BTreeMap<u64, ModelInode>,
     synced_names: BTreeMap<Vec<u8>, u64>,
     inode_ops: BTreeMap<u64, Vec<InodeOp>>,
     name_ops: Vec<NameOp>,
     count: u64,
-    /// Operations that are done until all fail, as if the power were gone.
+    /// Number of operations until all fail, as in a power failure.
     ops_until_failure: Option<u64>,
-    /// One that was not done, for that.
+    /// Whether an operation has failed because of `ops_until_failure`.
     stopped: bool,
-    /// Operations until one fails, and no other.
+    /// Number of operations until a single one fails.
     ops_until_error: Option<u64>,
-    /// So many bytes there is room for.
+    /// Capacity in bytes; `None`: unlimited.
     room: Option<u64>,
-    /// No catalog is kept any more.
+    /// Whether storing a catalog fails.
     rejects_catalog: bool,
-    /// No file is opened any more: the process has no descriptor left.
+    /// Whether opens fail, as if the process had no descriptor left.
     rejects_opens: bool,
-    /// Syncs that failed and lost what they should have carried.
+    /// Number of failed syncs whose writes were lost.
     lost_syncs: u64,
-    /// Which disk it is.
+    /// Number that distinguishes this disk in tests.
     disk: u64,
 }
 
-/// The disk, and where the catalog is kept. Handles are of one disk.
+/// The disk and the catalog's storage. Clones are handles of the same disk.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk {
     state: Arc<Mutex<ModelState>>,
@@ -106,14 +106,14 @@ impl ModelState {
         Ok(())
     }
 
-    /// What the platter has of it: at first only that it was made.
+    /// State of an inode on the platter; a new one is there, but empty.
     fn on_platter(&self, inode: u64) -> Option<ModelInode> {
         if let Some(synced) = self.synced_inodes.get(&inode) {
             return Some(synced.clone());
         }
         let mut new = self.inodes.get(&inode)?.clone();
         new.xattrs.clear();
-        // Where a link leads is with its name.
+        // The target of a link is stored with its name.
         if new.kind != InodeKind::Symlink {
             new.bytes.clear();
         }
@@ -152,12 +152,12 @@ impl ModelState {
 }
 
 impl MemoryDisk {
-    /// An empty one.
+    /// Makes an empty disk.
     pub fn new() -> MemoryDisk {
         MemoryDisk::number(0)
     }
 
-    /// One that can be told from others.
+    /// Makes an empty disk with a number of its own.
     pub fn number(number: u64) -> MemoryDisk {
         let disk = MemoryDisk::default();
         disk.state.lock().unwrap().disk = number;
@@ -176,16 +176,15 @@ impl MemoryDisk {
         disk
     }
 
-    /// The process is gone, and what it has done is not. The next one begins, and the disk does again what it
-    /// is asked to.
+    /// Ends the process: the changes remain, and the disk's injected failures are cleared.
     pub fn kill(&self) {
         let mut inside = self.state.lock().unwrap();
         (inside.ops_until_failure, inside.stopped, inside.ops_until_error) = (None, false, None);
         (inside.rejects_opens, inside.rejects_catalog) = (false, false);
     }
 
-    /// The power is gone. `keep` says of each thing that was not synced whether it got to the platter: of
-    /// names, the first that did not ends it.
+    /// Simulates a power failure. `keep` decides for each unsynced operation whether it reached the platter;
+    /// for names, the first that did not ends the sequence.
     pub fn power_off(&self, mut keep: impl FnMut() -> bool) {
         let mut inside = self.state.lock().unwrap();
         let inside = &mut *inside;
@@ -195,7 +194,7 @@ impl MemoryDisk {
         }
         let mut inodes = BTreeMap::new();
         for inode in names.values().chain(&[0]) {
-            let mut there = inside.on_platter(*inode).expect("what is named is there");
+            let mut there = inside.on_platter(*inode).expect("a named inode exists");
             for act in inside
                 .inode_ops
                 .get(inode)
@@ -219,48 +218,48 @@ impl MemoryDisk {
         };
     }
 
-    /// After so many more operations all fail.
+    /// Makes all operations fail after `operations` more.
     pub fn fail_after(&self, operations: u64) {
         self.state.lock().unwrap().ops_until_failure = Some(operations);
     }
 
-    /// Whether an operation was not done for that.
+    /// Whether an operation has failed because of [`MemoryDisk::fail_after`].
     pub fn has_stopped(&self) -> bool {
         self.state.lock().unwrap().stopped
     }
 
-    /// Number of syncs that failed: the page cache then shows what the platter never got.
+    /// Number of failed syncs. After each, the page cache shows bytes that the platter never got.
     pub fn lost_syncs(&self) -> u64 {
         self.state.lock().unwrap().lost_syncs
     }
 
-    /// Whether some operation is about to fail.
+    /// Whether a failure is scheduled.
     pub fn is_failing(&self) -> bool {
         let inside = self.state.lock().unwrap();
         inside.ops_until_failure.is_some() || inside.ops_until_error.is_some()
     }
 
-    /// After so many more operations one fails, and no other.
+    /// Makes a single operation fail after `operations` more.
     pub fn fail_once_after(&self, operations: u64) {
         self.state.lock().unwrap().ops_until_error = Some(operations);
     }
 
-    /// Catalogs are kept, or there is no room for them.
+    /// Lets storing a catalog succeed, or fail for want of room.
     pub fn set_catalog_writable(&self, keeps: bool) {
         self.state.lock().unwrap().rejects_catalog = !keeps;
     }
 
-    /// Files are opened and made, or there is no descriptor for them.
+    /// Lets opens succeed, or fail for want of descriptors.
     pub fn set_opens_allowed(&self, opens: bool) {
         self.state.lock().unwrap().rejects_opens = !opens;
     }
 
-    /// There is room for so many bytes in all. `None`: for any number.
+    /// Sets the capacity in bytes; `None`: unlimited.
     pub fn set_room(&self, room: Option<u64>) {
         self.state.lock().unwrap().room = room;
     }
 
-    /// What somebody does who goes behind the directory's back.
+    /// Creates a file behind the directory's back.
     pub fn create_foreign_file(&self, path: &[u8]) {
         self.make(
             path,
@@ -274,7 +273,7 @@ impl MemoryDisk {
         .unwrap();
     }
 
-    /// All paths, and what is there.
+    /// All paths with their inodes.
     pub fn contents(&self) -> BTreeMap<Vec<u8>, ModelInode> {
         let inside = self.state.lock().unwrap();
         let there = |(path, inode): (&Vec<u8>, &u64)| {
@@ -285,7 +284,7 @@ impl MemoryDisk {
         inside.names.iter().map(there).collect()
     }
 
-    /// Which names are one file's.
+    /// Whether two paths name the same inode.
     pub fn is_same_file(&self, one: &[u8], other: &[u8]) -> bool {
         let inside = self.state.lock().unwrap();
         inside.find(one) == inside.find(other)
@@ -373,8 +372,7 @@ impl FileTree for MemoryDisk {
             return step;
         }
         if step.is_err() {
-            // As Linux has it: what a sync that fails should have carried is taken for clean, and no later
-            // one carries it.
+            // As in Linux: after a failed sync the pages count as clean, and no later sync writes them.
             inside.inode_ops.remove(file);
             inside.lost_syncs += 1;
             return step;
@@ -395,7 +393,7 @@ impl FileTree for MemoryDisk {
         self.sync_file(inode)?;
         let mut inside = self.state.lock().unwrap();
         if inside.inodes[inode].kind == InodeKind::Directory {
-            // As with a disk that has a journal of its own: what was done to names before is there as well.
+            // As on a journaling file system: earlier changes to names become durable as well.
             inside.synced_names = inside.names.clone();
             inside.name_ops.clear();
         }

@@ -1,66 +1,66 @@
-//! Which nodes there are, and what they are called.
+//! Inodes of a directory and their names.
 
 use std::collections::BTreeMap;
 
 use crate::change::{DirectoryChange, DirectoryEntry, FileOwner, InodeId, InodeKind, InodeSpec};
 use crate::limit::{ASIDE_PREFIX, INODES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
 
-/// What tells a node's file from every other that its disk has or has had.
+/// Identifies a file on its disk, distinct from every other that the disk has or has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeIdentity {
-    /// The inode's number, which a disk uses again.
+    /// Inode number on the disk; disks reuse it.
     pub inode: u64,
-    /// When that inode was made, in nanoseconds since 1970; 0 where the file system does not say.
+    /// Birth time of the inode in nanoseconds since 1970; 0 if the file system does not record it.
     pub made_ns: u64,
 }
 
-/// Why a name cannot be changed so. Nothing was.
+/// Why a change of names is not allowed. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// There is no such name, or node.
-    #[error("there is no such file")]
+    /// The name or inode does not exist.
+    #[error("no such file or directory")]
     Missing,
-    /// There is one already.
-    #[error("there is such a file already")]
+    /// The name is taken.
+    #[error("the file exists already")]
     Exists,
-    /// It would have to be a directory.
-    #[error("it is no directory")]
+    /// The operation requires a directory.
+    #[error("not a directory")]
     NotDirectory,
-    /// It must not be a directory.
-    #[error("it is a directory")]
+    /// The operation does not accept a directory.
+    #[error("is a directory")]
     IsDirectory,
-    /// A directory that is to go has something in it.
+    /// The directory to be removed or replaced is not empty.
     #[error("the directory is not empty")]
     NotEmpty,
-    /// A directory cannot be inside of itself.
-    #[error("a directory cannot go into itself")]
+    /// The rename would move a directory into itself.
+    #[error("a directory cannot be moved into itself")]
     Loop,
-    /// A name or path that is too long.
+    /// The name or path is too long.
     #[error("the name is too long")]
     TooLong,
-    /// A name that is none, or is kept for recovery.
-    #[error("names that begin with `.netram-aside-` are kept for recovery")]
+    /// The name begins with a prefix that recovery uses.
+    #[error("names that begin with `.netram-aside-` are reserved for recovery")]
     Reserved,
-    /// There are too many nodes.
-    #[error("a directory has 1,048,576 files and directories at most")]
+    /// The directory has the maximum number of inodes.
+    #[error("a mounted directory holds at most 1,048,576 files and directories")]
     TooMany,
 }
 
-/// One node.
+/// An inode in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InodeEntry {
     pub(crate) kind: InodeKind,
-    /// A directory's permissions and owner, so that one that is missing can be made again. Of others the disk
-    /// knows.
+    /// Permissions and owner of a directory, needed to make it again if it is missing. Of other types the
+    /// disk has them.
     pub(crate) mode: u32,
     pub(crate) owner: FileOwner,
-    /// What it is on the disk; `None`: nothing yet.
+    /// Identity on the disk; `None` until it is made there.
     pub(crate) identity: Option<InodeIdentity>,
     children: BTreeMap<Box<[u8]>, InodeId>,
     names: Vec<(InodeId, Box<[u8]>)>,
 }
 
-/// All nodes and their names.
+/// All inodes and their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameTable {
     nodes: BTreeMap<InodeId, InodeEntry>,
@@ -68,7 +68,7 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// A directory with nothing in it.
+    /// Makes an empty directory.
     pub fn new(mode: u32, owner: FileOwner) -> NameTable {
         let root = InodeEntry {
             kind: InodeKind::Directory,
@@ -84,7 +84,7 @@ impl NameTable {
         }
     }
 
-    /// The number of the next node that is made.
+    /// Number of the next inode that is made.
     pub fn next(&self) -> InodeId {
         InodeId(self.next)
     }
@@ -93,17 +93,17 @@ impl NameTable {
         self.next = self.next.max(next);
     }
 
-    /// How many nodes there are, the directory itself among them.
+    /// Number of inodes, including the directory itself.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether nothing is in the directory.
+    /// Whether the directory has no entries.
     pub fn is_empty(&self) -> bool {
         self.nodes.len() == 1
     }
 
-    /// What a node is. `None`: it is gone.
+    /// Type of an inode. `None`: the inode is gone.
     pub fn kind(&self, node: InodeId) -> Option<InodeKind> {
         self.nodes.get(&node).map(|entry| entry.kind)
     }
@@ -116,34 +116,34 @@ impl NameTable {
         self.nodes.get_mut(&node)
     }
 
-    /// Each node, in the order of their numbers.
+    /// All inodes in the order of their numbers.
     pub fn nodes(&self) -> impl Iterator<Item = InodeId> {
         self.nodes.keys().copied()
     }
 
-    /// Nodes of which it is not known which files they are.
+    /// Inodes whose identity is not known yet.
     pub(crate) fn unidentified(&self) -> impl Iterator<Item = InodeId> {
         let unknown = |(node, entry): (&InodeId, &InodeEntry)| entry.identity.is_none().then_some(*node);
         self.nodes.iter().filter_map(unknown)
     }
 
-    /// How many names it has.
+    /// Number of names of an inode.
     pub fn links(&self, node: InodeId) -> usize {
         self.nodes.get(&node).map_or(0, |entry| entry.names.len())
     }
 
-    /// The node with this name.
+    /// Inode with this name.
     pub fn look_up(&self, at: DirectoryEntry<'_>) -> Option<InodeId> {
         self.nodes.get(&at.directory)?.children.get(at.name).copied()
     }
 
-    /// What is in a directory: each name, and what it names.
+    /// Entries of a directory: each name with its inode.
     pub fn children(&self, directory: InodeId) -> impl Iterator<Item = (&[u8], InodeId)> {
         let entry = self.nodes.get(&directory);
         { entry.into_iter() }.flat_map(|entry| entry.children.iter().map(|(name, node)| (&name[..], *node)))
     }
 
-    /// The names of a node: each with the directory that has it.
+    /// Names of an inode, each with its directory.
     pub fn names_of(&self, node: InodeId) -> impl Iterator<Item = DirectoryEntry<'_>> {
         let entry = self.nodes.get(&node);
         { entry.into_iter() }.flat_map(|entry| {
@@ -154,14 +154,14 @@ impl NameTable {
         })
     }
 
-    /// The directory in which a node is; the directory itself is in itself.
+    /// Directory of an inode's first name; the root is its own parent.
     pub fn parent(&self, node: InodeId) -> InodeId {
         self.names_of(node)
             .next()
             .map_or(InodeId::ROOT, |place| place.directory)
     }
 
-    /// A path to a node, from the directory on: empty for that itself. `None`: the node is gone.
+    /// Path of an inode relative to the root, which has the empty path. `None`: the inode is gone.
     pub fn path(&self, node: InodeId) -> Option<Vec<u8>> {
         let mut parts = Vec::new();
         let mut at = node;
@@ -174,7 +174,7 @@ impl NameTable {
         Some(parts.join(&b'/'))
     }
 
-    /// The path of a name, whether there is one or not. `None`: the directory is gone.
+    /// Path of a name, whether it exists or not. `None`: its directory is gone.
     pub fn path_of(&self, at: DirectoryEntry<'_>) -> Option<Vec<u8>> {
         let mut path = self.path(at.directory)?;
         if !path.is_empty() {
@@ -184,7 +184,11 @@ impl NameTable {
         Some(path)
     }
 
-    /// Whether a change of names could be made. Any other can, if its node is there.
+    /// Checks whether a change of names is allowed. Other changes are allowed if their inode exists.
+    ///
+    /// # Errors
+    ///
+    /// The rule that the change would break.
     pub fn check(&self, change: &DirectoryChange<'_>) -> Result<(), NameError> {
         match *change {
             DirectoryChange::Make { at, .. } => {
@@ -227,7 +231,7 @@ impl NameTable {
         }
     }
 
-    /// Whether there could be such a name.
+    /// Checks that the directory exists and the name is legal.
     fn check_name(&self, at: DirectoryEntry<'_>) -> Result<(), NameError> {
         match self.kind(at.directory) {
             None => return Err(NameError::Missing),
@@ -283,7 +287,7 @@ impl NameTable {
         }
     }
 
-    /// Whether a directory is another one, or inside of it.
+    /// Whether a directory is `outer` or lies below it.
     fn is_within(&self, directory: InodeId, outer: InodeId) -> bool {
         let mut at = directory;
         while at != InodeId::ROOT {
@@ -295,7 +299,7 @@ impl NameTable {
         outer == InodeId::ROOT
     }
 
-    /// The node that a change takes a name from, or puts another in the place of: it may be gone afterwards.
+    /// Inode that loses a name by the change, by removal or replacement. It may be gone afterwards.
     pub(crate) fn displaced(&self, change: &DirectoryChange<'_>) -> Option<InodeId> {
         match *change {
             DirectoryChange::Remove { at } => self.look_up(at),
@@ -304,8 +308,11 @@ impl NameTable {
         }
     }
 
-    /// Makes a change, as far as it is of names. Returns the node that is gone with it: the one that has lost
-    /// its last name.
+    /// Applies the names of a change. Returns the inode that lost its last name and is gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`NameTable::check`]; nothing has changed then.
     pub fn apply(&mut self, change: &DirectoryChange<'_>) -> Result<Option<InodeId>, NameError> {
         self.check(change)?;
         match *change {
@@ -344,7 +351,7 @@ impl NameTable {
         }
     }
 
-    /// A node without a name.
+    /// Adds an inode without a name.
     pub(crate) fn add(&mut self, node: InodeId, made: &InodeSpec<'_>) {
         let entry = InodeEntry {
             kind: made.kind,
@@ -358,7 +365,7 @@ impl NameTable {
         self.next = self.next.max(node.0 + 1);
     }
 
-    /// Gives a node a name.
+    /// Gives an inode a name.
     pub(crate) fn name(&mut self, node: InodeId, at: DirectoryEntry<'_>) {
         if let Some(directory) = self.nodes.get_mut(&at.directory) {
             directory.children.insert(at.name.into(), node);
@@ -368,7 +375,7 @@ impl NameTable {
         }
     }
 
-    /// Takes a name away. Which node has none left, and is gone.
+    /// Removes a name. Returns its inode if that was the last one.
     fn remove_name(&mut self, at: DirectoryEntry<'_>) -> Option<InodeId> {
         let node = self.nodes.get_mut(&at.directory)?.children.remove(at.name)?;
         let entry = self.nodes.get_mut(&node)?;
@@ -390,7 +397,7 @@ impl NameTable {
     ) -> Option<InodeId> {
         let (node, there) = (self.look_up(from)?, self.look_up(to));
         if there == Some(node) {
-            // Two names of one file: nothing happens, as POSIX has it.
+            // Both names belong to one file: POSIX requires that nothing happens.
             return None;
         }
         let gone = match (exchange, there) {
@@ -471,7 +478,7 @@ mod tests {
         names.apply(&DirectoryChange::Rename { from, to, exchange })
     }
 
-    /// `a`, the directory `d`, and in it `b`.
+    /// `a`, the directory `d`, and `b` in it.
     fn some() -> (NameTable, [InodeId; 3]) {
         let mut names = NameTable::new(0o700, OWNER);
         let a = make(&mut names, at(1, "a"), InodeKind::File);
@@ -481,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_paths_as_long_as_it_has_names() {
+    fn a_file_has_a_path_until_its_last_name_is_removed() {
         let (mut names, [a, d, b]) = some();
         assert_eq!(names.path(b).unwrap(), b"d/b");
         assert_eq!(names.path(InodeId::ROOT).unwrap(), b"");
@@ -495,11 +502,11 @@ mod tests {
         assert_eq!(names.path(a).unwrap(), b"d/second");
         assert_eq!(names.apply(&DirectoryChange::Remove { at: second }), Ok(Some(a)));
         assert_eq!((names.path(a), names.kind(a)), (None, None));
-        assert_eq!(names.next(), InodeId(5), "no number is given out twice");
+        assert_eq!(names.next(), InodeId(5), "numbers are never reused");
     }
 
     #[test]
-    fn a_renamed_file_takes_the_place_of_another() {
+    fn a_rename_replaces_its_target() {
         let (mut names, [a, d, b]) = some();
         assert_eq!(rename(&mut names, at(1, "a"), at(d.0, "b"), false), Ok(Some(b)));
         assert_eq!(
@@ -511,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn two_change_places() {
+    fn an_exchange_swaps_two_names() {
         let (mut names, [a, d, b]) = some();
         assert_eq!(rename(&mut names, at(1, "a"), at(d.0, "b"), true), Ok(None));
         assert_eq!(
@@ -528,11 +535,11 @@ mod tests {
         };
         assert_eq!(names.apply(&link), Ok(None));
         assert_eq!(rename(&mut names, at(1, "c"), at(d.0, "b"), false), Ok(None));
-        assert_eq!(names.links(a), 2, "both name the same file, and stay");
+        assert_eq!(names.links(a), 2, "both names belong to one file and stay");
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    fn a_refused_change_leaves_the_table_unchanged() {
         let (mut names, [a, d, _]) = some();
         let before = names.clone();
         let made = InodeSpec {

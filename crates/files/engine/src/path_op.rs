@@ -1,4 +1,4 @@
-//! A change of names in the words of the disk: paths.
+//! A change of names expressed in paths, as the disk needs it.
 
 use netram_proto::port::IoError;
 
@@ -6,11 +6,11 @@ use crate::change::{DirectoryChange, FileOwner, InodeId, InodeKind, InodeSpec};
 use crate::file_tree::FileTree;
 use crate::name_table::NameTable;
 
-/// A change of names in the words of the disk.
+/// A change of names expressed in paths.
 pub(crate) struct PathOp {
     step: Step,
     pub(crate) path: Vec<u8>,
-    /// The directories in which names change.
+    /// Directories whose entries change.
     pub(crate) directories: [Option<InodeId>; 2],
 }
 
@@ -22,7 +22,7 @@ enum Step {
 }
 
 impl PathOp {
-    /// `None`: a directory that it names is gone.
+    /// Translates a change. `None`: a directory that it names is gone.
     pub(crate) fn of(names: &NameTable, change: &DirectoryChange<'_>) -> Option<PathOp> {
         let deed = |path, step, directories| {
             Some(PathOp {

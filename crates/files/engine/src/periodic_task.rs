@@ -1,8 +1,8 @@
-//! What a thread owes again and again: recording what was written, and checkpoints.
+//! Schedule of a repeated task: recording pending writes, or checkpoints.
 //!
-//! A refusal never ends it. The promise of `docs/mount.md` that a write is recorded within 50 ms holds as
-//! long as a directory is open, and a thread that gives up takes it away from all that is written later. Only
-//! a failed disk ends checkpoints: nobody knows what it has.
+//! An error never ends the task, except for a checkpoint on a failed disk, whose content is unknown.
+//! `docs/design/directories.md` promises that a write is recorded within 50 ms; a thread that gave up would break that
+//! promise for every later write.
 
 use netram_proto::failure::RetryBackoff;
 use netram_proto::planted::{FaultSwitch, PlantedFault};
@@ -11,11 +11,11 @@ use netram_proto::time::{Nanos, Time};
 
 use crate::error::{ChangeError, CheckpointError};
 
-/// A piece of work that is owed again and again.
+/// Schedule of a task that is repeated at an interval and retried after errors.
 #[derive(Clone, Copy, Debug)]
 pub struct PeriodicTask {
     interval: Nanos,
-    /// It is done no later than that; after a failure, no earlier.
+    /// Latest time of the next attempt; after an error, the earliest.
     due: Time,
     backing_off: bool,
     ended: bool,
@@ -23,33 +23,33 @@ pub struct PeriodicTask {
     planted: FaultSwitch,
 }
 
-/// How it went.
+/// Result of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
-    /// It is done.
+    /// The attempt succeeded.
     Done,
-    /// It was refused, and is tried again.
+    /// The attempt failed and will be repeated.
     Refused(IoError),
-    /// The disk failed: it is never tried again.
+    /// The disk failed: there will be no further attempt.
     Final,
 }
 
-/// News for whoever is on call.
+/// A change of state worth a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskNotice {
-    /// It was refused, for the first time or for another reason than before.
+    /// The task failed for the first time, or for a different reason than before.
     Refused,
-    /// It is done again after so many refusals.
+    /// The task succeeded after failures.
     Resumed {
-        /// How often it was refused in between.
+        /// Number of failed attempts.
         refusals: u32,
     },
-    /// It is never tried again.
+    /// No further attempt will be made.
     Ended,
 }
 
 impl PeriodicTask {
-    /// Owed once in so long, for the first time so long from now.
+    /// Schedules the task every `every`, first at `now + every`.
     pub fn new(now: Time, every: Nanos, planted: FaultSwitch) -> PeriodicTask {
         PeriodicTask {
             interval: every,
@@ -61,13 +61,14 @@ impl PeriodicTask {
         }
     }
 
-    /// Whether it is to be done now. `presses`: sooner than that, but not sooner after a refusal.
+    /// Whether the task should run now. With `presses` it runs before its time, unless the last attempt
+    /// failed.
     pub fn is_due(&self, now: Time, presses: bool) -> bool {
         let due = self.due <= now;
         !self.ended && (due || presses && !self.backing_off)
     }
 
-    /// It was tried.
+    /// Records an attempt and its outcome. Returns a notice if the state changed.
     pub fn on_attempt(&mut self, now: Time, outcome: TaskOutcome) -> Option<TaskNotice> {
         match outcome {
             TaskOutcome::Done => {
@@ -88,7 +89,7 @@ impl PeriodicTask {
         }
     }
 
-    /// Whether it is never tried again.
+    /// Whether the task has ended for good.
     pub fn has_stopped(&self) -> bool {
         self.ended
     }
@@ -104,7 +105,7 @@ impl From<Result<(), CheckpointError>> for TaskOutcome {
     }
 }
 
-/// Recording has no end: where the disk failed, lenders may yet get what was written before.
+/// Recording never ends: even after a disk failure, lenders may still get earlier writes.
 impl From<Result<(), ChangeError>> for TaskOutcome {
     fn from(done: Result<(), ChangeError>) -> TaskOutcome {
         match done {
@@ -124,10 +125,10 @@ mod tests {
         PeriodicTask::new(Time(0), EVERY, FaultSwitch::NONE)
     }
 
-    /// A catalog that found no room ended all checkpoints, and with them the recording of what was written:
-    /// `netram recover` removed files of which the only copy was the disk's.
+    /// A catalog that did not fit on the disk ended all checkpoints, and with them the recording of writes.
+    /// `netram recover` then removed files whose only copy was on the disk.
     #[test]
-    fn no_refusal_ends_it() {
+    fn no_error_ends_the_task() {
         let mut duty = duty();
         let mut now = Time(0) + EVERY;
         for error in [IoError::ENOSPC, IoError::EMFILE, IoError::EACCES, IoError::EIO] {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_disk_ends_it() {
+    fn a_failed_disk_ends_the_task() {
         let mut duty = duty();
         let failed: Result<(), CheckpointError> = Err(CheckpointError::Sync(IoError::EIO));
         assert_eq!(duty.on_attempt(Time(0), failed.into()), Some(TaskNotice::Ended));

@@ -1,19 +1,19 @@
-//! A directory that is taken: its files go one level down, where nobody looks for them.
+//! A taken directory: its files move one level down, into a private directory.
 //!
 //! ```text
-//! DIR/.netram/home      which journal has what is newest of them
-//! DIR/.netram/stamp     how far that journal is in the files
-//! DIR/.netram/taken     all files are beneath: whatever else is in DIR then, somebody has put there
+//! DIR/.netram/home      path of the journal that has the newest changes of them
+//! DIR/.netram/stamp     the journal's progress as applied to the files
+//! DIR/.netram/taken     all files have been moved: anything else in DIR was added since
 //! DIR/.netram/files/    the files
-//! DIR/NETRAM-READ-ME    for who looks and misses them
+//! DIR/NETRAM-READ-ME    explains where the files are
 //! ```
 //!
-//! So a program that is started while the directory is not mounted finds nothing, instead of files that the
-//! journal is ahead of. Where the file system has the flag, the empty directory is immutable as well: not
-//! even root makes new ones there. Both are undone when the directory is given back.
+//! A program started while the directory is not mounted therefore finds no files, instead of files older than
+//! the journal. Where the file system supports it, the empty directory is also set immutable, so that not
+//! even root adds files. Giving the directory back undoes both.
 //!
-//! Each step may be cut off: without `taken` the files are on their way in or out, the journal is empty, and
-//! taking or giving back goes on from there.
+//! A crash between any two steps is harmless. Without `taken`, the files are being moved in or out and the
+//! journal is empty; taking or giving back then continues.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -27,53 +27,53 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 const PRIVATE_DIR: &str = ".netram";
 const NOTE: &str = "NETRAM-READ-ME";
-/// What a file system's own directory is called.
+/// Directory that ext4 keeps in a file system's root.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Whether no file may be called so that is in the directory itself: it could not be given back.
+/// Whether a name in the mounted directory itself is reserved: such a file could not be given back.
 pub(crate) fn is_reserved(name: &OsStr) -> bool {
     [PRIVATE_DIR, NOTE, LOST_AND_FOUND]
         .iter()
         .any(|kept| name == *kept)
 }
 
-/// A directory, and where its files are while it is taken.
+/// A directory and the place of its files while it is taken.
 #[derive(Clone, Debug)]
 pub(crate) struct BackingDirectory {
     dir: PathBuf,
 }
 
-/// Why a directory is not taken.
+/// Why a directory cannot be taken or given back.
 #[derive(Debug, thiserror::Error)]
 pub enum BackingDirectoryError {
-    /// It is another journal's.
-    #[error("{} is held by the journal {}; mount it on that, or `netram recover` it first", .dir.display(), .journal.display())]
+    /// The directory belongs to another journal.
+    #[error("{} belongs to the journal {}; mount it with that journal, or run `netram recover` on it first", .dir.display(), .journal.display())]
     OtherJournal {
-        /// The directory.
+        /// The mounted directory.
         dir: PathBuf,
-        /// Its journal.
+        /// Journal that the directory belongs to.
         journal: PathBuf,
     },
-    /// Something was put there while it was not mounted.
-    #[error("{} was put there while {} was not mounted, whose newest files are elsewhere; move it away, and try again", .path.display(), .dir.display())]
+    /// A file was added while the directory was not mounted.
+    #[error("{} was added while {} was not mounted; move it away and try again", .path.display(), .dir.display())]
     ForeignFile {
-        /// The directory.
+        /// The mounted directory.
         dir: PathBuf,
-        /// What it is.
+        /// The added file.
         path: PathBuf,
     },
-    /// It is not taken.
-    #[error("{} is not held by netram: its files are all there", .dir.display())]
+    /// The directory is not taken.
+    #[error("{} is not a netram directory: its files are all in place", .dir.display())]
     NotTaken {
         /// The directory.
         dir: PathBuf,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// What was to be made, moved or read.
+        /// File that was being made, moved or read.
         path: PathBuf,
-        /// What it said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }
@@ -94,7 +94,7 @@ impl BackingDirectory {
         self.dir.join(PRIVATE_DIR)
     }
 
-    /// Where the files are while it is taken.
+    /// Place of the files while the directory is taken.
     pub(crate) fn files(&self) -> PathBuf {
         self.private_dir().join("files")
     }
@@ -107,17 +107,17 @@ impl BackingDirectory {
         self.private_dir().join("home")
     }
 
-    /// How far its journal is in the files.
+    /// File with the journal's progress.
     pub(crate) fn stamp(&self) -> PathBuf {
         self.private_dir().join("stamp")
     }
 
-    /// Whether any of it is still there.
+    /// Whether the private directory exists, complete or not.
     pub(crate) fn is_taken(&self) -> bool {
         self.private_dir().exists()
     }
 
-    /// Which journal has it.
+    /// Path of the journal that the directory belongs to.
     pub(crate) fn journal(&self) -> Result<PathBuf, BackingDirectoryError> {
         let path = self.journal_file();
         match fs::read(&path) {
@@ -129,7 +129,7 @@ impl BackingDirectory {
         }
     }
 
-    /// Takes it for this journal, or goes on with that.
+    /// Takes the directory for a journal, or continues an interrupted attempt.
     pub(crate) fn take(&self, journal: &Path) -> Result<(), BackingDirectoryError> {
         match self.check_owner(journal) {
             Err(BackingDirectoryError::NotTaken { .. }) => self.begin(journal)?,
@@ -143,8 +143,8 @@ impl BackingDirectory {
         self.copy_attributes(&self.files(), &self.dir)?;
         let note = self.dir.join(NOTE);
         let text = format!(
-            "netram holds the files of this directory, and the newest of what is in them is in the journal {}.\n\
-             `netram recover {}` brings all of it back here; `netram mount` goes on with them.\n",
+            "netram has moved this directory's files away. Their newest changes are in the journal {}.\n\
+             Run `netram recover {}` to put the files back here, or `netram mount` to use them again.\n",
             journal.display(),
             self.dir.display()
         );
@@ -166,7 +166,7 @@ impl BackingDirectory {
         private.create(&files).map_err(at(&files))?;
         let path = self.journal_file();
         match durable::create(&path, journal.as_os_str().as_bytes()) {
-            // Somebody else has begun to take it in this moment.
+            // Another process began to take the directory at the same moment.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return self.check_owner(journal),
             made => made.map_err(at(&path))?,
         }
@@ -183,7 +183,7 @@ impl BackingDirectory {
         }
     }
 
-    /// Gives everything back: what is beneath has all there is.
+    /// Moves all files back; the backing directory must be up to date.
     pub(crate) fn give_back(&self) -> Result<(), BackingDirectoryError> {
         let marker = self.marker();
         self.immutable(false);
@@ -195,7 +195,7 @@ impl BackingDirectory {
         }
         let note = self.dir.join(NOTE);
         ignore_missing(fs::remove_file(&note)).map_err(at(&note))?;
-        // One by one: whatever else is there is not ours to remove.
+        // Remove single files: anything else in the private directory is not netram's.
         let (files, journal, hold) = (self.files(), self.journal_file(), self.private_dir());
         ignore_missing(fs::remove_dir(&files)).map_err(at(&files))?;
         let stamp = self.stamp();
@@ -215,7 +215,7 @@ impl BackingDirectory {
         }
     }
 
-    /// What is in a directory and is not netram's, nor the file system's.
+    /// Entries of a directory that belong neither to netram nor to the file system.
     fn foreign_entries(&self, directory: &Path) -> Result<Vec<OsString>, BackingDirectoryError> {
         let mut names = Vec::new();
         for entry in fs::read_dir(directory).map_err(at(directory))? {
@@ -240,7 +240,7 @@ impl BackingDirectory {
         sync(from)
     }
 
-    /// The one directory gets permissions and owner of the other.
+    /// Copies permissions and owner of `model` to `directory`.
     fn copy_attributes(&self, directory: &Path, model: &Path) -> Result<(), BackingDirectoryError> {
         let (there, model) = (
             fs::metadata(directory).map_err(at(directory))?,
@@ -253,7 +253,8 @@ impl BackingDirectory {
         fs::set_permissions(directory, mode).map_err(at(directory))
     }
 
-    /// As far as file system and rights allow: without it the files are hidden all the same.
+    /// Sets or clears the immutable flag, if file system and permissions allow. The files are hidden without
+    /// it too.
     fn immutable(&self, on: bool) {
         let set = || -> io::Result<()> {
             let directory = File::open(&self.dir)?;
@@ -265,7 +266,7 @@ impl BackingDirectory {
             Ok(())
         };
         if let Err(error) = set() {
-            tracing::debug!(directory = %self.dir.display(), %error, on, "immutable could not be set");
+            tracing::debug!(directory = %self.dir.display(), %error, on, "the directory's immutable flag could not be changed");
         }
     }
 }
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_taken_is_empty_and_given_back_as_it_was() {
+    fn a_taken_directory_is_empty_and_is_given_back_unchanged() {
         let (directory, ground) = directory();
         fs::set_permissions(directory.path(), Permissions::from_mode(0o750)).unwrap();
         assert!(matches!(
@@ -324,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_taken_by_half_is_taken_wholly() {
+    fn an_interrupted_move_is_completed() {
         let (directory, ground) = directory();
         let journal = Path::new("/the/journal");
         ground.begin(journal).unwrap();
         fs::rename(directory.path().join("a"), ground.files().join("a")).unwrap();
         ground.take(journal).unwrap();
         assert_eq!(names(&ground.files()), ["a", "d"]);
-        // Given back by half.
+        // Giving back was interrupted.
         ground.immutable(false);
         fs::remove_file(ground.marker()).unwrap();
         fs::rename(ground.files().join("d"), directory.path().join("d")).unwrap();
@@ -342,11 +343,11 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_one_journals_whoever_comes_at_the_same_time() {
+    fn a_directory_belongs_to_one_of_two_simultaneous_journals() {
         let (_directory, ground) = directory();
         let (first, second) = (Path::new("/first"), Path::new("/second"));
         ground.begin(first).unwrap();
-        // Had not seen it a moment before.
+        // The second process had checked before the first one began.
         assert!(matches!(
             ground.begin(second),
             Err(BackingDirectoryError::OtherJournal { .. })
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_puts_there_meanwhile_is_refused_by_its_name() {
+    fn a_file_added_to_a_taken_directory_is_named_in_the_error() {
         let (directory, ground) = directory();
         ground.take(Path::new("/the/journal")).unwrap();
         ground.immutable(false);

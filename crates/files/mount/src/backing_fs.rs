@@ -1,7 +1,7 @@
-//! The disk beneath: a directory, and all that is in it.
+//! The backing file system: a directory on a disk and everything below it.
 //!
-//! Paths begin at the directory, are not followed out of it and through no symbolic link: the kernel sees to
-//! that.
+//! Paths are relative to that directory. The kernel is asked not to follow them out of it or through symbolic
+//! links (`openat2`).
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -34,7 +34,7 @@ const PERMISSIONS: u32 = 0o7777;
 #[derive(Debug)]
 pub(crate) struct BackingFs {
     root: OwnedFd,
-    /// Slept in every sync; zero unless a benchmark models a slower disk.
+    /// Delay added to every sync; zero unless a benchmark models a slower disk.
     sync_delay: Duration,
 }
 
@@ -50,7 +50,7 @@ fn io_error_of(error: &io::Error) -> IoError {
     }
 }
 
-/// As system calls take it: the directory itself is a dot.
+/// Path for system calls: `.` for the directory itself.
 fn system_path(path: &[u8]) -> &Path {
     let path = if path.is_empty() { b"." } else { path };
     Path::new(OsStr::from_bytes(path))
@@ -72,26 +72,26 @@ impl BackingFs {
         openat2(&self.root, system_path(path), flags, Mode::empty(), resolve)
     }
 
-    /// What the system says of a path.
+    /// Attributes of a path, without following a symbolic link.
     pub(crate) fn stat(&self, path: &[u8]) -> Result<Stat, IoError> {
         statat(&self.root, system_path(path), AtFlags::SYMLINK_NOFOLLOW).map_err(io_error_of_errno)
     }
 
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     pub(crate) fn target(&self, path: &[u8]) -> Result<CString, IoError> {
         readlinkat(&self.root, system_path(path), Vec::new()).map_err(io_error_of_errno)
     }
 
-    /// How much room there is.
+    /// Free and total space of the file system.
     pub(crate) fn free_space(&self) -> Result<StatVfs, IoError> {
         fstatvfs(&self.root).map_err(io_error_of_errno)
     }
 
-    /// An extended attribute. `None`: there is none of that name.
+    /// Value of an extended attribute. `None`: there is none of that name.
     pub(crate) fn xattr_of(&self, path: &[u8], name: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
         let mut value = vec![0; XATTR_BYTES_MAX];
         let asked = match self.subject(path).map_err(io_error_of_errno)? {
-            // Links have none.
+            // Symbolic links have none.
             None => return Ok(None),
             Some(Subject::Open(file)) => fgetxattr(&file, OsStr::from_bytes(name), &mut value[..]),
             Some(Subject::Named { path, .. }) => getxattr(&path, OsStr::from_bytes(name), &mut value[..]),
@@ -99,13 +99,13 @@ impl BackingFs {
         xattr_value(asked, value)
     }
 
-    /// The same of an open file, which may have no name.
+    /// Value of an extended attribute of an open file, which may have no name.
     pub(crate) fn xattr_of_file(&self, file: &File, name: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
         let mut value = vec![0; XATTR_BYTES_MAX];
         xattr_value(fgetxattr(file, OsStr::from_bytes(name), &mut value[..]), value)
     }
 
-    /// The names of the extended attributes, each with a zero behind it.
+    /// Names of the extended attributes, each followed by a zero byte.
     pub(crate) fn xattrs_of(&self, path: &[u8]) -> Result<Vec<u8>, IoError> {
         let mut names = vec![0_u8; XATTR_BYTES_MAX];
         let asked = match self.subject(path).map_err(io_error_of_errno)? {
@@ -117,7 +117,7 @@ impl BackingFs {
         Ok(names)
     }
 
-    /// The same of an open file, which may have no name.
+    /// Names of the extended attributes of an open file, which may have no name.
     pub(crate) fn xattrs_of_file(&self, file: &File) -> Result<Vec<u8>, IoError> {
         let mut names = vec![0_u8; XATTR_BYTES_MAX];
         let length = flistxattr(file, &mut names[..]).map_err(io_error_of_errno)?;
@@ -125,8 +125,7 @@ impl BackingFs {
         Ok(names)
     }
 
-    /// What extended attributes are asked of. `None`: a symbolic link. Its owner may do that with a file that
-    /// he may not read.
+    /// Handle for reading extended attributes, which needs no read permission. `None`: a symbolic link.
     fn subject(&self, path: &[u8]) -> Result<Option<Subject>, Errno> {
         match self.descriptor(path, OFlags::RDONLY) {
             Err(Errno::LOOP) => Ok(None),
@@ -139,8 +138,9 @@ impl BackingFs {
         }
     }
 
-    /// Opens what its owner has taken the permission for from himself: what was open before that goes on to
-    /// be written, and recovery does that again. Root needs none.
+    /// Opens a file although its owner has withdrawn the permission: descriptors opened earlier keep writing,
+    /// and recovery replays those writes. The permission is granted for the moment of opening. Root needs
+    /// none of this.
     fn open_as_owner(&self, path: &[u8], flags: OFlags, needed: RawMode) -> Result<OwnedFd, Errno> {
         match self.descriptor(path, flags) {
             Err(Errno::ACCESS) => (),
@@ -165,11 +165,12 @@ impl BackingFs {
         opened
     }
 
-    /// Opens what is to be synced.
+    /// Opens a file or directory for a sync.
     fn try_open_for_sync(&self, path: &[u8]) -> Result<BackingHandle, IoError> {
         let there = self.stat(path)?;
         let path = match FileType::from_raw_mode(there.st_mode) {
-            // It cannot be opened; its directory's sync has it on a disk with a journal of its own.
+            // Symbolic links cannot be opened. On a journaling file system the sync of its directory covers
+            // it.
             FileType::Symlink => {
                 let slash = path.iter().rposition(|byte| *byte == b'/');
                 &path[..slash.unwrap_or(0)]
@@ -183,7 +184,7 @@ impl BackingFs {
     fn set_owner_and_mode(&self, fd: BorrowedFd<'_>, made: &InodeSpec<'_>) -> Result<(), Errno> {
         let there = rustix::fs::fstat(fd)?;
         let FileOwner { user, group } = made.owner;
-        // Who is not root may not even say what is so already.
+        // Without root, `chown` fails even if it would change nothing.
         if (there.st_uid, there.st_gid) != (user, group) {
             fchown(fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
         }
@@ -227,10 +228,10 @@ impl BackingFs {
     }
 }
 
-/// What extended attributes are asked of.
+/// Handle for reading extended attributes.
 enum Subject {
     Open(OwnedFd),
-    /// By the name that it has as long as this is there.
+    /// A path in `/proc` to the descriptor, valid while `_file` is open.
     Named {
         path: String,
         _file: OwnedFd,
@@ -248,14 +249,14 @@ fn xattr_value(asked: Result<usize, Errno>, mut value: Vec<u8>) -> Result<Option
     }
 }
 
-/// Something to be synced.
+/// A file or directory to be synced.
 pub(crate) enum BackingHandle {
     Open(OwnedFd),
-    /// Its owner has taken the permission to open it from himself: all of the disk is synced instead.
+    /// The owner may not open the file; the whole disk is synced instead.
     WholeDisk,
 }
 
-/// Asks again as long as it is interrupted: an interrupted sync says nothing of what was written.
+/// Repeats a sync while it is interrupted: an interrupted sync says nothing about earlier writes.
 fn uninterrupted(mut sync: impl FnMut() -> Result<(), Errno>) -> Result<(), IoError> {
     loop {
         match sync() {
@@ -291,7 +292,7 @@ impl FileTree for BackingFs {
             )
         };
         let file = match make() {
-            // It was left there by one that could not be renamed.
+            // Left behind by a creation that could not be renamed.
             Err(Errno::EXIST) => {
                 self.remove(path, false)?;
                 make()
@@ -312,7 +313,7 @@ impl FileTree for BackingFs {
     fn open(&self, path: &[u8]) -> Result<File, IoError> {
         let flags = OFlags::RDWR;
         let opened = match self.descriptor(path, flags) {
-            // A file that its owner has made unwritable, served by the owner: it can be read.
+            // The owner has made the file read-only; it can still be read.
             Err(Errno::ACCESS) => self.descriptor(path, OFlags::RDONLY),
             opened => opened,
         };
@@ -373,7 +374,7 @@ impl FileTree for BackingFs {
     }
 
     fn drop_cache(&self, path: &[u8]) {
-        // Dirty pages stay, and they are what the next sync writes. A system that refuses keeps what it has.
+        // Dirty pages stay and are written by the next sync. If the system refuses, the cache stays as it is.
         if let Ok(file) = self.descriptor(path, OFlags::RDONLY) {
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         }
@@ -386,7 +387,7 @@ impl FileTree for BackingFs {
             InodeKind::Symlink => self.make_symlink(path, made),
         };
         if matches!(done, Err(errno) if errno != Errno::EXIST) {
-            // Half of it is worse than none.
+            // Remove an incomplete inode.
             let _ = self.remove(path, made.kind == InodeKind::Directory);
         }
         done.map_err(io_error_of_errno)
@@ -468,7 +469,7 @@ impl FileTree for BackingFs {
             )
             .map_err(io_error_of_errno)?;
         }
-        // After the owner: another one takes set-user-id away.
+        // After the owner: changing that clears set-user-id.
         if let Some(mode) = mode {
             let mode = Mode::from_raw_mode(mode as RawMode & PERMISSIONS);
             chmodat(&self.root, system_path(path), mode, AtFlags::empty()).map_err(io_error_of_errno)?;
@@ -492,7 +493,7 @@ impl FileTree for BackingFs {
             (Some(Subject::Named { path, .. }), None) => removexattr(&path, name),
         };
         match (done, value) {
-            // Done again after a crash, it may be gone by then.
+            // When replayed after a crash, the attribute may be gone already.
             (Err(Errno::NODATA), None) => Ok(()),
             (done, _) => done.map_err(io_error_of_errno),
         }

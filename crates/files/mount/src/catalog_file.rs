@@ -1,4 +1,4 @@
-//! The catalog's file: a new one takes the old one's place.
+//! The catalog's file, replaced atomically.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use netram_files::CatalogStore;
 use netram_proto::port::IoError;
 use netram_store::durable;
 
-/// The file that has the catalog.
+/// The file that stores the catalog.
 #[derive(Debug)]
 pub(crate) struct CatalogFile {
     path: PathBuf,
@@ -21,7 +21,7 @@ fn io_error_of(error: io::Error) -> IoError {
 }
 
 impl CatalogFile {
-    /// The catalog of the journal in this directory.
+    /// Catalog file of the journal in this directory.
     pub(crate) fn of(journal: &Path) -> CatalogFile {
         CatalogFile {
             path: journal.join("catalog"),
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_one_is_kept_until_it_is_cleared() {
+    fn the_last_stored_catalog_is_loaded_until_it_is_cleared() {
         let directory = tempfile::tempdir().unwrap();
         let file = CatalogFile::of(directory.path());
         assert_eq!(file.load(), Ok(None));

@@ -1,16 +1,16 @@
-//! How many files of a directory may be open at a time.
+//! Number of files of a directory that may be open at a time.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that are needed beside those of files: of the journal and its links, of standard input and
-/// output, of the catalog's two, and of a directory that is listed or synced.
+/// Descriptors reserved for other uses: the journal and its connections, standard input and output, the
+/// catalog's two files, and a directory being listed or synced.
 const OTHERS: u64 = 48;
-/// More are of no use: a checkpoint syncs each of them.
+/// Upper bound: each checkpoint syncs every open dirty file.
 const FILES_MAX: u64 = 1 << 16;
-/// With fewer nothing can be served.
+/// Lower bound; a mount cannot work with fewer.
 const FILES_MIN: u64 = 16;
 
-/// Raises this process's limit as far as it may, and returns how many of its descriptors are left for files.
+/// Raises the process's descriptor limit as far as allowed. Returns the number of descriptors left for files.
 pub(crate) fn for_files(threads: usize) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -20,7 +20,7 @@ pub(crate) fn for_files(threads: usize) -> usize {
         };
         match setrlimit(Resource::Nofile, raised) {
             Ok(()) => limit = raised,
-            Err(error) => tracing::warn!(%error, "the limit of open files could not be raised"),
+            Err(error) => tracing::warn!(%error, "the limit on open files could not be raised"),
         }
     }
     let all = limit.current.unwrap_or(u64::MAX);

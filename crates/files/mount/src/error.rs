@@ -1,4 +1,4 @@
-//! Why a directory is not mounted, or not given back.
+//! Errors of mounting, unmounting and recovering a directory.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,36 +11,36 @@ use crate::backing_directory::BackingDirectoryError;
 use crate::stamp::StaleJournal;
 use crate::users::MountUser;
 
-/// Why a directory is not mounted, or not given back. What was acknowledged is in the journal, and at its
+/// Why a directory could not be mounted or given back. Acknowledged writes are safe in the journal and at its
 /// lenders.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// There is no such directory.
+    /// The directory does not exist or cannot be read.
     #[error("{}: {source}", .dir.display())]
     NoDirectory {
-        /// The directory.
+        /// Path as given.
         dir: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// It is mounted.
+    /// The directory is mounted already.
     #[error("{} is mounted already", .dir.display())]
     Mounted {
-        /// The directory.
+        /// Its path.
         dir: PathBuf,
     },
-    /// It is not mounted.
+    /// The directory is not mounted by netram.
     #[error("{} is not mounted by netram", .dir.display())]
     NotMounted {
-        /// The directory.
+        /// Its path.
         dir: PathBuf,
     },
-    /// Somebody has something open there.
-    #[error("{} is in use: {user}; stop it first", .dir.display())]
+    /// A process has a file open in the directory.
+    #[error("{} is in use: {user}; stop that process first", .dir.display())]
     InUse {
         /// The directory.
         dir: PathBuf,
-        /// One of them.
+        /// One of the processes, with the file.
         user: MountUser,
     },
     /// The journal is a copy, or an older one that was put back.
@@ -48,62 +48,63 @@ pub enum MountError {
     StaleJournal {
         /// The directory.
         dir: PathBuf,
-        /// What it was last told, and what the journal has.
+        /// State recorded with the directory, and state of the journal.
         older: Box<StaleJournal>,
     },
-    /// The journal is inside of the directory, or the directory inside of the journal.
-    #[error("the journal {} and {} must not be in each other", .journal.display(), .dir.display())]
+    /// The journal lies inside the directory, or the directory inside the journal.
+    #[error("the journal {} and the directory {} must not be inside each other", .journal.display(), .dir.display())]
     Nested {
         /// The directory.
         dir: PathBuf,
         /// The journal.
         journal: PathBuf,
     },
-    /// The journal could not be made.
+    /// The journal could not be created.
     #[error(transparent)]
     Create(#[from] netram_journal::JournalCreateError),
-    /// Its settings are of no use.
+    /// The settings do not describe a usable store of journals.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The same.
+    /// The settings file is invalid.
     #[error(transparent)]
     Settings(#[from] StoreSettingsError),
     /// The journal could not be opened.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The directory could not be taken, or given back.
+    /// The directory could not be taken or given back.
     #[error(transparent)]
     Backing(#[from] BackingDirectoryError),
-    /// What the journal has could not be done again.
+    /// The journal could not be replayed into the directory.
     #[error("{}: {source}", .dir.display())]
     Open {
         /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// Reason that recovery gave.
         source: DirectoryOpenError,
     },
-    /// The kernel did not mount it.
-    #[error("mounting {}: {source}; it needs root or the fusermount3 of Debian's fuse3, and the kernel's FUSE (`modprobe fuse`)", .dir.display())]
+    /// The kernel refused the mount.
+    #[error("mounting {}: {source}; this needs root or `fusermount3` (Debian package fuse3), and FUSE in the kernel (`modprobe fuse`)", .dir.display())]
     Fuse {
         /// The directory.
         dir: PathBuf,
-        /// What it said.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// It could not be unmounted.
+    /// The directory could not be unmounted.
     #[error("unmounting {}: {source}", .dir.display())]
     Unmount {
         /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// What was changed could not be brought to the disk. The journal keeps it: `netram recover` tries again.
-    #[error("{}: the last of it could not be brought to the disk ({source}), and is in the journal; mend that, and run `netram recover`", .dir.display())]
+    /// The last changes could not be written to the disk. The journal keeps them, and `netram recover` tries
+    /// again.
+    #[error("{}: the last changes could not be written to the disk ({source}); the journal keeps them: repair the disk and run `netram recover`", .dir.display())]
     Close {
         /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// Reason that the checkpoint gave.
         source: CheckpointError,
     },
 }

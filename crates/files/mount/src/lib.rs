@@ -1,22 +1,22 @@
-//! A directory on this machine whose synced files are held in other machines' RAM: for any program's log.
+//! A directory whose synced files are held in other machines' RAM, for any program's log.
 //!
-//! [`Mount::begin`] takes a directory, does again what its journal has of it, and mounts a FUSE file system
-//! in its place. Programs find their files there as before. A sync waits for the lenders, and not for the
-//! disk, to which everything goes in the background.
+//! [`Mount::begin`] takes a directory, replays its journal and mounts a FUSE file system in its place.
+//! Programs find their files at the same paths. A sync waits for the lenders and not for the disk, which is
+//! written in the background.
 //!
 //! | module | does |
 //! |---|---|
-//! | `mount` | taking, mounting, ending, recovering |
-//! | `maintenance` | the threads that record, and that make checkpoints |
-//! | `descriptors` | how many files may be open |
-//! | `fuse` | what the kernel asks, answered by `netram_files::JournaledDirectory` |
-//! | `backing_fs` | the disk beneath |
-//! | `backing_directory` | a directory that is taken: where its files are meanwhile |
+//! | `mount` | takes, mounts, unmounts and recovers a directory |
+//! | `maintenance` | threads that record writes and make checkpoints |
+//! | `descriptors` | bound on open files |
+//! | `fuse` | the kernel's requests, answered from `netram_files::JournaledDirectory` |
+//! | `backing_fs` | the backing file system |
+//! | `backing_directory` | a taken directory and the place of its files |
 //! | `catalog_file` | the catalog's file |
-//! | `stamp` | how far a journal's records are in the files: an older one is told by it |
-//! | [`users`] | who has something open there |
+//! | `stamp` | the journal's progress recorded beside the files, by which an older journal is refused |
+//! | [`users()`] | processes that have files open in a directory |
 //!
-//! What programs may expect: `docs/mount.md`.
+//! The guarantees for programs are in `docs/design/directories.md`.
 #![forbid(unsafe_code)]
 
 mod backing_directory;
@@ -33,8 +33,8 @@ mod users;
 pub use backing_directory::BackingDirectoryError;
 pub use error::MountError;
 pub use mount::{
-    Mount, MountOptions, MountReport, check, create_journal, is_given_back_within, is_mounted, recover,
-    unmount,
+    Mount, MountOptions, MountReport, check, create_journal, is_given_back_within, is_mounted, journal_of,
+    recover, unmount,
 };
 pub use netram_files::DirectoryRecovery;
 pub use stamp::StaleJournal;

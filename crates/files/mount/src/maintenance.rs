@@ -1,8 +1,7 @@
-//! The two threads of a mount that uphold its promises: one records what was written, within 50 ms; the other
-//! brings everything to the disk from time to time.
+//! The two threads of a mount: one records writes within 50 ms, the other makes checkpoints.
 //!
-//! They are two because a checkpoint takes as long as the disk does. `netram_files::PeriodicTask` decides
-//! when each is due, and that no refusal ends it.
+//! They are separate because a checkpoint takes as long as the disk does. `netram_files::PeriodicTask`
+//! decides when each task runs and retries it after errors.
 
 use std::fmt::Display;
 use std::io;
@@ -18,20 +17,19 @@ use netram_proto::time::{Nanos, Time};
 
 use crate::mount::MountState;
 
-/// Within this time what was written is on its way to the lenders. So often it is also looked whether a
-/// checkpoint is due.
+/// Interval at which pending writes are recorded, and at which the need for a checkpoint is checked.
 const RECORD_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The threads.
+/// Handles of the two threads.
 pub(crate) struct MaintenanceThreads {
     threads: Vec<JoinHandle<()>>,
     stop_signals: Vec<Sender<()>>,
 }
 
-/// How a turn of work ended, and what refused it.
+/// Outcome of an attempt, with the error if it failed.
 type AttemptResult = (TaskOutcome, Option<Box<dyn Display>>);
 
-/// How one of them does its work, and what it says of that.
+/// A task of one thread, and its log lines.
 struct MaintenanceTask {
     name: &'static str,
     interval: Duration,
@@ -46,8 +44,8 @@ const RECORDING: MaintenanceTask = MaintenanceTask {
     interval: RECORD_INTERVAL,
     is_urgent: |_| false,
     run: |held| attempt_result(held.record_written()),
-    refused: "what is written is not recorded yet, and a crash would lose what no program has synced; it is tried again until it is",
-    resumed: "what was written is recorded again",
+    refused: "recent writes could not be recorded, so a crash would lose those that no program has synced; retrying",
+    resumed: "writes are recorded again",
 };
 
 fn checkpoints(every: Duration) -> MaintenanceTask {
@@ -56,8 +54,8 @@ fn checkpoints(every: Duration) -> MaintenanceTask {
         interval: every,
         is_urgent: |held| held.journaled.needs_checkpoint(),
         run: |held| attempt_result(held.journaled.checkpoint()),
-        refused: "a checkpoint was refused, and is tried again until it is done; the journal keeps everything meanwhile",
-        resumed: "checkpoints are made again",
+        refused: "a checkpoint failed and will be retried; the journal keeps everything until then",
+        resumed: "checkpoints succeed again",
     }
 }
 
@@ -70,7 +68,7 @@ where
 }
 
 impl MaintenanceThreads {
-    /// Starts them; checkpoints are made once in so long, and sooner if the journal is half full.
+    /// Starts the threads. Checkpoints are made every `every`, and sooner if the journal is half full.
     pub(crate) fn start(held: &Arc<MountState>, every: Duration) -> io::Result<MaintenanceThreads> {
         let mut keeper = MaintenanceThreads {
             threads: Vec::new(),
@@ -92,7 +90,7 @@ impl MaintenanceThreads {
         Ok(keeper)
     }
 
-    /// Waits until they have ended.
+    /// Stops the threads and waits for them.
     pub(crate) fn stop(self) {
         drop(self.stop_signals);
         for thread in self.threads {
@@ -128,7 +126,7 @@ impl MaintenanceTask {
             TaskNotice::Ended => tracing::error!(
                 %directory,
                 error,
-                "nothing more is written: the disk failed. The journal has everything; mend the disk, unmount, and mount again"
+                "the disk failed, so no further change is accepted; the journal has everything: repair the disk, unmount and mount again"
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! Taking a directory, mounting it, ending that, and recovering one that was mounted when everything stopped.
+//! Taking, mounting, unmounting and recovering a directory.
 
 use std::fs;
 use std::io;
@@ -27,25 +27,26 @@ use crate::maintenance::MaintenanceThreads;
 use crate::stamp::{JournalStamp, StampFile};
 use crate::users::users;
 
-/// How often it is looked whether a directory is free again.
+/// Interval at which it is checked whether a directory has been given back.
 const LOOK: Duration = Duration::from_millis(50);
-/// What the kernel calls what is mounted.
+/// Source name of netram's mounts in the kernel's mount table.
 const SOURCE: &str = "netram";
 
-/// How a directory is mounted.
+/// Options of a mount.
 #[derive(Clone, Copy, Debug)]
 pub struct MountOptions {
-    /// What a sync waits for.
+    /// Condition that a sync waits for.
     pub durability: Durability,
-    /// Everything is brought to the disk once in so long; sooner if the journal is half full.
+    /// Checkpoint interval; a checkpoint also runs when the journal is half full.
     pub checkpoint: Duration,
-    /// Threads that answer the kernel.
+    /// Number of threads that answer the kernel.
     pub threads: usize,
-    /// Files that are only read are read by the kernel itself. Whoever writes to one meanwhile cannot map it.
+    /// Whether the kernel reads a file itself while all users only read. A program that writes to it
+    /// meanwhile cannot map it.
     pub passthrough: bool,
-    /// Go on although acknowledged writes may be missing.
+    /// Mounts although acknowledged writes may be missing.
     pub accept_loss: bool,
-    /// Added to every sync of the disk: a benchmark models a slower one. Zero otherwise.
+    /// Delay added to every sync of the disk, by which a benchmark models a slower one; otherwise zero.
     pub modelled_sync_delay: Duration,
 }
 
@@ -62,16 +63,16 @@ impl Default for MountOptions {
     }
 }
 
-/// What was found at the beginning.
+/// Result of mounting.
 #[derive(Clone, Debug)]
 pub struct MountReport {
-    /// What of the journal was done again.
+    /// Changes that recovery replayed.
     pub recovered: DirectoryRecovery,
-    /// Files, directories and links.
+    /// Number of files, directories and symbolic links.
     pub nodes: usize,
 }
 
-/// A directory with its journal and its disk.
+/// A mounted directory with its journal and disk.
 pub(crate) struct MountState {
     pub(crate) journaled: JournaledDirectory<Journal, BackingFs, CatalogFile>,
     dir: PathBuf,
@@ -80,7 +81,7 @@ pub(crate) struct MountState {
 }
 
 impl MountState {
-    /// Records what was written, and says how far the journal has come.
+    /// Records pending writes and updates the stamp.
     pub(crate) fn record_written(&self) -> Result<(), ChangeError> {
         let recorded = self.journaled.record_written();
         self.stamp.update(self.journaled.log());
@@ -92,14 +93,19 @@ impl MountState {
     }
 }
 
-/// A directory that is mounted.
+/// A mounted directory.
 pub struct Mount {
     state: Arc<MountState>,
     session: BackgroundSession,
     maintenance: MaintenanceThreads,
 }
 
-/// Whether such a directory could be mounted on such a journal, which need not be there yet.
+/// Checks whether a directory and a journal can be used together. The journal need not exist yet.
+///
+/// # Errors
+///
+/// [`MountError::NoDirectory`] if the directory cannot be read, [`MountError::Nested`] if one contains the
+/// other.
 pub fn check(dir: &Path, journal: &Path) -> Result<(), MountError> {
     let dir = resolve(dir)?;
     let journal = match journal.canonicalize() {
@@ -119,7 +125,11 @@ fn are_apart(dir: &Path, journal: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Makes a journal for a directory, unless it is there. `true`: it was made.
+/// Creates a directory's journal unless it exists. Returns whether it was created.
+///
+/// # Errors
+///
+/// [`MountError::Create`] if the journal cannot be created.
 pub fn create_journal(journal: &Path, log_bytes: u64) -> Result<bool, MountError> {
     if JournalPaths::at(journal).log().exists() {
         return Ok(false);
@@ -129,7 +139,11 @@ pub fn create_journal(journal: &Path, log_bytes: u64) -> Result<bool, MountError
 }
 
 impl Mount {
-    /// Takes a directory, brings it to where the journal ends, and mounts it.
+    /// Takes a directory, replays the journal into it and mounts it.
+    ///
+    /// # Errors
+    ///
+    /// See [`MountError`]. If recovery refuses, the directory is given back unchanged.
     pub fn begin(
         dir: &Path,
         journal: &Path,
@@ -176,22 +190,27 @@ impl Mount {
         Ok((mount, report))
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn dir(&self) -> &Path {
         &self.state.dir
     }
 
-    /// How it stands.
+    /// Figures of the directory, for monitoring.
     pub fn status(&self) -> DirectoryStatus {
         self.state.journaled.status()
     }
 
-    /// How its journal stands.
+    /// Journal of the directory.
     pub fn journal(&self) -> &Journal {
         self.state.journaled.log()
     }
 
-    /// Waits until somebody has unmounted it, brings everything to the disk, and gives the directory back.
+    /// Waits until the directory is unmounted, writes everything to the disk and gives the directory back.
+    ///
+    /// # Errors
+    ///
+    /// [`MountError::Close`] if the last checkpoint fails, [`MountError::Backing`] if the files cannot be
+    /// moved back.
     pub fn wait(self) -> Result<(), MountError> {
         let Mount {
             state: held,
@@ -200,15 +219,19 @@ impl Mount {
         } = self;
         let ended = session.join();
         if let Err(error) = ended {
-            tracing::error!(%error, "the kernel's side of the mount ended with an error");
+            tracing::error!(%error, "the FUSE session ended with an error");
         }
         keeper.stop();
         give_back(held)
     }
 }
 
-/// Brings a directory to where its journal ends, and gives it back: as if it had been mounted and unmounted.
-/// Its journal is found beside it.
+/// Replays a directory's journal and gives the directory back, as if it had been mounted and unmounted. The
+/// journal is found through the directory.
+///
+/// # Errors
+///
+/// [`MountError::Mounted`] while it is mounted; else as [`Mount::begin`] and [`Mount::wait`].
 pub fn recover(dir: &Path, accept_loss: bool) -> Result<DirectoryRecovery, MountError> {
     let dir = resolve(dir)?;
     if is_mounted(&dir) {
@@ -227,8 +250,12 @@ pub fn recover(dir: &Path, accept_loss: bool) -> Result<DirectoryRecovery, Mount
     Ok(recovered)
 }
 
-/// Unmounts a directory. Whoever serves it gives it back then; `false`: nobody does any more, and it is to be
-/// recovered.
+/// Unmounts a directory. The process that serves it then gives it back. `false`: that process is gone, and
+/// the directory must be recovered.
+///
+/// # Errors
+///
+/// [`MountError::NotMounted`], or [`MountError::Unmount`] if the system refuses.
 pub fn unmount(dir: &Path) -> Result<bool, MountError> {
     let dir = resolve(dir)?;
     if !is_mounted(&dir) {
@@ -251,7 +278,7 @@ pub fn unmount(dir: &Path) -> Result<bool, MountError> {
     }
 }
 
-/// Whoever is not root has mounted it by way of this program, and unmounts it so.
+/// Unmounts through `fusermount3`, as a user other than root must.
 fn by_helper(dir: &Path, flags: &[&str]) -> Result<(), MountError> {
     let ran = Command::new("fusermount3")
         .args(flags)
@@ -270,7 +297,7 @@ fn by_helper(dir: &Path, flags: &[&str]) -> Result<(), MountError> {
     }
 }
 
-/// Whether a directory is free again within so long.
+/// Whether a directory is given back within `patience`.
 pub fn is_given_back_within(dir: &Path, patience: Duration) -> bool {
     let (ground, until) = (BackingDirectory::at(dir), Instant::now() + patience);
     while ground.is_taken() {
@@ -282,7 +309,16 @@ pub fn is_given_back_within(dir: &Path, patience: Duration) -> bool {
     true
 }
 
-/// Whether netram has mounted something there.
+/// Returns the journal of a directory that netram has taken and that is not mounted now.
+///
+/// # Errors
+///
+/// There is no such directory, or netram has not taken it.
+pub fn journal_of(dir: &Path) -> Result<PathBuf, MountError> {
+    Ok(BackingDirectory::at(&resolve(dir)?).journal()?)
+}
+
+/// Whether netram has mounted a directory there.
 pub fn is_mounted(dir: &Path) -> bool {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     table
@@ -293,15 +329,15 @@ pub fn is_mounted(dir: &Path) -> bool {
 fn is_mount_at(line: &[u8], dir: &Path) -> bool {
     let mut fields = line.split(|byte| *byte == b' ');
     let at = fields.nth(4);
-    // How many fields come before the dash is for each mount to say.
+    // The number of fields before the dash varies.
     let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
-    // `fuse`, or `fuse.netram` where fusermount3 has mounted it.
+    // `fuse`, or `fuse.netram` if `fusermount3` made the mount.
     let ours = behind.next().is_some_and(|kind| kind.starts_with(b"fuse"))
         && behind.next() == Some(SOURCE.as_bytes());
     ours && at == Some(&escaped(dir)[..])
 }
 
-/// As the kernel writes a path there: spaces, tabs, line ends and backslashes as `\040` and so on.
+/// Escapes a path as the mount table does: space, tab, newline and backslash become `\040` and so on.
 fn escaped(path: &Path) -> Vec<u8> {
     let mut to = Vec::new();
     for byte in path.as_os_str().as_bytes() {
@@ -313,8 +349,7 @@ fn escaped(path: &Path) -> Vec<u8> {
     to
 }
 
-/// Whether nobody answers there any more. Attributes the kernel has kept; how much room there is it asks each
-/// time.
+/// Whether the serving process is gone. `statvfs` is never cached, unlike attributes.
 fn is_unresponsive(dir: &Path) -> bool {
     rustix::fs::statvfs(dir).is_err_and(|errno| errno == Errno::NOTCONN)
 }
@@ -329,8 +364,8 @@ fn detach(dir: &Path) -> Result<(), MountError> {
     }
 }
 
-/// The directory's path without links. A mount whose server is gone cannot be looked at, so the last name is
-/// not.
+/// Absolute path of the directory without symbolic links. The last component is not followed, since a mount
+/// whose process is gone cannot be accessed.
 fn resolve(dir: &Path) -> Result<PathBuf, MountError> {
     let failed = |source| MountError::NoDirectory {
         dir: dir.to_path_buf(),
@@ -365,7 +400,7 @@ fn take_directory(
     let mut config = settings.journal_config()?;
     config.modelled_sync_delay = asked.modelled_sync_delay;
     let ground = BackingDirectory::at(dir);
-    // What is open now would go on to be written where nobody records it.
+    // A file opened before the mount would be written without records.
     if let Some(user) = users(dir).into_iter().next() {
         return Err(MountError::InUse {
             dir: dir.to_path_buf(),
@@ -382,10 +417,9 @@ fn take_directory(
     let was_taken = ground.is_taken();
     ground.take(journal)?;
     let failed = |source: DirectoryOpenError| {
-        // Recovery that finds something wrong has changed nothing: who was not mounted before does not miss
-        // his files now.
+        // Recovery that fails has changed nothing. A directory that was not taken before gets its files back.
         if !was_taken && let Err(error) = ground.give_back() {
-            tracing::warn!(directory = %dir.display(), %error, "it could not be given back; `netram recover` does that");
+            tracing::warn!(directory = %dir.display(), %error, "the directory could not be given back; run `netram recover` on it");
         }
         MountError::Open {
             dir: dir.to_path_buf(),
@@ -440,7 +474,7 @@ fn start(held: &Arc<MountState>, options: MountOptions) -> io::Result<Background
 
 fn give_back(held: Arc<MountState>) -> Result<(), MountError> {
     let Some(held) = Arc::into_inner(held) else {
-        unreachable!("the threads that had it have ended");
+        unreachable!("all threads with a reference have ended");
     };
     let MountState {
         journaled: directory,
@@ -460,7 +494,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_known_by_its_source_and_its_place_whatever_that_is_called() {
+    fn a_mount_is_recognized_by_source_and_path() {
         let line =
             b"41 30 0:39 / /srv/my\\040log rw,nosuid,nodev,noatime shared:20 - fuse netram rw,user_id=0";
         assert!(is_mount_at(line, Path::new("/srv/my log")));

@@ -1,19 +1,19 @@
-//! The stamp: how far a journal's records are in the files of a directory.
+//! The stamp: a journal's progress as applied to a directory's files.
 //!
-//! The files are written while the journal grows, so a copy of the journal, or an older one that was put back
-//! in its place, would put old bytes over newer ones. Before a journal is opened for a directory, what the
-//! directory was last told is compared with what the journal has: the newest always has it.
+//! Files are written while the journal grows. A copy of the journal, or an older one that was put back, would
+//! put old bytes over newer ones. Before a journal is opened for a directory, it is compared with the
+//! directory's stamp. The newest journal always contains what the stamp says.
 //!
 //! ```text
 //!  0  "NETRAMST"
-//!  8  the journal's id u128 | its reign u32 | zeros u32 | lsn u64: the journal's disk has had everything before it
+//!  8  the journal's id u128 | its epoch u32 | zeros u32 | lsn u64: the journal's disk had everything before it
 //! 40  CRC-32C of all before it, u32
 //! ```
 //!
-//! It is durable before anything is changed under a reign, and written over some 20 times a second while the
-//! journal grows. That need not be durable: what the machine forgets in a loss of power, the files may lack
-//! as well. Where the disk refuses it, the directory goes on without: no journal is refused for that, and an
-//! older one is told by the stamp before, if at all.
+//! The stamp is durable before anything changes in a new epoch, and is rewritten about 20 times a second
+//! while the journal grows. Those updates need not be durable: what the machine forgets in a power failure,
+//! the files may lack as well. If the disk refuses the stamp, the mount continues without it. An older
+//! journal is then detected by the previous stamp or not at all.
 
 use std::fs::File;
 use std::io;
@@ -30,7 +30,7 @@ const MAGIC: &[u8; 8] = b"NETRAMST";
 const CRC_AT: usize = 40;
 const BYTES: usize = CRC_AT + 4;
 
-/// What a directory was told of its journal.
+/// Progress of a journal: id, epoch and LSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalStamp {
     journal: JournalId,
@@ -38,12 +38,12 @@ pub(crate) struct JournalStamp {
     lsn: Lsn,
 }
 
-/// A journal that lacks what the files have.
+/// The journal lacks changes that the files already have.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "its files have what a newer state of the journal {} wrote: reign {} up to LSN {}. What is there now has reign {epoch} up to LSN {end}: a copy, or \
-     an older one that was put back, and it would put old bytes over newer ones. Put the newer journal back. If it is lost, the files as they are \
-     lie in {}; whoever removes {} has the older journal's records put over them",
+    "the journal {} is older than the directory's files: they have changes up to epoch {}, LSN {}, but the journal ends at epoch {epoch}, LSN {end}. It \
+     is a copy, or an older one was put back, and replaying it would overwrite newer bytes. Put the newer journal back. If it is lost, the current \
+     files are in {}; after removing {} the older journal is replayed over them",
     .journal.display(), .stamp.epoch, .stamp.lsn, .files.display(), .file.display()
 )]
 pub struct StaleJournal {
@@ -55,13 +55,13 @@ pub struct StaleJournal {
     file: PathBuf,
 }
 
-/// A directory's stamp, kept up to date.
+/// A directory's stamp file, kept up to date.
 #[derive(Debug)]
 pub(crate) struct StampFile {
     path: PathBuf,
-    /// Its contents before this reign.
+    /// Content before this epoch, or `None` if there was no stamp.
     before: Option<Vec<u8>>,
-    /// The file, and what it says; `None`: the disk refuses it.
+    /// The open file and its content. `None`: the disk refused it.
     written: Mutex<Option<(File, JournalStamp)>>,
 }
 
@@ -85,7 +85,7 @@ impl JournalStamp {
         bytes
     }
 
-    /// `None`: these are no stamp. One that was being written when the power failed says nothing.
+    /// Decodes a stamp. `None` for anything else, such as a stamp half written at a power failure.
     fn decode(bytes: &[u8]) -> Option<JournalStamp> {
         let (checked, crc) = bytes.split_at_checked(CRC_AT)?;
         let sound =
@@ -97,8 +97,8 @@ impl JournalStamp {
         sound.then_some(JournalStamp { journal, epoch, lsn })
     }
 
-    /// Refuses a journal that is older than the files. Nothing is changed, and no lender is asked. What
-    /// cannot be read is for the opening to tell, and another journal than the last for the catalog.
+    /// Refuses a journal older than the files. Changes nothing and asks no lender. An unreadable journal is
+    /// left to the open to report, and another journal's id to the catalog.
     pub(crate) fn check(file: &Path, files: &Path, journal: &Path) -> Result<(), Box<StaleJournal>> {
         let bytes = std::fs::read(file).ok();
         let Some(stamp) = bytes.and_then(|bytes| JournalStamp::decode(&bytes)) else {
@@ -115,7 +115,7 @@ impl JournalStamp {
             superblock.stable
         } else {
             let verified = found.verify(&mut |_| true);
-            // What is damaged the members may have.
+            // Records damaged on the disk may be intact at the members.
             if verified.damage().is_some() || verified.scan.end.lsn >= stamp.lsn {
                 return Ok(());
             }
@@ -133,7 +133,7 @@ impl JournalStamp {
 }
 
 impl StampFile {
-    /// Says, durably, which reign of the journal changes the files from now on.
+    /// Records durably that this epoch of the journal changes the files from now on.
     pub(crate) fn begin(path: &Path, journal: &Journal) -> StampFile {
         let file = StampFile {
             path: path.to_path_buf(),
@@ -143,7 +143,7 @@ impl StampFile {
         let written = file.create(JournalStamp::of(journal));
         if let Err(error) = &written {
             let stamp = path.display();
-            tracing::warn!(%error, %stamp, "the directory is not told how far its journal is: an older copy of that would not be refused; it is tried again");
+            tracing::warn!(%error, %stamp, "the stamp could not be written, so an older copy of the journal would not be refused; retrying");
         }
         *file.written.lock().unwrap_or_else(PoisonError::into_inner) = written.ok();
         file
@@ -154,18 +154,18 @@ impl StampFile {
         Ok((File::options().write(true).open(&self.path)?, stamp))
     }
 
-    /// Nothing was changed under this reign after all.
+    /// Restores the previous stamp: nothing was changed in this epoch.
     pub(crate) fn restore(self) {
         let restored = match &self.before {
             Some(bytes) => durable::replace(&self.path, bytes),
             None => std::fs::remove_file(&self.path),
         };
         if let Err(error) = restored {
-            tracing::debug!(%error, "the directory's stamp stays");
+            tracing::debug!(%error, "the previous stamp could not be restored");
         }
     }
 
-    /// Says how far the journal has come on its disk.
+    /// Updates the stamp with the journal's progress on its disk.
     pub(crate) fn update(&self, journal: &Journal) {
         let stamp = JournalStamp::of(journal);
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,7 +175,7 @@ impl StampFile {
             None => self.create(stamp).map(|made| *written = Some(made)),
         };
         if let Err(error) = done {
-            tracing::debug!(%error, "the directory's stamp could not be written; it is tried again");
+            tracing::debug!(%error, "the stamp could not be written; retrying");
         }
     }
 }
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_comes_back_and_one_that_is_cut_off_or_changed_says_nothing() {
+    fn a_stamp_decodes_to_itself_and_a_damaged_one_is_ignored() {
         let stamp = JournalStamp {
             journal: JournalId(7 << 100),
             epoch: Epoch(9),

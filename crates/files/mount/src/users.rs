@@ -1,18 +1,18 @@
-//! Who has something open in a directory, as far as `/proc` shows it: of others' processes only root sees
-//! that.
+//! Processes that have files open in a directory, as far as `/proc` shows them. Other users' processes are
+//! visible only to root.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A process that has something open there.
+/// A process that has a file open in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountUser {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// What it is called.
+    /// Name of the program.
     pub name: String,
-    /// What it has open: a file, or the directory that it is in.
+    /// Path of an open or mapped file, or of its working directory.
     pub path: PathBuf,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for MountUser {
     }
 }
 
-/// Who has something open in `directory`, but for this process.
+/// Processes, other than this one, that have a file open in `directory`.
 pub fn users(directory: &Path) -> Vec<MountUser> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -71,7 +71,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn whoever_has_a_file_open_or_stands_in_the_directory_is_found() {
+    fn users_include_open_files_and_working_directories() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().canonicalize().unwrap();
         assert_eq!(users(&path), []);

@@ -1,11 +1,12 @@
-//! The extension that programs of SQLite's load, and then open `file:app.db?vfs=netram`.
+//! SQLite extension that registers netram's VFS. A program loads it and then opens `file:app.db?vfs=netram`.
 //!
-//! `.load libnetram_sqlite` in its shell, `select load_extension('libnetram_sqlite')` in SQL: `make install`
-//! puts the library there by that name. All of it is [`netram_sqlite`]; a Rust program that has SQLite linked
-//! calls [`netram_sqlite::register`] instead. It is a package of its own because a library that other
-//! programs load has no hash in its file's name: two builds of the crate that Rust programs use would
-//! overwrite each other.
+//! `make install` installs the library; load it with `.load libnetram_sqlite` in SQLite's shell or `select
+//! load_extension('libnetram_sqlite')` in SQL. A Rust program that links SQLite calls
+//! [`netram_sqlite::register`] instead.
 //!
-//! Unsafe is what is in `abi` alone.
+//! It is a package of its own because its file name has no hash. If [`netram_sqlite`] itself were the
+//! library, two builds of that crate would overwrite each other.
+//!
+//! Unsafe code is confined to `abi`.
 
 mod abi;

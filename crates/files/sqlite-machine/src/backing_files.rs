@@ -1,38 +1,38 @@
-//! What a database's party needs of the disk beneath, and of the other processes.
+//! Interface of a database writer to the disk and to the other processes.
 
 use netram_proto::failure::CallError;
 use netram_proto::port::IoError;
 
 use crate::change::FileRole;
 
-/// The files of one database, and what its processes share on the disk.
+/// The files of one database and the state that its processes share on the disk.
+///
+/// Methods return the system's error.
 pub trait BackingFiles {
-    /// Keeps all other processes from settling while it lives.
+    /// While this value lives, no other process runs a checkpoint.
     type CheckpointGuard;
-    /// Keeps a dead process's slot from being taken while it lives.
+    /// While this value lives, no process can take the dead process's slot.
     type DeadSlot;
 
-    /// Waits until no process settles.
+    /// Waits until no process runs a checkpoint.
     fn lock_checkpoint(&self) -> Result<Self::CheckpointGuard, IoError>;
-    /// Takes the slot of a process that is dead. `None`: it lives.
+    /// Takes the slot of a dead process. `None`: its process lives.
     fn claim_dead_slot(&self, slot: usize) -> Option<Self::DeadSlot>;
-    /// Makes all that was written to the files, and their names, durable. The error says whether a sync
-    /// itself failed.
+    /// Syncs all files and their names. The error says whether a sync itself failed.
     fn sync(&self) -> Result<(), CallError>;
-    /// Has the page cache forgotten: a file then reads as the disk has it, or as the next
-    /// [`BackingFiles::sync`] makes it. After a sync that failed the cache shows, as clean, what the disk
-    /// never got.
+    /// Drops the page cache, so that files read as the disk has them, or as the next [`BackingFiles::sync`]
+    /// leaves them. After a failed sync the cache shows, as clean, bytes that the disk never got.
     fn drop_cache(&self) -> Result<(), IoError>;
-    /// The number below which records do not count: what they say is on the disk.
+    /// The start number: records with lower numbers are on the disk and do not count.
     fn start(&self) -> Result<u64, IoError>;
-    /// Sets it, durably.
+    /// Sets the start number, durably.
     fn set_start(&self, start: u64) -> Result<(), CallError>;
-    /// Whether there is such a file.
+    /// Whether the file exists.
     fn exists(&self, role: FileRole) -> Result<bool, IoError>;
-    /// Writes to a file, which is made if there is none.
+    /// Writes to a file, creating it if needed.
     fn write(&self, role: FileRole, offset: u64, bytes: &[u8]) -> Result<(), IoError>;
-    /// Gives a file a length; it is made if there is none.
+    /// Sets a file's length, creating it if needed.
     fn resize(&self, role: FileRole, size: u64) -> Result<(), IoError>;
-    /// Removes a file, if it is there.
+    /// Removes a file if it exists.
     fn remove(&self, role: FileRole) -> Result<(), IoError>;
 }

@@ -1,4 +1,4 @@
-//! What is done to a database's files, as a journal has it.
+//! A change of a database's files, encoded as a journal record.
 //!
 //! ```text
 //! kind 80, write   number u64 | file u8 | offset u64 | bytes
@@ -6,25 +6,25 @@
 //! kind 82, remove  number u64 | file u8
 //! ```
 //!
-//! Little endian. Each process has a journal of its own; the number says in which order records of all of
-//! them are.
+//! Numbers are little-endian. Each process has a journal of its own; `number` orders the records of all of
+//! them.
 
 use netram_proto::port::RecordKind;
 use netram_proto::wire::ByteReader;
 
-/// Bytes are written.
+/// Record kind: bytes written to a file.
 pub const KIND_WRITE: RecordKind = RecordKind(80);
-/// A file gets a length.
+/// Record kind: a new length of a file.
 pub const KIND_RESIZE: RecordKind = RecordKind(81);
-/// A file is removed.
+/// Record kind: a removed file.
 pub const KIND_REMOVE: RecordKind = RecordKind(82);
-/// Bytes before those that are written.
+/// Length of the header before the written bytes.
 pub const HEADER_BYTES: usize = 17;
 
-/// Which file of a database.
+/// A file of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileRole {
-    /// The database.
+    /// The database file.
     Main,
     /// Its write-ahead log.
     Wal,
@@ -33,10 +33,10 @@ pub enum FileRole {
 }
 
 impl FileRole {
-    /// All of them.
+    /// All roles; a role's index is its number in a record.
     pub const ALL: [FileRole; 3] = [FileRole::Main, FileRole::Wal, FileRole::Journal];
 
-    /// What its name has that the database's has not.
+    /// Suffix of the file's name after the database's name.
     pub fn suffix(self) -> &'static str {
         match self {
             FileRole::Main => "",
@@ -46,49 +46,49 @@ impl FileRole {
     }
 }
 
-/// What is done to one of them.
+/// A change of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOp<'a> {
-    /// Bytes are written, to a file that is made if there is none.
+    /// Writes bytes; the file is created if needed.
     Write {
-        /// Where.
+        /// First byte to overwrite.
         offset: u64,
-        /// What.
+        /// Bytes to write.
         bytes: &'a [u8],
     },
-    /// It gets a length.
+    /// Sets the file's length.
     Resize {
-        /// Bytes.
+        /// New length in bytes.
         size: u64,
     },
-    /// It is removed, if it is there.
+    /// Removes the file if it exists.
     Remove,
 }
 
-/// A record.
+/// A record: a numbered change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatabaseChange<'a> {
-    /// Which one, among those of all processes.
+    /// Number in the order of all processes' records.
     pub number: u64,
-    /// To which file.
+    /// File that is changed.
     pub role: FileRole,
-    /// What is done.
+    /// The change.
     pub op: FileOp<'a>,
 }
 
-/// Why a record is of no use: it is damaged, or of something else.
+/// Why a record is not a change of a database: it is damaged, or belongs to something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DatabaseDecodeError {
-    /// A kind that databases do not have.
-    #[error("its kind {0} is none of a SQLite database's")]
+    /// No change of a database has this record kind.
+    #[error("record kind {0} is not a database change")]
     Kind(u8),
-    /// A field is missing or makes no sense.
-    #[error("its fields are not those of its kind")]
+    /// A field is missing or out of range.
+    #[error("a field is missing or out of range")]
     Fields,
 }
 
 impl<'a> DatabaseChange<'a> {
-    /// What kind of record it is.
+    /// Kind of the record.
     pub fn kind(&self) -> RecordKind {
         match self.op {
             FileOp::Write { .. } => KIND_WRITE,
@@ -97,7 +97,7 @@ impl<'a> DatabaseChange<'a> {
         }
     }
 
-    /// Bytes that its payload takes.
+    /// Length of the encoded payload in bytes.
     pub fn payload_bytes(&self) -> usize {
         match self.op {
             FileOp::Write { bytes, .. } => HEADER_BYTES + bytes.len(),
@@ -106,7 +106,7 @@ impl<'a> DatabaseChange<'a> {
         }
     }
 
-    /// Fills the payload.
+    /// Encodes the payload into a buffer of [`DatabaseChange::payload_bytes`].
     pub fn encode(&self, into: &mut [u8]) {
         into[..8].copy_from_slice(&self.number.to_le_bytes());
         into[8] = self.role as u8;
@@ -120,7 +120,11 @@ impl<'a> DatabaseChange<'a> {
         }
     }
 
-    /// Reads a record. `None`: it is the journal's own.
+    /// Decodes a record. `None` for a record kind that belongs to the journal itself.
+    ///
+    /// # Errors
+    ///
+    /// See [`DatabaseDecodeError`].
     pub fn decode(
         kind: RecordKind,
         payload: &'a [u8],
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_come_back_as_they_were() {
+    fn every_change_decodes_to_itself() {
         for change in all() {
             assert_eq!(
                 DatabaseChange::decode(change.kind(), &payload(&change)),
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_goes_on_or_is_of_others_is_refused() {
+    fn a_truncated_longer_or_foreign_payload_is_refused() {
         for change in all() {
             let payload = payload(&change);
             for cut in 0..payload.len().min(HEADER_BYTES) {

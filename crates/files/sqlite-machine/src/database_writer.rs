@@ -1,11 +1,15 @@
-//! One process of those that have a database open: what it wrote, what of it is recorded, and when all of it
-//! goes to the disk.
+//! A database writer: one process's part in writing a database. It tracks unrecorded writes, records them at
+//! a sync, and runs checkpoints.
 //!
-//! Everything is done to the files first, which all processes of the machine see at once, and recorded when a
-//! file is synced: SQLite has promised nothing before. **Settling** syncs the files and gives all records up,
-//! of all processes. It is what a sync falls back to: when there is no journal yet, or none any more; when a
-//! transaction is too large for one; when another process wrote to the file what no record covers. So
-//! whatever happens to lenders and journals, a sync is worth no less than the disk's own.
+//! Every write goes to the files first, where all processes see it at once. It is recorded when a file is
+//! synced, since SQLite promises nothing earlier. A **checkpoint** syncs the files and discards the records
+//! of all processes. A sync falls back to a checkpoint when
+//!
+//! - there is no journal yet, or it has failed;
+//! - a transaction is too large for the journal;
+//! - another process wrote to the file and no record covers that.
+//!
+//! A sync is therefore never weaker than the disk's own, whatever happens to lenders and journals.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -21,40 +25,41 @@ use crate::change::{DatabaseChange, FileOp, FileRole, HEADER_BYTES};
 use crate::limit::{CHECKPOINT_PERCENT, LARGE_SYNC_DIVISOR, RANGES_MAX};
 use crate::shared_index::{PROCESS_SLOTS, SharedIndex};
 
-/// A file as it is now.
+/// Read access to a file's current content.
 pub trait FileContents {
-    /// Bytes in it.
+    /// Length in bytes.
     fn size(&mut self) -> Result<u64, IoError>;
-    /// Reads from an offset: how many bytes there were.
+    /// Reads from `offset` on; returns the number of bytes read.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, IoError>;
 }
 
-/// What holds what was synced.
+/// Medium that holds synced data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMedium {
-    /// Whoever the durability asks for: lenders, or the journal's disk.
+    /// The journal, as the durability demands: at lenders or on the journal's disk.
     Journal,
-    /// The files' own disk.
+    /// The disk of the database's files.
     Disk,
 }
 
-/// Why something is not done, or not known to be durable.
+/// Why an operation failed or is not known to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DatabaseWriterError {
-    /// The system refused what is not a sync. Nothing is lost, and it is tried again.
+    /// The system refused a call other than a sync. Nothing is lost, and the next commit tries again.
     #[error("the system refused: {0}; nothing is lost, and the next commit tries again")]
     Refused(IoError),
-    /// A sync of the disk failed, by which what it has is not known. No process settles any more.
+    /// A sync of the disk failed, so its content is unknown. No process runs a checkpoint any more.
     #[error("the disk failed in a sync: {0}")]
     SyncFailed(IoError),
-    /// A sync of the disk failed before, in whichever process.
+    /// A sync of the disk failed earlier, in this or another process.
     #[error(
-        "the disk failed before, and what it has is not known; mend it, and close the database in all processes: whoever opens it then brings the journals into it"
+        "the disk failed in an earlier sync, so its content is unknown; repair it and close the database in all processes: the next open brings the journals into it"
     )]
     Failed,
-    /// Somebody else has this process's journal: the directory was copied, and both are used.
+    /// Another process has taken over this process's journal: the directory was copied and both copies are in
+    /// use.
     #[error(
-        "another process has taken this one's journal over; was the directory copied, and is the copy in use? Stop one of them"
+        "another process has taken over this process's journal: is a copy of the directory in use? Stop one of the two"
     )]
     Fenced,
 }
@@ -74,34 +79,34 @@ impl From<CallError> for DatabaseWriterError {
     }
 }
 
-/// How often things were done.
+/// Counters of a database writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterCounts {
-    /// Syncs that a journal made durable.
+    /// Number of syncs made durable by a journal.
     pub recorded: u64,
-    /// How often everything went to the disk.
+    /// Number of checkpoints.
     pub checkpoints: u64,
 }
 
-/// What of a file this process wrote and did not record.
+/// Unrecorded writes of this process to one file.
 #[derive(Default)]
 struct UnrecordedWrites {
     pending: DirtyRanges,
-    /// It was made as short as this: all behind it is pending too, and how long it is.
+    /// Shortest length since the last record. Everything after it is pending, and so is the length itself.
     truncated_to: Option<u64>,
-    /// The last record, and in which of the journals that this process has had.
+    /// Last record of the file, with the index of its journal.
     last: Option<(u64, CommitTicket)>,
     bytes: Vec<u8>,
 }
 
-/// A journal that this process has.
+/// A journal of this process.
 struct JournalHandle<L> {
-    /// Which one.
+    /// Index among the journals that this process has had.
     index: u64,
     log: Arc<L>,
 }
 
-// Not derived: that would ask it of the journal.
+// Written by hand: `derive` would require `L: Clone`.
 impl<L> Clone for JournalHandle<L> {
     fn clone(&self) -> JournalHandle<L> {
         JournalHandle {
@@ -111,7 +116,7 @@ impl<L> Clone for JournalHandle<L> {
     }
 }
 
-/// One process of those that have a database open.
+/// One process's part in writing a database.
 pub struct DatabaseWriter<L, B> {
     files: B,
     shared_index: SharedIndex,
@@ -119,11 +124,11 @@ pub struct DatabaseWriter<L, B> {
     durability: Durability,
     log: RwLock<Option<JournalHandle<L>>>,
     roles: [Mutex<UnrecordedWrites>; FileRole::ALL.len()],
-    /// Who holds it gives numbers and appends: records stand in the journal in their numbers' order.
+    /// Held while a number is taken and its record appended, so that numbers rise within a journal.
     append_lock: Mutex<()>,
     checkpoint_lock: Mutex<()>,
     counts: Mutex<WriterCounts>,
-    /// How many journals it has had.
+    /// Number of journals that this process has had.
     journals: AtomicU64,
     planted: FaultSwitch,
 }
@@ -134,7 +139,12 @@ enum RecordError {
 }
 
 impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
-    /// Takes this slot, whoever had it before. What he wrote and did not record is settled.
+    /// Takes a process slot. Unrecorded writes of its previous process are brought to the disk by a
+    /// checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// See [`DatabaseWriterError`].
     pub fn join(
         beneath: B,
         ledger: SharedIndex,
@@ -171,12 +181,12 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         self.planted
     }
 
-    /// What was done so far.
+    /// Counters so far.
     pub fn counts(&self) -> WriterCounts {
         *lock(&self.counts)
     }
 
-    /// The journal, if it has one.
+    /// The journal, if this process has one.
     pub fn log(&self) -> Option<Arc<L>> {
         self.journal_handle().map(|kept| kept.log)
     }
@@ -185,14 +195,14 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         self.log.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has a journal from now on. What was in it before was settled.
+    /// Attaches a journal. Its earlier records must be on the disk.
     pub fn attach_journal(&self, log: L) {
         let which = self.journals.fetch_add(1, Ordering::Relaxed);
         let log = Arc::new(log);
         *self.log.write().unwrap_or_else(PoisonError::into_inner) = Some(JournalHandle { index: which, log });
     }
 
-    /// Has none any more. Whoever waits for it settles.
+    /// Detaches the journal. A sync that waits for it falls back to a checkpoint.
     pub fn detach_journal(&self) -> Option<Arc<L>> {
         let mut place = self.log.write().unwrap_or_else(PoisonError::into_inner);
         place.take().map(|kept| kept.log)
@@ -202,12 +212,12 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         lock(&self.roles[role as usize])
     }
 
-    /// Writes.
+    /// Writes to a file: runs `act` and notes the range as unrecorded.
     pub fn write<T>(&self, role: FileRole, offset: u64, length: u64, act: impl FnOnce() -> T) -> T {
         let mut unrecorded = self.role(role);
         self.shared_index.begin_write(self.slot, role);
         let done = act();
-        // Whether or not it was: what of it is in the file is recorded.
+        // Even if the write failed: whatever the file has then is recorded.
         unrecorded.pending.add(offset, length);
         if unrecorded.pending.ranges() > RANGES_MAX {
             unrecorded.pending.coalesce();
@@ -216,7 +226,7 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         done
     }
 
-    /// Gives a file a length.
+    /// Sets a file's length: runs `act` and notes the change as unrecorded.
     pub fn resize<T>(&self, role: FileRole, size: u64, act: impl FnOnce() -> T) -> T {
         let mut unrecorded = self.role(role);
         self.shared_index.begin_write(self.slot, role);
@@ -227,7 +237,11 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         done
     }
 
-    /// Removes a file, which is durable when this returns.
+    /// Removes a file; the removal is durable on return.
+    ///
+    /// # Errors
+    ///
+    /// The error of `act`, or a [`DatabaseWriterError`] if the removal is not durable.
     pub fn remove<T, E: From<DatabaseWriterError>>(
         &self,
         role: FileRole,
@@ -239,8 +253,8 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         self.shared_index.end_write(self.slot, role);
         let done = done?;
         unrecorded.pending = DirtyRanges::default();
-        // Until that is recorded, or on the disk, a later sync records the whole of what has the name by
-        // then.
+        // Until the removal is recorded or on the disk, a later sync records the whole file that then has
+        // this name.
         unrecorded.truncated_to = Some(0);
         let written = self.shared_index.written(self.slot, role);
         let mut held = None;
@@ -269,7 +283,11 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         Ok(done)
     }
 
-    /// Makes all that was written to a file before durable, whoever of the processes has written it.
+    /// Makes all earlier writes to a file durable, by any process.
+    ///
+    /// # Errors
+    ///
+    /// See [`DatabaseWriterError`].
     pub fn sync(
         &self,
         role: FileRole,
@@ -284,7 +302,7 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         Ok(SyncMedium::Disk)
     }
 
-    /// `false`: the journal cannot do it.
+    /// Returns `false` if the journal cannot make them durable.
     fn sync_to_journal(
         &self,
         kept: &JournalHandle<L>,
@@ -311,8 +329,7 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         drop(unrecorded);
         let held = match last {
             Some((which, ticket)) if which == kept.index => self.wait(log, ticket)?.is_some(),
-            // Recorded in a journal that is given up, and nobody knows what has become of that; or nothing is
-            // to be held.
+            // The last record is in a detached journal of unknown state, or there was nothing to record.
             _ => !self.shared_index.is_dirty(self.slot, role),
         };
         if !held {
@@ -323,8 +340,8 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         Ok(true)
     }
 
-    /// Records what was written, as it is in the file by now. What cannot be recorded stays pending: no later
-    /// sync may pass it over.
+    /// Records the unrecorded ranges with the file's current content. A range that cannot be recorded stays
+    /// pending, so that a later sync cannot skip it.
     fn record(
         &self,
         kept: &JournalHandle<L>,
@@ -339,7 +356,7 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
             last,
             bytes,
         } = unrecorded;
-        // How long it is. All behind `from` is pending then.
+        // Reads the current length and marks everything after `from` as pending.
         let measure = |from: u64, pending: &mut DirtyRanges, file: &mut dyn FileContents| {
             let mut now = 0;
             let find = |_| {
@@ -385,7 +402,7 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
                     return Err(error);
                 }
             }
-            // Another process has made it shorter in this moment.
+            // Another process has shortened the file in this moment.
             if (there as u64) < length {
                 *cut = Some(from + there as u64);
                 *last = measure(from + there as u64, pending, file)?;
@@ -395,8 +412,8 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         Ok(())
     }
 
-    /// Appends a record of what `deed` finds once the number is given ([`SharedIndex::take_number`]), if it
-    /// finds something.
+    /// Appends a record of the operation that `deed` reads after the number is taken
+    /// ([`SharedIndex::take_number`]). None if it returns none.
     fn append<'a>(
         &self,
         log: &L,
@@ -421,39 +438,43 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         .map_err(RecordError::Log)
     }
 
-    /// `None`: the journal cannot tell.
+    /// `None`: the journal has failed.
     fn wait(&self, log: &L, ticket: CommitTicket) -> Result<Option<()>, DatabaseWriterError> {
         match log.wait(ticket, self.durability) {
             Ok(_) => Ok(Some(())),
             Err(WaitError::Fenced { .. }) => Err(DatabaseWriterError::Fenced),
             Err(error) => {
-                tracing::warn!(%error, "the journal failed; commits go to the disk");
+                tracing::warn!(%error, "the journal failed; commits now wait for the disk");
                 self.detach_journal();
                 Ok(None)
             }
         }
     }
 
-    /// Whatever else it is, the disk can do.
+    /// Passes on the one error that a checkpoint cannot make up for.
     fn check_fenced(&self, error: AppendError) -> Result<(), DatabaseWriterError> {
         match error {
             AppendError::Fenced { .. } => Err(DatabaseWriterError::Fenced),
             AppendError::Full { .. } => Ok(()),
             error => {
-                tracing::warn!(%error, "the journal failed; commits go to the disk");
+                tracing::warn!(%error, "the journal failed; commits now wait for the disk");
                 self.detach_journal();
                 Ok(())
             }
         }
     }
 
-    /// Syncs the files: all that any process has written to them is on the disk, and all records so far are
-    /// given up.
+    /// Runs a checkpoint: syncs the files with all processes' writes, and discards all records so far.
+    ///
+    /// # Errors
+    ///
+    /// See [`DatabaseWriterError`].
     pub fn checkpoint_files(&self) -> Result<(), DatabaseWriterError> {
         self.checkpoint_files_up_to().map(drop)
     }
 
-    /// The same. This process's journal, if it has one, and up to where that is not needed any more.
+    /// As [`DatabaseWriter::checkpoint_files`]. Returns this process's journal and the end of its records
+    /// that are no longer needed.
     fn checkpoint_files_up_to(&self) -> Result<Option<(Arc<L>, Lsn)>, DatabaseWriterError> {
         let _turn = lock(&self.checkpoint_lock);
         let _alone = self.files.lock_checkpoint()?;
@@ -461,8 +482,8 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
             return Err(DatabaseWriterError::Failed);
         }
         let others = (0..PROCESS_SLOTS).filter(|slot| *slot != self.slot);
-        // Held until it is said that what they wrote is safe: whoever takes the slot meanwhile goes on
-        // counting where they were.
+        // Held until their writes are marked durable: a process that takes such a slot continues its
+        // counters.
         let dead: Vec<(usize, B::DeadSlot)> = others
             .filter(|slot| {
                 FileRole::ALL
@@ -487,9 +508,9 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
             });
             (self.shared_index.next(), end)
         };
-        // What has a lower number was written before this.
+        // Records with lower numbers were written before this sync.
         self.sync_and_advance(start).inspect_err(|error| {
-            // A call that was refused says nothing of the disk, and is no other process's affair.
+            // A refused call says nothing about the disk, and does not concern other processes.
             if error.is_final() || self.planted.is(PlantedFault::RefusalIsFailure) {
                 self.shared_index.fail();
             }
@@ -497,7 +518,7 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         for (slot, written) in written.iter().enumerate() {
             for role in FileRole::ALL {
                 let written = written[role as usize];
-                // A write that was going on may have come after the sync.
+                // A write in progress may have come after the sync.
                 if written.is_multiple_of(2) {
                     self.shared_index.mark_durable(slot, role, written);
                 }
@@ -519,12 +540,16 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         self.files.set_start(start)
     }
 
-    /// Settles, and gives this process's journal back what it needs no more. `Ok` also where it has none.
+    /// Runs a checkpoint and trims this process's journal, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// See [`DatabaseWriterError`]. A journal that cannot be trimmed is not an error.
     pub fn checkpoint(&self) -> Result<(), DatabaseWriterError> {
         if let Some((log, end)) = self.checkpoint_files_up_to()?
             && let Err(error) = Self::trim(&log, end)
         {
-            tracing::warn!(%error, "the journal is not trimmed");
+            tracing::warn!(%error, "the journal could not be trimmed after a checkpoint; the next one tries again");
         }
         Ok(())
     }
@@ -534,13 +559,13 @@ impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
         if state.head >= end {
             return Ok(());
         }
-        // Trimmed is only what the journal's disk has; which it gets within a millisecond.
+        // Only records on the journal's disk can be trimmed; they get there within a millisecond.
         let ticket = CommitTicket { lsn: state.head, end };
         log.wait(ticket, Durability::Disk)?;
         Ok(log.trim(end)?)
     }
 
-    /// Whether it is time for a [`DatabaseWriter::checkpoint`].
+    /// Whether a [`DatabaseWriter::checkpoint`] is due.
     pub fn needs_checkpoint(&self) -> bool {
         self.log().is_some_and(|log| {
             let state = log.state();

@@ -1,5 +1,5 @@
-//! The records of several journals in the order of their numbers, read piece by piece: recovery needs the
-//! same memory however long the journals are.
+//! Merges the records of several journals by number. They are read piece by piece, so that recovery's memory
+//! does not depend on the journals' lengths.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::change::DatabaseChange;
 use crate::limit::READ_AHEAD_BYTES;
 use crate::recover::DatabaseRecoverError;
 
-/// A record that was read.
+/// A record in merged order.
 pub(crate) struct MergedRecord {
     pub(crate) number: u64,
     kind: RecordKind,
@@ -18,31 +18,31 @@ pub(crate) struct MergedRecord {
 }
 
 impl MergedRecord {
-    /// What it says.
+    /// Decodes the record.
     pub(crate) fn change(&self) -> Result<DatabaseChange<'_>, DatabaseRecoverError> {
         let change = DatabaseChange::decode(self.kind, &self.payload)?;
-        Ok(change.expect("it was one when it was read"))
+        Ok(change.expect("the record was decoded when it was read"))
     }
 }
 
-/// One journal, read up to somewhere.
+/// A journal and the position up to which it has been read.
 struct JournalCursor<'a, L> {
     log: &'a L,
     at: Lsn,
     ended: bool,
     read_ahead: VecDeque<MergedRecord>,
-    /// Number of the last record that was read.
+    /// Number of the last record read.
     last: Option<u64>,
 }
 
-/// All of them.
+/// Merge of several journals.
 pub(crate) struct JournalMerge<'a, L> {
     sources: Vec<JournalCursor<'a, L>>,
     last: Option<u64>,
 }
 
 impl<'a, L: RecordLog> JournalMerge<'a, L> {
-    /// From the heads on.
+    /// Starts at the journals' heads.
     pub(crate) fn of(logs: &'a [L]) -> JournalMerge<'a, L> {
         let source = |log: &'a L| JournalCursor {
             log,
@@ -57,7 +57,7 @@ impl<'a, L: RecordLog> JournalMerge<'a, L> {
         }
     }
 
-    /// The record with the next number.
+    /// The record with the next higher number; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<MergedRecord>, DatabaseRecoverError> {
         for source in &mut self.sources {
             source.fill()?;
@@ -79,7 +79,7 @@ impl<'a, L: RecordLog> JournalMerge<'a, L> {
 }
 
 impl<L: RecordLog> JournalCursor<'_, L> {
-    /// Reads on, if nothing that was read is left.
+    /// Reads further records if none is buffered.
     fn fill(&mut self) -> Result<(), DatabaseRecoverError> {
         if self.ended || !self.read_ahead.is_empty() {
             return Ok(());
@@ -99,7 +99,7 @@ impl<L: RecordLog> JournalCursor<'_, L> {
                 return false;
             }
             match DatabaseChange::decode(record.kind, record.payload) {
-                // A process takes a number and appends under one lock, so in its journal they only rise.
+                // A process takes a number and appends under one lock, so numbers rise within a journal.
                 Ok(Some(change)) if last.is_some_and(|last| change.number <= last) => {
                     failed = Some(DatabaseRecoverError::Order {
                         number: change.number,
@@ -140,7 +140,7 @@ mod tests {
 
     const PAYLOAD: usize = 64 * 1024;
 
-    /// A journal that has every `step`th record from the first one on, made while it is read.
+    /// A journal with every `step`th record from `first` on, generated while it is read.
     struct Long {
         first: u64,
         step: u64,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn journals_of_any_length_are_merged_in_little_memory() {
+    fn merging_long_journals_takes_bounded_memory() {
         let logs = [0, 1, 2].map(|first| Long {
             first,
             step: 3,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn journals_that_are_not_of_one_database_are_refused() {
+    fn journals_of_different_databases_are_refused() {
         let log = |first, step| Long {
             first,
             step,

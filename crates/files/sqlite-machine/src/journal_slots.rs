@@ -1,4 +1,4 @@
-//! The journals of a database, of which each process that commits has one.
+//! Journal slots: the journals of a database. Each process that commits owns one.
 
 use netram_proto::planted::PlantedFault;
 use netram_proto::port::{LogError, RecordLog};
@@ -6,47 +6,52 @@ use netram_proto::port::{LogError, RecordLog};
 use crate::backing_files::BackingFiles;
 use crate::database_writer::{DatabaseWriter, DatabaseWriterError};
 
-/// A database's journals.
+/// The journal slots of a database.
 pub trait JournalSlots {
-    /// The right to one of them, which no other process has meanwhile.
+    /// Exclusive right to one slot.
     type JournalSlotLock;
-    /// A journal.
+    /// Type of an open journal.
     type Log: RecordLog;
-    /// Why one is not locked or opened.
+    /// Why a slot cannot be locked or opened.
     type Error;
 
-    /// How many there are.
+    /// Number of slots.
     fn count(&self) -> usize;
-    /// Locks one of them. `None`: another process has it.
+    /// Locks a slot. `None`: another process has it.
     fn lock(&self, seat: usize) -> Result<Option<Self::JournalSlotLock>, Self::Error>;
-    /// Opens one that is locked. Whatever is in it is of no use any more, whether or not all of it is found.
+    /// Opens the journal of a locked slot. Its records are no longer needed, so missing ones are not an
+    /// error.
     fn open(&self, seat: usize, lock: Self::JournalSlotLock) -> Result<Self::Log, Self::Error>;
 }
 
-/// Why a process has no journal. It commits by the disk, and may try again.
+/// Why a process has no journal. Its commits go to the disk, and it may try again.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalSlotError<E> {
-    /// All are other processes'.
-    #[error("all journals are other processes'; `netram sqlite create --seats` says how many there are")]
+    /// Other processes own all slots.
+    #[error("all journals are in use by other processes; `netram sqlite create --seats` sets their number")]
     AllInUse,
-    /// The files could not be settled. The free journal was left as it was.
+    /// The checkpoint failed. The free slot is unchanged.
     #[error(transparent)]
     Checkpoint(#[from] DatabaseWriterError),
-    /// It could not be locked or opened.
+    /// The slot could not be locked or opened.
     #[error("{0}")]
     Slot(E),
-    /// It could not be emptied.
+    /// The journal's old records could not be discarded.
     #[error("{0}")]
     Trim(LogError),
 }
 
 impl<L: RecordLog, B: BackingFiles> DatabaseWriter<L, B> {
-    /// Takes a journal that no other process has, and whatever is in it is given up.
+    /// Takes a free journal slot and discards the records in it.
     ///
-    /// Its owner may have committed to it until the moment in which it died, and nobody else knows of that.
-    /// So the lock comes first, from when on no record is added to it; then everything is settled, which is
-    /// all that such a record could say; and only then is it opened, by which an earlier owner is fenced.
-    /// Where settling is refused, nothing was changed.
+    /// Its previous owner may have committed until the moment it died, unknown to any other process. The lock
+    /// comes first, after which no record is added. Then a checkpoint brings to the disk all that such a
+    /// record could contain. Only then is the journal opened, which fences the previous owner. If the
+    /// checkpoint is refused, nothing has changed.
+    ///
+    /// # Errors
+    ///
+    /// See [`JournalSlotError`].
     pub fn take_journal_slot<S: JournalSlots<Log = L>>(
         &self,
         seats: &S,

@@ -1,20 +1,19 @@
-//! Processes that share the files of one database, and whose syncs a journal makes durable before the disk
+//! Processes that share the files of one database, and journals that make their syncs durable before the disk
 //! does.
 //!
-//! All of it decides and nothing acts: the disk, the other processes and the journals are traits.
-//! `crates/files/sqlite` is the driver, with real files, locks and lenders; the simulator is another one
-//! (`docs/simulator.md`).
+//! This crate only decides; the disk, the other processes and the journals are traits. `crates/files/sqlite`
+//! drives it with real files, locks and lenders, and so does the simulator (`docs/design/simulator.md`).
 //!
 //! | module | does |
 //! |---|---|
-//! | [`DatabaseWriter`] | one process of those that have a database open: what it writes is recorded when it is synced |
-//! | [`JournalSlots`] | the journals of a database, of which a process takes a free one |
-//! | [`SharedIndex`] | what those processes know of each other |
-//! | [`recover()`] | the journals' way into the files, after the machine has crashed |
-//! | [`DatabaseChange`] | the format |
-//! | [`BackingFiles`] | what is needed of the disk |
+//! | [`DatabaseWriter`] | one process's part: records its writes at a sync, runs checkpoints |
+//! | [`JournalSlots`] | the journals of a database, one for each process that commits |
+//! | [`SharedIndex`] | counters by which the processes know each other's unrecorded writes |
+//! | [`recover()`] | replays the journals into the files after the machine has crashed |
+//! | [`DatabaseChange`] | the record format |
+//! | [`BackingFiles`] | interface to the disk |
 //!
-//! `docs/sqlite.md` says why nothing is lost.
+//! `docs/design/sqlite.md` argues why nothing is lost.
 #![forbid(unsafe_code)]
 
 mod backing_files;

@@ -1,12 +1,11 @@
-//! Bounds of a party, each with its reason.
+//! Bounds of a database writer, each with its reason.
 
-/// A sync that has more to record than this part of the journal settles instead: the disk takes as long by
-/// then.
+/// A sync with more bytes to record than this fraction of the journal runs a checkpoint instead: at that size
+/// the disk takes no longer.
 pub const LARGE_SYNC_DIVISOR: u64 = 4;
-/// Ranges of a file that are kept apart: a program that never syncs is not to need memory for each page.
+/// Maximum number of separate unrecorded ranges per file. Bounds memory for a program that never syncs.
 pub const RANGES_MAX: usize = 4096;
-/// Percent of the journal's capacity at which it is settled.
+/// Percent of the journal's capacity at which a checkpoint starts.
 pub const CHECKPOINT_PERCENT: u64 = 50;
-/// Bytes of records of one journal that recovery reads ahead. With sixteen journals that is 16 MiB, however
-/// long they are.
+/// Bytes of one journal's records that recovery reads ahead: 16 MiB for sixteen journals of any length.
 pub const READ_AHEAD_BYTES: usize = 1 << 20;

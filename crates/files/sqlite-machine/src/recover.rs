@@ -1,9 +1,9 @@
-//! The journals' way into the files, after the machine has crashed.
+//! Recovery: replays the journals into the files after the machine has crashed.
 //!
-//! Each process had a journal of its own; the numbers of their records say in which order they are done
-//! again. What a record says was written before its number was given, and whatever has a number below the
-//! start is on the disk. So the files come to hold all that was acknowledged, and of what was not, what a
-//! disk holds after a crash: any part of it.
+//! Each process had a journal of its own; their records are replayed in the order of their numbers. A
+//! record's bytes were in the file before its number was taken, and everything below the start number is on
+//! the disk. The files therefore end up with all acknowledged writes. Of the others they have any part, as a
+//! disk has after a crash.
 
 use netram_proto::failure::CallError;
 use netram_proto::planted::{FaultSwitch, PlantedFault};
@@ -13,52 +13,50 @@ use crate::backing_files::BackingFiles;
 use crate::change::{DatabaseChange, DatabaseDecodeError, FileOp, FileRole};
 use crate::journal_merge::JournalMerge;
 
-/// What was done again.
+/// Summary of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatabaseRecovery {
-    /// Records.
+    /// Number of records replayed.
     pub records: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub bytes: u64,
-    /// The number of the next record.
+    /// Number for the next record.
     pub next: u64,
 }
 
-/// Why a database is not recovered. Nothing that was acknowledged is lost by trying.
+/// Why a database cannot be recovered. Nothing acknowledged is lost by the attempt.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseRecoverError {
     /// A journal cannot be read.
     #[error("{0}")]
     Log(LogError),
-    /// A journal has something else in it.
-    #[error("a record of a journal is of no use: {0}")]
+    /// A journal contains a record that is not a change of a database.
+    #[error("a journal contains an invalid record: {0}")]
     Record(#[from] DatabaseDecodeError),
-    /// Two records have one number.
-    #[error("the journals are not of one database: record {number} is there twice")]
+    /// Two records have the same number.
+    #[error("the journals belong to different databases: record {number} occurs twice")]
     Duplicate {
-        /// Which one.
+        /// The number.
         number: u64,
     },
-    /// The numbers of one journal's records do not rise.
-    #[error("the journals are not of one database: record {number} comes after one with a higher number")]
+    /// The numbers within one journal do not rise.
+    #[error("the journals belong to different databases: record {number} follows one with a higher number")]
     Order {
-        /// Which one.
+        /// Number of the later record.
         number: u64,
     },
-    /// The database is gone.
-    #[error(
-        "the database's file is missing, and the journals have only what was written to it lately; put it back"
-    )]
+    /// The database file is missing.
+    #[error("the database file is missing, and the journals have only its latest changes; put the file back")]
     Missing,
-    /// What was written could not be synced. The journals still have all of it.
+    /// The replayed writes could not be synced. The journals still have all of them.
     #[error("syncing the database's files: {0}")]
     Sync(CallError),
-    /// The system refused.
+    /// The system refused a call.
     #[error("{what}: {source}")]
     Disk {
-        /// What was done.
+        /// Step that failed.
         what: &'static str,
-        /// What the system said.
+        /// Error that the system returned.
         source: IoError,
     },
 }
@@ -67,16 +65,19 @@ fn disk(what: &'static str) -> impl FnOnce(IoError) -> DatabaseRecoverError {
     move |source| DatabaseRecoverError::Disk { what, source }
 }
 
-/// Does again what these journals have. Nobody else has the database open, and all journals that it has are
-/// here.
+/// Replays the journals, which must be all of the database's. No other process may have the database open.
 ///
-/// The journals are read twice: whatever is wrong with a record is known before anything is written.
+/// The journals are read twice, so that an invalid record is found before anything is written.
+///
+/// # Errors
+///
+/// See [`DatabaseRecoverError`].
 pub fn recover<L: RecordLog, B: BackingFiles>(
     logs: &[L],
     beneath: &B,
     planted: FaultSwitch,
 ) -> Result<DatabaseRecovery, DatabaseRecoverError> {
-    let start = beneath.start().map_err(disk("reading where records begin"))?;
+    let start = beneath.start().map_err(disk("reading the start number"))?;
     let mut recovered = DatabaseRecovery {
         next: start,
         ..DatabaseRecovery::default()
@@ -92,12 +93,11 @@ pub fn recover<L: RecordLog, B: BackingFiles>(
     {
         return Err(DatabaseRecoverError::Missing);
     }
-    // What journals have is not all that is in the files: SQLite looks at the rest, too, and must find what
-    // the disk has.
+    // Journals do not cover whole files. SQLite reads the rest too, and must see what the disk has.
     if !planted.is(PlantedFault::CacheTrusted) {
         beneath
             .drop_cache()
-            .map_err(disk("reading the database's files anew"))?;
+            .map_err(disk("dropping the page cache of the database's files"))?;
     }
     let mut records = JournalMerge::of(logs);
     while let Some(record) = records.next()? {
@@ -106,7 +106,7 @@ pub fn recover<L: RecordLog, B: BackingFiles>(
         }
         recovered.records += 1;
         let applied = apply(beneath, &record.change()?);
-        recovered.bytes += applied.map_err(disk("writing what a journal has"))?;
+        recovered.bytes += applied.map_err(disk("replaying a record"))?;
     }
     beneath.sync().map_err(DatabaseRecoverError::Sync)?;
     beneath

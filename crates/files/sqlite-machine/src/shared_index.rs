@@ -1,27 +1,27 @@
-//! What the processes that have a database open know of each other: a page of words that all of them map.
+//! The shared index: a page of counters that all processes with a database open have mapped.
 //!
-//! Each process has a slot. In it stands, for every file of the database, how far the process has got with
-//! writing it, and how far what it wrote is *safe*: recorded in a journal and held, or on the disk. So
-//! whoever syncs a file knows whether there are writes of others that no record covers yet, be the other
-//! alive, or killed in the middle of a write.
+//! Each process has a slot. For every file of the database it counts the process's writes, and how many of
+//! them are *durable*: recorded and held, or on the disk. A process that syncs a file sees whether other
+//! processes have writes that no record covers yet, even if such a process was killed in the middle of a
+//! write.
 //!
-//! The page lives as long as the machine's memory does, as what was written to the files and not synced does.
-//! After the machine has crashed its mark is of another boot, and nothing in it counts.
+//! The page lives as long as the machine's memory, as do unsynced writes to the files. After a crash of the
+//! machine its boot mark differs, and its content does not count.
 //!
 //! ```text
 //! word 0        mark of the boot, 0: none
-//! word 1        number of the next record, of whichever process
+//! word 1        number of the next record of any process
 //! word 2        not 0: a sync of the disk has failed
-//! word 8 + 6n   slot n: writes begun and ended (odd: one is going on) of each of the three files, then what of them is safe
+//! word 8 + 6n   slot n: for each of the three files, writes begun and ended (odd: one is in progress); then, for each, the durable part
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::change::FileRole;
 
-/// Processes that may have one database open.
+/// Maximum number of processes that have one database open.
 pub const PROCESS_SLOTS: usize = 64;
-/// Words that a ledger takes.
+/// Length of the index in words.
 pub const INDEX_WORDS: usize = FIRST_SLOT + PROCESS_SLOTS * SLOT_WORDS;
 
 const BOOT: usize = 0;
@@ -30,9 +30,9 @@ const FAILED: usize = 2;
 const FIRST_SLOT: usize = 8;
 const SLOT_WORDS: usize = 2 * FileRole::ALL.len();
 
-/// Memory that several processes have.
+/// Memory shared by several processes.
 pub trait SharedWords: Send + Sync {
-    /// At least [`INDEX_WORDS`] of them.
+    /// The words; at least [`INDEX_WORDS`].
     fn words(&self) -> &[AtomicU64];
 }
 
@@ -42,13 +42,13 @@ impl SharedWords for std::sync::Arc<[AtomicU64]> {
     }
 }
 
-/// The page.
+/// The shared index.
 pub struct SharedIndex {
     words: Box<dyn SharedWords>,
 }
 
 impl SharedIndex {
-    /// The one in this memory.
+    /// Wraps an index in this memory.
     pub fn new(words: Box<dyn SharedWords>) -> SharedIndex {
         assert!(words.words().len() >= INDEX_WORDS);
         SharedIndex { words }
@@ -66,31 +66,31 @@ impl SharedIndex {
         self.word(FIRST_SLOT + slot * SLOT_WORDS + FileRole::ALL.len() + role as usize)
     }
 
-    /// Whether it was begun under this boot's mark: what was written to the files is in the machine's memory,
-    /// if not on the disk.
+    /// Whether the index was reset in this boot and no sync has failed since. Then unsynced writes are still
+    /// in the machine's memory.
     pub fn is_of_boot(&self, boot: u64) -> bool {
         self.word(BOOT).load(Ordering::SeqCst) == boot && !self.has_failed()
     }
 
-    /// A sync of the disk failed. The system takes what it could not write for written, so that nobody's
-    /// later sync tells: the memory is not to be believed any more, by no process, until the journals were
-    /// brought into the files anew.
+    /// Records that a sync of the disk failed. The system then counts the lost pages as clean, so that no
+    /// later sync reports them. No process may trust the cached files until recovery has replayed the
+    /// journals.
     pub fn fail(&self) {
         self.word(FAILED).store(1, Ordering::SeqCst);
     }
 
-    /// Whether one did.
+    /// Whether a sync of the disk has failed.
     pub fn has_failed(&self) -> bool {
         self.word(FAILED).load(Ordering::SeqCst) != 0
     }
 
-    /// The files are about to be changed by a recovery: whoever cuts it off leaves a page that is of no boot.
+    /// Clears the boot mark before recovery changes the files, so that an interrupted recovery is repeated.
     pub fn invalidate(&self) {
         self.word(BOOT).store(0, Ordering::SeqCst);
     }
 
-    /// Begins it anew: everything is on the disk, and the next record has this number. Nobody else has the
-    /// database open.
+    /// Resets the index: everything is on the disk, and the next record gets the number `next`. No other
+    /// process may have the database open.
     pub fn reset(&self, boot: u64, next: u64) {
         self.invalidate();
         self.words
@@ -103,33 +103,33 @@ impl SharedIndex {
         self.word(BOOT).store(boot, Ordering::SeqCst);
     }
 
-    /// The next record's number.
+    /// Number of the next record.
     pub fn next(&self) -> u64 {
         self.word(NEXT).load(Ordering::SeqCst)
     }
 
-    /// A number for a record. What the record says must be read from the file after this: so of two records
-    /// of the same bytes the one with the higher number has what was there later.
+    /// Takes a number for a record. Read the record's bytes from the file after this call. Of two records of
+    /// the same bytes, the one with the higher number then has the later content.
     pub fn take_number(&self) -> u64 {
         self.word(NEXT).fetch_add(1, Ordering::SeqCst)
     }
 
-    /// How far a process has got with writing a file.
+    /// Write counter of a process and file.
     pub fn written(&self, slot: usize, role: FileRole) -> u64 {
         self.written_word(slot, role).load(Ordering::SeqCst)
     }
 
-    /// A write begins. One at a time for each slot and file.
+    /// Counts the begin of a write. A slot has at most one write in progress per file.
     pub fn begin_write(&self, slot: usize, role: FileRole) {
         self.written_word(slot, role).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It has ended, however it has.
+    /// Counts the end of a write, successful or not.
     pub fn end_write(&self, slot: usize, role: FileRole) {
         self.written_word(slot, role).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends the write of a process that was killed in the middle of it. Returns how far it had got.
+    /// Ends a write during which its process was killed. Returns the write counter.
     pub fn end_dead_write(&self, slot: usize, role: FileRole) -> u64 {
         let word = self.written_word(slot, role);
         let written = word.load(Ordering::SeqCst);
@@ -138,20 +138,20 @@ impl SharedIndex {
         ended
     }
 
-    /// All that was written to a file up to there is safe.
+    /// Marks all writes up to the counter `written` as durable.
     pub fn mark_durable(&self, slot: usize, role: FileRole, written: u64) {
         debug_assert!(written.is_multiple_of(2));
         self.durable_word(slot, role).fetch_max(written, Ordering::SeqCst);
     }
 
-    /// Whether a process wrote to a file what is not safe.
+    /// Whether a process has writes to a file that are not durable.
     pub fn is_dirty(&self, slot: usize, role: FileRole) -> bool {
-        // What is safe first: it does not pass what was written by then.
+        // Read the durable counter first: it never passes the write counter of that moment.
         let safe = self.durable_word(slot, role).load(Ordering::SeqCst);
         self.written(slot, role) != safe
     }
 
-    /// Whether any process but this one did. Two loads for each slot.
+    /// Whether any other process has such writes. Costs two loads per slot.
     pub fn is_dirty_elsewhere(&self, slot: usize, role: FileRole) -> bool {
         (0..PROCESS_SLOTS).any(|other| other != slot && self.is_dirty(other, role))
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_dirty_until_it_is_safe_and_while_it_is_being_written() {
+    fn a_write_is_dirty_from_its_begin_until_it_is_durable() {
         let ledger = ledger();
         assert!(ledger.is_of_boot(9) && !ledger.is_of_boot(8));
         assert!(
@@ -190,13 +190,13 @@ mod tests {
         let ended = ledger.end_dead_write(3, FileRole::Wal);
         assert_eq!((ended, ledger.written(3, FileRole::Wal)), (4, 4));
         ledger.mark_durable(3, FileRole::Wal, ended);
-        // What somebody else says later, of earlier, changes nothing.
+        // A later report about an earlier write changes nothing.
         ledger.mark_durable(3, FileRole::Wal, written);
         assert!(!ledger.is_dirty(3, FileRole::Wal));
     }
 
     #[test]
-    fn after_a_sync_that_failed_the_memory_is_not_believed_until_it_is_begun_anew() {
+    fn a_failed_sync_invalidates_the_index_until_its_reset() {
         let ledger = ledger();
         ledger.fail();
         assert!(ledger.has_failed() && !ledger.is_of_boot(9));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_given_once() {
+    fn numbers_are_unique() {
         let ledger = ledger();
         assert_eq!(
             (ledger.take_number(), ledger.take_number(), ledger.next()),

@@ -1,5 +1,4 @@
-//! A database that this process has open: its files' locks, its journal, and the thread that looks after
-//! both.
+//! A database that this process has open: its lock, its journal and its maintenance thread.
 
 use std::fs;
 use std::io;
@@ -24,64 +23,65 @@ use crate::database_disk::{DatabaseDisk, FileLock, lock_file, try_lock, wait_for
 use crate::paths::{DatabasePaths, DatabaseStateError};
 use crate::vfs::{IndexMapping, warn};
 
-/// How often it is looked whether the journal is to be emptied.
+/// Interval at which the maintenance thread checks whether a checkpoint is due.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(50);
-/// Everything is brought to the disk once in so long; sooner if the journal is half full.
+/// Checkpoint interval; a checkpoint also runs when the journal is half full.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
-/// Whoever commits once and goes does so by the disk: a journal takes as long to open.
+/// Delay before the first journal is opened. Opening takes as long, so a process that commits once and exits
+/// uses the disk.
 const FIRST_ATTEMPT_DELAY: Duration = Duration::from_millis(20);
-/// A journal that could not be opened is tried again after this.
+/// Delay before a failed opening of a journal is retried.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long lenders may take to become members before it is said that commits wait for the disk.
+/// Time that lenders get to become members before a warning says that commits wait for the disk.
 const MEMBERS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Why a database is not opened. What was committed is in its journals, and at their lenders.
+/// Why a database cannot be opened. Committed data is safe in its journals and at their lenders.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseOpenError {
-    /// It is not held, or not where it should be.
+    /// The database is not managed by netram, or its files are not in place.
     #[error(transparent)]
     State(#[from] DatabaseStateError),
-    /// The settings are of no use.
+    /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] StoreSettingsError),
-    /// A journal could not be recovered: a lender is missing, for one.
+    /// A journal could not be recovered, for example because a lender is missing.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// What the journals have could not be brought into the database.
+    /// The journals could not be replayed into the database.
     #[error("{}: {source}", .path.display())]
     Recover {
         /// The database.
         path: PathBuf,
-        /// Why.
+        /// Reason that recovery gave.
         source: DatabaseRecoverError,
     },
-    /// What a process left that was killed could not be brought to the disk.
+    /// Unrecorded writes of a killed process could not be brought to the disk.
     #[error("{}: {source}", .path.display())]
     Writer {
         /// The database.
         path: PathBuf,
-        /// Why.
+        /// Reason that the checkpoint gave.
         source: DatabaseWriterError,
     },
-    /// Too many have it open.
+    /// The maximum number of processes have the database open.
     #[error("{} is open in {PROCESS_SLOTS} processes already", .path.display())]
     TooManyProcesses {
         /// The database.
         path: PathBuf,
     },
-    /// Somebody has it open.
+    /// Another process has the database open.
     #[error("{} is open in another process; close it there first", .path.display())]
     InUse {
         /// The database.
         path: PathBuf,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// What was opened, or mapped.
+        /// File that was being opened or mapped.
         path: PathBuf,
-        /// What it said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }
@@ -98,7 +98,7 @@ struct Inner {
     config: JournalConfig,
     maintenance: Mutex<MaintenanceState>,
     wake: Condvar,
-    /// Shared with other processes that have it open.
+    /// Lock shared by all processes that have the database open.
     _open: FileLock,
     _slot: FileLock,
     mark: ForkMark,
@@ -106,10 +106,10 @@ struct Inner {
 
 #[derive(Default)]
 struct MaintenanceState {
-    /// Somebody has synced: there is to be a journal.
+    /// Whether a sync has asked for a journal.
     wanted: bool,
     ended: bool,
-    /// Why there is none, as it was told last.
+    /// Last reported reason for having no journal.
     trouble: Option<String>,
 }
 
@@ -118,8 +118,11 @@ pub(crate) fn at(path: PathBuf) -> impl FnOnce(io::Error) -> DatabaseOpenError {
 }
 
 impl Database {
-    /// Opens a database that netram holds. The first one after a crash of the machine brings the journals
-    /// into it.
+    /// Opens a managed database. The first open after a crash of the machine replays the journals into it.
+    ///
+    /// # Errors
+    ///
+    /// See [`DatabaseOpenError`].
     pub fn open(place: &DatabasePaths) -> Result<(Database, DatabaseRecovery), DatabaseOpenError> {
         place.check_managed()?;
         let config = config(place, false)?;
@@ -127,7 +130,7 @@ impl Database {
         let disk = DatabaseDisk::at(place).map_err(at(main))?;
         let shared = MappedIndex::of(place)?;
         let (open, recovered) = join(place, &disk, &shared, &config)?;
-        // It was given back while this waited to come in.
+        // The database may have been released while this process waited for the lock.
         place.check_managed()?;
         let (number, slot) = take_slot(place)?;
         let party = DatabaseWriter::join(disk, shared.index, number, Durability::Remote, FaultSwitch::NONE)
@@ -159,28 +162,32 @@ impl Database {
         ))
     }
 
-    /// Where it is.
+    /// Paths of the database.
     pub fn paths(&self) -> &DatabasePaths {
         &self.inner.paths
     }
 
-    /// Whether this is a child of the process that has it open. Nothing is done to it there, and it is not
-    /// closed: its threads, locks and journal are the parent's.
+    /// Whether this process is a child, by `fork`, of the one that opened the database. Threads, locks and
+    /// journal belong to the parent, so the child may neither change nor close it.
     pub fn is_of_parent(&self) -> bool {
         self.inner.mark.is_child()
     }
 
-    /// Writes to one of its files.
+    /// Writes to a file of the database: `act` does the write, which is noted for the next sync.
     pub fn write<T>(&self, role: FileRole, offset: u64, length: u64, act: impl FnOnce() -> T) -> T {
         self.inner.writer.write(role, offset, length, act)
     }
 
-    /// Gives one of its files a length.
+    /// Sets the length of a file of the database: `act` does it, and the change is noted for the next sync.
     pub fn resize<T>(&self, role: FileRole, size: u64, act: impl FnOnce() -> T) -> T {
         self.inner.writer.resize(role, size, act)
     }
 
-    /// Removes one of its files, which is durable when this returns.
+    /// Removes a file of the database; the removal is durable on return.
+    ///
+    /// # Errors
+    ///
+    /// The error of `act`, or a [`DatabaseWriterError`] if the removal is not durable.
     pub fn remove<T, E: From<DatabaseWriterError>>(
         &self,
         role: FileRole,
@@ -190,7 +197,11 @@ impl Database {
         self.inner.writer.remove(role, act)
     }
 
-    /// Makes what was written to one of its files durable.
+    /// Makes all earlier writes to a file of the database durable.
+    ///
+    /// # Errors
+    ///
+    /// See [`DatabaseWriterError`].
     pub fn sync(
         &self,
         role: FileRole,
@@ -200,8 +211,8 @@ impl Database {
         self.inner.writer.sync(role, file)
     }
 
-    /// The first that is made durable is by the disk, while the journal is opened. Whoever only reads needs
-    /// none.
+    /// Asks the maintenance thread for a journal. The first sync uses the disk meanwhile; a process that only
+    /// reads needs no journal.
     fn request_journal(&self) {
         let mut keeper = self.inner.maintenance();
         if !keeper.wanted {
@@ -210,7 +221,11 @@ impl Database {
         }
     }
 
-    /// Brings all of it to the disk, and needs no lender any more.
+    /// Brings everything to the disk and closes the database. No lender is needed.
+    ///
+    /// # Errors
+    ///
+    /// See [`DatabaseWriterError`]; the journals keep the records.
     pub fn close(self) -> Result<(), DatabaseWriterError> {
         if self.is_of_parent() {
             let _parents = std::mem::ManuallyDrop::new(self);
@@ -222,7 +237,8 @@ impl Database {
         } = self;
         inner.maintenance().ended = true;
         inner.wake.notify_all();
-        // It has the database's file open, too, which must not be closed when somebody has opened it anew.
+        // The thread must end first. It has the database's file open, and closing that after another open
+        // would end the new locks.
         let _ = seat.join();
         let closed = match inner.writer.has_records() {
             true => inner.writer.checkpoint(),
@@ -238,13 +254,13 @@ impl Inner {
         self.maintenance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks after the journal, until the database is closed.
+    /// Loop of the maintenance thread until the database is closed.
     fn maintain(&self) {
         let (mut tried, mut last, mut told): (Option<Instant>, _, _) = (None, Instant::now(), false);
         let mut joining = true;
         loop {
             {
-                // Who only reads is not looked after.
+                // A process that only reads needs no maintenance.
                 let idle = |keeper: &mut MaintenanceState| !keeper.wanted && !keeper.ended;
                 let keeper = self.wake.wait_while(self.maintenance(), idle);
                 let keeper = keeper.unwrap_or_else(PoisonError::into_inner);
@@ -272,19 +288,18 @@ impl Inner {
                     && !std::mem::replace(&mut told, true)
                 {
                     let database = self.paths.path().display();
-                    warn(&format!("{database} is not brought to the disk: {error}"));
+                    warn(&format!("{database}: checkpoint failed: {error}"));
                 }
             }
         }
     }
 
-    /// Says once why lenders do not count, unless they do; they are given time for it. Whether it has been
-    /// looked.
-    fn has_checked_lenders(&self, sat_down: Option<Instant>) -> bool {
+    /// Warns once if lenders do not count after [`MEMBERS_PATIENCE`]. Returns whether that has been checked.
+    fn has_checked_lenders(&self, since: Option<Instant>) -> bool {
         let Some(log) = self.writer.log() else {
             return false;
         };
-        if sat_down.is_none_or(|at| at.elapsed() < MEMBERS_PATIENCE) {
+        if since.is_none_or(|at| at.elapsed() < MEMBERS_PATIENCE) {
             return false;
         }
         if let Err(why) = check_members(&log, Duration::ZERO) {
@@ -296,7 +311,7 @@ impl Inner {
         true
     }
 
-    /// Takes a journal that no other process has.
+    /// Takes a free journal slot.
     fn take_journal_slot(&self) {
         let trouble = self.try_take_journal_slot().err();
         let before = std::mem::replace(&mut self.maintenance().trouble, trouble.clone());
@@ -305,7 +320,7 @@ impl Inner {
         {
             let database = self.paths.path().display();
             warn(&format!(
-                "{database} has no journal, and its commits go to the disk: {trouble}"
+                "{database} has no journal, so its commits wait for the disk: {trouble}"
             ));
         }
     }
@@ -321,7 +336,7 @@ impl Inner {
     }
 }
 
-/// A database's journals, of which this process takes one.
+/// The journal slots of a database, as directories on the disk.
 struct JournalDirs<'a> {
     dirs: Vec<PathBuf>,
     config: &'a JournalConfig,
@@ -344,7 +359,7 @@ impl JournalSlots for JournalDirs<'_> {
         }
     }
 
-    /// Whoever of its lenders are gone, nothing is missing.
+    /// Opens the journal even without its lenders: its records are on the disk already.
     fn open(&self, _seat: usize, lock: JournalLock) -> Result<Journal, JournalError> {
         let config = JournalConfig {
             accept_loss: true,
@@ -355,7 +370,7 @@ impl JournalSlots for JournalDirs<'_> {
     }
 }
 
-/// What the settings beside the database say, and the environment over them.
+/// Settings from the file beside the database; environment variables take precedence.
 pub(crate) fn settings(place: &DatabasePaths) -> Result<StoreSettings, DatabaseOpenError> {
     let file = place.settings();
     let settings = match file.exists() {
@@ -365,14 +380,14 @@ pub(crate) fn settings(place: &DatabasePaths) -> Result<StoreSettings, DatabaseO
     Ok(settings.with_environment(&|name| std::env::var(name).ok())?)
 }
 
-/// How the journals of the database at `place` are opened.
+/// Journal configuration of a database.
 pub(crate) fn config(place: &DatabasePaths, accept_loss: bool) -> Result<JournalConfig, DatabaseOpenError> {
     let mut settings = settings(place)?;
     settings.accept_loss |= accept_loss;
     Ok(settings.journal_config()?)
 }
 
-/// Whether lenders count, or why they do not, if the settings name any.
+/// Checks that lenders count, if the settings name any.
 fn check_members(journal: &Journal, patience: Duration) -> Result<(), QuorumError> {
     match journal.status().writer.lenders.is_empty() {
         true => Ok(()),
@@ -380,8 +395,12 @@ fn check_members(journal: &Journal, patience: Duration) -> Result<(), QuorumErro
     }
 }
 
-/// Why commits of a database will wait for the disk that has just been taken, and that nobody has written to.
-/// `None`: lenders count, or there are to be none; or the journal is somebody's already, who says it.
+/// Why commits of a newly managed database will wait for the disk. `None`: lenders count, none are
+/// configured, or another process owns the journal and reports it.
+///
+/// # Errors
+///
+/// See [`DatabaseOpenError`].
 pub fn why_lenders_wait(place: &DatabasePaths) -> Result<Option<QuorumError>, DatabaseOpenError> {
     let Some(seat) = place.journal_slots().into_iter().next() else {
         return Ok(None);
@@ -393,11 +412,10 @@ pub fn why_lenders_wait(place: &DatabasePaths) -> Result<Option<QuorumError>, Da
     }
 }
 
-/// What the processes of a database have in memory together.
+/// The shared index, mapped, with its boot mark.
 pub(crate) struct MappedIndex {
     pub(crate) index: SharedIndex,
-    /// What the ledger is marked with while it counts: this boot of the machine, and this file. A copy of it
-    /// is of no boot.
+    /// Mark of this boot and this file. A copy of the file therefore belongs to no boot.
     boot_mark: u64,
 }
 
@@ -414,18 +432,18 @@ impl MappedIndex {
         })
     }
 
-    /// Whether the files have all that was written, as the machine's memory shows them.
+    /// Whether the cached files have all writes, so that no recovery is needed.
     pub(crate) fn is_current(&self) -> bool {
         self.index.is_of_boot(self.boot_mark)
     }
 
-    /// Everything is on the disk, and the next record has this number.
+    /// Resets the index: everything is on the disk, and the next record gets the number `next`.
     pub(crate) fn reset(&self, next: u64) {
         self.index.reset(self.boot_mark, next);
     }
 }
 
-/// Joins those that have it open. Whoever is the first since the machine's memory was lost recovers it.
+/// Joins the processes that have the database open. The first one after a crash of the machine recovers it.
 fn join(
     place: &DatabasePaths,
     disk: &DatabaseDisk,
@@ -450,13 +468,13 @@ fn join(
                 source: DatabaseWriterError::Failed,
             });
         }
-        // Whoever was the first has failed, and is about to leave.
+        // The first process has failed and is about to release its lock.
         drop(lock);
         std::thread::sleep(MAINTENANCE_INTERVAL);
     }
 }
 
-/// Brings the journals into the files, of which nobody else has one open.
+/// Replays the journals into the files. No other process may have the database open.
 pub(crate) fn recover_all(
     place: &DatabasePaths,
     disk: &DatabaseDisk,
@@ -470,8 +488,7 @@ pub(crate) fn recover_all(
         Ok(journal)
     });
     let journals = journals.collect::<Result<Vec<Journal>, JournalError>>()?;
-    // Until then nothing was changed, whatever was refused. From here on a crash leaves files that are of no
-    // moment.
+    // Nothing has changed yet. A crash from here on leaves an index without a boot mark.
     shared.index.invalidate();
     let recovered =
         recover(&journals, disk, FaultSwitch::NONE).map_err(|source| DatabaseOpenError::Recover {
@@ -482,19 +499,19 @@ pub(crate) fn recover_all(
     Ok(recovered)
 }
 
-/// Asks whether each journal would open, before any of them begins a reign (rule 18): opened one after the
-/// other, the first would be fenced and read for a recovery that the last one refuses.
+/// Checks that every journal would open before any begins a new epoch (rule 18). Otherwise the first could be
+/// fenced and read for a recovery that the last one refuses.
 fn check_all(seats: &[PathBuf], config: &JournalConfig) -> Result<(), JournalError> {
     if seats.len() < 2 {
         return Ok(());
     }
-    // They ask side by side: one that waits for its members does not hold up the others.
+    // The checks run in parallel: a journal that waits for its members does not delay the others.
     let checks: Vec<_> = std::thread::scope(|scope| {
         let ask = |seat: &PathBuf| {
             let asking = seat.clone();
             let asked =
                 std::thread::Builder::new().spawn_scoped(scope, move || Journal::check(&asking, config));
-            // Without room for a thread they ask one after the other.
+            // If no thread can be started, the checks run one after the other.
             asked.map_err(|_| Box::new(Journal::check(seat, config)))
         };
         let asked: Vec<_> = seats.iter().map(ask).collect();

@@ -1,8 +1,7 @@
-//! The disk beneath a database, and what its processes share there.
+//! The backing disk of a database, and the state that its processes share there.
 //!
-//! What is synced regularly is kept open. A process that is out of descriptors goes on syncing then; and a
-//! descriptor that was there before a write is told when the system could not bring it to the disk, whoever
-//! else was told before.
+//! Files that are synced regularly stay open. A process that is out of descriptors can then still sync. A
+//! descriptor opened before a write also learns of a failed write-back, whichever process was told first.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -21,36 +20,36 @@ use rustix::io::Errno;
 
 use crate::paths::DatabasePaths;
 
-/// What the file with the start begins with.
+/// Magic number of the file with the start number.
 pub(crate) const START_MAGIC: [u8; 8] = *b"ntrmstrt";
-/// Bytes of each of its two slots.
+/// Length of each of the file's two slots in bytes.
 pub(crate) const START_BYTES: usize = 512;
-/// Bytes that are rewritten at once.
+/// Bytes that are read and rewritten at a time.
 const REWRITE_CHUNK_BYTES: usize = 1 << 20;
 
-/// The disk beneath one database.
+/// The backing disk of one database.
 pub(crate) struct DatabaseDisk {
     paths: DatabasePaths,
-    /// Open as long as the database is: closing any descriptor of a file ends all locks that the process has
-    /// on it, SQLite's too.
+    /// Stays open as long as the database: closing any descriptor of a file ends all POSIX locks of the
+    /// process on it, SQLite's included.
     main: File,
-    /// The files that there were last under the names of the logs. SQLite makes new ones.
+    /// The log files last seen under their names. SQLite replaces them.
     logs: Mutex<[Option<Arc<File>>; 2]>,
-    /// Their names.
+    /// Directory of the logs.
     directory: File,
     start: DiskFile,
     checkpoint_lock: Arc<File>,
 }
 
-/// A lock on a file that this process has open, given up with the value. A child of `fork` has the descriptor
-/// too: it gives nothing up, and does not keep what is given up here.
+/// A lock on an open file, released when the value is dropped. A child of `fork` shares the descriptor. There
+/// the drop releases nothing, and the child does not keep a lock that the parent releases.
 pub(crate) struct FileLock {
     file: Arc<File>,
     mark: ForkMark,
 }
 
 impl FileLock {
-    /// Takes a lock that was had for this file, of whichever kind.
+    /// Wraps a lock, of either kind, that this file holds.
     pub(crate) fn of(file: Arc<File>) -> FileLock {
         let mark = ForkMark::here();
         FileLock { file, mark }
@@ -65,7 +64,7 @@ impl Drop for FileLock {
     }
 }
 
-/// A lock's file, made if there is none.
+/// Opens a lock file, creating it if needed.
 pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -75,7 +74,7 @@ pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Waits for a lock, whatever signals come meanwhile.
+/// Waits for a lock, also when interrupted by signals.
 pub(crate) fn wait_for_lock(file: &File, operation: FlockOperation) -> io::Result<()> {
     loop {
         match flock(file, operation) {
@@ -85,7 +84,7 @@ pub(crate) fn wait_for_lock(file: &File, operation: FlockOperation) -> io::Resul
     }
 }
 
-/// Locks it, unless somebody else has.
+/// Takes an exclusive lock. `None`: another process has it.
 pub(crate) fn try_lock(path: &Path) -> io::Result<Option<FileLock>> {
     let file = lock_file(path)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -115,7 +114,7 @@ impl DatabaseDisk {
     pub(crate) fn at(place: &DatabasePaths) -> io::Result<DatabaseDisk> {
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
         Ok(DatabaseDisk {
-            // To write, which is not done but by recovery, before anybody has a lock.
+            // Opened for writing, which only recovery needs, before SQLite has any lock on the file.
             main: open(&place.file(FileRole::Main))?,
             logs: Mutex::default(),
             directory: File::open(place.directory())?,
@@ -125,7 +124,7 @@ impl DatabaseDisk {
         })
     }
 
-    /// The file that has a log's name, if there is one.
+    /// The log file that now has this name, if any.
     fn log(&self, role: FileRole) -> io::Result<Option<Arc<File>>> {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &mut logs[role as usize - FileRole::Wal as usize];
@@ -146,7 +145,7 @@ impl DatabaseDisk {
         Ok(kept.clone())
     }
 
-    /// Does it to a file, which is made if there is none.
+    /// Runs `act` on a file, creating it if needed.
     fn with<T>(&self, role: FileRole, act: impl FnOnce(&File) -> io::Result<T>) -> Result<T, IoError> {
         let done = match role {
             FileRole::Main => act(&self.main),
@@ -158,7 +157,7 @@ impl DatabaseDisk {
         done.map_err(|error| io_error_of(&error))
     }
 
-    /// Read anew each time: other processes write to it.
+    /// Reads the start number anew each time, because other processes write it.
     fn start_slots(&self) -> Result<(SlotPair, u64), IoError> {
         let opened = SlotPair::open(&self.start, START_MAGIC, START_BYTES);
         let (slots, value) = opened.map_err(|error| match error {
@@ -170,15 +169,13 @@ impl DatabaseDisk {
     }
 }
 
-/// Drops what the page cache has of a file. An error of the sync was an earlier process's, and has been
-/// reported now.
+/// Drops a file's page cache. The sync's error belongs to an earlier process and has been reported by now.
 fn drop_cache(file: &File) {
     let _ = file.sync_data();
     let _ = fadvise(file, 0, None, Advice::DontNeed);
 }
 
-/// Writes a file over itself: what the cache shows as clean is dirty then, and the next sync brings it to the
-/// disk.
+/// Rewrites a file with its own content: clean pages become dirty, and the next sync writes them to the disk.
 fn rewrite(file: &File) -> io::Result<()> {
     let mut bytes = vec![0; REWRITE_CHUNK_BYTES];
     let mut at = 0;
@@ -205,7 +202,7 @@ impl BackingFiles for DatabaseDisk {
         Ok(FileLock::of(Arc::clone(&self.checkpoint_lock)))
     }
 
-    /// One that cannot be looked at is taken for alive: what it wrote stays unsafe a little longer.
+    /// A slot whose lock cannot be tried counts as alive: its writes stay marked unsafe a little longer.
     fn claim_dead_slot(&self, slot: usize) -> Option<FileLock> {
         try_lock(&self.paths.slot(slot)).ok().flatten()
     }
@@ -220,8 +217,8 @@ impl BackingFiles for DatabaseDisk {
         self.directory.sync_all().map_err(of(SystemCall::Sync))
     }
 
-    /// The logs are also rewritten, for the cache may not be obeying: by them SQLite decides which commits
-    /// there are. What the database itself lacks they have, or the journals.
+    /// The logs are also rewritten, because dropping the cache is only advice. They decide which commits
+    /// SQLite sees. What the database file lacks is in the logs or the journals.
     fn drop_cache(&self) -> Result<(), IoError> {
         drop_cache(&self.main);
         for role in [FileRole::Wal, FileRole::Journal] {
@@ -242,7 +239,7 @@ impl BackingFiles for DatabaseDisk {
     fn set_start(&self, start: u64) -> Result<(), CallError> {
         let (mut slots, before) = self.start_slots().map_err(|error| error.of(SystemCall::Read))?;
         if start <= before {
-            // Nobody has recorded anything since.
+            // The start number is unchanged: nothing was recorded since.
             return Ok(());
         }
         slots.store(&self.start, &start.to_le_bytes())

@@ -1,24 +1,26 @@
 //! SQLite databases whose commits are held in other machines' RAM.
 //!
-//! SQLite does its files' reading, writing and locking through a *VFS*. This one does with them what SQLite's
-//! own does, and when a file is synced it records what was written in a journal, which lenders hold before
-//! the disk has it. No change to SQLite: any program loads an extension (`crates/files/sqlite-extension`), or
-//! a Rust program calls [`register`]. Then `file:app.db?vfs=netram` is such a database, once `netram sqlite
-//! create app.db` has taken it.
+//! SQLite reads, writes and locks its files through a *VFS*. This VFS forwards every call to SQLite's own. At
+//! a sync it also records the writes in a journal, which lenders hold before the disk does.
+//!
+//! SQLite itself is unchanged: a program loads an extension (`crates/files/sqlite-extension`), or a Rust
+//! program calls [`register`]. A database is taken with `netram sqlite create app.db` and opened as
+//! `file:app.db?vfs=netram`.
 //!
 //! | module | does |
 //! |---|---|
-//! | [`vfs`] | what SQLite calls |
-//! | [`Database`] | a database that this process has open: its locks, its journal, the thread that looks after both |
-//! | [`DatabasePaths`] | where a database is while netram holds it |
-//! | `database_disk` | the files of one database, and what its processes share on the disk |
+//! | [`vfs`] | functions that SQLite calls |
+//! | [`Database`] | a database that this process has open: its lock, its journal, its maintenance thread |
+//! | [`DatabasePaths`] | places of a managed database's files |
+//! | `manage` | status, recovery and release of a database that is not open here |
+//! | `database_disk` | the files of one database, and the state that its processes share on the disk |
 //!
-//! `netram-sqlite-machine` decides what is recorded, settled and done again, without files, sockets and
-//! threads; the simulator runs the same.
+//! `netram-sqlite-machine` decides what to record, when to run a checkpoint and what to replay, without
+//! files, sockets or threads; the simulator runs the same code.
 //!
-//! `docs/databases/sqlite.md` says how it is used, `docs/sqlite.md` how it works and why nothing is lost.
+//! Usage is in `docs/guide/databases/sqlite.md`, design and crash argument in `docs/design/sqlite.md`.
 //!
-//! Unsafe is what is in [`vfs`] alone.
+//! Unsafe code is confined to [`vfs`].
 
 mod database;
 mod database_disk;

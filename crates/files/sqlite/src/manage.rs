@@ -1,5 +1,4 @@
-//! A database that netram holds, as somebody sees it who does not have it open: looking, recovering, giving
-//! back.
+//! Operations on a managed database without opening it: status, recovery, release.
 
 use netram_journal::forget::{ForgetList, JournalDeletion, PATIENCE, UnfreedWindow, WindowRelease};
 use netram_proto::failure::CallError;
@@ -9,7 +8,7 @@ use crate::database::{DatabaseOpenError, MappedIndex, at, config, recover_all, s
 use crate::database_disk::{DatabaseDisk, FileLock, try_lock};
 use crate::paths::{DatabasePaths, DatabaseStateError};
 
-/// Whoever has the database open, and nobody else.
+/// Takes the lock that excludes every process with the database open.
 fn lock_exclusively(place: &DatabasePaths) -> Result<FileLock, DatabaseOpenError> {
     let path = place.open();
     let lock = try_lock(&path).map_err(at(path))?;
@@ -18,8 +17,12 @@ fn lock_exclusively(place: &DatabasePaths) -> Result<FileLock, DatabaseOpenError
     })
 }
 
-/// Brings what the journals have into a database that nobody has open, whatever the machine's memory has.
-/// `accept_loss`: although it may not be all that was committed.
+/// Replays the journals into a database that no process has open, even if the machine has not crashed.
+/// `accept_loss`: also if committed data may be missing.
+///
+/// # Errors
+///
+/// See [`DatabaseOpenError`].
 pub fn recover_database(
     place: &DatabasePaths,
     accept_loss: bool,
@@ -31,9 +34,14 @@ pub fn recover_database(
     recover_all(place, &disk, &MappedIndex::of(place)?, &config)
 }
 
-/// Gives a database back that nobody has open: all of it is in the file, where it was.
+/// Gives a database back that no process has open: the complete file returns to its old path.
 ///
-/// Its lenders are told; returns those that were away, and will be told later.
+/// Its lenders are asked to free their windows. Returns the windows at lenders that were away; they are freed
+/// later.
+///
+/// # Errors
+///
+/// See [`DatabaseOpenError`].
 pub fn release(place: &DatabasePaths, accept_loss: bool) -> Result<Vec<UnfreedWindow>, DatabaseOpenError> {
     let deleting = || {
         let settings = settings(place).unwrap_or_default();
@@ -43,7 +51,7 @@ pub fn release(place: &DatabasePaths, accept_loss: bool) -> Result<Vec<UnfreedWi
             .map(|seat| netram_journal::JournalPaths::at(seat))
             .collect();
         let key = settings.key_file.as_deref();
-        // The database's file has everything by now.
+        // The database file has everything by now.
         let windows = WindowRelease::All;
         JournalDeletion::begin(
             ForgetList::usual(),
@@ -69,8 +77,7 @@ pub fn release(place: &DatabasePaths, accept_loss: bool) -> Result<Vec<UnfreedWi
     let disk = DatabaseDisk::at(place).map_err(at(place.file(FileRole::Main)))?;
     let shared = MappedIndex::of(place)?;
     if shared.is_current() {
-        // The machine's memory has all of it. What a sync that fails leaves there, whoever tries again must
-        // not believe.
+        // The page cache has everything. If a sync fails, a later attempt must not trust that cache.
         let lost = |error: &CallError| {
             if error.is_final() {
                 shared.index.fail();
@@ -91,20 +98,24 @@ pub fn release(place: &DatabasePaths, accept_loss: bool) -> Result<Vec<UnfreedWi
     Ok(done(deleting))
 }
 
-/// How a database stands that netram holds, seen from outside.
+/// Status of a managed database, seen from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatabaseStatus {
-    /// A process has it open.
+    /// Whether a process has it open.
     pub open: bool,
-    /// The machine's memory was lost since it was written: whoever opens it next recovers it.
+    /// Whether the machine has crashed since it was written; the next open recovers it.
     pub to_recover: bool,
-    /// Journals that there are.
+    /// Number of journal slots.
     pub journal_slots: usize,
-    /// Of them, those that processes have.
+    /// Number of slots that processes own.
     pub slots_in_use: usize,
 }
 
-/// Looks at a database that netram holds, and changes nothing.
+/// Reads the status of a managed database and changes nothing.
+///
+/// # Errors
+///
+/// See [`DatabaseOpenError`].
 pub fn database_status(place: &DatabasePaths) -> Result<DatabaseStatus, DatabaseOpenError> {
     place.check_managed()?;
     let open = try_lock(&place.open()).map_err(at(place.open()))?.is_none();

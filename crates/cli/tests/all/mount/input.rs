@@ -20,7 +20,7 @@ fn a_directory_in_use_is_not_mounted_and_one_that_is_mounted_not_twice() {
     let ran = mounted.unmount();
     assert_eq!(ran.code, 1);
     assert!(
-        ran.err.contains("is in use") && ran.err.contains("stop it first"),
+        ran.err.contains("is in use") && ran.err.contains("stop that process first"),
         "{}",
         ran.err
     );
@@ -55,13 +55,13 @@ fn a_directory_whose_newest_files_are_elsewhere_is_empty_until_it_is_recovered()
         // A file system without the flag: then it is found by the next mount.
         Ok(()) => {
             let error = mounted.refused();
-            assert!(error.contains("log was put there while"), "{error}");
+            assert!(error.contains("log was added while"), "{error}");
             fs::remove_file(mounted.dir().join("log")).unwrap();
         }
     }
     let other = mounted.directory.path().join("other");
     let ran = finish(netram().arg("mount").arg(mounted.dir()).arg("--on").arg(&other));
-    assert!(ran.err.contains("is held by the journal"), "{}", ran.err);
+    assert!(ran.err.contains("belongs to the journal"), "{}", ran.err);
     let ran = mounted.recover();
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.out.contains("records were done again"), "{}", ran.out);
@@ -72,7 +72,7 @@ fn a_directory_whose_newest_files_are_elsewhere_is_empty_until_it_is_recovered()
         "as it was before"
     );
     let ran = mounted.recover();
-    assert!(ran.err.contains("is not held by netram"), "{}", ran.err);
+    assert!(ran.err.contains("is not a netram directory"), "{}", ran.err);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_directory_that_cannot_be_mounted_keeps_its_files() {
     drop(std::os::unix::net::UnixListener::bind(mounted.dir().join("socket")).unwrap());
     let error = mounted.refused();
     assert!(
-        error.contains("socket is no file, directory or symbolic link"),
+        error.contains("socket is not a regular file, directory or symbolic link"),
         "{error}"
     );
     assert_eq!(fs::read(mounted.dir().join("kept")).unwrap(), b"kept");
@@ -196,7 +196,7 @@ fn a_wrong_word_is_told_before_anything_is_made() {
     assert!(ran.code != 0 && !journal.exists(), "{}", ran.err);
     fs::create_dir(&dir).unwrap();
     let ran = mount(&["--on", on]);
-    assert!(ran.err.contains("must not be in each other"), "{}", ran.err);
+    assert!(ran.err.contains("must not be inside each other"), "{}", ran.err);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     let beside = directory.path().join("journal");
     let ran = mount(&["--on", beside.to_str().unwrap(), "--lender", "unix:/nowhere"]);

@@ -52,7 +52,7 @@ fn is_refused_and_the_newest_is_not(mounted: &MountFixture, older: &Path, newest
     let view = fs::read(journal.join("view")).unwrap();
     for refused in [mounted.recover(), finish(&mut mount_again(mounted))] {
         assert_eq!(refused.code, 1, "{}", refused.out);
-        for named in ["a newer state of the journal", "older", "stamp"] {
+        for named in ["older than the directory's files", "older", "stamp"] {
             assert!(refused.err.contains(named), "{named}: {}", refused.err);
         }
     }

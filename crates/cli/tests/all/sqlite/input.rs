@@ -29,7 +29,7 @@ fn without_netram_it_is_no_database_and_stays_as_it_is() {
     assert_eq!(found.out.split_whitespace().collect::<Vec<_>>(), ["7", "t"]);
     let twice = finish(&mut site.netram("create"));
     assert!(
-        twice.code != 0 && twice.err.contains("held already"),
+        twice.code != 0 && twice.err.contains("already"),
         "{}",
         twice.err
     );
@@ -47,14 +47,14 @@ fn what_netram_does_not_hold_is_not_opened_and_it_is_said_how_it_would_be() {
     for what in ["release", "recover", "status"] {
         let refused = finish(&mut site.netram(what));
         assert!(
-            refused.code != 0 && refused.err.contains("does not hold"),
+            refused.code != 0 && refused.err.contains("does not manage"),
             "{}",
             refused.err
         );
     }
     fs::write(site.database(), "a letter").unwrap();
     let refused = finish(&mut site.netram("create"));
-    assert!(refused.err.contains("no SQLite database"), "{}", refused.err);
+    assert!(refused.err.contains("not a SQLite database"), "{}", refused.err);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_directory_in_the_place_of_a_database_is_called_one() {
             .arg(directory.path()),
     );
     assert!(
-        refused.code != 0 && refused.err.contains("is a directory; name the file"),
+        refused.code != 0 && refused.err.contains("is a directory; give the path"),
         "{}",
         refused.err
     );

@@ -88,7 +88,7 @@ fn payload(change: &DirectoryChange<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn changes_come_back_as_they_were() {
+fn every_change_decodes_to_itself() {
     for change in all() {
         let payload = payload(&change);
         assert_eq!(DirectoryChange::decode(change.kind(), &payload), Ok(Some(change)));
@@ -97,7 +97,7 @@ fn changes_come_back_as_they_were() {
 }
 
 #[test]
-fn what_is_cut_or_goes_on_or_is_of_others_is_refused() {
+fn a_truncated_longer_or_foreign_payload_is_refused() {
     for change in all() {
         let payload = payload(&change);
         if change.kind() == KIND_CHANGE {

@@ -1,7 +1,7 @@
-//! What was done is brought to the disk, and the journal's records of it are given up.
+//! Checkpoints: sync the changed files, store a catalog, trim the journal.
 //!
-//! What is in the catalog is what the disk has by then. Between any two steps all may stop: until the catalog
-//! is replaced the one before holds, with the records since.
+//! A catalog describes only what the disk holds by then. A crash between any two steps is harmless: until the
+//! new catalog replaces the old one, the old one and all records since it are valid.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::limit::CHECKPOINT_PERCENT;
 use crate::name_table::NameTable;
 
 impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
-    /// Whether it is time for a checkpoint: the journal is half full, or many files are open.
+    /// Whether a checkpoint is due: the journal is half full, or many files are open.
     pub fn needs_checkpoint(&self) -> bool {
         if self.open.are_near_limit() {
             return true;
@@ -29,7 +29,12 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         used > state.capacity / 100 * CHECKPOINT_PERCENT
     }
 
-    /// Brings everything that was done before to the disk, and gives up the journal's records of it.
+    /// Syncs all changes made before the call to the disk and trims their records from the journal.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Sync`] is final: no later checkpoint is tried. After any other error the journal
+    /// keeps the records, and a later call tries again.
     pub fn checkpoint(&self) -> Result<(), CheckpointError> {
         let _one = lock(&self.checkpoint);
         if let Some(failed) = self.failed.get() {
@@ -38,8 +43,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         self.run_checkpoint()
     }
 
-    /// What a sync that failed means. What the disk has nobody knows after that, and a later sync would not
-    /// tell: it is final. After any other error the catalog before is as good as it was.
+    /// Classifies a failed sync. The disk's content is unknown after it and a later sync would succeed
+    /// without telling, so it is final. After any other error the previous catalog remains valid.
     pub(super) fn on_sync_failure(&self, error: IoError) -> CheckpointError {
         match SystemCall::Sync.class(error) {
             FailureClass::DataLost => {
@@ -51,7 +56,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// Empties a full journal.
+    /// Runs a checkpoint because the journal is full.
     pub(super) fn make_room(&self) -> Result<(), ChangeError> {
         self.checkpoint().map_err(|error| match error {
             CheckpointError::Sync(_) => ChangeError::Failed(error),
@@ -59,8 +64,13 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         })
     }
 
-    /// The last checkpoint: afterwards the disk alone has everything, and the catalog is given up. Returns
+    /// Runs the last checkpoint and deletes the catalog: from then on the disk alone has everything. Returns
     /// the journal.
+    ///
+    /// # Errors
+    ///
+    /// As [`JournaledDirectory::checkpoint`], and [`CheckpointError::CatalogIo`] if the catalog cannot be
+    /// deleted.
     pub fn close(self) -> Result<L, CheckpointError> {
         self.checkpoint()?;
         self.catalog_store.clear().map_err(CheckpointError::CatalogIo)?;
@@ -70,38 +80,37 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     fn run_checkpoint(&self) -> Result<(), CheckpointError> {
         let (lsn, names, dirty, gone) = {
             let _turn = lock(&self.names_lock);
-            // The tail first: what is recorded before it is marked by now.
+            // Read the tail first: every file recorded before it has been marked dirty by now.
             let lsn = self.log.state().tail;
-            let mut books = lock(&self.dirty_set);
-            if books.catalog == lsn && books.dirty.is_empty() {
+            let mut dirty_set = lock(&self.dirty_set);
+            if dirty_set.catalog == lsn && dirty_set.dirty.is_empty() {
                 return Ok(());
             }
             let mut names = self.names().clone();
             self.record_identities(&mut names)
                 .map_err(CheckpointError::Stat)?;
-            let books = &mut *books;
-            let (dirty, gone) = (&mut books.dirty, &mut books.removed);
+            let dirty_set = &mut *dirty_set;
+            let (dirty, gone) = (&mut dirty_set.dirty, &mut dirty_set.removed);
             (lsn, names, std::mem::take(dirty), std::mem::take(gone))
         };
         if let Err(error) = self.sync_and_store_catalog(lsn, names, &dirty) {
-            // Nothing may be forgotten of a file before a catalog has it: not that it was not synced, and not
-            // what of it has no record yet. Of a file that was made since the catalog before, recovery knows
-            // only what has one.
-            let mut books = lock(&self.dirty_set);
-            books.removed.extend(gone);
+            // Dirty marks and pending ranges are kept until a catalog has the file. For a file made since the
+            // previous catalog, recovery knows only what has a record.
+            let mut dirty_set = lock(&self.dirty_set);
+            dirty_set.removed.extend(gone);
             for (node, file) in dirty {
-                let marked = books.dirty.entry(node).or_default();
+                let marked = dirty_set.dirty.entry(node).or_default();
                 *marked = marked.take().or(file);
             }
             return Err(error);
         }
-        let mut books = lock(&self.dirty_set);
-        books.catalog = lsn;
-        books.last_ticket.retain(|_, ticket| ticket.end > lsn);
+        let mut dirty_set = lock(&self.dirty_set);
+        dirty_set.catalog = lsn;
+        dirty_set.last_ticket.retain(|_, ticket| ticket.end > lsn);
         Ok(())
     }
 
-    /// Everything that was done before is on the disk, with a catalog that says so.
+    /// Syncs everything done before `lsn`, then stores a catalog that says so.
     fn sync_and_store_catalog(
         &self,
         lsn: Lsn,
@@ -124,7 +133,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         self.log.trim(lsn).map_err(CheckpointError::Log)
     }
 
-    /// Without knowing which file it is no node may be in a catalog: nothing would ever be found for it.
+    /// Looks up missing identities. An inode without one must not be in a catalog: recovery could not find
+    /// its file.
     fn record_identities(&self, names: &mut NameTable) -> Result<(), IoError> {
         let unknown: Vec<InodeId> = names.unidentified().collect();
         for node in unknown {
@@ -142,13 +152,13 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         dirty: &BTreeMap<InodeId, Option<Arc<OpenFile<T::File>>>>,
     ) -> Result<(), CheckpointError> {
         for file in dirty.values().flatten() {
-            // A record says that it is no more, or is about to; nobody finds its bytes again.
+            // If the name is gone, a record says so or is about to, and recovery never looks for the bytes.
             if self.names().kind(file.node()).is_some() {
                 self.sync_open(file)?;
             }
         }
-        // Names that a directory had which is gone went elsewhere, or with it: the outermost one stands for
-        // it.
+        // If a directory is gone, its entries were moved elsewhere or removed with it. The root
+        // directory's sync stands for both.
         let mut elsewhere = false;
         for (node, _) in dirty.iter().filter(|(_, file)| file.is_none()) {
             match self.open_node_for_sync(*node)? {
@@ -162,7 +172,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// Nobody changes names while it is opened, and everybody may while it is synced. `None`: it is gone.
+    /// Opens an inode under the names lock, so that no rename can interfere; the sync itself runs without it.
+    /// `None`: the inode is gone.
     fn open_node_for_sync(&self, node: InodeId) -> Result<Option<T::SyncHandle>, CheckpointError> {
         let _turn = lock(&self.names_lock);
         let Some(path) = self.names().path(node) else {

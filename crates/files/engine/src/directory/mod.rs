@@ -1,12 +1,11 @@
 //! An open directory.
 //!
-//! **What is in a file** is done to the disk's file first, and recorded when it is synced: nobody has been
-//! promised anything before the record is held, so a file that is ahead of the journal is one whose last
-//! writes were not synced.
+//! **Content** is written to the disk's file first and recorded at its sync. Nothing is promised before the
+//! record is held, so a file ahead of the journal has only unsynced writes.
 //!
-//! **What things are called** is recorded first, and held, before it is done: names on the disk are never
-//! ahead of the journal. So recovery finds every file that the catalog or a record names, whatever the disk
-//! has kept of what was done since. A name that was changed is durable at once.
+//! **Names** are recorded and held before they change on the disk, so names on the disk are never ahead of
+//! the journal. Recovery can therefore find every file that the catalog or a record names, whichever later
+//! changes the disk has kept. A change of names is durable when the call returns.
 
 mod checkpoint;
 mod naming;
@@ -29,57 +28,56 @@ use crate::recover::{self, DirectoryRecovery};
 pub use self::open::OpenFile;
 use self::open::OpenFiles;
 
-/// How a directory is opened.
+/// Options for opening a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryOptions {
-    /// Which journal it is.
+    /// Journal that the directory's catalog must belong to.
     pub journal: JournalId,
-    /// What a sync waits for.
+    /// Condition that a sync waits for.
     pub durability: Durability,
-    /// The journal's last records may be missing, and that is accepted: names on the disk that are ahead of
-    /// it are taken as they are.
+    /// Accepts that the journal's last records are missing. Names on the disk that are ahead of the journal
+    /// are then taken as they are.
     pub loss_accepted: bool,
-    /// Files that may be open at a time: the descriptors that there are for them.
+    /// Maximum number of files open at a time, one descriptor each.
     pub files_max: usize,
-    /// A fault, for the simulator.
+    /// Planted fault, for the simulator.
     pub planted: FaultSwitch,
 }
 
-/// How a directory stands.
+/// Status of an open directory.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryStatus {
-    /// Files, directories and links.
+    /// Number of files, directories and symbolic links.
     pub nodes: usize,
-    /// Of them, those that the disk is to be synced for.
+    /// Number of these that the next checkpoint must sync.
     pub dirty: usize,
-    /// Files that are open on the disk.
+    /// Number of files open on the disk.
     pub open: usize,
-    /// Where its journal stands.
+    /// Extent and state of the journal.
     pub log: LogState,
-    /// Why nothing is changed any more.
+    /// Error that stopped all further changes.
     pub failed: Option<CheckpointError>,
 }
 
-/// What has changed since the last checkpoint.
+/// Changes since the last checkpoint.
 struct DirtySet<F> {
-    /// What the disk is to be synced for, with the file if that is open. In order: the simulator wants the
-    /// same one again.
+    /// Inodes to sync, with the open file if there is one. The order is fixed, so that simulations replay.
     dirty: BTreeMap<InodeId, Option<Arc<OpenFile<F>>>>,
-    /// The last record of each node.
+    /// Last record of each inode.
     last_ticket: HashMap<InodeId, CommitTicket>,
-    /// Where the catalog is.
+    /// LSN of the stored catalog.
     catalog: Lsn,
-    /// Files, directories and links that are no more, since the last checkpoint.
+    /// Identities of inodes removed since the last checkpoint.
     removed: HashSet<InodeIdentity>,
 }
 
-/// A directory of files whose changes are in a journal.
+/// An open directory whose changes are recorded in a journal.
 pub struct JournaledDirectory<L, T: FileTree, K> {
     log: L,
     tree: T,
     catalog_store: K,
     options: DirectoryOptions,
-    /// Who changes names holds it until that is done on the disk.
+    /// Held by a thread that changes names until the change is made on the disk.
     names_lock: Mutex<()>,
     names: RwLock<NameTable>,
     dirty_set: Mutex<DirtySet<T::File>>,
@@ -89,7 +87,11 @@ pub struct JournaledDirectory<L, T: FileTree, K> {
 }
 
 impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
-    /// Opens the directory on this disk, and does again what the journal has of it.
+    /// Opens the directory on this disk and replays the journal's records into it.
+    ///
+    /// # Errors
+    ///
+    /// See [`DirectoryOpenError`]. Neither the journal nor the catalog has changed then.
     pub fn open(
         log: L,
         tree: T,
@@ -118,12 +120,12 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok((directory, recovered))
     }
 
-    /// The names as they are.
+    /// Current names, locked for reading.
     pub fn names(&self) -> RwLockReadGuard<'_, NameTable> {
         self.names.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The disk beneath.
+    /// The backing file system.
     pub fn tree(&self) -> &T {
         &self.tree
     }
@@ -133,7 +135,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         &self.log
     }
 
-    /// How it stands.
+    /// Current figures, for monitoring.
     pub fn status(&self) -> DirectoryStatus {
         DirectoryStatus {
             nodes: self.names().len(),
@@ -144,7 +146,12 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// Writes. Held as soon as [`JournaledDirectory::sync`] has returned.
+    /// Writes bytes. They are durable once [`JournaledDirectory::sync`] has returned.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Disk`] if the disk refuses the write, [`ChangeError::Failed`] after a failed
+    /// checkpoint, and the journal's errors if pending bytes had to be recorded first.
     pub fn write(&self, file: &Arc<OpenFile<T::File>>, offset: u64, bytes: &[u8]) -> Result<(), ChangeError> {
         self.check_failed()?;
         let mut pending = lock(&file.pending);
@@ -159,8 +166,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok(())
     }
 
-    /// Records what was written, as it is in the file by now. What cannot be recorded stays pending: no later
-    /// sync may pass it over.
+    /// Records the pending ranges with the file's current content. A range that cannot be recorded stays
+    /// pending, so that a later sync cannot skip it.
     fn record_pending(
         &self,
         file: &Arc<OpenFile<T::File>>,
@@ -190,7 +197,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
                 .read(file.inner(), offset, &mut bytes[..room])
                 .map_err(ChangeError::Disk)?;
             if read == 0 {
-                // The file has become shorter meanwhile, which has a record of its own.
+                // The file was truncated meanwhile; that has a record of its own.
                 break;
             }
             let bytes = &bytes[..read];
@@ -200,9 +207,13 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok(())
     }
 
-    /// Gives a file a length: recorded and held, then done. The other way round a crash in between left a
-    /// file that is shorter, into which what was written before is written again: the part that the journal
-    /// has of it, behind zeros.
+    /// Sets a file's length: the change is recorded and held, then made. In the opposite order a crash in
+    /// between would leave a shorter file, and replay would restore only the part of its old content that the
+    /// journal has.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Disk`] if the disk refuses it, the journal's errors if it cannot be recorded.
     pub fn resize(&self, file: &Arc<OpenFile<T::File>>, size: u64) -> Result<(), ChangeError> {
         let mut pending = lock(&file.pending);
         loop {
@@ -221,7 +232,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
                 }
                 appended => appended?,
             };
-            // Until it is done no checkpoint takes it for done.
+            // Keep the names lock until the change is made, so that no checkpoint counts it as done.
             self.log.wait(ticket, self.options.durability)?;
             if let Err(error) = self.tree.resize(file.inner(), size) {
                 self.revoke_record(ticket, turn)?;
@@ -232,7 +243,11 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// Allocates a part of a file.
+    /// Allocates, zeros or punches out a range of a file.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Disk`] if the disk refuses it, the journal's errors if it cannot be recorded.
     pub fn allocate(
         &self,
         file: &Arc<OpenFile<T::File>>,
@@ -255,7 +270,11 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         self.record(Some(file), file.node(), &change)
     }
 
-    /// Sets attributes.
+    /// Sets attributes of an inode.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Disk`] if the disk refuses it, the journal's errors if it cannot be recorded.
     pub fn set_attributes(&self, node: InodeId, attributes: AttributeChange) -> Result<(), ChangeError> {
         let change = DirectoryChange::SetAttributes { node, attributes };
         self.change_attributes(
@@ -266,7 +285,11 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         )
     }
 
-    /// Sets an extended attribute, or takes it away.
+    /// Sets an extended attribute; `None` removes it.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Disk`] if the disk refuses it, the journal's errors if it cannot be recorded.
     pub fn set_xattr(&self, node: InodeId, name: &[u8], value: Option<&[u8]>) -> Result<(), ChangeError> {
         let change = DirectoryChange::SetXattr { node, name, value };
         self.change_attributes(
@@ -277,7 +300,12 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         )
     }
 
-    /// Waits until all that was done to a node is held.
+    /// Waits until every change made to the inode is held. Returns the votes, or `None` if it had no record.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Append`] or [`ChangeError::Full`] if pending bytes cannot be recorded,
+    /// [`ChangeError::Wait`] if the record is not known to be held.
     pub fn sync(&self, node: InodeId) -> Result<Option<CommitVotes>, ChangeError> {
         self.record_file(node)?;
         let last = lock(&self.dirty_set).last_ticket.get(&node).copied();
@@ -289,9 +317,12 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok(Some(votes))
     }
 
-    /// Records what was written and not synced, so that lenders have it soon: a program whose server is
-    /// killed may have closed its files, and think no more of them. One file that cannot be read does not
-    /// keep the others from being recorded.
+    /// Records all pending writes, so that lenders get them soon even if the program never syncs. An error in
+    /// one file does not keep the others from being recorded.
+    ///
+    /// # Errors
+    ///
+    /// The first error that occurred.
     pub fn record_written(&self) -> Result<(), ChangeError> {
         let written: Vec<Arc<OpenFile<T::File>>> =
             lock(&self.dirty_set).dirty.values().flatten().cloned().collect();
@@ -300,8 +331,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     }
 
     fn record_file(&self, node: InodeId) -> Result<(), ChangeError> {
-        // One that nobody has open, and that is not marked, has been synced by a checkpoint since it was
-        // written.
+        // An unopened file without a dirty mark was synced by a checkpoint after its last write.
         match self.open_file_of(node) {
             Some(file) => self.record_pending(&file, &mut lock(&file.pending)),
             None => Ok(()),
@@ -315,7 +345,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// Changes what a node looks like: one that has a name, or a file that is only open.
+    /// Changes attributes of an inode that has a name, or of an open file without one.
     fn change_attributes(
         &self,
         node: InodeId,
@@ -324,7 +354,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         act_on_open: impl FnOnce(&T, &T::File) -> Result<(), IoError>,
     ) -> Result<(), ChangeError> {
         self.check_failed()?;
-        // A time that is set is the file's until it is written again, and not until that is recorded.
+        // Record pending writes first: replaying them later would overwrite a modification time that is set
+        // now.
         self.record_file(node)?;
         {
             let _turn = lock(&self.names_lock);
@@ -339,7 +370,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         self.record(None, node, change)
     }
 
-    /// Records what has been done to a node.
+    /// Records a change of an inode.
     fn record(
         &self,
         file: Option<&Arc<OpenFile<T::File>>>,
@@ -347,7 +378,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         change: &DirectoryChange<'_>,
     ) -> Result<(), ChangeError> {
         if self.names().kind(node).is_none() {
-            // It has no name any more, and is gone with whoever has it open.
+            // The inode has no name left and disappears when its last user closes it.
             return Ok(());
         }
         loop {
@@ -362,18 +393,18 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// A sync of the node waits for this record.
+    /// Makes the next sync of the inode wait for this record.
     fn note_ticket(&self, node: InodeId, ticket: CommitTicket) {
-        let mut books = lock(&self.dirty_set);
-        let last = books.last_ticket.entry(node).or_insert(ticket);
+        let mut dirty_set = lock(&self.dirty_set);
+        let last = dirty_set.last_ticket.entry(node).or_insert(ticket);
         *last = (*last).max(ticket);
     }
 
-    /// The next checkpoint syncs the node. A file stays open until that is done, with what is not recorded of
-    /// it.
+    /// Marks the inode for the next checkpoint to sync. An open file stays open until then, with its pending
+    /// ranges.
     fn mark_dirty(&self, file: Option<&Arc<OpenFile<T::File>>>, node: InodeId) {
-        let mut books = lock(&self.dirty_set);
-        let marked = books.dirty.entry(node).or_default();
+        let mut dirty_set = lock(&self.dirty_set);
+        let marked = dirty_set.dirty.entry(node).or_default();
         *marked = marked.take().or_else(|| file.cloned());
     }
 
@@ -388,7 +419,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     }
 }
 
-/// What is behind it is sound at every moment: a thread that panicked has left it so.
+/// Locks a mutex, poisoned or not: the guarded state is consistent between any two statements.
 fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! Names: recorded and held before they are given on the disk.
+//! Changes of names: recorded and held before the names change on the disk.
 //!
-//! A file is made on the disk before that, under a name that no program can see, so that its record says
-//! which file it is. Recovery then finds it whatever became of its name, and need not remove what has no
-//! record of its own: bytes that were written and not recorded yet.
+//! A file is an exception. It is made on the disk before its record, under a name hidden from programs, so
+//! that the record can contain its identity. Recovery then finds the file under any name. It never needs to
+//! remove a file for want of a record, which could hold bytes that were written but not recorded yet.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -17,7 +17,12 @@ use crate::name_table::{InodeIdentity, NameError, NameTable};
 use crate::path_op::PathOp;
 
 impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
-    /// Makes a node, which is durable with its name when this returns.
+    /// Makes an inode; it is durable with its name when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Name`] if the name is taken or not allowed, [`ChangeError::Disk`] if the disk refuses
+    /// it, and the journal's errors.
     pub fn make(&self, at: DirectoryEntry<'_>, made: InodeSpec<'_>) -> Result<InodeId, ChangeError> {
         if made.kind == InodeKind::File {
             return self.create(at, made).map(|file| file.node());
@@ -35,13 +40,20 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok(node)
     }
 
-    /// Makes a file, and opens it.
+    /// Makes a file and opens it.
+    ///
+    /// # Errors
+    ///
+    /// As [`JournaledDirectory::make`].
     pub fn create(
         &self,
         at: DirectoryEntry<'_>,
         made: InodeSpec<'_>,
     ) -> Result<Arc<OpenFile<T::File>>, ChangeError> {
-        assert!(made.kind == InodeKind::File, "others are made, and not opened");
+        assert!(
+            made.kind == InodeKind::File,
+            "only regular files are created open"
+        );
         self.reserve_descriptor()?;
         loop {
             self.check_failed()?;
@@ -93,9 +105,9 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok((change, path, node))
     }
 
-    /// A new file that can be told from all that recovery may meet. An inode that was given up is used again
-    /// at once, and its time of birth is as coarse as a clock's tick: two files of one tick could not be told
-    /// from each other. `None`: that cannot be had.
+    /// Makes a file whose identity differs from every file that recovery may meet. File systems reuse a freed
+    /// inode at once, and birth times are as coarse as the clock tick, so two files can look alike. `None`:
+    /// no such identity was found in [`STAGINGS_MAX`] attempts.
     fn stage(
         &self,
         path: &[u8],
@@ -110,18 +122,27 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
             if held.len() == STAGINGS_MAX {
                 return Ok((file, None));
             }
-            // As long as it is open its inode is nobody else's.
+            // While this file is open, its inode cannot be reused.
             held.push(file);
         }
     }
 
     /// Gives a file one more name.
+    ///
+    /// # Errors
+    ///
+    /// As [`JournaledDirectory::make`].
     pub fn link(&self, node: InodeId, at: DirectoryEntry<'_>) -> Result<(), ChangeError> {
         self.record_file(node)?;
         self.change_names(&mut |_| Ok(DirectoryChange::Link { node, at }))
     }
 
-    /// Takes a name away, of a directory or of anything else.
+    /// Removes the name of a directory (`directory`) or of any other inode.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Name`] if it is missing, of the other type or a directory that is not empty; else as
+    /// [`JournaledDirectory::make`].
     pub fn remove(&self, at: DirectoryEntry<'_>, directory: bool) -> Result<(), ChangeError> {
         self.change_names(&mut |names| {
             let node = names.look_up(at).ok_or(NameError::Missing)?;
@@ -133,10 +154,14 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         })
     }
 
-    /// Gives a node another name; over the one that has it if it may be `over` it.
+    /// Renames an inode, replacing an existing target only if `over` allows it.
     ///
-    /// What was written to it is recorded before: many programs write a file, rename it over another one, and
-    /// take it for granted that one of the two is there.
+    /// Pending writes are recorded first. Many programs write a file and rename it over another, and rely on
+    /// finding one of the two complete.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Name`] if the names do not allow it; else as [`JournaledDirectory::make`].
     pub fn rename(
         &self,
         from: DirectoryEntry<'_>,
@@ -152,7 +177,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         })
     }
 
-    /// Changes names: recorded and held, then done.
+    /// Records a change of names, waits until it is held, then makes it.
     fn change_names<'c>(
         &self,
         change: &mut dyn FnMut(&NameTable) -> Result<DirectoryChange<'c>, NameError>,
@@ -185,8 +210,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// The disk has refused what was recorded: nobody may do it again. That is said before anybody else
-    /// changes names: he would be given the same node.
+    /// Records that the disk refused the change, so that replay skips it. The caller still holds the names
+    /// lock: the next change may use the same inode number.
     pub(super) fn revoke_record(
         &self,
         ticket: CommitTicket,
@@ -195,7 +220,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         let appended = self.append(&DirectoryChange::Revoked { lsn: ticket.lsn });
         drop(turn);
         match appended {
-            // With the record itself this one is given up, and there is no room for a longer one before.
+            // The checkpoint trims the refused record as well; a longer record would not fit before it.
             Err(AppendError::Full { .. }) => self.make_room(),
             appended => {
                 self.log.wait(appended?, self.options.durability)?;
@@ -217,10 +242,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         let leaves = names.displaced(change);
         let identity = leaves.and_then(|node| names.entry(node)?.identity);
         let applied = names.apply(change);
-        assert!(
-            applied.is_ok(),
-            "it was checked, and nobody else changes names meanwhile"
-        );
+        assert!(applied.is_ok(), "the change was checked under the names lock");
         if let Some((node, identity)) = asked
             && let Some(entry) = names.entry_mut(node)
         {
@@ -228,20 +250,20 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
         let is_gone = leaves.is_some_and(|node| names.kind(node).is_none());
         drop(names);
-        let mut books = lock(&self.dirty_set);
-        books.removed.extend(identity.filter(|_| is_gone));
+        let mut dirty_set = lock(&self.dirty_set);
+        dirty_set.removed.extend(identity.filter(|_| is_gone));
         for node in directories
             .into_iter()
             .flatten()
             .chain(made.map(|(node, _)| node))
         {
-            books.dirty.entry(node).or_default();
+            dirty_set.dirty.entry(node).or_default();
         }
     }
 }
 
-/// What a new file is called until its record is held: in its directory, or where that is too deep in the
-/// outermost one.
+/// Path of a new file until its record is held: in its own directory, or in the root directory if the path
+/// would be too long.
 fn staging_path(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');
     let directory = &path[..slash.map_or(0, |slash| slash + 1)];

@@ -1,9 +1,9 @@
-//! Open files: one for each node, and no more of them than there are descriptors for.
+//! Open files: one per inode, bounded by the number of descriptors.
 //!
-//! A file that was written stays open until a checkpoint has synced it: only the descriptor by which it was
-//! written is sure to be told that a write-back failed, and what is not recorded of it is read by way of it.
-//! So a program that makes many small files would use up all descriptors there are. Before that those that
-//! only the books have open are recorded, synced and closed.
+//! A written file stays open until a checkpoint has synced it. Only the descriptor that wrote is sure to see
+//! a failed write-back, and pending ranges are read through it. A program that makes many small files would
+//! use up all descriptors. Before that, files that only the dirty set holds open are recorded, synced and
+//! closed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,32 +19,32 @@ use crate::file_tree::{CatalogStore, FileTree};
 use crate::limit::EVICTION_BATCH_MIN;
 use crate::name_table::NameError;
 
-/// An open file: one for each node, whoever has opened it.
+/// An open file. All users of an inode share one.
 #[derive(Debug)]
 pub struct OpenFile<F> {
     node: InodeId,
     file: F,
-    /// Opened later, where the first one can only be read.
+    /// Second descriptor, opened when the first one turns out to be read-only.
     writable: OnceLock<F>,
-    /// What is not recorded yet. Who holds it writes alone, so that records are in the order of what they
-    /// say.
+    /// Written ranges without a record. The lock also serialises writers, so that records follow the order of
+    /// the writes.
     pub(super) pending: Mutex<DirtyRanges>,
     _descriptor: Descriptor,
 }
 
 impl<F> OpenFile<F> {
-    /// Which node.
+    /// Number of the file's inode.
     pub fn node(&self) -> InodeId {
         self.node
     }
 
-    /// The disk's file.
+    /// Descriptor on the disk: writable if one was opened.
     pub fn inner(&self) -> &F {
         self.writable.get().unwrap_or(&self.file)
     }
 }
 
-/// Counts a file as long as it is open.
+/// Counts a file while it is open.
 #[derive(Debug)]
 struct Descriptor(Arc<AtomicUsize>);
 
@@ -59,7 +59,7 @@ impl Drop for Descriptor {
 pub(super) struct OpenFiles<F> {
     files: Mutex<HashMap<InodeId, Weak<OpenFile<F>>>>,
     count: Arc<AtomicUsize>,
-    /// At so many some are closed.
+    /// Number of open files at which the next open evicts some.
     eviction_threshold: AtomicUsize,
     max: usize,
 }
@@ -78,7 +78,8 @@ impl<F> OpenFiles<F> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether a checkpoint, which closes files, is better made now than by whoever opens the next one.
+    /// Whether a checkpoint, which closes files, should run now in the background instead of in the next
+    /// open.
     pub(super) fn are_near_limit(&self) -> bool {
         self.count() > self.max / 8 * 3
     }
@@ -87,7 +88,7 @@ impl<F> OpenFiles<F> {
         lock(&self.files).get(&node).and_then(Weak::upgrade)
     }
 
-    /// Takes one in; or the other that somebody has opened meanwhile.
+    /// Adds an open file, or returns the one that another thread has added meanwhile.
     fn insert(&self, node: InodeId, file: F) -> Arc<OpenFile<F>> {
         let mut files = lock(&self.files);
         if let Some(file) = files.get(&node).and_then(Weak::upgrade) {
@@ -110,19 +111,23 @@ impl<F> OpenFiles<F> {
 }
 
 impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
-    /// A file that somebody has open.
+    /// The open file of an inode, if any.
     pub fn open_file_of(&self, node: InodeId) -> Option<Arc<OpenFile<T::File>>> {
         self.open.get(node)
     }
 
-    /// Opens a file. One that cannot be written to by whoever serves the directory can be read.
+    /// Opens a file, for reading only if the mount's own user may not write to it.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Name`] if the inode is gone, [`ChangeError::Disk`] if the disk refuses the open.
     pub fn open_file(&self, node: InodeId) -> Result<Arc<OpenFile<T::File>>, ChangeError> {
         if let Some(file) = self.open_file_of(node) {
             return Ok(file);
         }
         self.reserve_descriptor()?;
         match self.open_anew(node) {
-            // The whole machine may have none left, or this process fewer than it was told.
+            // The whole system may be out of descriptors, or this process has fewer than configured.
             Err(ChangeError::Disk(IoError::EMFILE | IoError::ENFILE)) if self.evict_files() > 0 => {
                 self.open_anew(node)
             }
@@ -130,7 +135,11 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// Opens a file that somebody is allowed to write to.
+    /// Opens a file for writing on behalf of a caller with permission.
+    ///
+    /// # Errors
+    ///
+    /// As [`JournaledDirectory::open_file`].
     pub fn open_to_write(&self, node: InodeId) -> Result<Arc<OpenFile<T::File>>, ChangeError> {
         let file = self.open_file(node)?;
         if !self.tree.may_write(file.inner()) {
@@ -149,7 +158,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
             Some(InodeKind::File) => (),
             Some(_) => return Err(NameError::IsDirectory.into()),
         }
-        // While the names are held nobody calls it otherwise.
+        // The names lock keeps the path valid until the file is open.
         let path = names.path(node).ok_or(NameError::Missing)?;
         let file = match self.tree.open(&path) {
             Err(IoError::EACCES) => self.tree.open_to_write(&path),
@@ -158,19 +167,20 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok(self.open.insert(node, file.map_err(ChangeError::Disk)?))
     }
 
-    /// Takes a file in that was just made.
+    /// Adds a file that was just made.
     pub(super) fn insert(&self, node: InodeId, file: T::File) -> Arc<OpenFile<T::File>> {
         self.open.insert(node, file)
     }
 
-    /// Sees to it that one more file can be opened.
+    /// Makes sure that one more file can be opened.
     pub(super) fn reserve_descriptor(&self) -> Result<(), ChangeError> {
         let open = &self.open;
         if open.count() < open.eviction_threshold.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.evict_files();
-        // The rest is open because programs have it so: it is not gone through again for each one more.
+        // The remaining files are held open by programs. Raising the threshold avoids a scan at each further
+        // open.
         let left = open.count();
         let next = (left + left / 8 + 1).clamp(open.max / 2, open.max);
         open.eviction_threshold.store(next, Ordering::Relaxed);
@@ -180,12 +190,12 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         }
     }
 
-    /// Records, syncs and closes some of the files that only the books have open. Returns how many.
+    /// Records, syncs and closes some of the files that only the dirty set holds open. Returns their number.
     fn evict_files(&self) -> usize {
         let most = EVICTION_BATCH_MIN.max(self.open.max / 8);
         let idle: Vec<Arc<OpenFile<T::File>>> = {
-            let books = lock(&self.dirty_set);
-            let all = books.dirty.values().flatten();
+            let dirty_set = lock(&self.dirty_set);
+            let all = dirty_set.dirty.values().flatten();
             all.filter(|file| Arc::strong_count(file) == 1)
                 .take(most)
                 .cloned()
@@ -196,38 +206,40 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
             match self.close_unused(file) {
                 Ok(true) => closed += 1,
                 Ok(false) => (),
-                // It stays open, and with it what is not recorded.
+                // The file stays open, together with its pending ranges.
                 Err(_) => break,
             }
         }
         closed
     }
 
-    /// `false`: somebody has opened it meanwhile.
+    /// Returns `false` if another thread has opened the file meanwhile.
     fn close_unused(&self, file: Arc<OpenFile<T::File>>) -> Result<bool, ChangeError> {
         self.check_failed()?;
         self.record_pending(&file, &mut lock(&file.pending))?;
         self.sync_open(&file).map_err(ChangeError::Failed)?;
-        let mut books = lock(&self.dirty_set);
-        let Some(kept) = books.dirty.get_mut(&file.node) else {
+        let mut dirty_set = lock(&self.dirty_set);
+        let Some(kept) = dirty_set.dirty.get_mut(&file.node) else {
             return Ok(true);
         };
-        // Two: the books', and this one.
+        // Two references: the dirty set's and this one.
         let unused = Arc::strong_count(&file) == 2;
-        // Who writes has it, and waits for the books perhaps: nobody waits for it with the books.
+        // A writer holds this lock and may be waiting for the dirty set. Waiting for it here, with the dirty
+        // set locked, would deadlock.
         let recorded = file
             .pending
             .try_lock()
             .is_ok_and(|pending| *pending == DirtyRanges::default());
         let unused = unused && recorded;
         if unused && kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, &file)) {
-            // Its directory knows it by now or by the next checkpoint, which syncs it once more by its name.
+            // The directory entry is durable by now, or the next checkpoint syncs the inode once more by its
+            // name.
             *kept = None;
         }
         Ok(unused)
     }
 
-    /// Syncs an open file; what that reports is final.
+    /// Syncs an open file. An error it reports is final.
     pub(super) fn sync_open(&self, file: &OpenFile<T::File>) -> Result<(), CheckpointError> {
         self.tree
             .sync_file(file.inner())

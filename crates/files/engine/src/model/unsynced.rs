@@ -1,10 +1,10 @@
-//! What was done to a disk in memory and not synced: acts in files, and namings.
+//! Unsynced operations on a disk in memory: on inodes and on names.
 
 use std::collections::BTreeMap;
 
 use super::ModelInode;
 
-/// Something done in a file since it was synced last.
+/// An operation on an inode since its last sync.
 #[derive(Clone, Debug)]
 pub(super) enum InodeOp {
     Write(u64, Vec<u8>),
@@ -14,7 +14,7 @@ pub(super) enum InodeOp {
     SetXattr(Vec<u8>, Option<Vec<u8>>),
 }
 
-/// Something done to names.
+/// An operation on names.
 #[derive(Clone, Debug)]
 pub(super) enum NameOp {
     Add(Vec<u8>, u64),
@@ -68,7 +68,7 @@ impl NameOp {
     }
 }
 
-/// Everything at or below a path, by what is behind it.
+/// Removes and returns all entries at or below a path.
 fn take(names: &mut BTreeMap<Vec<u8>, u64>, path: &[u8]) -> Vec<(Vec<u8>, u64)> {
     let within = |other: &[u8]| other == path || other.starts_with(&[path, b"/"].concat());
     let taken: Vec<(Vec<u8>, u64)> = { names.iter() }

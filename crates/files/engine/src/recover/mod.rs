@@ -1,21 +1,18 @@
-//! The journal's way into the disk, after a crash.
+//! Recovery: replays the journal into the disk after a crash.
 //!
-//! The catalog says which file every node is, by identity; the records since say what became of it. So all
-//! names are known before anything is done to the disk, and each file is found there whatever it is called by
-//! now. A file that is missing, or one that nobody knows, stops recovery before it has changed anything.
+//! The catalog gives each inode's identity on the disk, and the records since say what happened to it. All
+//! final names are therefore known before the disk is changed, and each file is found whatever its current
+//! name. A missing file, or one that the journal does not know, stops recovery before any change.
 //!
-//! 1. Names are followed from the catalog to the journal's end.
-//! 2. What is on the disk is sorted: what is where it belongs stays; what belongs elsewhere is laid aside;
-//!    what is gone is removed. A file that was made since the catalog is found by the identity that its
-//!    record has, and stays what it is: its bytes may have no record. One that the disk has not kept is made
-//!    anew from records.
-//! 3. Directories and files are made, or brought from aside, to where they belong.
-//! 4. What was written is written again, in order.
-//! 5. All of it is synced, and all else that is there; only then the catalog is replaced and the journal
-//!    trimmed.
+//! 1. Follow names from the catalog to the journal's end.
+//! 2. Sort the files on the disk. A file at its final path stays; one that belongs elsewhere is moved aside;
+//!   one that is gone is removed. A file made since the catalog is found by the identity in its record and
+//!   kept as it is, because its bytes may have no record. If the disk lost it, it is made anew from records.
+//! 3. Make directories and files, or move them from aside to their final paths.
+//! 4. Replay writes, in order.
+//! 5. Sync everything, also what was not replayed. Only then replace the catalog and trim the journal.
 //!
-//! Each step may be cut off, and be done again from the beginning: identities and the journal are as they
-//! were.
+//! A crash at any step is harmless: identities and the journal are unchanged, so recovery starts over.
 
 mod name_replay;
 mod tree_restore;
@@ -35,25 +32,25 @@ use crate::error::DirectoryOpenError;
 use crate::file_tree::{CatalogStore, FileTree, ListedEntry};
 use crate::name_table::{InodeIdentity, NameTable};
 
-/// What was done to the disk when the directory was opened.
+/// Summary of the changes that recovery made to the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryRecovery {
-    /// Records that were done again.
+    /// Number of records replayed.
     pub records: u64,
-    /// Bytes that were written again.
+    /// Bytes written again.
     pub bytes: u64,
-    /// Files, directories and links that were made again.
+    /// Number of files, directories and symbolic links made again.
     pub created: u64,
-    /// Names that were removed again.
+    /// Number of names removed again.
     pub removed: u64,
-    /// Names that were given again.
+    /// Number of renames and links made again.
     pub renamed: u64,
-    /// Files that have bytes on the disk and no record of any: made since the last checkpoint, written, and
-    /// never recorded. They are as the disk has them.
+    /// Paths of files whose bytes are on the disk without any record: made and written since the last
+    /// checkpoint, never recorded. They are left as they are.
     pub unrecorded: Vec<Vec<u8>>,
 }
 
-/// Brings the disk to where the journal ends. Returns the names.
+/// Brings the disk to the state at the journal's end. Returns the names.
 pub(crate) fn recover<L: RecordLog, T: FileTree, K: CatalogStore>(
     log: &L,
     tree: &T,
@@ -83,11 +80,11 @@ pub(crate) fn recover<L: RecordLog, T: FileTree, K: CatalogStore>(
         .names
         .entry(InodeId::ROOT)
         .and_then(|entry| entry.identity);
-    // Where loss is accepted a copy will do.
+    // With `loss_accepted` a copy of the directory is accepted.
     if known != Some(root) && !options.loss_accepted {
         return match catalog.lsn < state.tail {
             true => Err(DirectoryOpenError::OtherDirectory),
-            // The other one's disk has all that there was.
+            // The other directory's disk has everything: the journal holds nothing newer.
             false => initialize(log, tree, keep, journal),
         };
     }
@@ -111,7 +108,7 @@ pub(crate) fn recover<L: RecordLog, T: FileTree, K: CatalogStore>(
     Ok((names, recovered))
 }
 
-/// A directory as it is, of which the journal has nothing.
+/// Takes over a directory as it is; the journal has no record of it.
 fn initialize<L: RecordLog, T: FileTree, K: CatalogStore>(
     log: &L,
     tree: &T,
@@ -125,11 +122,10 @@ fn initialize<L: RecordLog, T: FileTree, K: CatalogStore>(
     Ok((names, DirectoryRecovery::default()))
 }
 
-/// All of it is on the disk: what whoever was here before had written and not synced, too. A program that
-/// finds it there syncs the file, and may rely on it then. What a sync has lost that failed for whoever was
-/// here before is not found any more.
+/// Syncs everything, including unsynced writes of the previous process: a program that finds them may sync
+/// the file and rely on it. A sync failure that the previous process met can no longer be detected.
 fn sync_all<T: FileTree>(tree: &T, names: &NameTable) -> Result<(), DirectoryOpenError> {
-    // Directories last: nothing is named that is not there.
+    // Directories come last, so that no durable name refers to a missing file.
     let is_directory = |node: &InodeId| names.kind(*node) == Some(InodeKind::Directory);
     let (directories, files): (Vec<InodeId>, Vec<InodeId>) = names.nodes().partition(is_directory);
     for node in files.into_iter().chain(directories) {
@@ -173,7 +169,7 @@ fn below(directory: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Names of a directory that has no catalog yet: those that are on the disk.
+/// Reads the names of a directory without a catalog from the disk.
 fn scan_tree<T: FileTree>(tree: &T) -> Result<NameTable, DirectoryOpenError> {
     let (mode, owner) = tree.ownership(b"").map_err(at(b""))?;
     let mut names = NameTable::new(mode, owner);
@@ -229,7 +225,7 @@ fn scan_tree<T: FileTree>(tree: &T) -> Result<NameTable, DirectoryOpenError> {
     Ok(names)
 }
 
-/// Which files nodes are that were made anew.
+/// Looks up the identities of inodes that were made anew.
 fn record_identities<T: FileTree>(tree: &T, names: &mut NameTable) -> Result<(), DirectoryOpenError> {
     let nodes: Vec<InodeId> = names.nodes().collect();
     for node in nodes {

@@ -1,4 +1,4 @@
-//! What the records say of names, from the catalog to the journal's end.
+//! Replay of the records' names, from the catalog to the journal's end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::change::{DirectoryChange, FileOwner, InodeId, InodeKind};
 use crate::error::DirectoryOpenError;
 use crate::name_table::{InodeIdentity, NameTable};
 
-/// A node that was made since the catalog.
+/// An inode made since the catalog.
 pub(super) struct CreatedInode {
     pub(super) kind: InodeKind,
     pub(super) mode: u32,
@@ -19,16 +19,15 @@ pub(super) struct CreatedInode {
     pub(super) identity: Option<InodeIdentity>,
 }
 
-/// What the records say of names.
+/// Result of following all records since the catalog.
 pub(super) struct NameReplay {
-    /// As they are at the end.
+    /// Names at the journal's end.
     pub(super) names: NameTable,
     pub(super) refused: BTreeSet<Lsn>,
     pub(super) created: BTreeMap<InodeId, CreatedInode>,
-    /// Each path that a node had that was made since the catalog and whose file no record tells, with the
-    /// node's kind.
+    /// Paths of inodes made since the catalog whose records carry no identity, with the inode's kind.
     created_paths: BTreeSet<(Vec<u8>, u64)>,
-    /// Files of which some record says what is in them.
+    /// Files whose content some record changes.
     pub(super) written: BTreeSet<InodeId>,
     pub(super) records: u64,
 }
@@ -67,7 +66,7 @@ impl NameReplay {
             self.written.insert(*node);
         }
         if !change.is_of_names() {
-            // Of a node that is gone by then, whoever had it open may still have written to it.
+            // An unlinked inode may still be written through an open descriptor; its records change no names.
             let _ = self.names.apply(change);
             return Ok(());
         }
@@ -93,12 +92,12 @@ impl NameReplay {
         Ok(())
     }
 
-    /// Whether such a node had that path, of which no record says which file it is.
+    /// Whether an inode without a recorded identity had this path.
     pub(super) fn had_path(&self, path: &[u8], kind: Option<InodeKind>) -> bool {
         kind.is_some_and(|kind| self.created_paths.contains(&(path.to_vec(), kind as u64)))
     }
 
-    /// A directory that is renamed takes what is in it along.
+    /// Records new paths; renaming a directory renames everything below it.
     fn record_paths(&mut self, change: &DirectoryChange<'_>) {
         let mut nodes: Vec<InodeId> = match *change {
             DirectoryChange::Make { node, .. } | DirectoryChange::Link { node, .. } => vec![node],
@@ -119,7 +118,7 @@ impl NameReplay {
     }
 }
 
-/// Gives each change since the catalog.
+/// Calls a function for each change since the catalog.
 pub(super) fn for_each_change<L: RecordLog>(
     log: &L,
     from: Lsn,
@@ -144,7 +143,7 @@ pub(super) fn for_each_change<L: RecordLog>(
     let state = log.state();
     match end == state.tail {
         true => Ok(()),
-        // What is behind it is not on the disk yet, which an opened journal always is.
+        // Records after `end` are not on the disk yet, although opening a journal flushes them.
         false => Err(DirectoryOpenError::Gap {
             catalog: from,
             head: end,

@@ -1,4 +1,4 @@
-//! The disk, on its way to where the story ends.
+//! Restores the tree on the disk to the names at the journal's end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,36 +16,36 @@ use crate::file_tree::FileTree;
 use crate::limit::ASIDE_PREFIX;
 use crate::name_table::{InodeIdentity, NameTable};
 
-/// Files that are held open while records are written again.
+/// Maximum number of files kept open while writes are replayed.
 const OPEN_MAX: usize = 64;
 
-/// Something on the disk.
+/// An entry found on the disk.
 struct DiskEntry {
     path: Vec<u8>,
     kind: Option<InodeKind>,
-    /// Which node it is. `None`: none that the catalog has.
+    /// Inode of the entry. `None`: the catalog has none with its identity.
     node: Option<InodeId>,
     stays: bool,
-    /// Nobody knows it, and it is let be.
+    /// The journal does not know the entry, and it is left alone.
     unknown: bool,
 }
 
-/// The disk, on its way to where the story ends.
+/// Restores the tree on the disk to the names at the journal's end.
 pub(super) struct TreeRestore<'s, T: FileTree> {
     tree: &'s T,
     replay: &'s NameReplay,
     catalog_names: &'s NameTable,
-    /// All that is on the disk, directories before what is in them.
+    /// All entries on the disk, directories before their content.
     entries: Vec<DiskEntry>,
-    /// Nodes that are laid aside, or where they belong.
+    /// Inodes moved to a temporary name; `in_place` has those at their final paths.
     aside: BTreeSet<InodeId>,
     in_place: BTreeMap<InodeId, Vec<u8>>,
     recovered: DirectoryRecovery,
-    /// What the journal does not account for is let be.
+    /// Leaves entries alone that the journal does not account for.
     loss_accepted: bool,
-    /// Files that are not there, and that nobody insists on.
+    /// Files that are missing, which `loss_accepted` allows.
     missing: BTreeSet<InodeId>,
-    /// Files that were made since the catalog, and that the disk has kept.
+    /// Files made since the catalog that the disk has kept.
     surviving: BTreeSet<InodeId>,
 }
 
@@ -101,7 +101,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
         })
     }
 
-    /// Says what stays, and refuses what nobody can account for. Nothing is changed yet.
+    /// Decides which entries stay and refuses entries that cannot be explained. Changes nothing.
     pub(super) fn sort(&mut self) -> Result<(), DirectoryOpenError> {
         let names = &self.replay.names;
         let wanted: HashMap<Vec<u8>, InodeId> = { names.nodes() }
@@ -130,8 +130,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
                 return Err(DirectoryOpenError::Missing { path });
             }
         }
-        // A recovery that was cut off has made it anew, for the disk had not kept the one that the record
-        // tells of.
+        // An interrupted recovery has made the file anew, because the disk had lost the one in the record.
         let made_anew = |there: &DiskEntry| {
             let node = wanted.get(&there.path);
             let born =
@@ -160,7 +159,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
         self.catalog_names.kind(node).is_some()
     }
 
-    /// What does not stay is laid aside, or removed. What is in a directory goes before it.
+    /// Moves aside or removes every entry that does not stay, a directory's content before the directory.
     pub(super) fn lay_aside(&mut self) -> Result<(), DirectoryOpenError> {
         let there = std::mem::take(&mut self.entries);
         for there in { there.iter() }.filter(|there| there.stays) {
@@ -169,7 +168,8 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
             }
         }
         let survives = |there: &DiskEntry| there.node.filter(|node| self.replay.names.kind(*node).is_some());
-        // What a recovery that was cut off has laid aside: another name of it cannot be laid there once more.
+        // Files that an interrupted recovery has moved aside already; their other names cannot be moved there
+        // again.
         let laid = |there: &DiskEntry| survives(there).filter(|node| there.path == aside(*node));
         let laid: BTreeSet<InodeId> = { there.iter() }
             .filter_map(laid)
@@ -186,10 +186,10 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
                         .map_err(at(&there.path))?;
                     self.aside.insert(node);
                 }
-                // It has another name by now; or nobody wants it any more.
+                // The file has another final name, or none.
                 _ => match self.tree.remove(&there.path, directory) {
                     Ok(()) => self.recovered.removed += 1,
-                    // Something strange is in it.
+                    // The directory contains an unknown file.
                     Err(IoError { errno: ENOTEMPTY }) if self.loss_accepted => (),
                     Err(error) => return Err(at(&there.path)(error)),
                 },
@@ -209,7 +209,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
         Some(node)
     }
 
-    /// Everything gets to where it belongs: directories first, from the top.
+    /// Moves or makes everything at its final path, directories first, from the root down.
     pub(super) fn build(&mut self) -> Result<(), DirectoryOpenError> {
         let names = &self.replay.names;
         let mut wanted: Vec<(Vec<u8>, InodeId)> = { names.nodes() }
@@ -232,7 +232,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
             self.tree.rename(&aside(node), path, false).map_err(at(path))?;
             self.recovered.renamed += 1;
         } else if let Some(place) = self.in_place.get(&node) {
-            // One more name of it, which may be there already.
+            // One more name of the file; it may exist already.
             match self.tree.link(place, path) {
                 Ok(()) => self.recovered.renamed += 1,
                 Err(IoError { errno: EEXIST }) => (),
@@ -255,21 +255,21 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
                 owner: born.owner,
                 target: &born.target,
             },
-            // A directory whose last name the disk has not kept.
+            // A directory whose last name the disk has lost.
             (None, Some(entry)) => InodeSpec {
                 kind: entry.kind,
                 mode: entry.mode,
                 owner: entry.owner,
                 target: b"",
             },
-            (None, None) => unreachable!("each node is the catalog's, or was made since"),
+            (None, None) => unreachable!("every inode is in the catalog or was made since"),
         };
         self.tree.make(path, &made).map_err(at(path))?;
         self.recovered.created += 1;
         Ok(())
     }
 
-    /// What was done to what is in files, and to what they look like, is done again.
+    /// Replays changes of content and attributes.
     pub(super) fn replay_writes<L: RecordLog>(
         &mut self,
         log: &L,
@@ -289,7 +289,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
                 _ => return Ok(()),
             };
             let Some(path) = self.in_place.get(&node) else {
-                // It is gone by now.
+                // The inode is gone by the journal's end.
                 return Ok(());
             };
             let failed = |error| at(path)(error);
@@ -324,7 +324,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
         })
     }
 
-    /// Files with bytes that no record has, before any record is written again.
+    /// Files with bytes on the disk and no record; called before any write is replayed.
     pub(super) fn unrecorded(&self) -> Result<Vec<Vec<u8>>, DirectoryOpenError> {
         let mut all = Vec::new();
         for node in self.surviving.difference(&self.replay.written) {
@@ -344,8 +344,8 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
     }
 }
 
-/// A file whose record does not say which one it is, as earlier versions have written it, and with nothing
-/// recorded of its bytes: the one with its name is taken for it, lest the only copy of them be removed.
+/// Finds the inode for a file whose record carries no identity, as earlier versions wrote it, and whose bytes
+/// have no record. The file with its name is adopted, lest the only copy of its bytes be removed.
 fn find_adoptable(story: &NameReplay, path: &[u8], kind: Option<InodeKind>) -> Option<InodeId> {
     let mut node = InodeId::ROOT;
     for name in path.split(|byte| *byte == b'/') {

@@ -1,4 +1,4 @@
-//! What a directory does when the disk, or somebody behind its back, does what it should not.
+//! Behaviour of a directory when the disk fails, or when files change behind its back.
 
 use crate::common::log::MemoryLog;
 use netram_files::model::MemoryDisk;
@@ -58,13 +58,13 @@ fn is_there(disk: &MemoryDisk, name: &str) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_sync_that_fails_ends_all_changes_and_loses_nothing() {
+fn a_failed_sync_stops_all_changes_and_loses_nothing() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     write(&directory, node, b"first").unwrap();
     disk.fail_after(0);
     assert_eq!(directory.checkpoint(), Err(CheckpointError::Sync(IoError::EIO)));
-    // The disk says yes again, and is not believed.
+    // Later syncs succeed and are not trusted.
     disk.kill();
     let failed = CheckpointError::Sync(IoError::EIO);
     assert_eq!(directory.checkpoint(), Err(failed));
@@ -80,11 +80,11 @@ fn a_sync_that_fails_ends_all_changes_and_loses_nothing() {
     assert_eq!(is_there(&disk, "log").unwrap(), b"first");
 }
 
-/// The page cache shows what a sync that failed should have carried. A program that found it there once the
-/// directory was open again, and synced it, relied on bytes that the next power failure took: seed 40730 of
-/// the simulator.
+/// After a failed sync the page cache still showed the bytes that the disk never got. A program found them
+/// when the directory was open again, synced the file and relied on them; the next power failure took them
+/// (seed 40730 of the simulator).
 #[test]
-fn what_a_failed_sync_has_lost_is_not_found_and_taken_for_safe() {
+fn bytes_lost_by_a_failed_sync_are_not_read_back() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     write(&directory, node, b"first").unwrap();
@@ -106,13 +106,13 @@ fn what_a_failed_sync_has_lost_is_not_found_and_taken_for_safe() {
 }
 
 #[test]
-fn a_name_that_the_disk_refuses_is_not_given_by_recovery() {
+fn recovery_skips_a_name_that_the_disk_refused() {
     let (log, disk, directory) = new();
     make(&directory, "first").unwrap();
     disk.fail_after(0);
     assert_eq!(make(&directory, "second"), Err(ChangeError::Disk(IoError::EIO)));
     disk.kill();
-    // It is free, as whoever was refused believes.
+    // The name is free, as the refused caller expects.
     make(&directory, "second").unwrap();
     directory.remove(at("second"), false).unwrap();
     drop(directory);
@@ -122,7 +122,7 @@ fn a_name_that_the_disk_refuses_is_not_given_by_recovery() {
 }
 
 #[test]
-fn what_does_not_fit_on_the_disk_is_not_recorded() {
+fn a_write_that_does_not_fit_on_the_disk_is_not_recorded() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     write(&directory, node, b"fits").unwrap();
@@ -141,7 +141,7 @@ fn what_does_not_fit_on_the_disk_is_not_recorded() {
 }
 
 #[test]
-fn what_somebody_has_put_there_or_taken_away_stops_recovery_before_it_changes_anything() {
+fn an_added_or_missing_file_stops_recovery_before_any_change() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     directory.checkpoint().unwrap();
@@ -160,7 +160,7 @@ fn what_somebody_has_put_there_or_taken_away_stops_recovery_before_it_changes_an
         open(&log, &disk).err(),
         Some(DirectoryOpenError::Missing { path: path.clone() })
     );
-    // Another one under its name is not it.
+    // Another file with the same name does not count.
     disk.create_foreign_file(b"log");
     assert_eq!(
         open(&log, &disk).err(),
@@ -170,7 +170,7 @@ fn what_somebody_has_put_there_or_taken_away_stops_recovery_before_it_changes_an
 }
 
 #[test]
-fn a_journal_goes_with_its_catalog_and_with_no_other() {
+fn a_journal_is_opened_only_with_its_own_catalog() {
     let (log, disk, directory) = new();
     make(&directory, "log").unwrap();
     drop(directory);
@@ -183,11 +183,11 @@ fn a_journal_goes_with_its_catalog_and_with_no_other() {
     netram_files::CatalogStore::clear(&disk).unwrap();
     assert_eq!(open(&log, &disk).err(), Some(DirectoryOpenError::NoCatalog));
     let opened = JournaledDirectory::open(MemoryLog::new(1 << 20), disk.clone(), disk, OPTIONS);
-    assert!(opened.is_ok(), "an empty journal takes what there is");
+    assert!(opened.is_ok(), "an empty journal accepts the directory as it is");
 }
 
 #[test]
-fn a_full_journal_is_emptied_by_whoever_meets_it() {
+fn a_change_that_meets_a_full_journal_runs_a_checkpoint() {
     let (log, disk) = (MemoryLog::new(2_000), MemoryDisk::new());
     let directory = open(&log, &disk).unwrap();
     let node = make(&directory, "log").unwrap();
@@ -205,7 +205,7 @@ fn a_full_journal_is_emptied_by_whoever_meets_it() {
 }
 
 #[test]
-fn an_open_file_without_a_name_is_written_to_and_forgotten() {
+fn an_open_file_without_a_name_can_be_written_until_it_is_closed() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     let file = directory.open_file(node).unwrap();
@@ -216,7 +216,7 @@ fn an_open_file_without_a_name_is_written_to_and_forgotten() {
     assert_eq!(
         directory.open_file(node).unwrap().node(),
         node,
-        "whoever has it open still finds it"
+        "its open handle still reads it"
     );
     drop((file, directory));
     open(&log.crash(0), &disk).unwrap();
@@ -224,7 +224,7 @@ fn an_open_file_without_a_name_is_written_to_and_forgotten() {
 }
 
 #[test]
-fn where_loss_is_accepted_names_that_are_ahead_of_the_journal_stay() {
+fn with_accepted_loss_names_ahead_of_the_journal_stay() {
     let (log, disk, directory) = new();
     let node = make(&directory, "known").unwrap();
     write(&directory, node, b"known").unwrap();
@@ -254,7 +254,7 @@ fn where_loss_is_accepted_names_that_are_ahead_of_the_journal_stay() {
 }
 
 #[test]
-fn what_could_not_be_recorded_is_not_passed_over_by_the_next_sync() {
+fn the_next_sync_records_what_could_not_be_recorded() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     let file = directory.open_file(node).unwrap();
@@ -271,7 +271,7 @@ fn what_could_not_be_recorded_is_not_passed_over_by_the_next_sync() {
 }
 
 #[test]
-fn what_was_written_to_a_file_has_its_record_before_the_file_has_another_name() {
+fn writes_are_recorded_before_a_rename() {
     let (log, disk, directory) = new();
     let node = make(&directory, "new").unwrap();
     make(&directory, "current").unwrap();
@@ -286,7 +286,7 @@ fn what_was_written_to_a_file_has_its_record_before_the_file_has_another_name() 
 }
 
 #[test]
-fn what_is_written_again_and_again_is_recorded_once() {
+fn a_range_written_repeatedly_is_recorded_once() {
     let (log, _, directory) = new();
     let node = make(&directory, "log").unwrap();
     let file = directory.open_file(node).unwrap();
@@ -299,18 +299,18 @@ fn what_is_written_again_and_again_is_recorded_once() {
     directory.sync(node).unwrap();
     assert_eq!(log.records().len(), before + 1);
     directory.sync(node).unwrap();
-    assert_eq!(log.records().len(), before + 1, "and not once more");
+    assert_eq!(log.records().len(), before + 1, "no second record");
 }
 
 #[test]
-fn a_catalog_that_finds_no_room_is_written_later() {
+fn a_catalog_without_room_is_written_later() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     write(&directory, node, b"first").unwrap();
     disk.set_catalog_writable(false);
     let full = CheckpointError::CatalogIo(IoError::ENOSPC);
     assert_eq!(directory.checkpoint(), Err(full));
-    // Nothing is in doubt: the journal has everything, and takes more.
+    // The journal has everything and accepts further records.
     write(&directory, node, b"second").unwrap();
     make(&directory, "other").unwrap();
     assert_eq!(directory.status().failed, None);
@@ -324,10 +324,10 @@ fn a_catalog_that_finds_no_room_is_written_later() {
     assert!(is_there(&disk, "other").is_some());
 }
 
-/// The file is as it was on the disk, and yet a crash makes it anew from its records: the catalog that would
-/// know it has found no room.
+/// The file on the disk is complete, yet a crash makes it anew from its records, because the catalog that
+/// would list it did not fit on the disk.
 #[test]
-fn what_is_not_recorded_yet_outlives_a_checkpoint_without_a_catalog() {
+fn pending_writes_survive_a_checkpoint_without_a_catalog() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     {
@@ -345,7 +345,7 @@ fn what_is_not_recorded_yet_outlives_a_checkpoint_without_a_catalog() {
 }
 
 #[test]
-fn a_full_journal_that_cannot_be_emptied_takes_nothing_and_goes_on_when_it_can() {
+fn a_full_journal_refuses_changes_until_a_checkpoint_succeeds() {
     let (log, disk) = (MemoryLog::new(2_000), MemoryDisk::new());
     let directory = open(&log, &disk).unwrap();
     let node = make(&directory, "log").unwrap();
@@ -362,7 +362,7 @@ fn a_full_journal_that_cannot_be_emptied_takes_nothing_and_goes_on_when_it_can()
 }
 
 #[test]
-fn a_journal_is_not_brought_to_another_directory() {
+fn a_journal_is_not_replayed_into_another_directory() {
     let (log, disk, directory) = new();
     make(&directory, "log").unwrap();
     drop(directory);
@@ -372,7 +372,7 @@ fn a_journal_is_not_brought_to_another_directory() {
     assert_eq!(open(&log, &other).err(), Some(DirectoryOpenError::OtherDirectory));
     assert!(other.contents().is_empty());
     let directory = open(&log, &disk).unwrap();
-    // By now its disk has all of it.
+    // Its own disk is up to date now.
     directory.checkpoint().unwrap();
     drop(directory);
     let catalog = netram_files::CatalogStore::load(&disk).unwrap().unwrap();
@@ -381,10 +381,10 @@ fn a_journal_is_not_brought_to_another_directory() {
     assert!(is_there(&disk, "log").is_some());
 }
 
-/// A file that is shorter already, while nobody has recorded it, is not written again: the journal has the
-/// newest part of it alone.
+/// If a file is shortened before that is recorded, a crash leaves it short, and replay cannot restore the
+/// lost middle: the journal has only its newest part.
 #[test]
-fn a_file_is_shortened_whole_or_not_at_all() {
+fn a_truncation_is_atomic() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     write(&directory, node, b"checkpointed, ").unwrap();
@@ -408,12 +408,12 @@ fn a_file_is_shortened_whole_or_not_at_all() {
     assert_eq!(
         is_there(&disk, "log"),
         Some(b"check".to_vec()),
-        "held when it returned"
+        "the record is held when resize returns"
     );
 }
 
 #[test]
-fn a_length_that_the_disk_refuses_is_not_given_again() {
+fn recovery_skips_a_length_that_the_disk_refused() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     write(&directory, node, b"something").unwrap();
@@ -428,16 +428,16 @@ fn a_length_that_the_disk_refuses_is_not_given_again() {
     assert_eq!(is_there(&disk, "log"), Some(b"something else".to_vec()));
 }
 
-/// What was found when the directory was opened after a crash that took so many unsynced records less.
+/// Summary of recovery after a crash that keeps `more` of the unsynced records.
 fn recovered(log: &MemoryLog, disk: &MemoryDisk, more: usize) -> netram_files::DirectoryRecovery {
     let opened = JournaledDirectory::open(log.crash(more), disk.clone(), disk.clone(), OPTIONS);
     opened.unwrap().1
 }
 
-/// The journal's disk was full for a moment, hours before the server was killed: three files came back with
-/// no bytes in them, and the disk had had all.
+/// The journal's disk was full for a moment, hours before the server was killed. Three files came back empty,
+/// although the disk had all their bytes.
 #[test]
-fn a_file_without_a_record_is_what_the_disk_has_when_the_server_is_killed() {
+fn a_file_without_a_record_keeps_its_bytes_when_the_server_is_killed() {
     let (log, disk, directory) = new();
     make(&directory, "earlier").unwrap();
     disk.set_catalog_writable(false);
@@ -460,12 +460,12 @@ fn a_file_without_a_record_is_what_the_disk_has_when_the_server_is_killed() {
     assert_eq!(is_there(&disk, "copied").unwrap(), b"of which no record is");
     assert_eq!(is_there(&disk, "edited").unwrap(), b"of which no record is");
     assert_eq!(is_there(&disk, "there").unwrap(), b"and recorded");
-    assert_eq!((found.created, found.removed), (0, 0), "all of them were there");
+    assert_eq!((found.created, found.removed), (0, 0), "every file was there");
 }
 
-/// Between its record and its name a file is called as no program can see it.
+/// Between its record and its rename a file has a name that no program can see.
 #[test]
-fn a_file_cut_off_between_its_record_and_its_name_is_given_it() {
+fn recovery_completes_an_interrupted_creation() {
     for steps in 0..3 {
         let (log, disk, directory) = new();
         disk.fail_after(steps);
@@ -478,15 +478,15 @@ fn a_file_cut_off_between_its_record_and_its_name_is_given_it() {
         let names: Vec<Vec<u8>> = disk.contents().into_keys().collect();
         match made.is_ok() {
             true => assert_eq!(names, [b"new".to_vec()]),
-            // It was taken back, or never recorded.
+            // It was revoked or never recorded.
             false => assert!(names.is_empty(), "{steps} {recorded} {names:?}"),
         }
     }
 }
 
-/// As earlier versions have written it: without the file's identity.
+/// Earlier versions wrote such records, without the file's identity.
 #[test]
-fn a_record_that_does_not_say_which_file_it_made_does_not_cost_its_bytes() {
+fn a_file_whose_record_has_no_identity_keeps_its_bytes() {
     let (log, disk, directory) = new();
     let node = directory.names().next();
     drop(directory);
@@ -505,9 +505,9 @@ fn a_record_that_does_not_say_which_file_it_made_does_not_cost_its_bytes() {
     assert_eq!(is_there(&disk, "old").unwrap(), b"written");
 }
 
-/// A file that is opened to be synced finds no descriptor: the mount was dead for good.
+/// Opening a file for a sync failed for want of descriptors, and the mount accepted no change any more.
 #[test]
-fn a_checkpoint_without_descriptors_is_refused_and_made_later() {
+fn a_checkpoint_without_descriptors_is_retried() {
     let (log, disk, directory) = new();
     let node = make(&directory, "log").unwrap();
     write(&directory, node, b"first").unwrap();
@@ -529,7 +529,7 @@ fn a_checkpoint_without_descriptors_is_refused_and_made_later() {
 }
 
 #[test]
-fn however_many_files_are_written_few_are_open() {
+fn the_number_of_open_files_is_bounded() {
     const MAX: usize = 40;
     let (log, disk) = (MemoryLog::new(1 << 20), MemoryDisk::new());
     let few = DirectoryOptions {
@@ -548,7 +548,7 @@ fn however_many_files_are_written_few_are_open() {
         assert!(directory.status().open <= MAX, "{:?}", directory.status());
     }
     directory.record_written().unwrap();
-    // As many as there may be are held by programs.
+    // Programs hold as many files open as allowed.
     let held: Vec<_> = (0..500)
         .map_while(|number| {
             directory
@@ -561,7 +561,7 @@ fn however_many_files_are_written_few_are_open() {
     assert_eq!(
         directory.open_file(next).err(),
         Some(ChangeError::Disk(IoError::ENFILE)),
-        "whoever wants one more is told so"
+        "one more open is refused"
     );
     directory.sync(held[0].node()).unwrap();
     directory.checkpoint().unwrap();
@@ -577,9 +577,9 @@ fn however_many_files_are_written_few_are_open() {
     }
 }
 
-/// One that was closed for another's sake goes on where it was.
+/// Attributes of an unlinked file can be set while it is open.
 #[test]
-fn a_file_without_a_name_can_be_dressed_as_long_as_it_is_open() {
+fn attributes_of_an_unlinked_open_file_can_be_set() {
     let (_, disk, directory) = new();
     let node = make(&directory, "gone").unwrap();
     let file = directory.open_file(node).unwrap();

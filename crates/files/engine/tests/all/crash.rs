@@ -1,5 +1,5 @@
-//! Whatever is done to a directory, and whenever it is cut off: what was synced is there afterwards, and
-//! names are as some moment had them.
+//! Random operations on a directory, interrupted at random points. Synced content is there afterwards, and
+//! the names match some moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 type Tested = JournaledDirectory<MemoryLog, MemoryDisk, MemoryDisk>;
 
-/// Somebody's wish. Numbers choose among what there is.
+/// A requested operation. Its numbers choose among the existing inodes.
 #[derive(Clone, Debug)]
 enum Wish {
     Make {
@@ -69,8 +69,8 @@ enum Wish {
     Checkpoint,
 }
 
-/// Something under way when all stops: the disk does so many steps of it, the journal takes so many records,
-/// and gives up its oldest or not.
+/// The operation under way at the crash: the disk completes `steps` of it, the journal accepts `records`, and
+/// trims or not.
 #[derive(Clone, Debug)]
 struct Last {
     wish: Wish,
@@ -90,12 +90,12 @@ fn last() -> impl Strategy<Value = Last> {
     })
 }
 
-/// How it ends.
+/// Kind of crash.
 #[derive(Clone, Debug)]
 enum End {
     /// The process is killed.
     Kill,
-    /// The power fails. What gets to the platter is drawn from this.
+    /// The power fails. The number seeds the choice of what reached the platter.
     Power(u64),
 }
 
@@ -125,7 +125,7 @@ fn options() -> DirectoryOptions {
         journal: JournalId(5),
         durability: Durability::Remote,
         loss_accepted: false,
-        // Few, so that files are synced and closed before a checkpoint.
+        // Few, so that files are evicted before a checkpoint.
         files_max: 24,
         planted: netram_proto::planted::FaultSwitch::NONE,
     }
@@ -168,13 +168,13 @@ fn place_of<'n>(directory: &Tested, (number, name): (u8, u8), names: &'n [String
     }
 }
 
-/// The file of that number, open as long as somebody has it.
+/// A file chosen by `number`, kept open in `files`.
 fn file_of(
     directory: &Tested,
     number: u8,
     files: &mut Vec<Arc<OpenFile<u64>>>,
 ) -> Option<Arc<OpenFile<u64>>> {
-    // Now and then one that was opened before, and may have no name any more.
+    // Sometimes one opened earlier, which may have no name left.
     if number.is_multiple_of(3) && !files.is_empty() {
         return Some(Arc::clone(&files[usize::from(number) % files.len()]));
     }
@@ -217,7 +217,7 @@ fn do_it(directory: &Tested, wish: &Wish) -> Result<(), ChangeError> {
             directory.rename(from, to, true, *exchange)
         }
         Wish::Write { .. } | Wish::Resize { .. } | Wish::Allocate { .. } => {
-            unreachable!("these are of files")
+            unreachable!("file operations are handled above")
         }
         Wish::Mode { node, mode } => {
             let attributes = AttributeChange {
@@ -236,7 +236,7 @@ fn do_it(directory: &Tested, wish: &Wish) -> Result<(), ChangeError> {
 }
 
 impl Wish {
-    /// Which file is changed, if one is.
+    /// The changed file, if the operation changes one.
     fn node(&self) -> Option<u8> {
         match self {
             Wish::Write { node, .. } | Wish::Resize { node, .. } | Wish::Allocate { node, .. } => Some(*node),
@@ -257,14 +257,14 @@ fn change(directory: &Tested, file: &Arc<OpenFile<u64>>, wish: &Wish) -> Result<
             (*offset).into(),
             (*length).into(),
         ),
-        _ => unreachable!("the others are of no file"),
+        _ => unreachable!("not an operation on a file"),
     }
 }
 
-/// One of the journal's.
+/// A record of the journal.
 type Record = (Lsn, netram_proto::port::RecordKind, Vec<u8>);
 
-/// What the records say, done to an empty disk one after the other: paths and what is there.
+/// Model: applies the records to an empty disk, one after the other. Returns the paths with their inodes.
 fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BTreeMap<Vec<u8>, InodeId>) {
     let disk = MemoryDisk::new();
     let mut names = NameTable::new(0o700, FileOwner::default());
@@ -273,7 +273,7 @@ fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BTreeMap<V
             *lsn,
             DirectoryChange::decode(*kind, payload)
                 .unwrap()
-                .expect("a directory's"),
+                .expect("a directory's record"),
         )
     };
     let all: Vec<(Lsn, DirectoryChange<'_>)> = records.iter().map(decoded).collect();
@@ -347,11 +347,10 @@ fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BTreeMap<V
     (disk.contents(), called)
 }
 
-/// What must be in files, whatever happens: what was in them when they were synced, as long as nobody has
-/// changed them since.
+/// Content that must survive: of each file its content at the last sync, unless it has changed since.
 type Promised = BTreeMap<InodeId, Vec<u8>>;
 
-/// What becomes of it with a wish that was granted.
+/// Updates the promised content after an operation that succeeded.
 fn promise(
     directory: &Tested,
     disk: &MemoryDisk,
@@ -377,7 +376,7 @@ fn promise(
     }
 }
 
-/// Nodes of which records got lost: nobody has synced those, so that anything may be in them.
+/// Inodes with lost records: they were not synced, so that any content is allowed.
 fn of_lost(all: &[Record], kept: usize) -> BTreeSet<InodeId> {
     let node = |(_, kind, payload): &Record| match DirectoryChange::decode(*kind, payload) {
         Ok(Some(
@@ -410,7 +409,7 @@ fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<InodeId>, prom
         if let Some(bytes) = promised.get(&node) {
             assert!(
                 &found.bytes == bytes,
-                "{}: not what was synced",
+                "{}: differs from its synced content",
                 path.escape_ascii()
             );
         }
@@ -423,7 +422,7 @@ fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<InodeId>, prom
             assert_eq!(
                 disk.is_same_file(one, other),
                 node == its,
-                "one file with two names, or two files"
+                "the number of files differs"
             );
         }
     }
@@ -439,7 +438,7 @@ fn chance(seed: u64) -> impl FnMut() -> bool {
     }
 }
 
-/// More of them find more: `PROPTEST_CASES`.
+/// `PROPTEST_CASES` raises the number of cases.
 fn cases() -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok();
     asked.and_then(|cases| cases.parse().ok()).unwrap_or(2000)
@@ -449,7 +448,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
-    fn a_directory_is_as_its_journal_says(
+    fn a_recovered_directory_matches_its_journal(
         lives in prop::collection::vec(
             (prop::collection::vec(wish(), 0..40), last(), prop_oneof![Just(End::Kill), any::<u64>().prop_map(End::Power)], any::<u8>(), 0..60_u64),
             1..4,
@@ -477,7 +476,7 @@ proptest! {
                 let few = Err(ChangeError::Disk(IoError::ENFILE));
                 prop_assert!(done == few || matches!(done, Ok(()) | Err(ChangeError::Name(_))), "{wish:?}: {done:?}");
             }
-            // Between any two of its steps all stops.
+            // Stop between any two of its steps.
             disk.fail_after(last.steps);
             log.stop_after(last.records, last.trims);
             let (mut changed, before) = (None, promised.clone());
@@ -496,7 +495,7 @@ proptest! {
             match done {
                 Ok(()) => promise(&directory, &disk, &last.wish, changed, &mut promised),
                 Err(_) => {
-                    // Done by half, perhaps; but a sync or a checkpoint changes nothing.
+                    // The change may be half done. A sync or checkpoint changes nothing.
                     promised = before;
                     changed.map(|node| promised.remove(&node));
                     lost.extend(dressed);
@@ -505,13 +504,13 @@ proptest! {
             let all = log.records();
             let kept = usize::from(more) % (log.open_records() + 1);
             log = log.crash(kept);
-            // What was not recorded any more may yet be in files, and stays there.
+            // Unrecorded writes may be in files, and stay there.
             lost.extend(of_lost(&all, log.records().len()));
             match end {
                 End::Kill => disk.kill(),
                 End::Power(seed) => disk.power_off(chance(seed)),
             }
-            // Recovery itself is cut off, and its disk may lose what it did not sync.
+            // Recovery itself is interrupted, and the disk may lose what it did not sync.
             disk.fail_after(cut);
             drop(directory);
             let cut_off = JournaledDirectory::open(log.clone(), disk.clone(), disk.clone(), options());
@@ -523,7 +522,7 @@ proptest! {
         let (directory, _) = open(&log, &disk);
         is_as_told(&log, &disk, &lost, &promised);
         let log = directory.close().unwrap();
-        // All is on the platter, and the directory is one that anybody may change.
+        // Everything is on the platter, and the directory can be changed again.
         disk.power_off(|| false);
         is_as_told(&log, &disk, &lost, &promised);
         disk.create_foreign_file(b"new");

@@ -1,24 +1,23 @@
-//! Threads that answer stand where whoever asks runs.
+//! Runs an answering thread on the core of its caller.
 //!
-//! A caller on one core and an answering thread on another cost two wake-ups of cores that have gone to
-//! sleep, 20 to 50 µs each on a virtual machine; on the same core they take turns. The caller waits meanwhile
-//! in any case. Only one that asks again and again is followed: several at once are served better by all
-//! cores.
+//! With caller and answering thread on different cores, each request wakes two sleeping cores, at 20 to 50 µs
+//! each on a virtual machine. On the same core they take turns, and the caller waits anyway. Only a caller
+//! that asks repeatedly is followed: several callers at once are served better by all cores.
 
 use std::cell::RefCell;
 use std::fs;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Questions in a row after which it is looked where the caller runs, and again after as many.
+/// Requests in a row by one caller before its core is looked up, and between later look-ups.
 const ROW_LENGTH: u32 = 32;
 
 #[derive(Default)]
 struct CallerAffinity {
-    /// Who asked last, and how often in a row.
+    /// Thread id of the last caller, and its number of requests in a row.
     caller: u32,
     row: u32,
-    /// Where this thread is held, and where it might be otherwise.
+    /// Core that this thread is pinned to, and the cores it may use otherwise.
     pinned: Option<(usize, CpuSet)>,
 }
 
@@ -26,7 +25,7 @@ thread_local! {
     static AFFINITY: RefCell<CallerAffinity> = RefCell::default();
 }
 
-/// This thread of the machine asks. Costs nothing but once in 32 times: some µs.
+/// Notes a request by the thread `caller`. Costs some µs once in 32 calls, else nothing.
 pub(super) fn follow_caller(caller: u32) {
     AFFINITY.with_borrow_mut(|near| near.follow_caller(caller));
 }
@@ -71,11 +70,11 @@ impl CallerAffinity {
     }
 }
 
-/// On which core a thread ran last.
+/// Core on which a thread ran last.
 fn core_of(thread: u32) -> Option<usize> {
     let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
-    // Its name comes before, in parentheses, and may have any letters. The 37th field behind that is the
-    // core.
+    // The thread's name comes first, in parentheses, and may contain any character. The 37th field after it
+    // is the core.
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split(' ').nth(36)?.parse().ok()
 }
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_again_and_again_is_followed_and_let_go_when_another_asks() {
+    fn affinity_follows_a_repeat_caller_and_is_released_for_another() {
         let body = || {
             let before = cores();
             let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();

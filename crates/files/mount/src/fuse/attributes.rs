@@ -1,4 +1,4 @@
-//! What the kernel is told of a node.
+//! Attributes, times and errors as the kernel expects them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -37,7 +37,7 @@ pub(super) fn attributes(node: InodeId, kind: InodeKind, there: &Stat) -> FileAt
 
 #[allow(
     clippy::unnecessary_fallible_conversions,
-    reason = "how wide the parts are depends on the machine"
+    reason = "the width of the fields depends on the architecture"
 )]
 pub(super) fn time(s: impl TryInto<i64>, ns: impl TryInto<u32>) -> SystemTime {
     let (s, ns) = (s.try_into().unwrap_or(0), ns.try_into().unwrap_or(0));
@@ -62,9 +62,9 @@ pub(super) fn file_time(time: TimeOrNow) -> FileTime {
             ns: since.subsec_nanos(),
         },
         Err(before) => {
-            // `fuser` takes the seconds, which are negative, and the nanoseconds behind them for a distance
-            // before 1970, each by itself. So each is taken back by itself: no other moment gives the same
-            // distance.
+            // Before 1970 the kernel's seconds are negative and its nanoseconds count upwards. `fuser` takes
+            // the absolute value of each and sums them into a distance. Undoing that for each part restores
+            // the exact time.
             let before = before.duration();
             FileTime {
                 s: -before.as_secs().cast_signed(),
@@ -74,7 +74,7 @@ pub(super) fn file_time(time: TimeOrNow) -> FileTime {
     }
 }
 
-/// What a program is told. Why the journal or a checkpoint failed is in netram's own log.
+/// Error code for the program. The reason of a journal or checkpoint failure goes to netram's own log.
 pub(super) fn errno(error: &ChangeError) -> Errno {
     match error {
         ChangeError::Name(name) => match name {
@@ -89,21 +89,21 @@ pub(super) fn errno(error: &ChangeError) -> Errno {
         },
         ChangeError::Disk(error) => disk_errno(*error),
         ChangeError::Append(error) => {
-            tracing::error!(%error, "the journal takes nothing");
+            tracing::error!(%error, "a change could not be recorded: the journal accepts no records");
             Errno::EIO
         }
         ChangeError::Wait(error) => {
-            tracing::error!(%error, "what was written may be lost in a crash");
+            tracing::error!(%error, "a record is not known to be held: a crash may lose it");
             Errno::EIO
         }
-        // The disk that has the journal's directory, and not the one beneath.
+        // The full disk is the one with the journal's directory, not the backing disk.
         ChangeError::Full(CheckpointError::CatalogIo(error)) => disk_errno(*error),
         ChangeError::Full(error) => {
-            tracing::error!(%error, "the journal is full, and cannot be emptied");
+            tracing::error!(%error, "a change was refused: the journal is full and a checkpoint cannot empty it");
             Errno::EIO
         }
         ChangeError::Failed(error) => {
-            tracing::error!(%error, "nothing is changed any more");
+            tracing::error!(%error, "a change was refused: an earlier checkpoint failed");
             Errno::EIO
         }
     }
@@ -118,8 +118,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_come_as_fuser_gives_them_and_go_as_they_are() {
-        // What the kernel says as -2 s and 700,000,000 ns, which is 1.3 s before 1970.
+    fn times_before_1970_survive_fusers_conversion() {
+        // The kernel's -2 s and 700,000,000 ns, which is 1.3 s before 1970.
         let before = UNIX_EPOCH - Duration::new(2, 700_000_000);
         assert_eq!(
             file_time(TimeOrNow::SpecificTime(before)),

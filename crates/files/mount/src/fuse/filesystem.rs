@@ -1,12 +1,14 @@
-//! The file system that the kernel sees: what several of its questions need.
+//! State of the FUSE file system, and operations that several requests share.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fuser::{Errno, FileAttr, FopenFlags, OpenAccMode, OpenFlags, ReplyEntry, Request};
-use netram_files::limit::NAME_BYTES_MAX;
+use fuser::{
+    Errno, FileAttr, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyEntry, ReplyXattr, Request,
+};
+use netram_files::limit::{NAME_BYTES_MAX, XATTR_BYTES_MAX};
 use netram_files::{AttributeChange, ChangeError, DirectoryEntry, FileOwner, InodeId, InodeKind, InodeSpec};
 use rustix::fs::{OFlags, fstat};
 
@@ -16,7 +18,7 @@ use super::{ATTRIBUTE_TTL, GENERATION};
 use crate::backing_directory::is_reserved;
 use crate::mount::MountState;
 
-/// Set-user-id and set-group-id: writing takes them away.
+/// Set-user-id and set-group-id bits: writing clears them.
 const SET_IDS: u32 = 0o6000;
 const SET_GROUP_ID: u32 = 0o2000;
 
@@ -24,10 +26,10 @@ const SET_GROUP_ID: u32 = 0o2000;
 pub(crate) struct FuseFilesystem {
     pub(super) state: Arc<MountState>,
     pub(super) handles: Handles,
-    /// Files that are only read are read by the kernel itself.
+    /// Whether the kernel reads a file itself when all users open it read-only.
     pub(super) passthrough: bool,
-    /// What has no name any more, as it was when it lost it: programs stand in a directory that is gone, or
-    /// hold it open. Until the kernel forgets it.
+    /// Last attributes of inodes without a name, until the kernel forgets them. Programs may have such a
+    /// directory open or as their working directory.
     pub(super) unlinked: Mutex<HashMap<InodeId, FileAttr>>,
 }
 
@@ -41,7 +43,7 @@ impl FuseFilesystem {
         }
     }
 
-    /// Of a file that is open the disk's file is asked: it may have no name any more.
+    /// Attributes of an inode. An open file is asked directly, since it may have no name left.
     pub(super) fn attributes_of(&self, node: InodeId) -> Result<FileAttr, Errno> {
         if let Some(file) = self.state.journaled.open_file_of(node) {
             let there = fstat(file.inner()).map_err(|errno| Errno::from_i32(errno.raw_os_error()))?;
@@ -59,8 +61,7 @@ impl FuseFilesystem {
         self.unlinked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name is taken away, or another node put in its place: whoever has that open may still ask for its
-    /// attributes.
+    /// Keeps the attributes of an inode that loses a name: programs that have it open may still ask for them.
     pub(super) fn unlink_node(
         &self,
         at: DirectoryEntry<'_>,
@@ -77,7 +78,7 @@ impl FuseFilesystem {
         Ok(())
     }
 
-    /// Sets attributes of what has no name any more, and is not an open file.
+    /// Sets attributes of an inode that has no name left and is not an open file.
     pub(super) fn set_unlinked_attributes(&self, node: InodeId, set: &AttributeChange) -> bool {
         let mut ghosts = self.unlinked();
         let Some(ghost) = ghosts.get_mut(&node) else {
@@ -96,7 +97,7 @@ impl FuseFilesystem {
         self.state.journaled.names().path(node).ok_or(Errno::ENOENT)
     }
 
-    /// Tells of a node that was found or made.
+    /// Answers a look-up or creation with the inode's attributes.
     pub(super) fn entry(&self, node: Result<InodeId, Errno>, reply: ReplyEntry) {
         match node.and_then(|node| self.attributes_of(node)) {
             Ok(attributes) => reply.entry(&ATTRIBUTE_TTL, &attributes, GENERATION),
@@ -104,7 +105,7 @@ impl FuseFilesystem {
         }
     }
 
-    /// A new node as whoever asks for it makes it.
+    /// Attributes of a new inode, owned by the caller.
     pub(super) fn inode_spec<'t>(
         &self,
         request: &Request,
@@ -120,7 +121,7 @@ impl FuseFilesystem {
             user: request.uid(),
             group: if inherits { directory.gid } else { request.gid() },
         };
-        // A directory passes that on.
+        // A new directory inherits the set-group-id bit.
         let inherited = if inherits && kind == InodeKind::Directory {
             SET_GROUP_ID
         } else {
@@ -134,7 +135,7 @@ impl FuseFilesystem {
         })
     }
 
-    /// Makes a node as whoever asks for it.
+    /// Makes an inode owned by the caller.
     pub(super) fn make(
         &self,
         request: &Request,
@@ -156,7 +157,7 @@ impl FuseFilesystem {
         self.open_plan(file.map_err(|error| errno(&error))?, flags, self.passthrough)
     }
 
-    /// A file that is open on the disk, for a program.
+    /// Chooses the I/O mode for a program's open of a file.
     pub(super) fn open_plan(
         &self,
         file: Arc<netram_files::OpenFile<std::fs::File>>,
@@ -174,7 +175,8 @@ impl FuseFilesystem {
         })
     }
 
-    /// Whoever is not root takes set-user-id and set-group-id away with that, as by writing.
+    /// Sets a file's length. Unless the caller is root this clears set-user-id and set-group-id, as a write
+    /// does.
     pub(super) fn set_size(&self, request: &Request, node: InodeId, size: u64) -> Result<(), ChangeError> {
         let file = self.state.journaled.open_to_write(node)?;
         self.state.journaled.resize(&file, size)?;
@@ -185,7 +187,7 @@ impl FuseFilesystem {
     }
 }
 
-/// Whether there could be such a name: the kernel lets longer ones through.
+/// Checks a name's length, which the kernel does not bound at 255 bytes.
 pub(super) fn check_name_length(at: DirectoryEntry<'_>) -> Result<DirectoryEntry<'_>, Errno> {
     match at.name.len() > NAME_BYTES_MAX {
         true => Err(Errno::ENAMETOOLONG),
@@ -193,7 +195,7 @@ pub(super) fn check_name_length(at: DirectoryEntry<'_>) -> Result<DirectoryEntry
     }
 }
 
-/// Some names in the directory itself are netram's own beneath the mount.
+/// Refuses names in the root that netram itself uses below the mount.
 pub(super) fn is_allowed(at: DirectoryEntry<'_>) -> Result<(), Errno> {
     check_name_length(at)?;
     match at.directory == InodeId::ROOT && is_reserved(OsStr::from_bytes(at.name)) {
@@ -202,7 +204,7 @@ pub(super) fn is_allowed(at: DirectoryEntry<'_>) -> Result<(), Errno> {
     }
 }
 
-/// A file on its way to be open.
+/// A file about to be opened for a program.
 pub(super) struct OpenPlan {
     pub(super) file: Arc<netram_files::OpenFile<std::fs::File>>,
     pub(super) synced: bool,
@@ -210,7 +212,7 @@ pub(super) struct OpenPlan {
 }
 
 impl OpenPlan {
-    /// Nothing is done at a close, so that nobody has to be asked.
+    /// Flags of the reply. Closing needs no request (`FOPEN_NOFLUSH`).
     pub(super) fn flags(&self) -> FopenFlags {
         FopenFlags::FOPEN_NOFLUSH
             | match self.io_mode {
@@ -256,7 +258,59 @@ impl FuseFilesystem {
     }
 }
 
-/// Whether writes by way of a file that was opened so wait as a sync does.
+/// Whether writes through a descriptor opened with these flags are synchronous.
 pub(super) fn is_synced(flags: i32) -> bool {
     OFlags::from_bits_retain(flags.cast_unsigned()).intersects(OFlags::DSYNC | OFlags::SYNC)
+}
+
+impl FuseFilesystem {
+    pub(super) fn remove(&self, at: DirectoryEntry<'_>, directory: bool, reply: ReplyEmpty) {
+        match check_name_length(at) {
+            Ok(at) => reply_done(
+                self.unlink_node(at, || self.state.journaled.remove(at, directory)),
+                reply,
+            ),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// Entries of a directory; none if it is gone.
+    pub(super) fn list(&self, directory: InodeId) -> Vec<(InodeId, InodeKind, Vec<u8>)> {
+        let names = self.state.journaled.names();
+        if names.kind(directory) != Some(InodeKind::Directory) {
+            return Vec::new();
+        }
+        let own = [
+            (directory, InodeKind::Directory, b".".to_vec()),
+            (names.parent(directory), InodeKind::Directory, b"..".to_vec()),
+        ];
+        let inside = { names.children(directory) }.map(|(name, node)| {
+            let kind = names.kind(node).unwrap_or(InodeKind::File);
+            (node, kind, name.to_vec())
+        });
+        own.into_iter().chain(inside).collect()
+    }
+}
+
+/// Access control lists and other system attributes: the kernel would have to enforce them, and does not for
+/// this file system.
+pub(super) fn is_system_xattr(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"system.")
+}
+
+pub(super) fn reply_value(value: &[u8], size: u32, reply: ReplyXattr) {
+    const _: () = assert!(XATTR_BYTES_MAX <= u32::MAX as usize);
+    match size as usize {
+        0 => reply.size(value.len() as u32),
+        room if room >= value.len() => reply.data(value),
+        _ => reply.error(Errno::ERANGE),
+    }
+}
+
+/// Answers a request whose only result is success or an error.
+pub(super) fn reply_done(done: Result<(), ChangeError>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
 }

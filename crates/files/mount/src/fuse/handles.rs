@@ -1,4 +1,4 @@
-//! What programs have open.
+//! Files and directories that programs have open.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,28 +12,28 @@ use netram_files::{InodeId, InodeKind, OpenFile as NodeFile};
 #[derive(Debug)]
 pub(super) struct OpenHandle {
     pub(super) file: Arc<NodeFile<File>>,
-    /// Each write waits as a sync does.
+    /// Whether each write waits like a sync (`O_SYNC`, `O_DSYNC`).
     pub(super) synced: bool,
     io_mode: IoMode,
-    /// The kernel reads by itself, as long as this is there.
+    /// Registration by which the kernel reads the file itself, for as long as it lives.
     passthrough: OnceLock<Arc<BackingId>>,
 }
 
-/// What is in a directory, as it was when somebody began to read it.
+/// A directory's entries, as of the last time a program began to read them.
 #[derive(Debug)]
 pub(super) struct DirectoryListing {
     pub(super) directory: InodeId,
     pub(super) entries: Mutex<Vec<(InodeId, InodeKind, Vec<u8>)>>,
 }
 
-/// How a node is open, in all handles.
+/// Number of open handles of an inode, by I/O mode.
 #[derive(Debug, Default)]
 struct InodeUses {
-    /// By way of the page cache of FUSE.
+    /// Handles through FUSE's page cache.
     cached: u32,
-    /// By the kernel itself, or beside that.
+    /// Handles in the modes `Passthrough` and `WriteBeside`.
     passthrough: u32,
-    /// What the kernel reads from: one for all.
+    /// The kernel's registration of the backing file, shared by all handles.
     backing: Option<Arc<BackingId>>,
 }
 
@@ -58,38 +58,37 @@ impl HandleState {
     }
 }
 
-/// All of it.
+/// All open handles.
 #[derive(Debug, Default)]
 pub(super) struct Handles(RwLock<HandleState>);
 
-/// By which way a file is to be opened. The kernel wants one way for all who have a file open at a time, but
-/// for those who go past its cache.
+/// I/O mode of an open file. The kernel requires one mode for all handles of a file, except for those that
+/// bypass its page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoMode {
-    /// The kernel caches what is read.
+    /// Reads go through the kernel's page cache.
     Cached,
-    /// Each read and write comes here.
+    /// Each read and write is a request.
     Direct,
-    /// The kernel reads from the disk's file.
+    /// The kernel reads the backing file itself.
     Passthrough,
-    /// The same file is read so by others, and this one is only written: each write comes here.
+    /// Write-only beside `Passthrough` readers: each write is a request.
     WriteBeside,
 }
 
 impl IoMode {
-    /// Whether the kernel has to be told of the disk's file.
+    /// Whether the kernel must know the backing file.
     pub(super) fn is_passthrough(self) -> bool {
         matches!(self, IoMode::Passthrough | IoMode::WriteBeside)
     }
 }
 
 impl Handles {
-    /// By which way a file is opened, for which there is room from now on until [`Handles::drop`] or
-    /// [`Handles::release_io_mode`]. `passes`: a file that is only read by whoever has it open is read by the
-    /// kernel itself.
+    /// Chooses the I/O mode of an open and counts it until [`Handles::drop`] or [`Handles::release_io_mode`].
+    /// `passes`: the kernel may read a file itself while all its users only read.
     ///
-    /// `None`: others read it so, and this one is to be read and written. It could be mapped, and nobody here
-    /// would hear of what is written to the map.
+    /// `None`: the file is open in `Passthrough` mode and is to be opened for reading and writing. It could
+    /// then be mapped, and writes to the map would bypass this process.
     pub(super) fn reserve_io_mode(
         &self,
         node: InodeId,
@@ -104,7 +103,7 @@ impl Handles {
             () if passes && reads_only && uses.cached == 0 => IoMode::Passthrough,
             () if uses.passthrough > 0 && access == OpenAccMode::O_WRONLY => IoMode::WriteBeside,
             () if uses.passthrough > 0 => return None,
-            // A write that is synced is one request then, and not two. Who maps the file would not see it at
+            // A synchronous write is then one request instead of two. A map of the file does not show it at
             // once.
             () if synced && uses.cached == 0 => IoMode::Direct,
             () => IoMode::Cached,
@@ -114,7 +113,8 @@ impl Handles {
         Some(way)
     }
 
-    /// What the kernel reads a node from, made unless it is there: all who have it open name the same one.
+    /// The kernel's registration of the backing file; made unless there is one. All handles must use the same
+    /// one.
     pub(super) fn backing(
         &self,
         node: InodeId,
@@ -130,13 +130,13 @@ impl Handles {
         Ok(backing)
     }
 
-    /// The file is not opened after all.
+    /// Undoes a reservation: the file was not opened.
     pub(super) fn release_io_mode(&self, node: InodeId, way: IoMode) {
         let mut inside = self.0.write().unwrap_or_else(PoisonError::into_inner);
         inside.release_io_mode(node, way);
     }
 
-    /// The file is open.
+    /// Adds a handle.
     pub(super) fn add(&self, file: Arc<NodeFile<File>>, synced: bool, way: IoMode) -> FileHandle {
         let mut inside = self.0.write().unwrap_or_else(PoisonError::into_inner);
         inside.next += 1;
@@ -151,7 +151,7 @@ impl Handles {
         FileHandle(number)
     }
 
-    /// What the kernel reads by stays until the file is closed.
+    /// Keeps the kernel's registration until the handle is closed.
     pub(super) fn keep_backing(&self, number: FileHandle, passed: Arc<BackingId>) {
         if let Some(handle) = self.get(number) {
             let _ = handle.passthrough.set(passed);

@@ -1,7 +1,6 @@
-//! What the kernel asks, answered by the directory.
+//! The kernel's requests, answered from the journaled directory.
 //!
-//! The kernel may keep what it has been told, names and attributes as well as what it has read: nobody
-//! changes anything but through it.
+//! The kernel may cache names, attributes and content, because nothing changes except through it.
 
 mod affinity;
 mod attributes;
@@ -23,24 +22,25 @@ use fuser::{
 };
 use netram_files::{
     AttributeChange, ChangeError, DirectoryEntry, FallocateMode, InodeId, InodeKind, NameError,
-    limit::XATTR_BYTES_MAX,
 };
 
 use rustix::fs::{SeekFrom, seek};
 
 use self::attributes::{disk_errno, errno, file_time, file_type};
-use self::filesystem::{OpenPlan, check_name_length, is_allowed, is_synced};
+use self::filesystem::{
+    OpenPlan, check_name_length, is_allowed, is_synced, is_system_xattr, reply_done, reply_value,
+};
 use self::handles::IoMode;
 
 pub(crate) use self::filesystem::FuseFilesystem;
 
-/// How long the kernel may keep what it was told.
+/// Time for which the kernel may cache names and attributes.
 const ATTRIBUTE_TTL: Duration = Duration::from_secs(3600);
-/// A node's number is never used for another one.
+/// Generation of all inode numbers, which are never reused.
 const GENERATION: Generation = Generation(0);
-/// Bytes of a request. Larger writes come in several.
+/// Maximum bytes of a request. The kernel splits larger writes.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Where data, and where a hole begins, as `lseek(2)` has it.
+/// `lseek(2)` modes that find data and holes.
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
@@ -55,17 +55,9 @@ fn directory_entry(directory: INodeNo, name: &OsStr) -> DirectoryEntry<'_> {
     }
 }
 
-/// An answer to whoever waits for no more than that it is done.
-fn reply_done(done: Result<(), ChangeError>, reply: ReplyEmpty) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
 impl Filesystem for FuseFilesystem {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Without it every write asks first whether the file has capabilities.
+        // Without this flag the kernel asks for the file's capabilities before every write.
         let wanted = InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
@@ -165,7 +157,7 @@ impl Filesystem for FuseFilesystem {
     ) {
         let regular = rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::RegularFile;
         if !regular {
-            // Sockets, pipes and devices have nothing to be kept.
+            // Sockets, pipes and devices have no content to protect.
             return reply.error(Errno::EPERM);
         }
         self.entry(
@@ -272,8 +264,8 @@ impl Filesystem for FuseFilesystem {
             .backing(file.node(), || reply.open_backing(file.inner()));
         match backing {
             Ok(backing) => {
-                // The reply has to name it, and it has to live until the file is closed: so it is given to
-                // the handle behind the answer.
+                // The reply must name the registration, which must live until the file is closed. The handle
+                // keeps it, and is added before the reply.
                 let handle = self.handles.add(file, synced, way);
                 reply.opened_passthrough(handle, flags, &backing);
                 self.handles.keep_backing(handle, backing);
@@ -371,7 +363,7 @@ impl Filesystem for FuseFilesystem {
                 self.clear_set_ids(node(number))?;
             }
             directory.write(&handle.file, offset, data)?;
-            // Only a write that comes from a program, and not out of the cache, says how it was asked for.
+            // Only a direct write carries the program's flags; one from the page cache does not.
             if handle.synced || is_synced(flags.0) && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
                 directory.sync(handle.file.node())?;
             }
@@ -428,7 +420,7 @@ impl Filesystem for FuseFilesystem {
             (_, Err(_)) => return reply.error(Errno::ENXIO),
             (SEEK_DATA, Ok(offset)) => SeekFrom::Data(offset),
             (SEEK_HOLE, Ok(offset)) => SeekFrom::Hole(offset),
-            // The kernel knows all others itself.
+            // The kernel handles all other modes itself.
             _ => return reply.error(Errno::EINVAL),
         };
         match seek(handle.file.inner(), to) {
@@ -485,7 +477,7 @@ impl Filesystem for FuseFilesystem {
         };
         let mut entries = listing.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if offset == 0 {
-            // Begun, or begun again: as it is now.
+            // A read from the start takes the current entries.
             *entries = self.list(listing.directory);
         }
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -543,7 +535,7 @@ impl Filesystem for FuseFilesystem {
             Ok(there) => there,
             Err(errno) => return reply.error(errno),
         };
-        // XATTR_CREATE and XATTR_REPLACE.
+        // `XATTR_CREATE` and `XATTR_REPLACE`.
         match (flags, there) {
             (1, Some(_)) => return reply.error(Errno::EEXIST),
             (2, None) => return reply.error(Errno::ENODATA),
@@ -586,48 +578,5 @@ impl Filesystem for FuseFilesystem {
             Ok(None) => reply.error(Errno::ENODATA),
             Err(errno) => reply.error(errno),
         }
-    }
-}
-
-impl FuseFilesystem {
-    fn remove(&self, at: DirectoryEntry<'_>, directory: bool, reply: ReplyEmpty) {
-        match check_name_length(at) {
-            Ok(at) => reply_done(
-                self.unlink_node(at, || self.state.journaled.remove(at, directory)),
-                reply,
-            ),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    /// What is in a directory; nothing, if that is gone.
-    fn list(&self, directory: InodeId) -> Vec<(InodeId, InodeKind, Vec<u8>)> {
-        let names = self.state.journaled.names();
-        if names.kind(directory) != Some(InodeKind::Directory) {
-            return Vec::new();
-        }
-        let own = [
-            (directory, InodeKind::Directory, b".".to_vec()),
-            (names.parent(directory), InodeKind::Directory, b"..".to_vec()),
-        ];
-        let inside = { names.children(directory) }.map(|(name, node)| {
-            let kind = names.kind(node).unwrap_or(InodeKind::File);
-            (node, kind, name.to_vec())
-        });
-        own.into_iter().chain(inside).collect()
-    }
-}
-
-/// Access lists and the like are the kernel's to follow, which it does not for this file system.
-fn is_system_xattr(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(b"system.")
-}
-
-fn reply_value(value: &[u8], size: u32, reply: ReplyXattr) {
-    const _: () = assert!(XATTR_BYTES_MAX <= u32::MAX as usize);
-    match size as usize {
-        0 => reply.size(value.len() as u32),
-        room if room >= value.len() => reply.data(value),
-        _ => reply.error(Errno::ERANGE),
     }
 }

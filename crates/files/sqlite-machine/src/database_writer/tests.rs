@@ -1,4 +1,4 @@
-//! A party's promises one by one, where the simulator finds them broken once in fifty thousand worlds.
+//! Guarantees of a database writer that the simulator violates only once in fifty thousand runs.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::shared_index::INDEX_WORDS;
 
 type Records = Vec<(RecordKind, Vec<u8>)>;
 
-/// A journal that may be full, beside a disk that may refuse.
+/// A journal that may be full and a disk that may refuse.
 #[derive(Clone, Default)]
 struct Fake {
     full: Rc<Cell<bool>>,
@@ -126,11 +126,11 @@ impl FileContents for Few {
     }
 }
 
-/// The journal was full, and settling refused: so the removal was not durable, and said so. The next sync had
-/// nothing to record of it and said that all was well, and after a crash the old file was there (worlds
-/// 5947187 and 6344907 of a database's processes).
+/// The journal was full and the checkpoint was refused, so the removal reported that it was not durable. The
+/// next sync had nothing to record and succeeded, and after a crash the old file was back (runs 5947187 and
+/// 6344907 of the simulator).
 #[test]
-fn after_a_removal_that_was_refused_a_sync_records_what_has_the_name() {
+fn a_sync_after_a_refused_removal_records_the_whole_file() {
     let words: Arc<[AtomicU64]> = (0..INDEX_WORDS).map(|_| AtomicU64::new(0)).collect();
     let ledger = SharedIndex::new(Box::new(words));
     ledger.reset(1, 0);

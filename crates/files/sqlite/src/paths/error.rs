@@ -1,88 +1,88 @@
-//! Why a database is not taken, opened or given back, with the remedy.
+//! Why a database cannot be taken, opened or given back, with the remedy.
 
 use std::io;
 use std::path::PathBuf;
 
 use netram_journal::JournalCreateError;
 
-/// Why a database is not taken, or not given back. Nothing is lost by trying again.
+/// Why a database cannot be taken or given back. Nothing is lost by trying again.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseStateError {
-    /// A path that names no file.
-    #[error("{}: name the database's file", .path.display())]
+    /// The path has no file name.
+    #[error("{}: give the path of the database file", .path.display())]
     NoFileName {
         /// The path.
         path: PathBuf,
     },
-    /// It is held already.
-    #[error("{} is held already; `netram sqlite status` says how it stands", .path.display())]
+    /// The database is managed by netram already.
+    #[error("netram manages {} already; `netram sqlite status` shows its state", .path.display())]
     AlreadyManaged {
         /// The database.
         path: PathBuf,
     },
-    /// It is not held.
+    /// The database is not managed by netram.
     #[error(
-        "netram does not hold {0}: `netram sqlite create {0}` makes it do so. A database that netram is not to hold, also one that is \
-         attached or that `vacuum into` makes, is opened by SQLite's own VFS: 'file:{0}?vfs=unix'",
+        "netram does not manage {0}. To change that, run `netram sqlite create {0}`. Open other databases, also one that is \
+         attached or made by `vacuum into`, with SQLite's own VFS: 'file:{0}?vfs=unix'",
         .path.display()
     )]
     NotManaged {
         /// The database.
         path: PathBuf,
     },
-    /// Another user's.
+    /// The directory belongs to another user and this one may not read it.
     #[error(
-        "{} belongs to user {owner}, and others may not look into it: run this as that user, or give them permission for the directory and all in it",
+        "{} belongs to user {owner} and is closed to others: run this as that user, or grant access to the directory and everything in it",
         .directory.display()
     )]
     Denied {
-        /// The directory that netram keeps the database in.
+        /// Directory with the database's files.
         directory: PathBuf,
-        /// Number of the user to whom it belongs.
+        /// User id of its owner.
         owner: u32,
     },
-    /// It was not closed.
+    /// A log beside the database has changes that the database file lacks.
     #[error(
-        "{} has what is not in the database yet; have SQLite bring it there: `sqlite3 {} 'pragma wal_checkpoint(truncate)'`",
+        "{} has changes that are not in the database file yet; move them there with `sqlite3 {} 'pragma wal_checkpoint(truncate)'`",
         .left.display(), .path.display()
     )]
     NotCheckpointed {
         /// The database.
         path: PathBuf,
-        /// What a program left that was killed, or has it open.
+        /// The log, left by a killed program or in use.
         left: PathBuf,
     },
-    /// It is none.
-    #[error("{} is no SQLite database", .path.display())]
+    /// The file is not a SQLite database.
+    #[error("{} is not a SQLite database", .path.display())]
     NotADatabase {
         /// The file.
         path: PathBuf,
     },
-    /// A directory, a link, a device.
-    #[error("{} is {what}; name the file of a database, or a new one", .path.display())]
+    /// The path is a directory, a symbolic link or a device.
+    #[error("{} is {what}; give the path of a database file or of a new one", .path.display())]
     NotAFile {
-        /// What was named.
+        /// The path.
         path: PathBuf,
-        /// What it is.
+        /// Type of the file, with article.
         what: &'static str,
     },
-    /// There is one, and another one in the directory.
-    #[error("{} is there, and so is {}, which netram took before; move one of them away", .path.display(), .inside.display())]
+    /// A database exists both at the path and in its netram directory.
+    #[error("there are two databases: {}, and {}, which netram took earlier; move one of them away", .path.display(), .inside.display())]
     TwoDatabases {
-        /// What is in its place.
+        /// Database at the path.
         path: PathBuf,
-        /// What was taken from there.
+        /// Database in the netram directory.
         inside: PathBuf,
     },
-    /// A journal could not be made.
+    /// A journal could not be created.
     #[error(transparent)]
     Journal(#[from] JournalCreateError),
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// What was to be made, moved or read.
+        /// File that was being made, moved or read.
         path: PathBuf,
-        /// What it said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }

@@ -1,16 +1,16 @@
-//! Where a database is while netram holds it, taking it and giving it back.
+//! Files of a managed database; taking a database and giving it back.
 //!
 //! ```text
-//! app.db                a note, which SQLite says is no database
+//! app.db                a note, which SQLite does not accept as a database
 //! app.db-netram/app.db  the database; beside it its -wal, -journal and -shm
-//!               held    it is held: the database is here, whatever else was cut off
-//!               netram.toml, seat-0/, seat-1/, ...   lenders, and the journals of processes
-//!               start   the number below which records do not count
-//!               ledger, open, settling, slot-0, ...  what its processes share
+//!               held    marks the database as managed, even if a later step was interrupted
+//!               netram.toml, seat-0/, seat-1/, ...   lenders, and the processes' journals
+//!               start   the start number: records with lower numbers do not count
+//!               ledger, open, settling, slot-0, ...  state that the processes share
 //! ```
 //!
-//! So a program that opens `app.db` without netram finds no database, instead of one that the journals are
-//! ahead of, and changes nothing. Both ways the database itself changes places with the note in one step.
+//! A program that opens `app.db` without netram finds no database, instead of one older than the journals,
+//! and changes nothing. Taking and giving back each exchange the database and the note in one step.
 
 mod error;
 
@@ -31,29 +31,29 @@ use crate::database_disk::{START_BYTES, START_MAGIC};
 
 pub use error::DatabaseStateError;
 
-/// What the directory's name has that the database's has not.
+/// Suffix of the directory's name after the database's name.
 const DIRECTORY_SUFFIX: &str = "-netram";
-/// What the note begins with.
+/// First bytes of the note.
 const NOTE_HEAD: &[u8] = b"This is not the database";
-/// What a database begins with.
+/// First bytes of a SQLite database.
 const DATABASE_HEAD: &[u8] = b"SQLite format 3\0";
-/// Journals at most, each of a process.
+/// Maximum number of journals, one for each committing process.
 pub const JOURNAL_SLOTS_MAX: usize = 16;
 
-/// What is in the place of a database that is not held.
+/// File at the path of a database that is not managed.
 enum FileAtPath {
-    /// There is to be one.
+    /// No file: an empty database will be made.
     Nothing,
-    /// It is there.
+    /// A database.
     Database,
-    /// The note: taking it, or giving it back, was cut off.
+    /// The note: taking the database or giving it back was interrupted.
     Note,
 }
 
-/// Where a database is.
+/// Paths of a database's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabasePaths {
-    /// What it is called by its users.
+    /// Path that programs use.
     path: PathBuf,
     directory: PathBuf,
     name: OsString,
@@ -65,7 +65,11 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> DatabaseStateError {
 }
 
 impl DatabasePaths {
-    /// The database of this name, held or not.
+    /// Paths of the database of this name, managed or not.
+    ///
+    /// # Errors
+    ///
+    /// [`DatabaseStateError::NoFileName`], or [`DatabaseStateError::Io`] if its directory cannot be read.
     pub fn of(path: &Path) -> Result<DatabasePaths, DatabaseStateError> {
         let nameless = || DatabaseStateError::NoFileName {
             path: path.to_path_buf(),
@@ -88,23 +92,23 @@ impl DatabasePaths {
         }
     }
 
-    /// By where it is while it is held.
+    /// Paths from the place where a managed database is kept.
     fn inside(directory: &Path, name: &OsStr) -> Option<DatabasePaths> {
         let place = DatabasePaths::new(directory.parent()?, name);
         (place.directory == directory && place.is_managed()).then_some(place)
     }
 
-    /// What it is called by its users.
+    /// Path that programs use.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where all of it is.
+    /// Directory with the database and netram's files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// One of its files.
+    /// Path of one of the database's files.
     pub fn file(&self, role: FileRole) -> PathBuf {
         self.beside(role.suffix())
     }
@@ -115,7 +119,7 @@ impl DatabasePaths {
         self.directory.join(name)
     }
 
-    /// The lenders, and how they are used.
+    /// Settings file: the lenders and their use.
     pub fn settings(&self) -> PathBuf {
         self.directory.join("netram.toml")
     }
@@ -140,7 +144,7 @@ impl DatabasePaths {
         self.directory.join(format!("slot-{slot}"))
     }
 
-    /// Its processes' journals.
+    /// Directories of the processes' journals.
     pub fn journal_slots(&self) -> Vec<PathBuf> {
         { (0..JOURNAL_SLOTS_MAX).map(|seat| self.journal_slot(seat)) }
             .take_while(|seat| seat.exists())
@@ -151,7 +155,7 @@ impl DatabasePaths {
         self.directory.join(format!("seat-{seat}"))
     }
 
-    /// The note before it has its place; then, for a moment, the database before it has its own.
+    /// Temporary path: first of the note, then, during the exchange, of the database.
     fn note(&self) -> PathBuf {
         self.directory.join("note")
     }
@@ -160,12 +164,16 @@ impl DatabasePaths {
         self.directory.join("held")
     }
 
-    /// Whether netram holds it, and this user may know.
+    /// Whether netram manages the database, as far as this user may see.
     pub fn is_managed(&self) -> bool {
         self.marker().exists()
     }
 
-    /// Nothing, if netram holds it; or why it is not opened.
+    /// Checks that netram manages the database.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be opened.
     pub fn check_managed(&self) -> Result<(), DatabaseStateError> {
         let marker = self.marker();
         match marker.try_exists() {
@@ -178,7 +186,7 @@ impl DatabasePaths {
         }
     }
 
-    /// Whose the directory is that may not be looked into.
+    /// Error that names the owner of an inaccessible directory.
     fn denied(&self, error: io::Error) -> DatabaseStateError {
         let mut directories = self.directory.ancestors();
         let found = directories.find_map(|directory| Some((directory, fs::metadata(directory).ok()?)));
@@ -191,8 +199,12 @@ impl DatabasePaths {
         }
     }
 
-    /// Takes a database, or makes an empty one, with so many journals of `log_bytes`. `write_settings` writes
-    /// the settings.
+    /// Takes a database, or makes an empty one, with `seats` journals of `log_bytes` each. `write_settings`
+    /// writes the settings file.
+    ///
+    /// # Errors
+    ///
+    /// See [`DatabaseStateError`], and any error of `write_settings`.
     pub fn create<E: From<DatabaseStateError>>(
         &self,
         seats: usize,
@@ -213,7 +225,7 @@ impl DatabasePaths {
             .map_err(E::from)
             .and_then(|()| write_settings(&self.settings()));
         if let Err(error) = written {
-            // The database is where it was, and nobody can have written to a journal yet.
+            // The database is still in place, and no process can have written to a journal.
             if !matches!(found, FileAtPath::Note) {
                 self.clear();
             }
@@ -222,7 +234,7 @@ impl DatabasePaths {
         Ok(self.take(&found)?)
     }
 
-    /// What is in the database's place.
+    /// Type of the file at the database's path.
     fn check(&self) -> Result<FileAtPath, DatabaseStateError> {
         let path = self.path.clone();
         if let Ok(named) = fs::symlink_metadata(&path)
@@ -245,7 +257,7 @@ impl DatabasePaths {
             Some(_) => return Err(DatabaseStateError::NotADatabase { path }),
         };
         let note = self.note();
-        // Before it has its name inside, an empty one is as good as none.
+        // An empty database counts as none until it has its name inside the directory.
         let waits =
             { head_of(&note).map_err(at(&note))? }.is_some_and(|head| head.starts_with(DATABASE_HEAD));
         let inside = if waits { note } else { self.file(FileRole::Main) };
@@ -257,8 +269,8 @@ impl DatabasePaths {
         }
     }
 
-    /// Whatever there is of journals is of no use: before it was held nobody has written to them, and
-    /// afterwards everything was on the disk.
+    /// Makes the journals anew. Existing ones hold nothing of use: none was written before the database was
+    /// taken, and everything was on the disk afterwards.
     fn begin(&self, seats: usize, log_bytes: u64) -> Result<(), DatabaseStateError> {
         self.clear();
         let mut directory = DirBuilder::new();
@@ -285,7 +297,8 @@ impl DatabasePaths {
         Ok(())
     }
 
-    /// Each step may be cut off: what is in the database's place says where it goes on.
+    /// Exchanges database and note. A crash may come between any two steps: the file at the database's path
+    /// shows where to continue.
     fn take(&self, found: &FileAtPath) -> Result<(), DatabaseStateError> {
         let (inside, note) = (self.file(FileRole::Main), self.note());
         if !matches!(found, FileAtPath::Note) {
@@ -311,11 +324,11 @@ impl DatabasePaths {
         durable::replace(&marker, b"").map_err(at(&marker))
     }
 
-    /// What stands in the database's place. Longer than a database's header, so that SQLite looks at it and
-    /// says what it is not.
+    /// Writes the note that stands at the database's path. It is longer than a SQLite header, so that SQLite
+    /// reads it and reports that it is no database.
     fn write_note(&self, path: &Path) -> Result<(), DatabaseStateError> {
         let mut text = format!(
-            "{}: netram holds it, with its newest commits in other machines' memory.\n\
+            "{}: netram manages it, and its newest commits are in other machines' memory.\n\
              Programs open it by file:{name}?vfs=netram, with netram's extension loaded.\n\
              `netram sqlite status {name}` says how it stands; `netram sqlite release {name}` puts it back here.\n",
             String::from_utf8_lossy(NOTE_HEAD),
@@ -328,14 +341,15 @@ impl DatabasePaths {
         fs::set_permissions(path, Permissions::from_mode(0o444)).map_err(at(path))
     }
 
-    /// Puts the database back. All of it is on the disk, and nobody has it open.
+    /// Puts the database back. It must be complete on the disk, with no process having it open.
     pub(crate) fn give_back(&self) -> Result<(), DatabaseStateError> {
         let marker = self.marker();
         match fs::remove_file(&marker) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&marker)(error)),
             _ => durable::sync(&self.directory).map_err(at(&self.directory))?,
         }
-        // The note is there until the database is: a log of it is nobody's in between.
+        // The note stays until the database is in place, so that no program can use a log without its
+        // database.
         for role in [FileRole::Wal, FileRole::Journal, FileRole::Main] {
             let (inside, mut outside) = (self.file(role), self.path.clone().into_os_string());
             outside.push(role.suffix());
@@ -348,12 +362,12 @@ impl DatabasePaths {
         self.clear();
         match self.directory.exists() {
             false => Ok(()),
-            // Whatever else is there is not ours to remove.
+            // Any other file there is not netram's to remove.
             true => fs::remove_dir(&self.directory).map_err(at(&self.directory)),
         }
     }
 
-    /// Removes what there is beside database and logs.
+    /// Removes everything except the database and its logs.
     fn clear(&self) {
         for seat in self.journal_slots() {
             let _ = fs::remove_dir_all(seat);
@@ -370,28 +384,28 @@ impl DatabasePaths {
         for file in slots.chain(ours) {
             let _ = fs::remove_file(file);
         }
-        // Where nothing is left, there was nothing to begin with.
+        // The directory is removed only if it is empty.
         let _ = fs::remove_dir(&self.directory);
     }
 
-    /// Whether giving it back was cut off.
+    /// Whether giving the database back was interrupted.
     pub(crate) fn is_release_unfinished(&self) -> bool {
         !self.is_managed() && self.directory.exists()
     }
 }
 
-/// What it is, if it is no file. Reading a pipe would wait for whoever writes to it.
+/// Type of a file other than a regular one. Reading from a pipe would wait for its writer.
 fn file_type_name(named: &Metadata) -> Option<&'static str> {
     let kind = named.file_type();
     match () {
         () if kind.is_file() => None,
         () if kind.is_dir() => Some("a directory"),
         () if kind.is_symlink() => Some("a link to another name"),
-        () => Some("no regular file"),
+        () => Some("not a regular file"),
     }
 }
 
-/// How a file begins, if it is there.
+/// First bytes of a file, if it exists.
 fn head_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -421,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_is_taken_is_no_database_where_it_was_and_comes_back() {
+    fn a_taken_database_is_replaced_by_a_note_until_it_is_given_back() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("app.db");
         let text = [&b"SQLite format 3\0"[..], &[7; 5000]].concat();
@@ -449,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_goes_on() {
+    fn an_interrupted_step_is_completed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("new.db");
         let place = DatabasePaths::of(&path).unwrap();
@@ -464,17 +478,17 @@ mod tests {
     }
 
     #[test]
-    fn between_any_two_steps_the_database_is_not_lost() {
+    fn a_crash_between_two_steps_does_not_lose_the_database() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("app.db");
         let text = [DATABASE_HEAD, &[7; 5000]].concat();
         fs::write(&path, &text).unwrap();
         let place = DatabasePaths::of(&path).unwrap();
         create(&place).unwrap();
-        // As it was before the database had its name inside; then, as it was before the exchange.
+        // First the state before the database had its name inside, then the state before the exchange.
         fs::remove_file(place.marker()).unwrap();
         fs::rename(place.file(FileRole::Main), place.note()).unwrap();
-        let refused = place.create(1, 7, |_| unreachable!("the size is refused before"));
+        let refused = place.create(1, 7, |_| unreachable!("the size is checked earlier"));
         assert!(matches!(refused, Err(DatabaseStateError::Journal(_))));
         create(&place).unwrap();
         assert_eq!(fs::read(place.file(FileRole::Main)).unwrap(), text);
@@ -489,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_was_taken_is_not_written_over_by_another_one_in_its_place() {
+    fn a_taken_database_is_not_overwritten_by_a_new_one_at_its_path() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("app.db");
         fs::write(&path, [DATABASE_HEAD, b"the first"].concat()).unwrap();
@@ -515,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_database_stays_where_it_is() {
+    fn a_file_that_is_not_a_database_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("letter");
         fs::write(&path, "Dear").unwrap();
@@ -528,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_called_by_what_it_is() {
+    fn the_error_names_the_type_of_a_special_file() {
         let directory = tempfile::tempdir().unwrap();
         let (real, link) = (directory.path().join("real.db"), directory.path().join("link.db"));
         fs::write(&real, "").unwrap();

@@ -1,30 +1,30 @@
-//! SQLite's structures, as its `sqlite3.h` has them since 3.7.
+//! SQLite's structures and codes, from `sqlite3.h` since version 3.7.
 
 use std::ffi::{c_char, c_double, c_int, c_void};
 
-/// Done.
+/// Success.
 pub(super) const OK: c_int = 0;
-/// It cannot be opened.
+/// The file cannot be opened.
 pub(super) const CANTOPEN: c_int = 14;
-/// There are fewer bytes, and the rest is zeros.
+/// Fewer bytes were read than asked for; the rest was filled with zeros.
 pub(super) const IOERR_SHORT_READ: c_int = 10 | (2 << 8);
-/// It is not durable.
+/// The sync failed, so the data is not durable.
 pub(super) const IOERR_FSYNC: c_int = 10 | (4 << 8);
-/// It is not removed, or not durably.
+/// The file could not be removed, or not durably.
 pub(super) const IOERR_DELETE: c_int = 10 | (10 << 8);
-/// What is worth a line in SQLite's log.
+/// Code of a warning in SQLite's log.
 pub(super) const WARNING: c_int = 28;
-/// What went wrong in general.
+/// Generic error.
 pub(super) const ERROR: c_int = 1;
 
-/// A database's own file.
+/// Open flag: a database's main file.
 pub(super) const OPEN_MAIN_DB: c_int = 0x100;
-/// Its rollback journal.
+/// Open flag: a rollback journal.
 pub(super) const OPEN_MAIN_JOURNAL: c_int = 0x800;
-/// Its write-ahead log.
+/// Open flag: a write-ahead log.
 pub(super) const OPEN_WAL: c_int = 0x8_0000;
 
-/// An open file: whoever opened it has more behind.
+/// Header of an open file; the VFS's own data follows it.
 #[repr(C)]
 pub(super) struct SqliteFile {
     pub(super) methods: *const IoMethods,
@@ -32,7 +32,7 @@ pub(super) struct SqliteFile {
 
 type FileMethod<A> = Option<A>;
 
-/// What is done with a file.
+/// Methods of an open file.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct IoMethods {
@@ -61,7 +61,7 @@ pub(super) struct IoMethods {
     pub(super) unfetch: FileMethod<unsafe extern "C" fn(*mut SqliteFile, i64, *mut c_void) -> c_int>,
 }
 
-/// What SQLite asks of a system. Only what version 2 has.
+/// A VFS, with the methods of version 2.
 #[repr(C)]
 pub(super) struct SqliteVfs {
     pub(super) version: c_int,

@@ -1,5 +1,4 @@
-//! An open file: what is done with it is done by SQLite's own VFS, and writes, lengths and syncs are told to
-//! the database.
+//! An open file. SQLite's own VFS does the work; the database is told of writes, lengths and syncs.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -11,26 +10,26 @@ use super::abi::{IOERR_FSYNC, IOERR_SHORT_READ, IoMethods, OK, SqliteFile};
 use super::{FORKED, open_databases, report};
 use crate::database::Database;
 
-/// What SQLite has of a file of ours. The base's own follows.
+/// File structure given to SQLite. The base VFS's structure follows it in memory.
 #[repr(C)]
 pub(super) struct VfsFile {
     methods: *const IoMethods,
-    /// `None`: one that netram has nothing to do with.
+    /// `None`: the file does not belong to a managed database.
     state: Option<Box<VfsFileState>>,
 }
 
-/// Bytes before the base's file.
+/// Offset of the base VFS's structure in bytes.
 pub(super) const BYTES: usize = size_of::<VfsFile>();
 
-/// Whose file it is.
+/// Database and role of a file.
 pub(super) struct VfsFileState {
     pub(super) database: Arc<Database>,
     pub(super) role: FileRole,
 }
 
 impl VfsFileState {
-    /// Whether a connection came here by `fork`. Nothing is written by it: the parent knows nothing of that,
-    /// and no record would have it.
+    /// Whether the connection was inherited by `fork`. Such a connection must not write: the parent would not
+    /// know of it and no record would have it.
     fn is_of_parent(&self) -> bool {
         let is = self.database.is_of_parent();
         if is {
@@ -41,23 +40,23 @@ impl VfsFileState {
     }
 }
 
-/// The base's file, behind ours.
+/// The base VFS's structure behind ours.
 pub(super) fn base_pointer(file: *mut SqliteFile) -> *mut SqliteFile {
     file.wrapping_byte_add(BYTES)
 }
 
-/// Makes it a file that was not opened.
+/// Initialises the structure as a file that is not open.
 ///
 /// # Safety
-/// `file` is of as many bytes as the VFS has said.
+/// `file` points to as many bytes as the VFS declares.
 pub(super) unsafe fn clear(file: *mut SqliteFile) {
     let unopened = VfsFile {
         methods: std::ptr::null(),
         state: None,
     };
-    // SAFETY: so much is the caller's to give, uninitialised.
+    // SAFETY: the caller provides that many uninitialised bytes.
     unsafe { file.cast::<VfsFile>().write(unopened) };
-    // SAFETY: as above; the base's file begins like every other.
+    // SAFETY: as above; the base VFS's structure begins with the same header.
     unsafe {
         base_pointer(file).write(SqliteFile {
             methods: std::ptr::null(),
@@ -65,14 +64,14 @@ pub(super) unsafe fn clear(file: *mut SqliteFile) {
     };
 }
 
-/// Makes it an open one, of what the base has opened behind it.
+/// Turns a cleared structure into an open file, after the base VFS has opened its own.
 ///
 /// # Safety
-/// [`clear`] was called, and the base has opened its file.
+/// [`clear`] was called, and the base VFS has opened its file.
 pub(super) unsafe fn begin(file: *mut SqliteFile, state: Option<VfsFileState>) {
-    // SAFETY: the base has opened it.
+    // SAFETY: the base VFS has opened it.
     let version = unsafe { base_file(file) }.1.version;
-    // SAFETY: it is an `VfsFile`, as `clear` has left it, and nobody else has it yet.
+    // SAFETY: `clear` made it a `VfsFile`, and no other thread has it yet.
     let ours = unsafe { &mut *file.cast::<VfsFile>() };
     ours.methods = match version {
         ..=1 => &METHODS[0],
@@ -82,59 +81,59 @@ pub(super) unsafe fn begin(file: *mut SqliteFile, state: Option<VfsFileState>) {
     ours.state = state.map(Box::new);
 }
 
-/// The base's file and its methods.
+/// The base VFS's structure and its methods.
 ///
 /// # Safety
-/// `file` is open, at least at the base.
+/// `file` is open, at least in the base VFS.
 unsafe fn base_file<'a>(file: *mut SqliteFile) -> (*mut SqliteFile, &'a IoMethods) {
     let real = base_pointer(file);
-    // SAFETY: the base has opened it.
+    // SAFETY: the base VFS has opened it.
     let methods = unsafe { (*real).methods };
-    // SAFETY: methods are there as long as their VFS.
+    // SAFETY: methods live as long as their VFS.
     (real, unsafe { &*methods })
 }
 
 /// # Safety
 /// `file` is open.
 unsafe fn state<'a>(file: *mut SqliteFile) -> Option<&'a VfsFileState> {
-    // SAFETY: every open file is an `VfsFile`; SQLite does not close it meanwhile.
+    // SAFETY: every open file is a `VfsFile`; SQLite does not close it during the call.
     let ours = unsafe { &*file.cast::<VfsFile>() };
     ours.state.as_deref()
 }
 
-/// Closes what the base has opened behind a file of ours that was not.
+/// Closes the base VFS's file behind a file of ours that was not opened.
 ///
 /// # Safety
-/// The base's `open` was called for it.
+/// The base VFS's `open` was called for it.
 pub(super) unsafe fn close_real(file: *mut SqliteFile) {
     let real = base_pointer(file);
-    // SAFETY: `clear` has written it, or the base has.
+    // SAFETY: `clear` or the base VFS has written it.
     if unsafe { (*real).methods }.is_null() {
         return;
     }
-    // SAFETY: the base has opened it, for what is not null.
+    // SAFETY: the pointer to the methods is not null, so the base VFS has opened it.
     let (real, methods) = unsafe { base_file(file) };
     if let Some(close) = methods.close {
-        // SAFETY: the base's own.
+        // SAFETY: the base VFS's own method and file.
         unsafe { close(real) };
     }
 }
 
 unsafe extern "C" fn close(file: *mut SqliteFile) -> c_int {
-    // SAFETY: SQLite closes what is open.
+    // SAFETY: SQLite closes only open files.
     let (real, methods) = unsafe { base_file(file) };
-    // SAFETY: the base's own.
+    // SAFETY: the base VFS's own method and file.
     let closed = { methods.close }.map_or(OK, |close| unsafe { close(real) });
-    // SAFETY: it is an `VfsFile`, and nobody else has it any more.
+    // SAFETY: it is a `VfsFile`, and SQLite uses it no more.
     let ours = unsafe { &mut *file.cast::<VfsFile>() };
     if let Some(state) = ours.state.take() {
         if state.database.is_of_parent() {
-            // The last one would be dropped, and with it what the parent goes on using.
+            // Dropping the last reference would close what the parent still uses.
             let _parents = std::mem::ManuallyDrop::new(state);
         } else if state.role == FileRole::Main
             && let Err(error) = open_databases::close(state.database)
         {
-            // What was committed is in the journal, or was on the disk.
+            // Committed data is in the journal or on the disk.
             report(IOERR_FSYNC, &format!("closing a database: {error}"));
         }
     }
@@ -142,12 +141,12 @@ unsafe extern "C" fn close(file: *mut SqliteFile) -> c_int {
 }
 
 unsafe extern "C" fn write(file: *mut SqliteFile, from: *const c_void, bytes: c_int, offset: i64) -> c_int {
-    // SAFETY: SQLite writes to what is open.
+    // SAFETY: SQLite writes only to open files.
     let (real, methods) = unsafe { base_file(file) };
     let Some(method) = methods.write else {
         return IOERR_FSYNC;
     };
-    // SAFETY: the base's own, with SQLite's arguments.
+    // SAFETY: the base VFS's own method, with SQLite's arguments.
     let act = || unsafe { method(real, from, bytes, offset) };
     // SAFETY: as above.
     match unsafe { state(file) } {
@@ -163,12 +162,12 @@ unsafe extern "C" fn write(file: *mut SqliteFile, from: *const c_void, bytes: c_
 }
 
 unsafe extern "C" fn truncate(file: *mut SqliteFile, size: i64) -> c_int {
-    // SAFETY: SQLite does it to what is open.
+    // SAFETY: SQLite truncates only open files.
     let (real, methods) = unsafe { base_file(file) };
     let Some(method) = methods.truncate else {
         return IOERR_FSYNC;
     };
-    // SAFETY: the base's own, with SQLite's arguments.
+    // SAFETY: the base VFS's own method, with SQLite's arguments.
     let act = || unsafe { method(real, size) };
     // SAFETY: as above.
     match unsafe { state(file) } {
@@ -179,11 +178,11 @@ unsafe extern "C" fn truncate(file: *mut SqliteFile, size: i64) -> c_int {
 }
 
 unsafe extern "C" fn sync(file: *mut SqliteFile, flags: c_int) -> c_int {
-    // SAFETY: SQLite syncs what is open.
+    // SAFETY: SQLite syncs only open files.
     let (real, methods) = unsafe { base_file(file) };
     // SAFETY: as above.
     let Some(state) = (unsafe { state(file) }) else {
-        // SAFETY: the base's own, with SQLite's arguments.
+        // SAFETY: the base VFS's own method, with SQLite's arguments.
         return { methods.sync }.map_or(IOERR_FSYNC, |method| unsafe { method(real, flags) });
     };
     if state.is_of_parent() {
@@ -198,7 +197,7 @@ unsafe extern "C" fn sync(file: *mut SqliteFile, flags: c_int) -> c_int {
     }
 }
 
-/// A file as it is now, by the base.
+/// A file's current content, read through the base VFS.
 struct BaseFile<'a> {
     real: *mut SqliteFile,
     methods: &'a IoMethods,
@@ -208,7 +207,7 @@ impl FileContents for BaseFile<'_> {
     fn size(&mut self) -> Result<u64, IoError> {
         let mut size = 0;
         let method = self.methods.file_size.ok_or(IoError::EIO)?;
-        // SAFETY: the base's own, of a file that is open as long as this is, and a local.
+        // SAFETY: the base VFS's own method; the file is open while this value lives, and `size` is a local.
         match unsafe { method(self.real, &raw mut size) } {
             OK => Ok(size.cast_unsigned()),
             _ => Err(IoError::EIO),
@@ -223,8 +222,8 @@ impl FileContents for BaseFile<'_> {
         let bytes = c_int::try_from(there).unwrap_or(c_int::MAX);
         let method = self.methods.read.ok_or(IoError::EIO)?;
         let to = into.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the base's own, of a file that is open as long as this is; at most so many bytes are
-        // written to what is that long.
+        // SAFETY: the base VFS's own method; the file is open while this value lives, and `into` is at least
+        // `bytes` long.
         match unsafe { method(self.real, to, bytes, offset.cast_signed()) } {
             OK => Ok(bytes as usize),
             IOERR_SHORT_READ => Ok(0),
@@ -233,14 +232,14 @@ impl FileContents for BaseFile<'_> {
     }
 }
 
-/// A method that the base alone has to do with.
+/// Forwards a method to the base VFS.
 macro_rules! pass {
     ($name:ident($($argument:ident: $type:ty),*) -> $out:ty, $none:expr) => {
         unsafe extern "C" fn $name(file: *mut SqliteFile, $($argument: $type),*) -> $out {
-            // SAFETY: SQLite calls it with what is open.
+            // SAFETY: SQLite calls it with an open file.
             let (real, methods) = unsafe { base_file(file) };
             match methods.$name {
-                // SAFETY: the base's own, with SQLite's arguments.
+                // SAFETY: the base VFS's own method, with SQLite's arguments.
                 Some(method) => unsafe { method(real, $($argument),*) },
                 None => $none,
             }
@@ -248,9 +247,9 @@ macro_rules! pass {
     };
 }
 
-/// What SQLite takes for a control that there is not.
+/// Code for an unknown file control.
 const NOTFOUND: c_int = 12;
-/// What goes wrong with a method that a base has by its version, and has not.
+/// Code for a method that the base VFS should have by its version, but lacks.
 const IOERR: c_int = 10;
 
 pass!(read(to: *mut c_void, bytes: c_int, offset: i64) -> c_int, IOERR);
@@ -292,5 +291,5 @@ const fn methods(version: c_int) -> IoMethods {
     }
 }
 
-/// For a base of each version.
+/// Methods for a base VFS of each version.
 static METHODS: [IoMethods; 3] = [methods(1), methods(2), methods(3)];

@@ -1,4 +1,4 @@
-//! The ledger's page, in the memory of all processes that have the database open.
+//! The shared index, mapped into the memory of every process with the database open.
 
 use std::fs::File;
 use std::io;
@@ -16,24 +16,24 @@ use crate::database_disk::lock_file;
 
 const BYTES: usize = INDEX_WORDS * size_of::<u64>();
 
-/// A file of words, mapped.
+/// A file of words, mapped shared.
 pub(crate) struct IndexMapping {
     base: NonNull<AtomicU64>,
     file: File,
 }
 
-// SAFETY: the words are atomic, and stay mapped as long as the value lives.
+// SAFETY: the words are atomic and stay mapped while the value lives.
 unsafe impl Send for IndexMapping {}
 // SAFETY: as above.
 unsafe impl Sync for IndexMapping {}
 
 impl IndexMapping {
-    /// Maps the file, which is made of zeros if there is none.
+    /// Maps the file, creating it with zeros if needed.
     pub(crate) fn of(path: &Path) -> io::Result<IndexMapping> {
         let file = lock_file(path)?;
         if file.metadata()?.len() < BYTES as u64 {
-            // Not by its length alone: writing to a hole on a full disk is a bus error, and not one that is
-            // returned.
+            // Allocate blocks instead of only setting the length: on a full disk, a write to a hole would
+            // raise a bus error.
             loop {
                 match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, BYTES as u64) {
                     Err(rustix::io::Errno::INTR) => (),
@@ -46,12 +46,12 @@ impl IndexMapping {
         // SAFETY: a fresh mapping at an address of the kernel's choosing aliases nothing.
         let base = unsafe { mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, &file, 0) }?;
         Ok(IndexMapping {
-            base: NonNull::new(base.cast()).expect("the kernel maps nothing at zero"),
+            base: NonNull::new(base.cast()).expect("the kernel never maps page zero"),
             file,
         })
     }
 
-    /// Which file of its file system it is.
+    /// Inode number of the file.
     pub(crate) fn number(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.ino())
     }
@@ -59,8 +59,8 @@ impl IndexMapping {
 
 impl SharedWords for IndexMapping {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: so many words are mapped, aligned to a page, and any bytes are words; others change them
-        // atomically too.
+        // SAFETY: that many words are mapped and page-aligned, any bit pattern is valid, and other processes
+        // access them atomically too.
         unsafe { slice::from_raw_parts(self.base.as_ptr(), INDEX_WORDS) }
     }
 }

@@ -1,14 +1,13 @@
-//! The VFS: what SQLite calls to open, name and remove files.
+//! The VFS: functions that SQLite calls to open, name and remove files.
 //!
-//! A layer over SQLite's own VFS for the system, which goes on doing all reading, writing, locking and
-//! mapping.
+//! It is a layer over SQLite's own VFS, which does all reading, writing, locking and mapping.
 //!
 //! | module | does |
 //! |---|---|
 //! | `abi` | SQLite's structures |
 //! | `file` | an open file |
-//! | `opened` | the databases that this process has open |
-//! | `mapping` | the ledger's page |
+//! | `open_databases` | the databases that this process has open |
+//! | `mapping` | the shared index, mapped |
 
 mod abi;
 mod file;
@@ -30,74 +29,78 @@ use self::file::VfsFileState;
 pub(crate) use self::mapping::IndexMapping;
 use crate::paths::DatabasePaths;
 
-/// What the VFS is called: `file:app.db?vfs=netram`.
+/// Name of the VFS: `file:app.db?vfs=netram`.
 pub const VFS_NAME: &CStr = c"netram";
 
-/// What is wrong with a database whose connection a child of `fork` uses.
+/// Error for a connection that a child of `fork` has inherited.
 const FORKED: &str =
     "was opened by the parent of this process, and connections do not survive `fork`: open one here";
 
-/// `sqlite3_vfs_find`
+/// Type of `sqlite3_vfs_find`.
 pub type VfsFindFn = unsafe extern "C" fn(*const c_char) -> *mut c_void;
-/// `sqlite3_vfs_register`
+/// Type of `sqlite3_vfs_register`.
 pub type VfsRegisterFn = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
-/// `sqlite3_log`
+/// Type of `sqlite3_log`.
 pub type SqliteLogFn = unsafe extern "C" fn(c_int, *const c_char, ...);
 
-/// Functions of the SQLite that is to have the VFS.
+/// Functions of the SQLite library that gets the VFS.
 #[derive(Clone, Copy, Debug)]
 pub struct SqliteFunctions {
     /// `sqlite3_vfs_find`
     pub vfs_find: VfsFindFn,
     /// `sqlite3_vfs_register`
     pub vfs_register: VfsRegisterFn,
-    /// `sqlite3_log`, where errors are told; without it on the standard error output alone.
+    /// `sqlite3_log`, for errors; without it they go only to standard error.
     pub log: Option<SqliteLogFn>,
 }
 
-/// Why it is not registered.
+/// Why the VFS cannot be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// There is no VFS of the system's to be built on.
-    #[error("this SQLite has no VFS of its own")]
+    /// SQLite has no VFS to build on.
+    #[error("this SQLite has no default VFS to build on")]
     NoBase,
-    /// SQLite refused.
+    /// SQLite refused the registration.
     #[error("SQLite refuses the VFS with error {0}")]
     Refused(c_int),
 }
 
-/// SQLite's own VFS, on which this one stands.
+/// The base VFS: SQLite's own, to which calls are forwarded.
 struct BaseVfs {
     vfs: *mut SqliteVfs,
     log: Option<SqliteLogFn>,
 }
 
-// SAFETY: SQLite calls a VFS from all threads; nobody writes to it once it is registered.
+// SAFETY: SQLite calls a VFS from all threads; it is not modified after its registration.
 unsafe impl Send for BaseVfs {}
 // SAFETY: as above.
 unsafe impl Sync for BaseVfs {}
 
 static BASE: OnceLock<BaseVfs> = OnceLock::new();
 
-/// Registers the VFS with a SQLite; again, it does nothing.
+/// Registers the VFS with a SQLite library. A second call has no effect.
+///
+/// # Errors
+///
+/// See [`RegisterError`].
 ///
 /// # Safety
-/// The functions are those of one SQLite of version 3.7 or newer, which is initialised, and stays in
-/// the process as long as that lives.
+/// The functions belong to one initialised SQLite of version 3.7 or newer, which stays in the process for its
+/// lifetime.
 pub unsafe fn register(sqlite: SqliteFunctions) -> Result<(), RegisterError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let there = unsafe { (sqlite.vfs_find)(VFS_NAME.as_ptr()) };
     if !there.is_null() {
         return Ok(());
     }
-    // SAFETY: the caller's promise; null asks for the one that is used without a name.
+    // SAFETY: guaranteed by the caller; null asks for the default VFS.
     let base = unsafe { (sqlite.vfs_find)(std::ptr::null()) }.cast::<SqliteVfs>();
     if base.is_null() {
         return Err(RegisterError::NoBase);
     }
     let log = sqlite.log;
     let kept = BASE.get_or_init(|| BaseVfs { vfs: base, log });
-    // SAFETY: a registered VFS is there for good.
+    // SAFETY: a registered VFS lives for the rest of the process.
     let base = unsafe { &*kept.vfs };
     let ours = SqliteVfs {
         version: base.version.min(2),
@@ -121,41 +124,41 @@ pub unsafe fn register(sqlite: SqliteFunctions) -> Result<(), RegisterError> {
         current_time_ms: Some(current_time_ms),
     };
     let ours = Box::into_raw(Box::new(ours));
-    // SAFETY: the caller's promise; it is never freed.
+    // SAFETY: guaranteed by the caller; the structure is never freed.
     match unsafe { (sqlite.vfs_register)(ours.cast(), 0) } {
         OK => Ok(()),
         code => Err(RegisterError::Refused(code)),
     }
 }
 
-/// Tells whoever runs the program: SQLite's own errors have no room for a reason.
+/// Reports an error in SQLite's log and on standard error. SQLite's error codes have no room for a reason.
 fn report(code: c_int, text: &str) {
     if let Some(BaseVfs { log: Some(log), .. }) = BASE.get()
         && let Ok(text) = CString::new(text)
     {
-        // SAFETY: SQLite's own, with a format that takes one string.
+        // SAFETY: SQLite's own function, with a format for one string.
         unsafe { log(code, c"netram: %s".as_ptr(), text.as_ptr()) };
     }
-    // A commit waits for nobody who reads it.
+    // A commit must not wait for a reader of standard error.
     netram_log::try_write_line(std::io::stderr(), format_args!("netram: {text}"), Duration::ZERO);
 }
 
-/// Tells of what is no error of any call.
+/// Reports a problem that is not the error of any call.
 pub(crate) fn warn(text: &str) {
     report(abi::WARNING, text);
 }
 
 fn base() -> *mut SqliteVfs {
-    // Whoever calls the VFS has it from `register`.
+    // The VFS can only be called after `register`.
     BASE.get().map_or(std::ptr::null_mut(), |base| base.vfs)
 }
 
-/// A path that SQLite has given.
+/// A path passed by SQLite.
 ///
 /// # Safety
 /// `name` is a C string that lives as long as the result is used.
 unsafe fn path<'a>(name: *const c_char) -> &'a Path {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()))
 }
 
@@ -166,9 +169,9 @@ unsafe extern "C" fn open(
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite gives as many bytes as the VFS has said.
+    // SAFETY: SQLite provides as many bytes as the VFS declares.
     unsafe { file::clear(file) };
-    // SAFETY: SQLite gives a path, or none for a file without a name.
+    // SAFETY: SQLite passes a path, or null for a file without a name.
     let state = match unsafe { state_of(name, flags) } {
         Ok(state) => state,
         Err(reason) => {
@@ -177,18 +180,18 @@ unsafe extern "C" fn open(
         }
     };
     let base = base();
-    // SAFETY: a registered VFS is there for good.
+    // SAFETY: a registered VFS lives for the rest of the process.
     let Some(method) = (unsafe { (*base).open }) else {
         return CANTOPEN;
     };
-    // SAFETY: the base's own, with SQLite's arguments and as many bytes as it wants.
+    // SAFETY: the base VFS's own method, with SQLite's arguments and as many bytes as it declares.
     let opened = unsafe { method(base, name, file::base_pointer(file), flags, out) };
     if opened == OK {
-        // SAFETY: it was cleared, and the base has opened its own.
+        // SAFETY: the structure was cleared, and the base VFS has opened its own.
         unsafe { file::begin(file, state) };
         return OK;
     }
-    // SAFETY: the base's `open` was called.
+    // SAFETY: the base VFS's `open` was called.
     unsafe { file::close_real(file) };
     if let Some(VfsFileState { database, role }) = state
         && role == FileRole::Main
@@ -199,7 +202,7 @@ unsafe extern "C" fn open(
     opened
 }
 
-/// Whose file it is. `None`: netram has nothing to do with it.
+/// Database and role of a file. `None`: it does not belong to a managed database.
 ///
 /// # Safety
 /// `name` is a C string, or null.
@@ -207,7 +210,7 @@ unsafe fn state_of(name: *const c_char, flags: c_int) -> Result<Option<VfsFileSt
     if name.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let path = unsafe { path(name) };
     if flags & OPEN_MAIN_DB != 0 {
         let place = DatabasePaths::of(path).map_err(|error| error.to_string())?;
@@ -219,7 +222,7 @@ unsafe fn state_of(name: *const c_char, flags: c_int) -> Result<Option<VfsFileSt
         if let Some((database, role)) = open_databases::database_of_log(path) {
             return Ok(Some(VfsFileState { database, role }));
         }
-        // Only a connection that came here by `fork` has none. No record would have what it writes.
+        // Only a connection inherited by `fork` has no open database here. No record would have its writes.
         return match open_databases::is_log_of_managed(path) {
             true => Err(format!("{} {FORKED}", path.display())),
             false => Ok(None),
@@ -228,7 +231,7 @@ unsafe fn state_of(name: *const c_char, flags: c_int) -> Result<Option<VfsFileSt
     Ok(None)
 }
 
-/// A failure of SQLite's, or of the database.
+/// Error code of SQLite or of the database.
 struct SqliteCode(c_int);
 
 impl From<DatabaseWriterError> for SqliteCode {
@@ -240,24 +243,24 @@ impl From<DatabaseWriterError> for SqliteCode {
 
 unsafe extern "C" fn delete(_vfs: *mut SqliteVfs, name: *const c_char, sync: c_int) -> c_int {
     let base = base();
-    // SAFETY: a registered VFS is there for good.
+    // SAFETY: a registered VFS lives for the rest of the process.
     let Some(method) = (unsafe { (*base).delete }) else {
         return IOERR_DELETE;
     };
-    // SAFETY: SQLite gives a path.
+    // SAFETY: SQLite passes a path.
     let path = unsafe { path(name) };
     let Some((database, role)) = open_databases::database_of_log(path) else {
         if open_databases::is_log_of_managed(path) {
             report(IOERR_DELETE, &format!("{} {FORKED}", path.display()));
             return IOERR_DELETE;
         }
-        // SAFETY: the base's own, with SQLite's arguments.
+        // SAFETY: the base VFS's own method, with SQLite's arguments.
         return unsafe { method(base, name, sync) };
     };
-    // Not synced: that is the journal's to do, whether or not SQLite wants it. Without, a commit that ends
-    // with it comes undone in a crash.
+    // Without a sync of the directory: the journal makes the removal durable even if SQLite does not ask for
+    // it. In delete mode the removal is the commit, and a crash would otherwise undo it.
     let removed = database.remove(role, || {
-        // SAFETY: the base's own, with SQLite's arguments.
+        // SAFETY: the base VFS's own method, with SQLite's arguments.
         match unsafe { method(base, name, 0) } {
             OK => Ok(()),
             code => Err(SqliteCode(code)),
@@ -276,17 +279,17 @@ unsafe extern "C" fn full_pathname(
     to: *mut c_char,
 ) -> c_int {
     let base = base();
-    // SAFETY: a registered VFS is there for good.
+    // SAFETY: a registered VFS lives for the rest of the process.
     let Some(method) = (unsafe { (*base).full_pathname }) else {
         return CANTOPEN;
     };
-    // SAFETY: the base's own, with SQLite's arguments.
+    // SAFETY: the base VFS's own method, with SQLite's arguments.
     let found = unsafe { method(base, name, bytes, to) };
-    // A path through a link is one, too, by a code of its own.
+    // A path through a symbolic link succeeds with an extended code.
     if found & 0xff != OK {
         return found;
     }
-    // SAFETY: the base has written a C string.
+    // SAFETY: the base VFS has written a C string.
     let place = DatabasePaths::of(unsafe { path(to) });
     let place = place.and_then(|place| place.check_managed().map(|()| place));
     let inside = match place {
@@ -300,24 +303,24 @@ unsafe extern "C" fn full_pathname(
     if inside.len() >= usize::try_from(bytes).unwrap_or(0) {
         return CANTOPEN;
     }
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: the length was checked against the buffer's.
     unsafe {
         to.cast::<u8>()
             .copy_from_nonoverlapping(inside.as_ptr(), inside.len())
     };
-    // SAFETY: and for one more.
+    // SAFETY: and so was the byte after it.
     unsafe { to.wrapping_add(inside.len()).write(0) };
     found
 }
 
-/// A function that the base alone has to do with.
+/// Forwards a function to the base VFS.
 macro_rules! pass {
     ($name:ident($($argument:ident: $type:ty),*) -> $out:ty, $none:expr) => {
         unsafe extern "C" fn $name(_vfs: *mut SqliteVfs, $($argument: $type),*) -> $out {
             let base = base();
-            // SAFETY: a registered VFS is there for good.
+            // SAFETY: a registered VFS lives for the rest of the process.
             match unsafe { (*base).$name } {
-                // SAFETY: the base's own, with SQLite's arguments.
+                // SAFETY: the base VFS's own method, with SQLite's arguments.
                 Some(method) => unsafe { method(base, $($argument),*) },
                 None => $none,
             }

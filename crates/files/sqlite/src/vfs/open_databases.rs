@@ -1,4 +1,4 @@
-//! The databases that this process has open, each once, however many connections have it.
+//! The databases that this process has open. All connections to a database share one.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -11,27 +11,26 @@ use crate::database::{Database, DatabaseOpenError};
 use crate::paths::DatabasePaths;
 
 struct OpenDatabase {
-    /// The database's file.
+    /// Path of the database's file.
     main: PathBuf,
     database: Arc<Database>,
     connections: usize,
 }
 
-/// What one process has open.
+/// Databases open in one process.
 struct OpenDatabases {
     process: ForkMark,
     entries: Mutex<Vec<OpenDatabase>>,
 }
 
-/// This process's, or that of a parent of which this is a child: there its lock may be held for good, and its
-/// databases are not to be closed.
+/// The open databases of this process, or of a parent if this is a forked child. In a child the parent's lock
+/// may never be released, and its databases must not be closed.
 static OPEN_DATABASES: AtomicPtr<OpenDatabases> = AtomicPtr::new(std::ptr::null_mut());
 
 fn lock_databases() -> MutexGuard<'static, Vec<OpenDatabase>> {
     let mut found = OPEN_DATABASES.load(Ordering::Acquire);
     loop {
-        // SAFETY: whatever the pointer has been was leaked by this function, and is there for good; or it is
-        // null.
+        // SAFETY: the pointer is null, or was leaked by this function and is never freed.
         if let Some(opened) = unsafe { found.as_ref() }
             && !opened.process.is_child()
         {
@@ -41,7 +40,7 @@ fn lock_databases() -> MutexGuard<'static, Vec<OpenDatabase>> {
             process: ForkMark::here(),
             entries: Mutex::default(),
         }));
-        // Another thread may be the first: its is taken then, and this one is left.
+        // If another thread was first, its value is used and this one is leaked.
         match OPEN_DATABASES.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => found = new,
             Err(other) => found = other,
@@ -66,8 +65,8 @@ pub(super) fn open(place: &DatabasePaths) -> Result<Arc<Database>, DatabaseOpenE
     Ok(database)
 }
 
-/// A connection has closed its file; with the last one the database is closed. Nobody opens one meanwhile:
-/// closing a database's file ends all locks that the process has on it.
+/// Closes a connection's file, and with the last connection the database. The lock keeps other threads from
+/// opening it meanwhile: closing a file ends all locks that the process has on it.
 pub(super) fn close(database: Arc<Database>) -> Result<(), DatabaseWriterError> {
     if database.is_of_parent() {
         let _parents = std::mem::ManuallyDrop::new(database);
@@ -85,7 +84,7 @@ pub(super) fn close(database: Arc<Database>) -> Result<(), DatabaseWriterError> 
     let entry = all.swap_remove(index);
     match Arc::try_unwrap(entry.database) {
         Ok(database) => database.close(),
-        // A log of it is still open, which SQLite does not do: it stays as it is.
+        // A log of it is still open, which SQLite avoids. The database stays open.
         Err(database) => {
             all.push(OpenDatabase {
                 database,
@@ -97,7 +96,7 @@ pub(super) fn close(database: Arc<Database>) -> Result<(), DatabaseWriterError> 
     }
 }
 
-/// The open database of which this is a log, and which one.
+/// The open database that a log belongs to, with the log's role.
 pub(super) fn database_of_log(path: &Path) -> Option<(Arc<Database>, FileRole)> {
     use std::os::unix::ffi::OsStrExt;
     let name = path.as_os_str().as_bytes();
@@ -109,7 +108,7 @@ pub(super) fn database_of_log(path: &Path) -> Option<(Arc<Database>, FileRole)> 
     })
 }
 
-/// Whether this is the name of a log of a database that netram holds, whoever has it open.
+/// Whether a path names a log of a managed database, open or not.
 pub(super) fn is_log_of_managed(path: &Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let name = path.as_os_str().as_bytes();

@@ -1,4 +1,4 @@
-//! A journal that keeps, in a crash, what was waited for, and as much of the rest as chance wants.
+//! A journal in memory. A crash keeps every record that was waited for, and a given number of the others.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,19 +15,19 @@ struct Inside {
     tail: Lsn,
     waited: Lsn,
     closed: bool,
-    /// So many records are taken yet.
+    /// Number of records accepted until appends fail.
     left: Option<u64>,
     trims: bool,
 }
 
-/// Handles are of one journal.
+/// A handle; clones share one journal.
 #[derive(Clone)]
 pub(crate) struct MemoryLog {
     inside: Arc<Mutex<Inside>>,
     capacity: u64,
 }
 
-/// Bytes of a record beside its payload.
+/// Length of a record without its payload.
 const RECORD_BYTES: u64 = 40;
 
 impl MemoryLog {
@@ -41,8 +41,8 @@ impl MemoryLog {
         }
     }
 
-    /// The journal as it is found after a crash: what was waited for, and of the rest the first so many
-    /// records.
+    /// The journal as found after a crash: every record that was waited for, and the first `more` of the
+    /// others.
     pub(crate) fn crash(&self, more: usize) -> MemoryLog {
         let mut inside = self.inside.lock().unwrap().clone();
         let held = { inside.records.iter() }
@@ -60,24 +60,24 @@ impl MemoryLog {
         }
     }
 
-    /// The journal without what is behind this, although somebody has waited for it.
+    /// The journal cut at `end`, although later records were waited for.
     pub(crate) fn cut(&self, end: Lsn) -> MemoryLog {
         self.inside.lock().unwrap().waited = end;
         self.crash(0)
     }
 
-    /// Takes so many records more, and gives none up any more unless it is to.
+    /// Accepts `records` more records. Without `trims`, trimming has no effect from now on.
     pub(crate) fn stop_after(&self, records: u64, trims: bool) {
         let mut inside = self.inside.lock().unwrap();
         (inside.left, inside.trims) = (Some(records), trims);
     }
 
-    /// Takes nothing any more, or again.
+    /// Closes the journal, or opens it again.
     pub(crate) fn close(&self, closed: bool) {
         self.inside.lock().unwrap().closed = closed;
     }
 
-    /// How many records there are that nobody has waited for.
+    /// Number of records that were not waited for.
     pub(crate) fn open_records(&self) -> usize {
         let inside = self.inside.lock().unwrap();
         { inside.records.iter() }
@@ -85,7 +85,7 @@ impl MemoryLog {
             .count()
     }
 
-    /// All records that ever were, those that were given up among them.
+    /// All records ever appended, including trimmed ones.
     pub(crate) fn records(&self) -> Vec<(Lsn, RecordKind, Vec<u8>)> {
         self.inside.lock().unwrap().records.clone()
     }
@@ -177,7 +177,7 @@ impl RecordLog for MemoryLog {
         }
         assert!(
             inside.head <= head && head <= inside.waited,
-            "only what is stable is given up"
+            "only stable records are trimmed"
         );
         inside.head = head;
         Ok(())

@@ -1,3 +1,3 @@
-//! A journal in memory that can crash at its worst. The disk is `netram_files::model`.
+//! A journal in memory that loses as much as a crash may. The disk is `netram_files::model`.
 
 pub(crate) mod log;
