@@ -1,5 +1,5 @@
-//! Gives the shared library the name that programs of the original ask the loader for, and keeps it loaded:
-//! its threads run on whatever `dlclose` says.
+//! Sets the shared library's soname to the one that programs of the original request, and makes `dlclose`
+//! keep it loaded, because its threads continue to run.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,8 +1,8 @@
-//! Return codes, modes and record types, with the names that `rvm_return` and its kin answer.
+//! Return codes, modes and record types, with the names that `rvm_return` and similar functions return.
 
 use std::ffi::CStr;
 
-/// What a call returns. The values are the original's, but for those of `shared.h`.
+/// Return code of a call. The values are the original's, except for those of `shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum ReturnCode {
@@ -30,7 +30,7 @@ pub(crate) enum ReturnCode {
     VersionSkew = 225,
     MemoryOverlap = 226,
     SegmentHeader = 2000,
-    // From here on ours.
+    // Codes that the original does not have.
     Handle = 2100,
     Died = 2101,
     TimedOut = 2102,
@@ -48,7 +48,7 @@ pub(crate) enum ReturnCode {
     Served = 2114,
 }
 
-/// The names of codes 200 to 226, in order; 203 is a hole that the original prints so.
+/// Names of codes 200 to 226, in order; 203 is unused, and the original prints it so.
 const CODE_NAMES: [&CStr; 27] = [
     c"RVM_EINIT",
     c"RVM_EINTERNAL",
@@ -79,7 +79,7 @@ const CODE_NAMES: [&CStr; 27] = [
     c"RVM_EVM_OVERLAP",
 ];
 
-/// The names of codes 2100 on, in order.
+/// Names of codes from 2100 on, in order.
 const SHARED_NAMES: [&CStr; 15] = [
     c"RVM_EHANDLE",
     c"RVM_EDIED",
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stand_at_their_values() {
+    fn each_value_has_its_name() {
         for (code, name) in [
             (ReturnCode::Success, c"RVM_SUCCESS"),
             (ReturnCode::NotInitialised, c"RVM_EINIT"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_gets_a_sentence() {
+    fn a_value_without_a_name_is_reported_as_invalid() {
         for wrong in [-1, 1, 199, 227, 2099, 2115, i32::MIN, i32::MAX] {
             assert_eq!(code_name(wrong), c"Invalid RVM return code");
         }

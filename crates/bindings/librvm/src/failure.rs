@@ -1,6 +1,6 @@
-//! Why a call failed: the code that it returns, the `errno` beside it, and a sentence for people.
+//! Failed calls: the code that they return, the `errno`, and a message for users.
 //!
-//! The errors of the layers below already say what happened and what to do; here they only get their code.
+//! The errors of the lower layers already have messages; here they only get their codes.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
@@ -23,12 +23,12 @@ use crate::code::ReturnCode;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallFailure {
     pub(crate) code: ReturnCode,
-    /// What `errno` is set to; 0 leaves it.
+    /// The value of `errno`; 0 leaves it unchanged.
     pub(crate) errno: i32,
     pub(crate) text: String,
-    /// The lock of a shared region that it is about.
+    /// The lock of a shared region that the failure concerns.
     pub(crate) lock: Option<u32>,
-    /// The stores that a commit on a shared region was refused for.
+    /// The stores for which a commit on a shared region was refused.
     pub(crate) stray: Option<StrayStores>,
 }
 
@@ -43,7 +43,7 @@ impl CallFailure {
         }
     }
 
-    /// A system call failed, or something that a system call could have said.
+    /// A system call failed, or an error that a system call could have returned.
     pub(crate) fn io(errno: i32, text: impl Display) -> CallFailure {
         let code = match errno {
             libc::ENOMEM => ReturnCode::NoMemory,
@@ -72,10 +72,10 @@ thread_local! {
     static STRAY: Cell<Option<StrayStores>> = const { Cell::new(None) };
 }
 
-/// Keeps what `rvm_lenders_text` says, for as long as its caller may look.
+/// Keeps the result of `rvm_lenders_text` until the thread's next call of it.
 pub(crate) fn keep_lenders(text: &str) -> *const c_char {
-    let text = CString::new(text.replace('\0', "?")).expect("the zeros were replaced");
-    // As for `remember`.
+    let text = CString::new(text.replace('\0', "?")).expect("zero bytes were replaced");
+    // A thread that is ending can store nothing, as in `remember`.
     let kept = LENDERS.try_with(|kept| {
         *kept.borrow_mut() = text;
         kept.borrow().as_ptr()
@@ -83,27 +83,28 @@ pub(crate) fn keep_lenders(text: &str) -> *const c_char {
     kept.unwrap_or(c"".as_ptr())
 }
 
-/// Keeps the sentence for `rvm_error_text`, the lock for `rvm_error_lock`, the stores for `rvm_error_stray`.
+/// Stores the message for `rvm_error_text`, the lock for `rvm_error_lock`, and the stores for
+/// `rvm_error_stray`.
 pub(crate) fn remember(failure: &CallFailure) {
     let line = failure.text.replace('\0', "?");
-    let text = CString::new(line).expect("the zeros were replaced");
-    // A thread that is ending has no place for it any more, and nobody to ask.
+    let text = CString::new(line).expect("zero bytes were replaced");
+    // A thread that is ending has no storage for it any more, and makes no further call.
     let _ = TEXT.try_with(|kept| *kept.borrow_mut() = text);
     LOCK.set(failure.lock);
     STRAY.set(failure.stray);
 }
 
-/// The lock that this thread's last failure was about.
+/// The lock that this thread's last failure concerns.
 pub(crate) fn failed_lock() -> Option<u32> {
     LOCK.get()
 }
 
-/// The stores that this thread's last failure was about.
+/// The stores that this thread's last failure concerns.
 pub(crate) fn failed_stray() -> Option<StrayStores> {
     STRAY.get()
 }
 
-/// The sentence of this thread's last failure. Valid until the next one, or the thread's end.
+/// Message of this thread's last failure. Valid until the next failure or the thread's end.
 pub(crate) fn text() -> *const c_char {
     TEXT.try_with(|kept| kept.borrow().as_ptr())
         .unwrap_or(c"".as_ptr())
@@ -262,7 +263,7 @@ impl From<RvmCommitError> for CallFailure {
             },
             RvmCommitError::Full { cause, .. } => full(cause, &error),
             RvmCommitError::Refused(cause) => refused(cause, &error),
-            // One code for every cause, a fence too: `RVM_ELOG` says that nothing was logged.
+            // One code for every cause, a fence too: `RVM_ELOG` would say that nothing was logged.
             RvmCommitError::Unknown { cause, .. } => CallFailure {
                 errno: match cause {
                     WaitError::DiskFailed(IoError { errno }) => *errno,
@@ -274,7 +275,7 @@ impl From<RvmCommitError> for CallFailure {
     }
 }
 
-/// A full log: what stopped truncation must be mended, and nothing else says more than "no space".
+/// A full log. If truncation failed its cause must be removed; otherwise the code means "no space".
 fn full(cause: &Option<TruncateError>, error: impl Display) -> CallFailure {
     let errno = cause.clone().map_or(0, |cause| CallFailure::from(cause).errno);
     CallFailure::io(if errno == 0 { libc::ENOSPC } else { errno }, error)
@@ -334,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_below_become_the_originals_codes() {
+    fn errors_of_lower_layers_become_the_originals_codes() {
         let missing = SegmentError::Missing { path: "/x".into() };
         let failure = CallFailure::from(MapError::Segment(missing));
         assert_eq!((failure.code, failure.errno), (ReturnCode::Io, libc::ENOENT));
@@ -345,9 +346,9 @@ mod tests {
         assert_eq!(failure.code, ReturnCode::NoMemory);
     }
 
-    /// `RVM_ELOG` says that the transaction is open, which one is not whose record was written.
+    /// `RVM_ELOG` says that the transaction is still open, but one whose record was written has ended.
     #[test]
-    fn a_commit_of_unknown_fate_has_one_code_whatever_the_cause() {
+    fn a_commit_of_unknown_outcome_has_one_code_whatever_the_cause() {
         let (held, seen) = Default::default();
         let of = |cause| {
             let failure = CallFailure::from(RvmCommitError::Unknown {
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_another_format_is_told_from_a_damaged_one() {
+    fn a_log_of_another_format_has_another_code_than_a_damaged_one() {
         let of = |source| {
             let path = "/log".into();
             CallFailure::from(StoreError::Journal(JournalOpenError::Log { path, source })).code
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_says_what_stopped_its_truncation() {
+    fn the_message_for_a_full_log_has_the_cause_of_failed_truncation() {
         let cause = SegmentError::Io {
             path: "/x".into(),
             cause: IoError::ENOSPC,
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_of_the_last_failure_is_kept_for_its_thread() {
+    fn the_message_of_the_last_failure_is_kept_for_its_thread() {
         let kept = || TEXT.with(|kept| kept.borrow().clone());
         remember(&CallFailure::new(ReturnCode::Log, "first"));
         remember(&CallFailure::new(ReturnCode::Log, "second\0third"));

@@ -1,8 +1,7 @@
 //! The one library of a process: from `rvm_initialize` to `rvm_terminate`.
 //!
-//! Locks, in the order in which they are taken: `setup`, the heap, a transaction's slot, `log`, the table of
-//! regions. Nothing that a commit or a range needs is held by whoever waits for a disk, but for the
-//! transaction's own slot.
+//! Lock order: `setup`, the heap, a transaction's slot, `log`, the table of regions. A thread that waits for
+//! a disk holds no lock that commits or ranges need, except for the slot of its own transaction.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -34,25 +33,25 @@ const FRESH: u8 = 0;
 const RUNNING: u8 = 1;
 const ENDED: u8 = 2;
 
-/// What a process has of recoverable memory.
+/// State of recoverable memory in a process.
 pub(crate) struct Library {
     phase: AtomicU8,
     fork: ForkPageMark,
-    /// Held by whoever starts, ends, names the log, maps or unmaps.
+    /// Held during start, end, opening the log, mapping and unmapping.
     setup: Mutex<()>,
     choices: Mutex<LibraryOptions>,
-    /// The flags of `choices`, for transactions that begin.
+    /// The flags in `choices`, copied for transactions that begin.
     flags: AtomicU64,
     log: RwLock<Option<LibraryLog>>,
     pub(crate) regions: Regions,
     pub(crate) registered_pages: RegisteredPages,
     pub(crate) transactions: TransactionTable,
     pub(crate) counts: CallCounts,
-    /// Microseconds of the newest transaction's beginning.
+    /// Time in microseconds at which the newest transaction began.
     newest: AtomicU64,
 }
 
-/// What a query answers.
+/// Answer to a query.
 pub(crate) struct QueryAnswer {
     pub(crate) choices: LibraryOptions,
     pub(crate) log_name: Option<String>,
@@ -86,7 +85,7 @@ impl Library {
         }
     }
 
-    /// Refuses calls in a child of `fork`, whatever else.
+    /// Refuses calls in a child of `fork`.
     pub(crate) fn refuse_child(&self) -> Result<(), CallFailure> {
         match self.fork.is_child() {
             true => Err(not_ready(RUNNING)),
@@ -94,7 +93,7 @@ impl Library {
         }
     }
 
-    /// Starts the library. Does nothing when it runs already.
+    /// Starts the library. Does nothing if it is already running.
     pub(crate) fn initialize(&self, choices: Option<LibraryOptions>) -> Result<(), CallFailure> {
         if self.phase.load(Ordering::Acquire) == RUNNING {
             return self.ready();
@@ -113,7 +112,7 @@ impl Library {
             };
             if let Err(failure) = self.choose(choices) {
                 if let Some(home) = made {
-                    // Nothing was started: the next attempt is to make the log again.
+                    // The library did not start: the next attempt will create the log again.
                     home.discard();
                 }
                 return Err(failure);
@@ -130,7 +129,7 @@ impl Library {
         }
         self.ready()?;
         let _setup = lock(&self.setup);
-        // A transaction begins under this lock, shared; none can while it is held.
+        // Transactions begin under this lock, shared; none can begin while it is held exclusively.
         let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
         let open = self.transactions.open();
         if open > 0 {
@@ -150,8 +149,7 @@ impl Library {
         if ended {
             self.phase.store(ENDED, Ordering::Release);
         }
-        // A call that holds the heap, and so its region, may be waiting for the log, to be told that it has
-        // ended.
+        // A call that holds the heap, and so its region, may be waiting for this lock before it can fail.
         drop(log);
         if ended {
             crate::rds::forget();
@@ -168,12 +166,12 @@ impl Library {
         self.choose(choices)
     }
 
-    /// Puts choices in force, and opens the log that they name if there is none. `setup` is held.
+    /// Applies options, and opens the log that they name if none is open. The caller holds `setup`.
     pub(crate) fn choose(&self, choices: LibraryOptions) -> Result<(), CallFailure> {
         if !self.choose_for_open_log(&choices)?
             && let Some(path) = &choices.log
         {
-            // Nobody else can open one meanwhile. Recovery is done before others have to wait.
+            // No other thread can open a log now. Recovery is finished before other threads have to wait.
             let opened = LibraryLog::open(path)?;
             opened.choose(&choices);
             if opened.memory.recovery().transactions > 0 {
@@ -186,8 +184,8 @@ impl Library {
         Ok(())
     }
 
-    /// Shares the log with commits: whoever waited for it alone would hold up transactions that begin.
-    /// `false`: there is no log.
+    /// Locks the log shared: waiting for an exclusive lock would delay transactions that begin. Returns
+    /// `false` if no log is open.
     fn choose_for_open_log(&self, choices: &LibraryOptions) -> Result<bool, CallFailure> {
         let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = &*log else { return Ok(false) };
@@ -198,20 +196,20 @@ impl Library {
         Ok(true)
     }
 
-    /// Waits for its turn to end, map or unmap, and refuses who comes when the library has ended: it may have
-    /// ended while they waited, and would open its log again.
+    /// Waits for its turn to end, map or unmap, and fails if the library has ended meanwhile; a late call
+    /// would open the log again.
     pub(crate) fn setup(&self) -> Result<MutexGuard<'_, ()>, CallFailure> {
         self.ready()?;
         let turn = self.turn();
         self.ready().map(|()| turn)
     }
 
-    /// Waits while others start, end, map or unmap, before the start and after the end too.
+    /// Waits while other threads start, end, map or unmap; also before the start and after the end.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         lock(&self.setup)
     }
 
-    /// Does something with the open log.
+    /// Calls `act` with the open log.
     pub(crate) fn with_log<R>(
         &self,
         act: impl FnOnce(&LibraryLog) -> Result<R, CallFailure>,
@@ -220,17 +218,17 @@ impl Library {
         match &*log {
             Some(open) => act(open),
             None => {
-                // It may have ended while the call waited.
+                // The library may have ended while the call waited.
                 self.ready()?;
                 Err(CallFailure::new(
                     ReturnCode::Log,
-                    "no log is open; name one in `log_dev` for rvm_initialize, rvm_set_options or rvm_map",
+                    "no log is open; pass one in `log_dev` to rvm_initialize, rvm_set_options or rvm_map",
                 ))
             }
         }
     }
 
-    /// `rvm_query`. `region`: address and length.
+    /// `rvm_query`. `region` is an address and a length.
     pub(crate) fn query(&self, region: Option<(usize, usize)>) -> Result<QueryAnswer, CallFailure> {
         self.ready()?;
         let region = match region {
@@ -248,7 +246,7 @@ impl Library {
             log_name = Some(open.name.clone());
             log_empty = open.is_empty();
         }
-        // Without the log's lock: slots are taken before it.
+        // Without the log's lock, because slots are locked before it.
         let open = self.transactions.list(region);
         Ok(QueryAnswer {
             choices,
@@ -272,8 +270,8 @@ impl Library {
         Ok((handle, uname))
     }
 
-    /// `rvm_set_range`. A handle proves that the library has started; the caller has looked whether it still
-    /// runs.
+    /// `rvm_set_range`. A valid handle proves that the library was started; the caller has checked that it
+    /// still runs.
     #[inline]
     pub(crate) fn set_range(
         &self,
@@ -285,7 +283,7 @@ impl Library {
             .with(handle, |open| open.set_range(&self.regions, address, length))
     }
 
-    /// Commits. After an error the transaction may be open still.
+    /// Commits. After an error the transaction may still be open.
     pub(crate) fn end(
         &self,
         handle: ObjectHandle,
@@ -309,8 +307,8 @@ impl Library {
             (Err(failure), ending) => return Err((failure, ending)),
         };
         if flush_all {
-            // Without optimisations an empty transaction is one like any other, to be flushed with all before
-            // it.
+            // Without optimisations an empty transaction is flushed like any other, together with all earlier
+            // ones.
             self.with_log(|log| log.flush())
                 .map_err(|failure| (failure, CallEnd::Ended))?;
         }
@@ -320,7 +318,7 @@ impl Library {
         Ok(())
     }
 
-    /// Ends a transaction without a trace.
+    /// Aborts a transaction.
     pub(crate) fn abort(&self, handle: ObjectHandle) -> Result<(), CallFailure> {
         // The slot drops the transaction, which aborts it.
         self.transactions.end(handle, |_| ((), CallEnd::Ended)).map(drop)
@@ -346,7 +344,7 @@ impl Library {
         })
     }
 
-    /// The time, later than that of every transaction before.
+    /// The time, later than that of every earlier transaction.
     fn unique_time(&self) -> Timeval {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX / 2);
@@ -367,7 +365,7 @@ fn no_region(address: usize, length: usize) -> CallFailure {
     CallFailure::new(
         ReturnCode::NotMapped,
         format!(
-            "the {length} bytes at {address:#x} are not a mapped region; give the record that rvm_map filled"
+            "the {length} bytes at {address:#x} are not a mapped region; pass the record that rvm_map filled"
         ),
     )
 }
@@ -375,7 +373,7 @@ fn no_region(address: usize, length: usize) -> CallFailure {
 fn not_ready(phase: u8) -> CallFailure {
     let text = match phase {
         FRESH => "the library is not initialised; call rvm_initialize first",
-        ENDED => "the library was terminated; a process can use it once",
+        ENDED => "the library was terminated; a process can use it only once",
         _ => {
             "this process is a child of the one that initialised the library, and must leave its log and memory alone; \
              initialise after fork, or call exec"
@@ -385,13 +383,13 @@ fn not_ready(phase: u8) -> CallFailure {
 }
 
 impl LibraryLog {
-    /// Waits until everything committed survives a crash.
+    /// Waits until every commit survives a crash.
     pub(crate) fn flush(&self) -> Result<(), CallFailure> {
         self.memory.flush(Durability::Remote)?;
         Ok(())
     }
 
-    /// Whether everything committed is in the segments.
+    /// Whether every commit is in the segments.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.memory.log().state();
         state.head == state.tail && crate::statistics::spooled(&self.memory.statistics()) == 0
@@ -402,9 +400,9 @@ impl LibraryLog {
 mod tests {
     use super::*;
 
-    /// A call that waits for another thread's end opened the log again after it, for good.
+    /// Regression: a call that had waited for another thread's terminate opened the log again.
     #[test]
-    fn a_call_that_waited_for_the_end_is_refused() {
+    fn a_call_that_waited_for_the_end_fails() {
         let library = Library::new();
         library.fork.set().expect("the kernel can mark a page");
         library.phase.store(RUNNING, Ordering::Release);
@@ -412,7 +410,7 @@ mod tests {
         let ending = library.turn();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| library.setup().map(drop));
-            // Time to come as far as the lock. Without it the answer is the same and the test shows less.
+            // Lets the thread reach the lock. Without this the result is the same, but the test shows less.
             std::thread::sleep(std::time::Duration::from_millis(20));
             library.phase.store(ENDED, Ordering::Release);
             drop(ending);

@@ -1,6 +1,6 @@
-//! The log: naming it, making it, opening it.
+//! The log: naming, creating and opening it.
 //!
-//! To C a log is a file. Everything else that belongs to it is a home's affair (`netram-store`).
+//! For C a log is a file. `netram-store` manages all other files that belong to it.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -21,28 +21,27 @@ use crate::record::{
     FLUSH_BUFFER_DEFAULT, LendersRecord, READ_DEFAULT, RECOVERY_BUFFER_DEFAULT, TRUNCATE_DEFAULT,
 };
 
-/// Bytes of lazy commits kept back to be merged, when the program asks for that and the settings do not say
-/// how many.
+/// Bytes of lazy commits that are spooled if the program enables that and the settings give no number.
 const SPOOL_BYTES_DEFAULT: usize = 1024 * 1024;
-/// Bytes of the ring of a log without lenders: half of it, or of the log, is the largest transaction. The
-/// original took any that its log had room for; a larger ring is memory that stays in use.
+/// Bytes of the ring of a log without lenders. Half of it, or half of the log, is the largest transaction.
+/// The original accepted any that its log had room for; a larger ring would occupy more memory.
 const RING_BYTES_ALONE: u64 = 64 * 1024 * 1024;
-/// The bytes of a name with its end, `MAXPATHLEN`.
+/// Bytes of a name with its terminating zero: `MAXPATHLEN`.
 const NAME_BYTES: usize = libc::PATH_MAX as usize;
 
-/// What is made beside a log.
+/// Suffixes of the files that are created beside a log.
 const COMPANIONS: [&str; 4] = [".view", ".key", ".lock", ".segments"];
 
-/// What the original writes in its status block, which is here in a file, and there on a raw device.
+/// Text in the original's status block, which is in a file here and on a raw device there.
 const ORIGINAL_MARK: &[u8] = b"RVM Log Version";
 const ORIGINAL_DEVICE_OFFSET: usize = 8192;
 const ORIGINAL_STATUS_BYTES: usize = 2560;
 
-/// What an options record chooses.
+/// The options chosen by an options record.
 #[derive(Clone, Debug)]
 pub(crate) struct LibraryOptions {
     pub(crate) log: Option<PathBuf>,
-    /// Percent; 0 and below, and above 100: the thread leaves the log alone.
+    /// Percentage; at 0 and below, and above 100, the truncation thread does not act.
     pub(crate) truncate: i64,
     pub(crate) recovery_buffer: u64,
     pub(crate) flush_buffer: u64,
@@ -51,26 +50,26 @@ pub(crate) struct LibraryOptions {
     pub(crate) create: Option<NewLog>,
 }
 
-/// A log to be made.
+/// Parameters of a log to be created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewLog {
     pub(crate) bytes: u64,
     pub(crate) mode: i64,
 }
 
-/// The process's log, and the memory over it.
+/// The process's log and the memory over it.
 pub(crate) struct LibraryLog {
     /// Its absolute name.
     pub(crate) name: String,
     pub(crate) memory: JournaledRvm,
     path: PathBuf,
     settings: StoreSettings,
-    /// Lenders that should hold the log's newest part.
+    /// Number of lenders that should hold the log's newest part.
     members: usize,
 }
 
 impl LibraryOptions {
-    /// The defaults, with which a library runs that was given no options.
+    /// The defaults of a library that was given no options.
     pub(crate) const fn new() -> LibraryOptions {
         LibraryOptions {
             log: None,
@@ -105,7 +104,7 @@ impl LibraryLog {
         })
     }
 
-    /// Refuses another log's name.
+    /// Fails if `named` is another log.
     pub(crate) fn must_be(&self, named: &Path) -> Result<(), CallFailure> {
         let named = absolute(named)?;
         if named == self.path || same_file(&named, &self.path) {
@@ -114,22 +113,22 @@ impl LibraryLog {
         Err(CallFailure::new(
             ReturnCode::Log,
             format!(
-                "{} is open, so {} cannot be: a process has one log",
+                "the log {} is open, so {} cannot be opened: a process has one log",
                 self.name,
                 named.display()
             ),
         ))
     }
 
-    /// Puts flags and threshold in force.
+    /// Applies flags and threshold.
     pub(crate) fn choose(&self, choices: &LibraryOptions) {
-        // The program's flag decides whether there is a spool, the settings how large it is.
+        // The program's flag enables the spool, the settings give its size.
         let spool = match choices.flags & COALESCE_TRANS {
             0 => 0,
             _ => self.settings.spool_bytes.unwrap_or(SPOOL_BYTES_DEFAULT),
         };
         self.memory.set_spool_bytes(spool);
-        // The settings' threshold stands against the default, not against a program that chose.
+        // The threshold in the settings replaces the default, but not one that the program chose.
         let percent = match (choices.truncate, self.settings.truncation_threshold_percent) {
             (TRUNCATE_DEFAULT, Some(percent)) => percent,
             (chosen, _) => threshold(chosen),
@@ -137,7 +136,7 @@ impl LibraryLog {
         self.memory.set_truncation_threshold(percent);
     }
 
-    /// How the log stands with its lenders.
+    /// State of the log's lenders.
     pub(crate) fn lenders(&self) -> LendersRecord {
         let status = self.memory.log().status();
         let held = status.writer.lenders.iter().filter(|lender| lender.member);
@@ -149,19 +148,25 @@ impl LibraryLog {
         }
     }
 
-    /// Waits until lenders' acknowledgements end commits.
+    /// Waits until acknowledgements of lenders complete commits.
     pub(crate) fn wait_for_lenders(&self, timeout: Duration) -> Result<(), CallFailure> {
         if self.settings.lenders.is_empty() {
             return Err(CallFailure::io(
                 libc::ENODEV,
-                format!("no lenders are named, in {}.toml or in NETRAM_LENDERS", self.name),
+                format!(
+                    "no lenders are configured in {}.toml or in NETRAM_LENDERS",
+                    self.name
+                ),
             ));
         }
         let waited = self.memory.log().wait_for_members(timeout);
-        waited.map_err(|why| CallFailure::io(libc::ETIMEDOUT, format!("commits wait for the disk: {why}")))
+        waited.map_err(|why| {
+            CallFailure::io(libc::ETIMEDOUT, format!("commits still wait for the disk: {why}"))
+        })
     }
 
-    /// Why each lender that does not count does not, a line each; empty: all count, or none are named.
+    /// For each lender that does not acknowledge, a line with the reason; empty if all do or none is
+    /// configured.
     pub(crate) fn lenders_text(&self) -> String {
         let status = self.memory.log().status();
         let lenders = status.writer.lenders.iter().zip(&status.reasons);
@@ -172,7 +177,7 @@ impl LibraryLog {
         lenders.filter_map(line).collect()
     }
 
-    /// Flushes and closes. `Err`: why not, and the log if it is still open.
+    /// Flushes and closes. On an error returns the cause, and the log if it is still open.
     pub(crate) fn close(self) -> Result<(), (CallFailure, Option<Box<LibraryLog>>)> {
         let LibraryLog {
             name,
@@ -195,23 +200,23 @@ impl LibraryLog {
     }
 }
 
-/// Opens in a thread that takes no signals, for all the library's threads are made in an opening, or by those
-/// that are. The caller, who may wait for lenders here, goes on taking them.
+/// Opens the log in a thread that blocks signals: all threads of the library are created during an opening,
+/// or by such threads. The caller, which may wait for lenders here, continues to receive signals.
 fn open_apart(home: Store, settings: StoreSettings) -> Result<OpenStore, CallFailure> {
     let opener = std::thread::Builder::new().name("netram-open".into());
     let thread = crate::abi::blocked(|| opener.spawn(move || home.open(&settings)))
-        .map_err(|error| CallFailure::system(&error, format!("starting a thread: {error}")))?;
+        .map_err(|error| CallFailure::system(&error, format!("a thread could not be started: {error}")))?;
     match thread.join() {
         Ok(opened) => Ok(opened?),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
-/// Makes a log, or nothing.
+/// Creates a log; after an error none exists.
 pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<Store, CallFailure> {
-    let path = path.ok_or_else(|| CallFailure::new(ReturnCode::Log, "no log is named in `log_dev`"))?;
+    let path = path.ok_or_else(|| CallFailure::new(ReturnCode::Log, "`log_dev` names no log"))?;
     let path = absolute(path)?;
-    // What an opening would refuse is refused before there is a log: the next attempt would find one.
+    // Errors of a later opening are reported before a log is created: the next attempt would find one.
     Store::at(&path)
         .settings()?
         .journal_config()
@@ -230,7 +235,7 @@ fn set_modes(path: &Path, mode: u32) -> Result<(), CallFailure> {
     for companion in COMPANIONS {
         let mut name = path.to_path_buf().into_os_string();
         name.push(companion);
-        // Whoever may use the log must be able to use these. Nobody else needs them, the key least of all.
+        // Every user of the log needs these files. Others do not, least of all the key.
         set_mode(Path::new(&name), mode & 0o770)?;
     }
     Ok(())
@@ -240,12 +245,12 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), CallFailure> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| {
         CallFailure::system(
             &error,
-            format!("{}: setting its permissions: {error}", path.display()),
+            format!("the permissions of {} could not be set: {error}", path.display()),
         )
     })
 }
 
-/// The absolute name, if it can be one.
+/// The absolute path, if it is short enough.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, CallFailure> {
     let name = std::path::absolute(path)
         .map_err(|error| CallFailure::system(&error, format!("{}: {error}", path.display())))?;
@@ -253,7 +258,7 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf, CallFailure> {
         return Err(CallFailure::new(
             ReturnCode::NameTooLong,
             format!(
-                "a name of {} bytes; at most {} are possible",
+                "the name has {} bytes; at most {} are possible",
                 name.as_os_str().len(),
                 NAME_BYTES - 1
             ),
@@ -262,7 +267,8 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf, CallFailure> {
     Ok(name)
 }
 
-/// The thread's threshold. Beyond its own bounds it leaves the log alone until a commit finds it full.
+/// The truncation thread's threshold. Outside its range the thread does not act until a commit finds the log
+/// full.
 fn threshold(truncate: i64) -> u8 {
     match truncate {
         1..=95 => truncate as u8,
@@ -275,11 +281,11 @@ fn same_file(a: &Path, b: &Path) -> bool {
     identity(a).is_some_and(|found| Some(found) == identity(b))
 }
 
-/// A log of the original must be emptied by the original: only it can read what is in it.
+/// Refuses a log of the original, which only the original can read and empty.
 fn refuse_original(path: &Path) -> Result<(), CallFailure> {
     let mut front = Vec::new();
     let bytes = (ORIGINAL_DEVICE_OFFSET + ORIGINAL_STATUS_BYTES) as u64;
-    // What cannot be read here is reported by the opening that follows.
+    // The opening that follows reports read errors.
     let read = File::open(path).and_then(|file| file.take(bytes).read_to_end(&mut front));
     let status = |at: usize| {
         front

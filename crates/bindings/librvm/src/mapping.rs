@@ -15,23 +15,23 @@ use crate::regions::{MappedRegion, TakeRegionError};
 use crate::registered_pages::PAGE;
 use crate::segment::RegionDefinition;
 
-/// The usable length of a segment is a multiple of this, as the original's.
+/// The usable length of a segment is a multiple of this, as in the original.
 const SECTOR: u64 = 512;
 
-/// What a program asks to have mapped.
+/// A program's request for a mapping.
 #[derive(Clone, Debug)]
 pub(crate) struct MapRequest {
     pub(crate) path: PathBuf,
-    /// Use no more than this; 0: all.
+    /// Maximum length to use of the segment; 0 means all.
     pub(crate) device_length: u64,
     pub(crate) offset: u64,
-    /// 0: to the end.
+    /// Length of the mapping; 0 means to the end.
     pub(crate) length: u64,
-    /// 0: anywhere.
+    /// Address of the mapping; 0 means anywhere.
     pub(crate) address: usize,
 }
 
-/// What was mapped.
+/// The resulting mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MapResult {
     pub(crate) offset: u64,
@@ -40,7 +40,7 @@ pub(crate) struct MapResult {
 }
 
 impl MapRequest {
-    /// Refuses what is not all inside the segment.
+    /// Fails unless all bytes are inside the segment.
     pub(crate) fn check_fits(&self) -> Result<(), CallFailure> {
         let usable = usable(&self.path, self.device_length)?;
         let end = self.offset.checked_add(self.length);
@@ -57,7 +57,7 @@ impl MapRequest {
         CallFailure::new(
             ReturnCode::Offset,
             format!(
-                "{length} bytes from {offset} are not inside the {usable} usable bytes of {}; make the file longer",
+                "{length} bytes from {offset} exceed the {usable} usable bytes of {}; make the file longer",
                 path.display()
             ),
         )
@@ -78,7 +78,7 @@ impl Library {
         self.with_log(|log| self.map_in(log, wish))
     }
 
-    /// Maps while `setup` is held.
+    /// Maps while the caller holds `setup`.
     pub(crate) fn map_in(&self, log: &LibraryLog, wish: &MapRequest) -> Result<MapResult, CallFailure> {
         let path = absolute(&wish.path)?;
         let usable = usable(&path, wish.device_length)?;
@@ -111,9 +111,9 @@ impl Library {
         if address == 0 {
             return Ok(log.memory.map(path, offset, length)?);
         }
-        let bytes = usize::try_from(length).map_err(|_| unusable(address, "is more than memory has"))?;
+        let bytes = usize::try_from(length).map_err(|_| unusable(address, "exceeds the address space"))?;
         if !address.is_multiple_of(PAGE) {
-            return Err(unusable(address, "is not the beginning of a page"));
+            return Err(unusable(address, "is not a multiple of the page size"));
         }
         if self.regions.meet(address, bytes) {
             return Err(CallFailure::new(
@@ -123,14 +123,14 @@ impl Library {
                 ),
             ));
         }
-        // Whole pages: the rest of the last one could hold nothing else.
+        // Whole pages, because the rest of the last page is not usable otherwise.
         match self.registered_pages.hold(address, bytes.next_multiple_of(PAGE)) {
             Some(place) => Ok(crate::abi::map_over(&log.memory, path, offset, length, place)?),
             None => Ok(log.memory.map_at(path, offset, length, address)?),
         }
     }
 
-    /// `rvm_unmap`: the memory stays.
+    /// `rvm_unmap`: the memory stays mapped.
     pub(crate) fn unmap(&self, address: usize, length: usize) -> Result<(), CallFailure> {
         let _setup = self.setup()?;
         let region = self.take(address, length)?;
@@ -139,16 +139,16 @@ impl Library {
             .map_err(|(error, region)| self.put_back(error.into(), region))
     }
 
-    /// Unmaps and gives the memory back, unless it was the program's own before. `setup` is held.
+    /// Unmaps and releases the memory, unless the program owned it before. The caller holds `setup`.
     pub(crate) fn unmap_whole(&self, address: usize, length: usize) -> Result<(), CallFailure> {
         self.unmap_taken(self.take(address, length)?)
     }
 
-    /// The same for a region that is out of the table; puts it back when it is refused.
+    /// Unmaps a region that was removed from the table; puts it back after an error.
     pub(crate) fn unmap_taken(&self, region: Region) -> Result<(), CallFailure> {
         let (address, length) = (region.as_ptr().addr(), region.len());
-        // A place stays known, to be replaced again: what takes its addresses meanwhile would be replaced
-        // too.
+        // Registered pages stay mapped and registered, to be replaced again. If they were released, a later
+        // region would replace other mappings at their addresses.
         let unmapped = match self.registered_pages.hold(address, length.next_multiple_of(PAGE)) {
             Some(_) => region.keep_unmapped(),
             None => region.unmap(),
@@ -156,8 +156,8 @@ impl Library {
         unmapped.map_err(|(error, region)| self.put_back(error.into(), region))
     }
 
-    /// Takes regions out of the table: all of them or, where one is in use, none. A heap may hold the one
-    /// that begins at `heap`, and nothing else.
+    /// Removes regions from the table: all of them or, if one is in use, none. Only a heap may use the one
+    /// that begins at `heap`.
     pub(crate) fn take_all(
         &self,
         definitions: &[RegionDefinition],
@@ -188,27 +188,27 @@ fn take_failure(why: TakeRegionError, address: usize, length: usize) -> CallFail
         TakeRegionError::NoRegion => (ReturnCode::NotMapped, "are not a mapped region"),
         TakeRegionError::Part => (
             ReturnCode::Range,
-            "are a part of a mapped region; regions are unmapped whole",
+            "are only a part of a mapped region; unmap the whole region",
         ),
         TakeRegionError::InUse => (
             ReturnCode::Uncommitted,
-            "are a region in which an open transaction has ranges, or a heap is started; end it first",
+            "are a region that an open transaction or a started heap uses; end that first",
         ),
     };
     CallFailure::new(code, format!("the {length} bytes at {address:#x} {what}"))
 }
 
-/// Leaves a region's memory where it is for the rest of the process. No transaction is open.
+/// Keeps a region's memory mapped for the rest of the process's life. No transaction may be open.
 pub(crate) fn keep_readable(mut mapped: Arc<MappedRegion>) {
     loop {
         match Arc::try_unwrap(mapped) {
             Ok(alone) => {
-                // Without a transaction it is not refused.
+                // Without a transaction this cannot fail.
                 let kept = alone.region.keep_unmapped();
                 assert!(kept.is_ok(), "no transaction has ranges in it");
                 return;
             }
-            // A call in another thread looks at it and is about to be told that the library has ended.
+            // A call in another thread still uses it, and is about to fail because the library has ended.
             Err(shared) => mapped = shared,
         }
         std::thread::yield_now();
@@ -222,12 +222,15 @@ fn unusable(address: usize, why: &str) -> CallFailure {
     )
 }
 
-/// How much of a segment can be mapped.
+/// Length of a segment that can be mapped.
 fn usable(path: &Path, device_length: u64) -> Result<u64, CallFailure> {
     let found = fs::metadata(path).map_err(|error| {
         CallFailure::system(
             &error,
-            format!("the segment {}: {error}; create it first", path.display()),
+            format!(
+                "the segment {} cannot be read: {error}; create it first",
+                path.display()
+            ),
         )
     })?;
     let kind = found.file_type();
@@ -240,14 +243,14 @@ fn usable(path: &Path, device_length: u64) -> Result<u64, CallFailure> {
     if (kind.is_block_device() || kind.is_char_device()) && device_length == 0 {
         return Err(CallFailure::new(
             ReturnCode::NotMapped,
-            format!("{} is a device, whose length must be given", path.display()),
+            format!("{} is a device; set its length", path.display()),
         ));
     }
     if !kind.is_file() {
         return Err(CallFailure::io(
             libc::EOPNOTSUPP,
             format!(
-                "{} is no file; copy a device's contents to a file and map that",
+                "{} is not a file; copy the device's contents to a file and map that",
                 path.display()
             ),
         ));
@@ -255,12 +258,12 @@ fn usable(path: &Path, device_length: u64) -> Result<u64, CallFailure> {
     let whole = found.len() / SECTOR * SECTOR;
     Ok(match device_length {
         0 => whole,
-        // The cap too is counted in sectors: the original wrote nothing smaller.
+        // The cap is also rounded to sectors: the original wrote nothing smaller.
         cap => whole.min(cap / SECTOR * SECTOR),
     })
 }
 
-/// Offset and length of what is mapped: whole pages, cut at the usable end.
+/// Offset and length of a mapping: whole pages, cut at the usable end.
 fn span(wish: &MapRequest, usable: u64) -> Result<(u64, u64), CallFailure> {
     let outside = || wish.outside(usable);
     let page = PAGE as u64;
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_end_or_beyond_counting_is_refused() {
+    fn mappings_beyond_the_end_and_overflowing_ones_are_refused() {
         for (offset, length, usable) in [
             (9728, 0, 9728),
             (20_000, 1, 9728),

@@ -1,6 +1,6 @@
-//! The records of the C interface, byte for byte. What they mean is told in the headers.
+//! The layouts of the C interface's records. The headers describe their fields.
 //!
-//! Enumerations are plain integers here: C may put anything in them.
+//! Enumerations are plain integers here, because C may store any value in them.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::mem::{offset_of, size_of};
@@ -25,19 +25,19 @@ pub(crate) struct Timeval {
     pub(crate) microseconds: i64,
 }
 
-/// What every record begins with.
+/// The first fields of every record.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordHead {
     pub(crate) id: u32,
-    /// Whether `rvm_malloc_X` or `rvm_copy_X` made it.
+    /// Whether `rvm_malloc_X` or `rvm_copy_X` allocated the record.
     pub(crate) from_heap: u32,
 }
 
-/// A type of record: what it is called, and how it begins.
+/// A type of record: its id, and its first fields.
 pub(crate) trait CRecord: Copy {
     const ID: u32;
-    /// A record as `rvm_init_X` leaves it.
+    /// A record as initialised by `rvm_init_X`.
     fn fresh(from_heap: bool) -> Self;
     fn head(&mut self) -> &mut RecordHead;
 }
@@ -48,7 +48,7 @@ pub(crate) trait CRecord: Copy {
 pub(crate) struct TidRecord {
     pub(crate) head: RecordHead,
     pub(crate) uname: Timeval,
-    /// The open transaction's handle (`crate::transactions::ObjectHandle`), or NULL.
+    /// Handle of the open transaction (`crate::slots::ObjectHandle`), or NULL.
     pub(crate) tid: *mut c_void,
     pub(crate) reserved: Length,
 }
@@ -105,14 +105,14 @@ pub(crate) struct LendersRecord {
     pub(crate) counting: c_int,
 }
 
-/// What an options record has before the program chooses.
+/// Default of an options record's truncation threshold, in percent.
 pub(crate) const TRUNCATE_DEFAULT: c_long = 50;
 pub(crate) const RECOVERY_BUFFER_DEFAULT: Length = 256 * 1024;
 pub(crate) const FLUSH_BUFFER_DEFAULT: Length = 256 * 1024;
 pub(crate) const READ_DEFAULT: Length = 512 * 1024;
 pub(crate) const LOG_MODE_DEFAULT: c_long = 0o600;
 
-/// The beginning of a record of type `R`.
+/// The first fields of a record of type `R`.
 pub(crate) fn head_of<R: CRecord>(from_heap: bool) -> RecordHead {
     RecordHead {
         id: R::ID,
@@ -184,7 +184,7 @@ impl CRecord for OptionsRecord {
     }
 }
 
-// Programs compiled long ago carry these numbers. tests/c/layout.c says the same of the headers.
+// Programs compiled long ago contain these numbers. `tests/c/layout.c` checks the same in the headers.
 const _: () = {
     assert!(size_of::<OffsetRecord>() == 16);
     assert!(size_of::<TidRecord>() == 40);

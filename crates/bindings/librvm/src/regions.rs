@@ -1,4 +1,4 @@
-//! Which region an address is in.
+//! The table of mapped regions: finding the region of an address.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -21,7 +21,7 @@ impl MappedRegion {
         }
     }
 
-    /// Where in the region `length` bytes at `address` are; `None` when they are not all in it.
+    /// Offset in the region of `length` bytes at `address`; `None` unless all are in it.
     #[inline]
     pub(crate) fn offset(&self, address: usize, length: usize) -> Option<usize> {
         let offset = address.checked_sub(self.start)?;
@@ -30,8 +30,8 @@ impl MappedRegion {
     }
 }
 
-/// Every mapped region, by address. A transaction remembers the region it touched last, so most calls do not
-/// come here: they cost 13 ns in all, and two threads do not slow each other
+/// All mapped regions, by address. A transaction remembers the region it used last, so most calls do not
+/// search here. Those cost 13 ns in total, and two threads do not slow each other
 /// (`crates/bindings/librvm/benches/calls.c`).
 #[derive(Debug, Default)]
 pub(crate) struct Regions(RwLock<Vec<Arc<MappedRegion>>>);
@@ -39,14 +39,14 @@ pub(crate) struct Regions(RwLock<Vec<Arc<MappedRegion>>>);
 /// Address and length.
 pub(crate) type AddressSpan = (usize, usize);
 
-/// Why a region is not taken out.
+/// Why a region is not removed from the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakeRegionError {
-    /// No region is there.
+    /// No region begins there.
     NoRegion,
-    /// The addresses are in a region and are not the whole of it.
+    /// The addresses are a part of a region.
     Part,
-    /// An open transaction has ranges in it, or is about to, or a heap is started there.
+    /// An open transaction has ranges in the region or is declaring some, or a heap is started there.
     InUse,
 }
 
@@ -55,14 +55,15 @@ impl Regions {
         Regions(RwLock::new(Vec::new()))
     }
 
-    /// The region that holds all of these bytes. No bytes are held by the region that their address is in.
+    /// The region that contains all of these bytes. An empty range counts as inside the region of its
+    /// address.
     pub(crate) fn find(&self, address: usize, length: usize) -> Option<Arc<MappedRegion>> {
         let regions = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let mapped = &regions[last_from(&regions, address)?];
         mapped.offset(address, length).map(|_| Arc::clone(mapped))
     }
 
-    /// Whether a region has some of these addresses.
+    /// Whether any region contains some of these addresses.
     pub(crate) fn meet(&self, start: usize, length: usize) -> bool {
         let regions = self.0.read().unwrap_or_else(PoisonError::into_inner);
         regions
@@ -76,9 +77,9 @@ impl Regions {
         regions.insert(place, mapped);
     }
 
-    /// Takes out the region that begins at `start` and has this length. One that is in use is not out for a
-    /// moment, in which another thread's range would be refused: ranges begin with [`Regions::find`], which
-    /// waits.
+    /// Removes the region that begins at `start` and has this length. A region in use is never removed even
+    /// briefly, because another thread's range would then be refused: ranges begin with [`Regions::find`],
+    /// which waits.
     pub(crate) fn take(&self, start: usize, length: usize) -> Result<MappedRegion, TakeRegionError> {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let place = whole(&regions, start, length)?;
@@ -91,8 +92,8 @@ impl Regions {
         })
     }
 
-    /// Takes out the regions with these addresses and lengths: all of them or, where one is not there or not
-    /// idle, none. While `idle` looks at a region nobody finds it here.
+    /// Removes the regions with these addresses and lengths: all of them or, if one is missing or not idle,
+    /// none. No thread finds a region here while `idle` checks it.
     pub(crate) fn take_several(
         &self,
         spans: &[AddressSpan],
@@ -109,13 +110,13 @@ impl Regions {
         Ok(regions.extract_if(.., wanted).collect())
     }
 
-    /// Takes out all regions.
+    /// Removes all regions.
     pub(crate) fn take_all(&self) -> Vec<Arc<MappedRegion>> {
         std::mem::take(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The place of the region that begins at `start` and has this length.
+/// Index of the region that begins at `start` and has this length.
 fn whole(regions: &[Arc<MappedRegion>], start: usize, length: usize) -> Result<usize, TakeRegionError> {
     let place = last_from(regions, start).ok_or(TakeRegionError::NoRegion)?;
     let mapped = &regions[place];
@@ -128,7 +129,7 @@ fn whole(regions: &[Arc<MappedRegion>], start: usize, length: usize) -> Result<u
     }
 }
 
-/// The last region that begins at or below `address`.
+/// Index of the last region that begins at or below `address`.
 fn last_from(regions: &[Arc<MappedRegion>], address: usize) -> Option<usize> {
     regions
         .partition_point(|mapped| mapped.start <= address)

@@ -1,4 +1,4 @@
-//! Memory of the program's own that it made known as a place for regions.
+//! Memory of the program that it registered as a place for regions.
 
 use std::sync::Mutex;
 
@@ -7,12 +7,12 @@ use crate::lock;
 /// Bytes of a page: regions begin and end at multiples of it.
 pub(crate) const PAGE: usize = netram_rvm::limit::PAGE_BYTES as usize;
 
-/// Ranges of addresses, none overlapping another. A handful: programs that know their addresses load
-/// segments.
+/// Ranges of addresses without overlaps. There are only a few: programs with fixed addresses load segments
+/// instead.
 #[derive(Debug, Default)]
 pub(crate) struct RegisteredPages(Mutex<Vec<(usize, usize)>>);
 
-/// Memory of which the program said that regions may replace it. Only [`RegisteredPages::hold`] makes one.
+/// Memory that the program registered to be replaced by regions. Only [`RegisteredPages::hold`] creates one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegisteredSpan {
     start: usize,
@@ -29,7 +29,8 @@ impl RegisteredPages {
         RegisteredPages(Mutex::new(Vec::new()))
     }
 
-    /// Makes `start..start + length` known. `false`: not whole pages, or some of it is known already.
+    /// Registers `start..start + length`. Returns `false` unless these are whole pages, none of them
+    /// registered.
     pub(crate) fn register(&self, start: usize, length: usize) -> bool {
         let Some(end) = end_of_pages(start, length) else {
             return false;
@@ -44,16 +45,16 @@ impl RegisteredPages {
         free
     }
 
-    /// Makes new memory known. What was known there before was unmapped behind the library's back, or the
-    /// memory would not be new.
+    /// Registers new memory. Pages registered there before were unmapped without the library, or the memory
+    /// would not be new.
     pub(crate) fn renew(&self, start: usize, length: usize) -> bool {
         self.forget(start, length);
         self.register(start, length)
     }
 
-    /// Forgets every page that has some of `start..start + length`; `false`: none was known. What was known
-    /// beside them stays so: a place that were kept whole would let a region replace what others have there
-    /// meanwhile.
+    /// Unregisters every page that overlaps `start..start + length`; returns `false` if none was registered.
+    /// The rest of a registered range stays registered, but no more than that: a region must not replace
+    /// later mappings of others.
     pub(crate) fn forget(&self, start: usize, length: usize) -> bool {
         let end = start.saturating_add(length);
         let end = end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
@@ -73,7 +74,7 @@ impl RegisteredPages {
         found
     }
 
-    /// The proof that all of `start..start + length` is in one place.
+    /// Proof that all of `start..start + length` lies in one registered range.
     pub(crate) fn hold(&self, start: usize, length: usize) -> Option<RegisteredSpan> {
         let end = start.checked_add(length)?;
         lock(&self.0)
@@ -83,7 +84,7 @@ impl RegisteredPages {
     }
 }
 
-/// Where whole pages end; `None` when they are none.
+/// The end of a range; `None` unless it consists of whole pages.
 pub(crate) fn end_of_pages(start: usize, length: usize) -> Option<usize> {
     let whole = start != 0 && length != 0 && start.is_multiple_of(PAGE) && length.is_multiple_of(PAGE);
     start.checked_add(length).filter(|_| whole)
@@ -94,13 +95,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_known_once_and_holds_what_lies_in_it() {
+    fn pages_are_registered_once_and_hold_their_parts() {
         let places = RegisteredPages::new();
         assert!(places.register(4 * PAGE, 4 * PAGE));
         assert!(!places.register(7 * PAGE, 4 * PAGE), "an overlap");
         assert!(places.register(8 * PAGE, PAGE), "a neighbour");
         assert!(places.hold(5 * PAGE, 3 * PAGE).is_some());
-        assert!(places.hold(5 * PAGE, 4 * PAGE).is_none(), "over two places");
+        assert!(places.hold(5 * PAGE, 4 * PAGE).is_none(), "across two ranges");
         assert!(places.hold(usize::MAX, 2).is_none());
         assert!(places.forget(4 * PAGE, 4 * PAGE));
         assert!(!places.forget(4 * PAGE, 4 * PAGE));
@@ -108,19 +109,19 @@ mod tests {
         assert!(places.hold(8 * PAGE, PAGE).is_some());
     }
 
-    /// Four pages were registered and the last three given back: the whole place stayed, and the next region
-    /// there replaced what the system had put into them.
+    /// Regression: of four registered pages the last three were released, but all stayed registered, and the
+    /// next region replaced other mappings there.
     #[test]
-    fn a_place_is_forgotten_in_part() {
+    fn a_part_of_a_range_can_be_unregistered() {
         let places = RegisteredPages::new();
         assert!(places.register(4 * PAGE, 4 * PAGE));
         assert!(places.forget(5 * PAGE, 3 * PAGE));
-        assert!(places.hold(4 * PAGE, PAGE).is_some(), "it was not forgotten");
+        assert!(places.hold(4 * PAGE, PAGE).is_some(), "the page stays registered");
         assert!(places.hold(4 * PAGE, 2 * PAGE).is_none());
         assert!(places.hold(5 * PAGE, PAGE).is_none());
         assert!(places.register(5 * PAGE, 3 * PAGE));
         assert!(places.register(8 * PAGE, 3 * PAGE));
-        // The middle of one, over two, and a byte of a page.
+        // The middle of one range, across two, and a byte of a page.
         assert!(places.forget(9 * PAGE, PAGE));
         assert!(places.hold(8 * PAGE, PAGE).is_some() && places.hold(10 * PAGE, PAGE).is_some());
         assert!(places.hold(9 * PAGE, PAGE).is_none());
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_pages_are_a_place() {
+    fn only_whole_pages_can_be_registered() {
         let places = RegisteredPages::new();
         for (start, length) in [
             (0, PAGE),

@@ -1,4 +1,4 @@
-//! The segment loader: regions at the addresses that a segment's first page (`netram_store::loader`) says.
+//! The segment loader: mapping regions at the addresses in a segment's header page (`netram_store::loader`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::library::Library;
 use crate::log::{LibraryLog, LibraryOptions};
 use crate::mapping::MapRequest;
 
-/// A segment to be loaded or made.
+/// A segment to be loaded or created.
 pub(crate) struct LoaderSegment<'a> {
     pub(crate) path: &'a Path,
     pub(crate) device_length: u64,
 }
 
 impl Library {
-    /// Writes a segment's header. `definitions` are sorted and given their offsets.
+    /// Writes a segment's header. `definitions` are sorted and get their offsets.
     pub(crate) fn create_segment(
         &self,
         segment: &LoaderSegment<'_>,
@@ -35,7 +35,7 @@ impl Library {
         }
         self.with_log(|log| {
             if let Some(last) = definitions.last() {
-                // Refuses a file that cannot hold the last region, before anything is written.
+                // Checks, before anything is written, that the file can hold the last region.
                 segment.map_request(last.offset, last.length).check_fits()?;
             }
             self.write_header(log, segment, &encode(definitions))
@@ -64,14 +64,14 @@ impl Library {
         })
     }
 
-    /// Unmaps a loaded segment's regions and gives their memory back.
+    /// Unmaps a loaded segment's regions and releases their memory.
     pub(crate) fn release_segment(&self, definitions: &[RegionDefinition]) -> Result<(), CallFailure> {
         let _setup = self.setup()?;
         self.release(definitions, None, || ())
     }
 
-    /// Unmaps a segment's regions and gives their memory back: all of them or, if it is refused, none.
-    /// `setup` is held. A heap that holds the region beginning at `heap` lets go of it in `let_go`.
+    /// Unmaps a segment's regions and releases their memory: all of them or, after an error, none. The caller
+    /// holds `setup`. `let_go` drops the heap that keeps the region at `heap` mapped.
     pub(crate) fn release(
         &self,
         definitions: &[RegionDefinition],
@@ -93,7 +93,8 @@ impl Library {
         let taken = self.take_all(definitions, heap)?;
         let_go();
         for mapped in taken {
-            let mapped = Arc::into_inner(mapped).expect("nobody else held it, and nobody found it since");
+            let mapped = Arc::into_inner(mapped)
+                .expect("the region had no other owner and was removed from the table");
             self.unmap_taken(mapped.region)?;
         }
         Ok(())
@@ -119,7 +120,7 @@ impl Library {
         wish.check_fits()?;
         let got = self.map_in(log, &wish);
         got.map(drop).map_err(|failure| match failure.code {
-            // What the original's loader answers when an address cannot be had.
+            // The original's loader returns this code when an address cannot be used.
             ReturnCode::Range | ReturnCode::MemoryOverlap => CallFailure {
                 code: ReturnCode::Internal,
                 ..failure
@@ -180,6 +181,9 @@ impl LoaderSegment<'_> {
 fn no_header(segment: &LoaderSegment<'_>) -> CallFailure {
     CallFailure::new(
         ReturnCode::SegmentHeader,
-        format!("{} is shorter than a segment's header", segment.path.display()),
+        format!(
+            "{} is shorter than a segment's header page",
+            segment.path.display()
+        ),
     )
 }

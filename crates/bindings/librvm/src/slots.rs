@@ -1,8 +1,8 @@
-//! What C holds a handle of: transactions, nodes, readers.
+//! The table of objects that C has handles of: transactions, nodes, readers.
 //!
-//! A handle is a place in a table and the number of times the place was used, so that a stale copy of it is
-//! refused and never reaches what another owns. Slots are never freed or moved: finding one takes no lock but
-//! its own.
+//! A handle contains a slot's index and the number of times the slot was used, so a stale handle is refused
+//! and never reaches another object. Slots are never freed or moved: finding one takes no other lock than its
+//! own.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -10,13 +10,13 @@ use std::sync::{Mutex, OnceLock};
 
 use crate::lock;
 
-/// What C holds: generation above, place + 1 below.
+/// Handle that C keeps: generation in the upper half, index + 1 in the lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectHandle(NonZeroU64);
 
-/// Slots of the first block; each further block has twice as many as the one before.
+/// Slots of the first block; each further block has twice as many as the previous one.
 const FIRST_BLOCK: u32 = 64;
-/// Blocks that together have a place for every 32-bit number.
+/// Number of blocks that together have a slot for every 32-bit index.
 const BLOCKS: usize = 26;
 
 struct Slot<T>(Mutex<HandleEntry<T>>);
@@ -29,14 +29,14 @@ struct HandleEntry<T> {
 /// A table of values with handles.
 pub(crate) struct ObjectTable<T> {
     blocks: [OnceLock<Box<[Slot<T>]>>; BLOCKS],
-    /// Places that were used and are free.
+    /// Indexes of slots that were used and are free.
     free: Mutex<Vec<u32>>,
-    /// Places ever used: all below.
+    /// Number of slots ever used; their indexes are below it.
     used: AtomicU32,
     open: AtomicUsize,
 }
 
-/// Whether a value stays after an attempt to end it.
+/// Whether a value remains after an attempt to end it.
 pub(crate) enum CallEnd {
     Ended,
     StaysOpen,
@@ -53,7 +53,7 @@ impl ObjectHandle {
         self.0.get() as usize
     }
 
-    /// A handle from what C kept, if it can be one.
+    /// The handle in a pointer from C, if it can be one.
     pub(crate) fn from_address(address: usize) -> Option<ObjectHandle> {
         let bits = NonZeroU64::new(address as u64)?;
         (bits.get() as u32 != 0).then_some(ObjectHandle(bits))
@@ -85,12 +85,12 @@ impl<T> ObjectTable<T> {
         }
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// Takes a value in.
+    /// Adds a value.
     pub(crate) fn insert(&self, value: T) -> ObjectHandle {
         self.open.fetch_add(1, Ordering::SeqCst);
         let recycled = lock(&self.free).pop();
@@ -101,7 +101,7 @@ impl<T> ObjectTable<T> {
         ObjectHandle::new(place, slot.generation)
     }
 
-    /// Does something with a value. One thread at a time has it. `None`: it is none, or no more.
+    /// Calls `act` with a value, for one thread at a time. Returns `None` if the handle is invalid or stale.
     #[inline]
     pub(crate) fn with<R>(&self, handle: ObjectHandle, act: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut slot = lock(&self.find(handle)?.0);
@@ -109,7 +109,7 @@ impl<T> ObjectTable<T> {
         slot.value.as_mut().filter(|_| current).map(act)
     }
 
-    /// Does what may end a value, and gives its place back if it did.
+    /// Calls `act`, which may end a value, and frees its slot if it did.
     pub(crate) fn end<R>(
         &self,
         handle: ObjectHandle,
@@ -127,7 +127,7 @@ impl<T> ObjectTable<T> {
         Some((result, ending))
     }
 
-    /// Takes a value out, for good.
+    /// Removes a value.
     pub(crate) fn take(&self, handle: ObjectHandle) -> Option<T> {
         let mut slot = lock(&self.find(handle)?.0);
         let current = slot.generation == handle.generation();
@@ -142,7 +142,7 @@ impl<T> ObjectTable<T> {
         self.open.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Looks at all of them.
+    /// Calls `look` with each value.
     pub(crate) fn each(&self, mut look: impl FnMut(ObjectHandle, &T)) {
         for place in 0..self.used.load(Ordering::Acquire) {
             let slot = lock(&self.slot(place).0);
@@ -157,7 +157,7 @@ impl<T> ObjectTable<T> {
         self.blocks.get(block)?.get()?.get(within)
     }
 
-    /// The slot of a place, made if it is the first of its block.
+    /// The slot with an index, whose block is allocated if it is the first.
     fn slot(&self, place: u32) -> &Slot<T> {
         let (block, within) = split(place);
         let slots = self.blocks[block].get_or_init(|| {
@@ -168,7 +168,7 @@ impl<T> ObjectTable<T> {
     }
 }
 
-/// Which block a place is in, and where in it.
+/// The block of an index, and the position in it.
 fn split(place: u32) -> (usize, usize) {
     let shifted = u64::from(place) + u64::from(FIRST_BLOCK);
     let block = shifted.ilog2() - FIRST_BLOCK.ilog2();
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_fill_blocks_without_gaps() {
+    fn indexes_fill_blocks_without_gaps() {
         assert_eq!(split(0), (0, 0));
         assert_eq!(split(63), (0, 63));
         assert_eq!(split(64), (1, 0));
@@ -191,18 +191,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_a_handle_is_refused() {
+    fn arbitrary_addresses_are_not_handles() {
         let table: ObjectTable<u8> = ObjectTable::new();
         assert_eq!(ObjectHandle::from_address(0), None);
         assert_eq!(ObjectHandle::from_address(1 << 32), None);
         for address in [1, 0xdead_beef, usize::MAX, 1 << 33 | 5] {
-            let handle = ObjectHandle::from_address(address).expect("its lower half is not zero");
+            let handle = ObjectHandle::from_address(address).expect("the lower half is not zero");
             assert_eq!(table.with(handle, |value| *value), None);
         }
     }
 
     #[test]
-    fn a_stale_handle_reaches_nobody_elses_value() {
+    fn a_stale_handle_never_reaches_another_value() {
         let table: ObjectTable<u8> = ObjectTable::new();
         let first = table.insert(1);
         assert_eq!(table.take(first), Some(1));

@@ -1,4 +1,4 @@
-//! Open transactions, by the handle that a `rvm_tid_t` carries.
+//! Open transactions, found by the handle in a `rvm_tid_t`.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use crate::regions::{MappedRegion, Regions};
 use crate::slots::ObjectTable;
 pub(crate) use crate::slots::{CallEnd, ObjectHandle};
 
-/// An open transaction and what the C interface keeps with it.
+/// An open transaction with the data that the C interface needs.
 pub(crate) struct OpenTransaction {
     pub(crate) transaction: JournaledTransaction,
-    /// The flags in force when it began.
+    /// The library's flags when the transaction began.
     pub(crate) flags: u64,
     pub(crate) uname: Timeval,
-    /// The region touched last. It has a range of this transaction, so it cannot be unmapped meanwhile.
+    /// The region used last. It has a range of this transaction, so it cannot be unmapped.
     recent: Option<Arc<MappedRegion>>,
     /// Addresses of the regions with ranges of this transaction.
     touched: Vec<usize>,
 }
 
-/// One open transaction, as a query lists it.
+/// An open transaction in the list of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransactionInfo {
     pub(crate) handle: ObjectHandle,
@@ -45,7 +45,7 @@ impl OpenTransaction {
         }
     }
 
-    /// Notes that the transaction has ranges in the region that begins there.
+    /// Records that the transaction has ranges in the region that begins at `region`.
     pub(crate) fn touch(&mut self, region: usize) {
         if !self.touched.contains(&region) {
             self.touched.push(region);
@@ -89,7 +89,7 @@ impl OpenTransaction {
         Ok(())
     }
 
-    /// Nothing will change. Where optimisations are off the original looks at the address all the same.
+    /// Accepts an empty range. Without optimisations the address is checked all the same, as in the original.
     fn empty_range(&self, regions: &Regions, address: usize) -> Result<(), CallFailure> {
         match self.flags & crate::library::ALL_OPTIMIZATIONS == 0 && regions.find(address, 0).is_none() {
             true => Err(not_mapped(address, 0)),
@@ -102,7 +102,7 @@ fn not_mapped(address: usize, length: usize) -> CallFailure {
     CallFailure::new(
         ReturnCode::NotMapped,
         format!(
-            "the {length} bytes at {address:#x} are not all in one mapped region; map it, or declare one range a region"
+            "the {length} bytes at {address:#x} are not all in one mapped region; map it, or declare one range per region"
         ),
     )
 }
@@ -118,17 +118,17 @@ impl TransactionTable {
         TransactionTable(ObjectTable::new())
     }
 
-    /// Transactions that are open.
+    /// Number of open transactions.
     pub(crate) fn open(&self) -> usize {
         self.0.open()
     }
 
-    /// Takes in a transaction that has begun.
+    /// Adds a transaction that has begun.
     pub(crate) fn insert(&self, open: OpenTransaction) -> ObjectHandle {
         self.0.insert(open)
     }
 
-    /// Does something with an open transaction. One thread at a time has it.
+    /// Calls `act` with an open transaction, for one thread at a time.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -138,7 +138,8 @@ impl TransactionTable {
         self.0.with(handle, act).unwrap_or_else(|| Err(ended()))
     }
 
-    /// Does what may end a transaction. Ended, it aborts what was not committed, and lets go of its regions.
+    /// Calls `act`, which may end the transaction. Ending it aborts uncommitted changes and releases its
+    /// regions.
     pub(crate) fn end<R>(
         &self,
         handle: ObjectHandle,

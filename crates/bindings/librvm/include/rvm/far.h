@@ -1,6 +1,6 @@
 /*
  * Far memory: memory that may be larger than this machine's. A part of it is here, and the rest at lenders, encrypted; a page that is
- * referenced while it is away comes, and another one leaves. What that is good for, and what it survives, is in docs/far.md.
+ * referenced while it is away comes, and another one leaves. What that is good for, and what it survives, is in docs/design/far.md.
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * A program:

@@ -26,7 +26,7 @@
  *     transaction that aborts is free again, whatever the transaction's mode.
  *   - Blocks begin at multiples of 16.
  *
- * The layout behind it is netram's own (docs/heap.md). A heap that the original RDS wrote is refused with
+ * The layout behind it is netram's own (docs/design/heap.md). A heap that the original RDS wrote is refused with
  * EHEAP_VERSION_SKEW: move its contents by a program that reads them with the old library.
  */
 #ifndef _RDS_H_

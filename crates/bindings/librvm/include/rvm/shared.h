@@ -1,7 +1,7 @@
 /*
  * Shared regions: one memory in several processes, on one machine or many, changed in transactions under locks. A commit
  * is safe when it is in the lenders' memories; the same record brings the other copies up to date. What that means, and
- * what it survives, is in docs/shared.md. SPDX-License-Identifier: Apache-2.0 OR MIT
+ * what it survives, is in docs/design/shared.md. SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * A program:
  *
@@ -107,7 +107,7 @@ typedef struct rvm_reader *rvm_reader_t;
 #define rvm_join_id ((rvm_struct_id_t)45)
 
 /*
- * How a node's stores are found (docs/rvm.md, "How stores are found"). Each node of a region chooses for itself. Whatever is found
+ * How a node's stores are found (docs/design/rvm.md, "How stores are found"). Each node of a region chooses for itself. Whatever is found
  * must lie under locks that the transaction holds exclusively; anything else is RVM_ESTRAY at the commit, and put back.
  */
 typedef enum {
@@ -335,7 +335,7 @@ extern rvm_return_t rvm_txn_abort(rvm_txn_t txn);
 /* ------------------------------------------------------------------ heaps */
 
 /*
- * A persistent heap in the span of a lock (docs/heap.md): blocks that come and go in transactions. All of this is a part of the
+ * A persistent heap in the span of a lock (docs/design/heap.md): blocks that come and go in transactions. All of this is a part of the
  * transaction, and undone with it. Whoever makes a heap, allocates, frees or sets a root holds its lock exclusively
  * (RVM_ENOT_HELD otherwise), whoever follows pointers at least shared, or reads with a pinned reader. A block is an address in
  * the region, begins at a multiple of 16, and stays where it is until it is freed or rvm_txn_realloc() moves it. Pointers may be

@@ -12,7 +12,7 @@
  *     (not in the table)          trans.Abort()                Trans_Abort(&trans)
  *
  * Begin's mode is restore or no_restore, Commit's flush or no_flush. Locks are exclusive, and free when the transaction
- * ends, as theirs. What differs, and why, is in docs/c.md ("The paper's calls"). After a failed Acquire the transaction is
+ * ends, as theirs. What differs, and why, is in docs/guide/c.md ("The paper's calls"). After a failed Acquire the transaction is
  * open: abort it. Where a comment here names a code, rvm_error_text() is as it was before.
  */
 #ifndef RVM_TRANS_H

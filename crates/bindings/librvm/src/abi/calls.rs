@@ -1,4 +1,4 @@
-//! The functions of `rvm.h`, but for records and offsets.
+//! The functions of `rvm.h`, except for records and offsets.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
@@ -24,9 +24,9 @@ const FLUSH: c_int = 142;
 const NO_FLUSH: c_int = 143;
 
 const COALESCE_RANGES: u64 = 1;
-/// The unit of reads, down to which the original rounds their length.
+/// Unit to which the original rounds lengths down.
 const SECTOR: u64 = 512;
-/// The least recovery buffer that the original takes.
+/// Smallest recovery buffer that the original accepts.
 const RECOVERY_BUFFER_MIN: u64 = 64 * 1024;
 
 #[unsafe(no_mangle)]
@@ -80,7 +80,7 @@ extern "C" fn rvm_query(options: *mut OptionsRecord, region: *const RegionRecord
         asked.flags = choices.flags;
         asked.log_empty = answer.log_empty.into();
         asked.n_uncommit = listed.len() as c_long;
-        // The array that was there is the program's: it may have freed it, and nothing here could tell.
+        // The previous array belongs to the program, which may have freed it; this cannot be detected here.
         asked.tid_array = array;
         if !asked.log_dev.is_null() {
             put_name(asked.log_dev, answer.log_name.as_deref().unwrap_or_default());
@@ -156,13 +156,13 @@ extern "C" fn rvm_modify_bytes(
         if source.is_null() {
             return Err(CallFailure::new(
                 ReturnCode::Range,
-                "there is no source to copy from",
+                "the source of the copy is NULL",
             ));
         }
         let target: *mut u8 = base.cast();
         // SAFETY: the range was admitted, so `length` bytes at `base` are in a mapped region, which this open
-        // transaction now keeps mapped. The header asks for as many at the source, and that no other thread
-        // of the program uses either meanwhile.
+        // transaction now keeps mapped. The header requires as many at the source, and that no other thread
+        // of the program uses either during the call.
         unsafe { target.copy_from(source.cast(), length) };
         Ok(())
     })
@@ -220,10 +220,10 @@ extern "C" fn rvm_create_log(
         if !is_usable(length) {
             return Err(CallFailure::new(
                 ReturnCode::Offset,
-                "no length of the log is given",
+                "the pointer to the log's length is NULL or misaligned",
             ));
         }
-        // SAFETY: it is neither NULL nor misaligned, and the header asks for an offset.
+        // SAFETY: it is neither NULL nor misaligned, and the header requires an offset.
         let length = unsafe { length.read() };
         crate::log::create(named.log.as_deref(), &new_log(length, mode)?).map(drop)
     })
@@ -244,7 +244,7 @@ extern "C" fn rvm_type(id: c_int) -> *const c_char {
     type_name(id).as_ptr()
 }
 
-/// What an options record chooses; NULL chooses nothing.
+/// The options that a record chooses; `None` for NULL.
 pub(super) fn choices_if_any(options: *const OptionsRecord) -> Result<Option<LibraryOptions>, CallFailure> {
     match options.is_null() {
         true => Ok(None),
@@ -257,7 +257,7 @@ fn choices(options: *const OptionsRecord) -> Result<LibraryOptions, CallFailure>
     if !options.pager.is_null() {
         return Err(CallFailure::new(
             ReturnCode::Pager,
-            "there are no pagers: leave `pager` NULL",
+            "pagers are not supported; set `pager` to NULL",
         ));
     }
     let create = match options.create_log_file {
@@ -287,19 +287,16 @@ fn new_log(length: OffsetRecord, mode: c_long) -> Result<NewLog, CallFailure> {
         }),
         _ => Err(CallFailure::new(
             ReturnCode::TooBig,
-            "a log of more than 64 bits of bytes is asked for",
+            "the log's length exceeds 64 bits",
         )),
     }
 }
 
 fn map_request(region: &RegionRecord) -> Result<MapRequest, CallFailure> {
     let path = name(region.data_dev)
-        .ok_or_else(|| CallFailure::new(ReturnCode::Region, "the region names no segment in `data_dev`"))?;
+        .ok_or_else(|| CallFailure::new(ReturnCode::Region, "the region's `data_dev` names no segment"))?;
     if region.offset.high != 0 || region.dev_length.high != 0 {
-        return Err(CallFailure::new(
-            ReturnCode::Offset,
-            "an offset of more than 64 bits is asked for",
-        ));
+        return Err(CallFailure::new(ReturnCode::Offset, "the offset exceeds 64 bits"));
     }
     Ok(MapRequest {
         path,
@@ -310,7 +307,7 @@ fn map_request(region: &RegionRecord) -> Result<MapRequest, CallFailure> {
     })
 }
 
-/// Whether old values are kept, by the mode of a beginning.
+/// Restore mode for the mode with which a transaction is begun.
 pub(super) fn restoring(mode: c_int) -> Result<RestoreMode, CallFailure> {
     match mode {
         RESTORE => Ok(RestoreMode::Restore),
@@ -319,7 +316,7 @@ pub(super) fn restoring(mode: c_int) -> Result<RestoreMode, CallFailure> {
     }
 }
 
-/// How safe a commit is, by the mode of its end.
+/// Durability for the mode with which a transaction is ended.
 pub(super) fn durability(mode: c_int) -> Result<Durability, CallFailure> {
     match mode {
         FLUSH => Ok(Durability::Remote),
@@ -333,12 +330,12 @@ pub(super) fn handle(tid: *const TidRecord) -> Result<ObjectHandle, CallFailure>
     ObjectHandle::from_address(tid.tid.addr()).ok_or_else(|| {
         CallFailure::new(
             ReturnCode::Transaction,
-            "no transaction was begun with this record, or it has ended; call rvm_begin_transaction",
+            "the record contains no open transaction: it was not begun, or has ended; call rvm_begin_transaction",
         )
     })
 }
 
-/// Marks a record whose transaction has ended. The record was looked at before.
+/// Clears a record whose transaction has ended. Its pointer was checked before.
 fn clear(tid: *mut TidRecord) {
     if let Some(mut ended) = record(tid) {
         ended.tid = without_provenance_mut(0);
@@ -354,15 +351,15 @@ fn tid_of(listed: &TransactionInfo) -> TidRecord {
     }
 }
 
-/// Copies the log's name into the buffer that the program gave.
+/// Copies the log's name into the program's buffer.
 fn put_name(buffer: *mut c_char, name: &str) {
     let bytes = name.as_bytes();
     assert!(
         bytes.len() < libc::PATH_MAX as usize,
-        "the name was checked when it was given"
+        "the length of the name was checked at the opening"
     );
     let target: *mut u8 = buffer.cast();
-    // SAFETY: the caller saw that it is not NULL, and the header asks for MAXPATHLEN + 1 bytes there.
+    // SAFETY: the caller checked that it is not NULL, and the header requires MAXPATHLEN + 1 bytes there.
     unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     // SAFETY: as above: the name is shorter than that.
     let end = unsafe { target.add(bytes.len()) };
@@ -373,21 +370,21 @@ fn put_name(buffer: *mut c_char, name: &str) {
 fn no_options() -> CallFailure {
     CallFailure::new(
         ReturnCode::Options,
-        "no options record is given, or one that rvm_init_options has not seen",
+        "the pointer is not an options record initialised by rvm_init_options",
     )
 }
 
 fn no_region() -> CallFailure {
     CallFailure::new(
         ReturnCode::Region,
-        "no region record is given, or one that rvm_init_region has not seen",
+        "the pointer is not a region record initialised by rvm_init_region",
     )
 }
 
 fn no_tid() -> CallFailure {
     CallFailure::new(
         ReturnCode::Transaction,
-        "no transaction record is given, or one that rvm_init_tid has not seen",
+        "the pointer is not a transaction record initialised by rvm_init_tid",
     )
 }
 
@@ -395,6 +392,6 @@ fn no_mode(mode: c_int, wanted: &str) -> CallFailure {
     let name = mode_name(mode).to_string_lossy();
     CallFailure::new(
         ReturnCode::Mode,
-        format!("mode {mode} ({name}) is none for this call: a transaction is {wanted}"),
+        format!("mode {mode} ({name}) is not valid for this call: a transaction is {wanted}"),
     )
 }

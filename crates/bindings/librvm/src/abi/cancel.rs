@@ -1,8 +1,9 @@
 //! Cancellation of threads (`pthread_cancel`), which waits until a call has returned.
 //!
-//! A commit may write and sync the log on the program's own thread, and both are places where a thread that
-//! was asked to end does end: by an unwinding that begins in the C library, cannot be refused, and must not
-//! pass through Rust, which ends the process. A transaction cut off there would also leave its locks taken.
+//! A commit may write and sync the log on the program's own thread. Both are cancellation points: a thread
+//! with a pending request ends there, by an unwinding that begins in the C library and cannot be refused. It
+//! must not pass through Rust, which would end the process. A transaction interrupted there would also keep
+//! its locks.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -11,15 +12,15 @@ use std::ptr::null_mut;
 const DISABLE: c_int = 1;
 
 unsafe extern "C" {
-    /// The libc crate does not declare it.
+    /// Not declared by the libc crate.
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// Runs `call` with cancellation off. What was asked for meanwhile comes true at the program's next
+/// Runs `call` with cancellation disabled. A request made during it takes effect at the program's next
 /// cancellation point.
 pub(super) fn uncancelled<R>(call: impl FnOnce() -> R) -> R {
     let mut before = DISABLE;
-    // SAFETY: a state that exists, and a place that lives through the call; it fails for nothing else.
+    // SAFETY: a valid state, and a variable that lives through the call, which cannot fail otherwise.
     unsafe { pthread_setcancelstate(DISABLE, &mut before) };
     let result = call();
     // SAFETY: the state came from the call above.

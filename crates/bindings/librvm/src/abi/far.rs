@@ -15,7 +15,7 @@ use crate::far::{FARS, FarOptions, FarStatus};
 use crate::record::Length;
 use crate::slots::ObjectHandle;
 
-/// More lenders are refused before their names are read.
+/// Largest number of lenders; more are refused before their names are read.
 const LENDERS_MAX: u64 = 16;
 
 #[unsafe(no_mangle)]
@@ -28,8 +28,8 @@ extern "C" fn rvm_far_open(options: *const FarOptions, far: *mut Opaque) -> c_in
     guarded(|| {
         FARS.ready()?;
         must_be_usable(far)?;
-        let options =
-            record(options).ok_or_else(|| wrong("no record that rvm_init_far_options has seen is given"))?;
+        let options = record(options)
+            .ok_or_else(|| wrong("`options` is not a record initialised by rvm_init_far_options"))?;
         let handle = FARS.open(chosen(&options)?)?;
         put(far, opaque(handle));
         Ok(())
@@ -42,8 +42,8 @@ extern "C" fn rvm_far_alloc(far: Opaque, bytes: Length, memory: *mut Opaque) -> 
         FARS.ready()?;
         must_be_usable(memory)?;
         let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
-        let bytes =
-            bytes.ok_or_else(|| CallFailure::new(ReturnCode::Range, "one byte at least can be had"))?;
+        let bytes = bytes
+            .ok_or_else(|| CallFailure::new(ReturnCode::Range, "an allocation has at least one byte"))?;
         put(memory, without_provenance_mut(FARS.alloc(handle(far)?, bytes)?));
         Ok(())
     })
@@ -78,15 +78,15 @@ extern "C" fn rvm_far_close(far: Opaque) -> c_int {
     })
 }
 
-/// What a record chooses.
+/// The options that a record chooses.
 fn chosen(options: &FarOptions) -> Result<ArenaConfig, CallFailure> {
     if options.reserved != 0 {
         return Err(wrong(
-            "`reserved` is not 0: this library is older than what the program asks for",
+            "`reserved` is not 0: the program needs a newer library than this one",
         ));
     }
     let lenders = lenders(options)?;
-    // Without lenders there is nobody to keep anything from.
+    // Without lenders there is no one to hide anything from.
     let nobody = lenders.is_empty() && options.key_file.is_null();
     let mut depot = RemotePagesConfig {
         lenders,
@@ -130,12 +130,13 @@ fn lenders(options: &FarOptions) -> Result<Vec<NetAddress>, CallFailure> {
     }
     if options.lender_count > LENDERS_MAX || !is_usable(options.lenders) {
         return Err(wrong(format!(
-            "`lenders` is an array of `n_lenders` names, {LENDERS_MAX} at most"
+            "`lenders` must be an array of `n_lenders` names, at most {LENDERS_MAX}"
         )));
     }
     (0..options.lender_count as usize)
         .map(|at| {
-            // SAFETY: the array is neither NULL nor misaligned, and the header asks for so many names in it.
+            // SAFETY: the array is neither NULL nor misaligned, and the header requires this many names in
+            // it.
             let place = unsafe { options.lenders.add(at) };
             // SAFETY: as above.
             let lender: *const c_char = unsafe { place.read() };
@@ -151,7 +152,7 @@ fn words(chosen: Length) -> WordAccess {
     match chosen {
         FarOptions::NO_WORDS => WordAccess::Never,
         FarOptions::MEASURED_WORDS => WordAccess::Measured,
-        // One that is too large is refused as any other above the most.
+        // A number that is too large is refused later, like any other above the limit.
         count => WordAccess::Counted(u32::try_from(count).unwrap_or(u32::MAX)),
     }
 }
@@ -172,12 +173,12 @@ fn replacement(chosen: c_int) -> Result<Replacement, CallFailure> {
         3 => Ok(Replacement::Lru),
         4 => Ok(Replacement::Random),
         other => Err(wrong(format!(
-            "`replacement` {other} is no rvm_far_replacement_t"
+            "`replacement` has the value {other}, which is not an rvm_far_replacement_t"
         ))),
     }
 }
 
 pub(super) fn handle(opaque: Opaque) -> Result<ObjectHandle, CallFailure> {
     ObjectHandle::from_address(opaque.addr())
-        .ok_or_else(|| CallFailure::new(ReturnCode::Handle, "no far memory is given, but NULL"))
+        .ok_or_else(|| CallFailure::new(ReturnCode::Handle, "the handle of the far memory is NULL"))
 }

@@ -1,4 +1,4 @@
-//! The functions of `far.h` for elements without their pages.
+//! The functions of `far.h` that access elements without their pages.
 
 use std::ffi::{c_int, c_void};
 
@@ -102,17 +102,17 @@ fn scatter(
     })
 }
 
-/// Places by their numbers.
+/// Indexes of the elements, from C's array.
 fn listed(indices: *const Length, count: usize) -> Result<impl Fn(usize) -> Option<u64>, CallFailure> {
     if count > 0 && !is_usable(indices) {
         return Err(wrong("`indices` is NULL, or misaligned"));
     }
     if count.checked_mul(size_of::<Length>()).is_none_or(too_large) {
-        return Err(wrong("there are more indices than memory can have"));
+        return Err(wrong("the number of indices exceeds the address space"));
     }
     Ok(move |which: usize| {
         assert!(which < count);
-        // SAFETY: the array is neither NULL nor misaligned, and the header asks for `count` numbers in it.
+        // SAFETY: the array is neither NULL nor misaligned, and the header requires `count` numbers in it.
         let place = unsafe { indices.add(which) };
         // SAFETY: as above.
         Some(unsafe { place.read() })
@@ -130,7 +130,7 @@ impl Array {
             return Err(wrong("the array of elements is NULL"));
         }
         if size.checked_mul(count).is_none_or(too_large) {
-            return Err(wrong("the elements have more bytes than memory can have"));
+            return Err(wrong("the elements' bytes exceed the address space"));
         }
         Ok(Array {
             start: start.cast(),
@@ -154,24 +154,24 @@ impl Array {
         })
     }
 
-    /// Puts elements into it, from this one on.
+    /// Copies elements into the array, from element `first` on.
     fn fill(&self, first: usize, bytes: &[u8]) {
         let place = self.address_of(first, bytes.len());
-        // SAFETY: the header asks for `count` elements that may be written, and these are among them. The
-        // bytes are our own copy.
+        // SAFETY: the header requires `count` elements that may be written, and these are among them. The
+        // bytes are a copy of our own.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Copies elements out of it, from this one on.
+    /// Copies elements out of the array, from element `first` on.
     fn copy(&self, first: usize, bytes: &mut [u8]) {
         let place = self.address_of(first, bytes.len());
-        // SAFETY: the header asks for `count` elements, and these are among them. The bytes are our own.
+        // SAFETY: the header requires `count` elements, and these are among them. The buffer is our own.
         unsafe { place.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
     }
 
     fn address_of(&self, first: usize, bytes: usize) -> *mut u8 {
         assert!(first * self.size + bytes <= self.count * self.size);
-        // SAFETY: the assertion keeps it inside the array for which the header asks.
+        // SAFETY: the assertion keeps it inside the array that the header requires.
         unsafe { self.start.add(first * self.size) }
     }
 }

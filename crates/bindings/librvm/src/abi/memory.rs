@@ -1,4 +1,4 @@
-//! Memory of the program: places for regions.
+//! Memory of the program in which regions can be mapped.
 
 use std::ffi::{c_char, c_int};
 use std::ptr::{null_mut, without_provenance_mut};
@@ -15,8 +15,8 @@ use crate::library::LIBRARY;
 use crate::record::Length;
 use crate::registered_pages::{PAGE, RegisteredSpan, end_of_pages};
 
-/// Was a wish to recovery's scheduling. Programs set it; nothing reads it. As wide as the widest type that
-/// programs declare it with.
+/// Once a hint for recovery's scheduling. Programs set it, but nothing reads it. As wide as the widest type
+/// with which programs declare it.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
 #[unsafe(no_mangle)]
 static rvm_no_yield: AtomicI64 = AtomicI64::new(0);
@@ -26,23 +26,23 @@ static rvm_no_yield: AtomicI64 = AtomicI64::new(0);
 #[unsafe(no_mangle)]
 static rds_rvmsize: AtomicI64 = AtomicI64::new(0);
 
-/// The lowest address that `rvm_load_segment` mapped last.
+/// Lowest address mapped by the last `rvm_load_segment`.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
 #[unsafe(no_mangle)]
 static rds_startaddr: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
 
-/// Tells programs how much a segment mapped and where.
+/// Publishes the size and address of a loaded segment to programs.
 pub(super) fn loaded(bytes: usize, start: usize) {
     rds_rvmsize.fetch_add(bytes as i64, Ordering::Relaxed);
     rds_startaddr.store(without_provenance_mut(start), Ordering::Relaxed);
 }
 
-/// Tells programs that so much is mapped no more.
+/// Subtracts the bytes of an unmapped segment from the published size.
 pub(super) fn released(bytes: usize) {
     rds_rvmsize.fetch_sub(bytes as i64, Ordering::Relaxed);
 }
 
-/// Maps a region in place of memory that the program made known for that.
+/// Maps a region in place of memory that the program registered for it.
 pub(crate) fn map_over(
     memory: &JournaledRvm,
     path: &str,
@@ -50,9 +50,9 @@ pub(crate) fn map_over(
     length: u64,
     place: RegisteredSpan,
 ) -> Result<Region, MapError> {
-    // SAFETY: `RegisteredSpan` proves that the program registered all these pages, with which it said that
-    // they are its own and that a region may replace them; that no region has them was checked by the caller,
-    // who holds `setup`.
+    // SAFETY: `RegisteredSpan` proves that the program registered all these pages, and so stated that they
+    // are its own and that a region may replace them. The caller, which holds `setup`, has checked that no
+    // region uses them.
     unsafe { memory.map_over(path, offset, length, place.start()) }
 }
 
@@ -82,10 +82,10 @@ extern "C" fn allocate_vm(address: *mut *mut c_char, length: Length) -> c_int {
         if !is_usable(address) {
             return Err(CallFailure::new(
                 ReturnCode::Range,
-                "no place to tell the address is given",
+                "the pointer to the address is NULL or misaligned",
             ));
         }
-        // SAFETY: it is neither NULL nor misaligned, and the header asks for a pointer to a pointer.
+        // SAFETY: it is neither NULL nor misaligned, and the header requires a pointer to a pointer.
         let wanted = unsafe { address.read() };
         put(address, alone(|| allocate(wanted.addr(), length))?);
         Ok(())
@@ -101,35 +101,35 @@ fn deallocate(address: *mut c_char, length: Length) -> Result<(), CallFailure> {
     let start = address.addr();
     let bytes = whole_pages(length)?;
     let refused = |why| {
-        let text = format!("{bytes} bytes at {start:#x} cannot be given back: {why}");
+        let text = format!("{bytes} bytes at {start:#x} cannot be released: {why}");
         Err(CallFailure::new(ReturnCode::Range, text))
     };
     if LIBRARY.regions.meet(start, bytes) {
-        return refused("a mapped region is there; unmap it first");
+        return refused("they contain a mapped region; unmap it first");
     }
     if end_of_pages(start, bytes).is_none() {
-        return refused("the address is not the beginning of a page");
+        return refused("the address is not a multiple of the page size");
     }
     LIBRARY.registered_pages.forget(start, bytes);
-    // SAFETY: the program says that these pages are its own and that it is done with them; no region has
-    // them, nor gets them meanwhile.
+    // SAFETY: the program states that these pages are its own and no longer used. No region has them, and
+    // none can get them during the call.
     unsafe { munmap(address.cast(), bytes) }.map_err(|errno| {
         CallFailure::io(
             errno.raw_os_error(),
-            format!("{bytes} bytes at {start:#x}: {errno}"),
+            format!("{bytes} bytes at {start:#x} could not be unmapped: {errno}"),
         )
     })
 }
 
-/// Acts while no region is mapped or unmapped. A child of fork, where the lock may never be given back, is
-/// refused.
+/// Calls `act` while no region is mapped or unmapped. Fails in a child of `fork`, where the lock may be held
+/// forever.
 fn alone<R>(act: impl FnOnce() -> Result<R, CallFailure>) -> Result<R, CallFailure> {
     LIBRARY.refuse_child()?;
     let _turn = LIBRARY.turn();
     act()
 }
 
-/// New memory at `address`, or anywhere, known as a place for regions.
+/// New memory at `address`, or anywhere for 0, registered as a place for regions.
 fn allocate(address: usize, length: Length) -> Result<*mut c_char, CallFailure> {
     let bytes = whole_pages(length)?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -138,20 +138,22 @@ fn allocate(address: usize, length: Length) -> Result<*mut c_char, CallFailure> 
         flags |= MapFlags::FIXED_NOREPLACE;
     }
     let wanted = without_provenance_mut(address);
-    // SAFETY: without a wish the kernel chooses unused addresses; with one it refuses those in use.
+    // SAFETY: without an address the kernel chooses unused ones; with one it refuses those in use.
     let got = unsafe { mmap_anonymous(wanted, bytes, protection, flags) }.map_err(|errno| {
-        let text = format!("{bytes} bytes at {address:#x}: {errno}; choose another address, or none");
+        let text = format!(
+            "{bytes} bytes at {address:#x} could not be mapped: {errno}; choose another address, or none"
+        );
         match errno {
             rustix::io::Errno::NOMEM => CallFailure::io(errno.raw_os_error(), text),
             _ => CallFailure::new(ReturnCode::Internal, text),
         }
     })?;
-    // A kernel before 4.17, and valgrind, take the flag for a mere hint.
+    // A kernel before 4.17, and valgrind, treat the flag as a hint.
     let there = address == 0 || got.addr() == address;
     if there && LIBRARY.registered_pages.renew(got.addr(), bytes) {
         return Ok(got.cast());
     }
-    // SAFETY: these pages are new, and nobody was told of them.
+    // SAFETY: these pages are new and known only here.
     let _ = unsafe { munmap(got, bytes) };
     Err(CallFailure::new(
         ReturnCode::Internal,

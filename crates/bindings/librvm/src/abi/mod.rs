@@ -1,10 +1,10 @@
-//! What C sees: the exported functions, and the crate's only unsafe code.
+//! The functions exported to C, and the crate's only unsafe code.
 //!
 //! A function here checks its pointers, copies records in, calls the safe crate within [`guarded`], and
-//! copies the answer out. What a pointer must be is written in the headers; a NULL or misaligned one is
-//! refused with the code for a bad record. C's own errors beyond that (a dangling pointer, a string without
-//! end) cannot be seen and are the caller's to avoid: that is what the SAFETY sentences mean by "the header
-//! asks for".
+//! copies the answer out. The headers state what a pointer must be; a NULL or misaligned one is refused with
+//! the code for a bad record. Other errors of C programs, such as a dangling pointer or an unterminated
+//! string, cannot be detected and are the caller's to avoid. SAFETY comments refer to that as "the header
+//! requires".
 
 mod calls;
 mod cancel;
@@ -37,25 +37,26 @@ use crate::code::ReturnCode;
 use crate::failure::{CallFailure, remember};
 use crate::record::{CRecord, RecordHead};
 
-/// Bytes of a version string, with its end.
+/// Bytes of a version string, including its terminating zero.
 const VERSION_BYTES_MAX: usize = 128;
 
-/// Runs a call: its error becomes a code, `errno` and a sentence, nothing unwinds into C, and the thread is
-/// not cancelled in it.
+/// Runs a call. Its error becomes a code, `errno` and a message. Nothing unwinds into C, and the thread is
+/// not cancelled inside.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), CallFailure>) -> c_int {
     uncancelled(|| guarded_in_memory(call))
 }
 
-/// [`guarded`] for a call that reads, writes and syncs no file, and so passes no cancellation point. Two
-/// calls of the C library less, which shows where a call takes 13 ns.
+/// [`guarded`] for a call that reads, writes and syncs no file, and so passes no cancellation point. It saves
+/// two calls of the C library, which matters where a call takes 13 ns.
 pub(crate) fn guarded_in_memory(call: impl FnOnce() -> Result<(), CallFailure>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return ReturnCode::Success as c_int,
         Ok(Err(failure)) => failure,
-        // The panic's hook has printed where. Locks are passed over: what was done is done in single steps.
+        // The panic hook has printed the position. Poisoned locks are ignored, because data is changed in
+        // single steps.
         Err(_) => CallFailure::new(
             ReturnCode::Internal,
-            "a fault of the library, printed on stderr; please report it. Terminate and start again",
+            "an internal error of the library, printed on stderr; please report it, then terminate and start the program again",
         ),
     };
     remember(&failure);
@@ -66,19 +67,19 @@ pub(crate) fn guarded_in_memory(call: impl FnOnce() -> Result<(), CallFailure>) 
 /// Sets `errno`; 0 leaves it.
 fn set_errno(value: c_int) {
     if value != 0 {
-        // SAFETY: the C library gives every thread an `errno` of its own.
+        // SAFETY: the C library gives every thread its own `errno`.
         let errno = unsafe { libc::__errno_location() };
         // SAFETY: as above; it lives as long as the thread.
         unsafe { errno.write(value) };
     }
 }
 
-/// A copy of the record at `pointer`, if it is one.
+/// A copy of the record at `pointer`, if it is an initialised one.
 pub(crate) fn record<R: CRecord>(pointer: *const R) -> Option<R> {
     if pointer.is_null() || !pointer.is_aligned() {
         return None;
     }
-    // SAFETY: it is not NULL, it is aligned, and the header asks for memory of a record's size.
+    // SAFETY: it is not NULL, it is aligned, and the header requires memory of a record's size.
     let head = unsafe { pointer.cast::<RecordHead>().read() };
     if head.id != R::ID {
         return None;
@@ -87,30 +88,30 @@ pub(crate) fn record<R: CRecord>(pointer: *const R) -> Option<R> {
     Some(unsafe { pointer.read() })
 }
 
-/// Puts an answer into C's memory. The caller has refused NULL and misaligned pointers.
+/// Writes an answer to C's memory. The caller has refused NULL and misaligned pointers.
 pub(crate) fn put<T>(pointer: *mut T, value: T) {
     assert!(!pointer.is_null());
     assert!(pointer.is_aligned());
-    // SAFETY: it is neither NULL nor misaligned, and the header asks for writable memory of the type's size.
+    // SAFETY: it is neither NULL nor misaligned, and the header requires writable memory of the type's size.
     unsafe { pointer.write(value) }
 }
 
-/// Whether a pointer can be read or written at all.
+/// Whether a pointer is neither NULL nor misaligned.
 pub(crate) fn is_usable<T>(pointer: *const T) -> bool {
     !pointer.is_null() && pointer.is_aligned()
 }
 
-/// A name. `None`: NULL.
+/// A path from C; `None` for NULL.
 pub(crate) fn name(pointer: *const c_char) -> Option<PathBuf> {
     if pointer.is_null() {
         return None;
     }
-    // SAFETY: it is not NULL, and the header asks for a string that ends.
+    // SAFETY: it is not NULL, and the header requires a string with a terminating zero.
     let text = unsafe { CStr::from_ptr(pointer) };
     Some(PathBuf::from(OsStr::from_bytes(text.to_bytes())))
 }
 
-/// Whether C's version string is this one. It is looked at as far as it is equal.
+/// Whether C's version string equals this one. It is read only as far as it is equal.
 pub(crate) fn is_version(pointer: *const c_char, version: &CStr) -> bool {
     if pointer.is_null() {
         return false;
@@ -118,7 +119,7 @@ pub(crate) fn is_version(pointer: *const c_char, version: &CStr) -> bool {
     let wanted = version.to_bytes_with_nul();
     assert!(wanted.len() <= VERSION_BYTES_MAX);
     wanted.iter().enumerate().all(|(at, byte)| {
-        // SAFETY: every byte before was equal and not the end, so the string goes on here.
+        // SAFETY: every earlier byte was equal and not the terminating zero, so the string continues here.
         let place = unsafe { pointer.add(at) };
         // SAFETY: as above.
         unsafe { place.read() as u8 == *byte }

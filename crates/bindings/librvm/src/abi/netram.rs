@@ -21,7 +21,7 @@ extern "C" fn rvm_lenders(lenders: *mut LendersRecord) -> c_int {
         if !is_usable(lenders) {
             return Err(CallFailure::new(
                 ReturnCode::Range,
-                "no place to tell the lenders is given",
+                "the pointer to the lenders record is NULL or misaligned",
             ));
         }
         put(lenders, LIBRARY.with_log(|log| Ok(log.lenders()))?);

@@ -15,12 +15,12 @@ fn halves(whole: u128) -> OffsetRecord {
     }
 }
 
-/// The number at `pointer`; C's macros always give one.
+/// The offset at `pointer`; C's macros always pass a valid one.
 fn at(pointer: *const OffsetRecord) -> u128 {
     if !is_usable(pointer) {
         return 0;
     }
-    // SAFETY: it is neither NULL nor misaligned, and the header asks for an offset.
+    // SAFETY: it is neither NULL nor misaligned, and the header requires an offset.
     whole(unsafe { pointer.read() })
 }
 

@@ -21,9 +21,9 @@ use crate::record::{Length, OffsetRecord, RegionDefRecord, TidRecord};
 use crate::segment::RegionDefinition;
 use crate::transactions::ObjectHandle;
 
-/// `ERVM_FAILED`: a fault of the library itself.
+/// `ERVM_FAILED`: an internal error of the library.
 const RVM_FAILED: c_int = -1;
-/// Bytes of an intention list's first table, as the original's.
+/// Bytes of an intention list's first table, as in the original.
 const TABLE_BYTES: usize = 128;
 
 /// The regions of the loaded heap.
@@ -31,12 +31,12 @@ const TABLE_BYTES: usize = 128;
 #[unsafe(no_mangle)]
 static RegionDefs: AtomicPtr<RegionDefRecord> = AtomicPtr::new(null_mut());
 
-/// How many they are.
+/// Number of these regions.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
 #[unsafe(no_mangle)]
 static NRegionDefs: AtomicU64 = AtomicU64::new(0);
 
-/// A switch of the original's tests. Programs set it; nothing reads it.
+/// A switch of the original's tests. Programs set it, but nothing reads it.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
 #[unsafe(no_mangle)]
 static rds_testsw: AtomicI32 = AtomicI32::new(0);
@@ -45,14 +45,14 @@ static rds_testsw: AtomicI32 = AtomicI32::new(0);
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct IntentionList {
-    /// Addresses that the table has room for.
+    /// Number of addresses for which the table has room.
     size: c_ulong,
     count: c_ulong,
     table: *mut *mut c_void,
 }
 
-/// Runs a call; nothing unwinds into C, the thread is not cancelled in it, and what went wrong can be asked
-/// for.
+/// Runs a call. Nothing unwinds into C, the thread is not cancelled inside, and the failure is stored for
+/// `rvm_error_text`.
 pub(super) fn attempt<T>(call: impl FnOnce() -> Result<T, RdsError>) -> Result<T, c_int> {
     match uncancelled(|| catch_unwind(AssertUnwindSafe(call))) {
         Ok(Ok(value)) => Ok(value),
@@ -64,14 +64,14 @@ pub(super) fn attempt<T>(call: impl FnOnce() -> Result<T, RdsError>) -> Result<T
         Err(_) => {
             remember(&CallFailure::new(
                 ReturnCode::Internal,
-                "a fault of the library, printed on stderr; please report it. Terminate and start again",
+                "an internal error of the library, printed on stderr; please report it, then terminate and start the program again",
             ));
             Err(RVM_FAILED)
         }
     }
 }
 
-/// Tells the code; the function's own result is 0 or -1.
+/// Stores the code; the function's own result is 0 or -1.
 pub(super) fn answer(call: Result<(), c_int>, error: *mut c_int) -> c_int {
     tell(error, call.err().unwrap_or(0));
     if call.is_ok() { 0 } else { -1 }
@@ -83,7 +83,7 @@ fn tell(error: *mut c_int, code: c_int) {
     }
 }
 
-/// A transaction's handle; NULL asks for one of the call's own.
+/// A transaction's handle; NULL requests a transaction of the call's own.
 fn tid_if_any(tid: *const TidRecord) -> Result<Option<ObjectHandle>, RdsError> {
     match tid.is_null() {
         true => Ok(None),
@@ -92,24 +92,20 @@ fn tid_if_any(tid: *const TidRecord) -> Result<Option<ObjectHandle>, RdsError> {
 }
 
 fn device(device: *const c_char, length: OffsetRecord) -> Result<(PathBuf, u64), RdsError> {
-    let path = name(device).ok_or_else(|| RdsError::new(BAD_ARGS, "no segment is named"))?;
+    let path = name(device).ok_or_else(|| RdsError::new(BAD_ARGS, "the segment's name is NULL"))?;
     match length.high {
         0 => Ok((path, length.low)),
-        _ => Err(RdsError::new(
-            BAD_ARGS,
-            "a segment of more than 64 bits of bytes is named",
-        )),
+        _ => Err(RdsError::new(BAD_ARGS, "the segment's length exceeds 64 bits")),
     }
 }
 
-/// Refuses the numbers that shaped the original's free lists where they make no sense. They shape nothing
-/// here.
+/// Checks the parameters of the original's free lists, which have no effect here.
 fn check_shape(lists: c_ulong, chunk: c_ulong) -> Result<(), RdsError> {
     match lists > 0 && chunk > 0 {
         true => Ok(()),
         false => Err(RdsError::new(
             BAD_ARGS,
-            "a heap needs at least one list and chunks of a byte",
+            "a heap needs at least one list and chunks of at least one byte",
         )),
     }
 }
@@ -176,7 +172,7 @@ extern "C" fn rds_load_heap(
     answer(loaded, error)
 }
 
-/// Answers -1 always, as the original.
+/// Always returns -1, as the original does.
 #[unsafe(no_mangle)]
 extern "C" fn rds_unload_heap(error: *mut c_int) -> c_int {
     let unloaded = attempt(|| {
@@ -189,14 +185,14 @@ extern "C" fn rds_unload_heap(error: *mut c_int) -> c_int {
     -1
 }
 
-/// Answers -1 always, as the original.
+/// Always returns -1, as the original does.
 #[unsafe(no_mangle)]
 extern "C" fn rds_start_heap(base: *mut c_void, error: *mut c_int) -> c_int {
     answer(attempt(|| rds::start(base.addr())), error);
     -1
 }
 
-/// Answers -1 always, as the original.
+/// Always returns -1, as the original does.
 #[unsafe(no_mangle)]
 extern "C" fn rds_stop_heap(error: *mut c_int) -> c_int {
     answer(attempt(rds::stop), error);
@@ -234,13 +230,16 @@ extern "C" fn rds_maxblock(size: c_ulong) -> c_int {
 extern "C" fn rds_fake_free(address: *mut c_void, list: *mut IntentionList) -> c_int {
     let noted = attempt(|| {
         if !is_usable(list) {
-            return Err(RdsError::new(BAD_ARGS, "no intention list is given"));
+            return Err(RdsError::new(
+                BAD_ARGS,
+                "the pointer to the intention list is NULL or misaligned",
+            ));
         }
         rds::check(address.addr())?;
-        // SAFETY: it is neither NULL nor misaligned, and the header asks for a list.
+        // SAFETY: it is neither NULL nor misaligned, and the header requires a list.
         let mut intentions = unsafe { list.read() };
         grow(&mut intentions)?;
-        // SAFETY: `grow` saw to it that the table has room for one more.
+        // SAFETY: `grow` ensured that the table has room for one more.
         let place = unsafe { intentions.table.add(intentions.count as usize) };
         put(place, address);
         intentions.count += 1;
@@ -251,7 +250,7 @@ extern "C" fn rds_fake_free(address: *mut c_void, list: *mut IntentionList) -> c
     noted.err().unwrap_or(0)
 }
 
-/// Gives the table room for one more address.
+/// Makes room in the table for one more address.
 fn grow(list: &mut IntentionList) -> Result<(), RdsError> {
     let room = if list.table.is_null() {
         0
@@ -264,7 +263,7 @@ fn grow(list: &mut IntentionList) -> Result<(), RdsError> {
     let first = TABLE_BYTES / size_of::<*mut c_void>();
     let wanted = room.saturating_mul(2).max(first);
     let bytes = wanted.saturating_mul(size_of::<*mut c_void>());
-    // SAFETY: the table is NULL or came from here; the C library checks the size.
+    // SAFETY: the table is NULL or was allocated here; the C library checks the size.
     let table = unsafe { libc::realloc(list.table.cast(), bytes) };
     if table.is_null() {
         return Err(CallFailure::new(ReturnCode::NoMemory, "no memory for the intention list").into());
@@ -281,13 +280,16 @@ fn grow(list: &mut IntentionList) -> Result<(), RdsError> {
 extern "C" fn rds_do_free(list: *mut IntentionList, mode: c_int) -> c_int {
     let freed = attempt(|| {
         if !is_usable(list) {
-            return Err(RdsError::new(BAD_ARGS, "no intention list is given"));
+            return Err(RdsError::new(
+                BAD_ARGS,
+                "the pointer to the intention list is NULL or misaligned",
+            ));
         }
         let durability: Durability = durability(mode)?;
-        // SAFETY: it is neither NULL nor misaligned, and the header asks for a list.
+        // SAFETY: it is neither NULL nor misaligned, and the header requires a list.
         let intentions = unsafe { list.read() };
         if !intentions.table.is_null() {
-            // SAFETY: `rds_fake_free` put so many addresses there.
+            // SAFETY: `rds_fake_free` stored this many addresses there.
             let table = unsafe { slice::from_raw_parts(intentions.table, intentions.count as usize) };
             let addresses: Vec<usize> = table.iter().map(|address| address.addr()).collect();
             rds::free_all(&addresses, durability)?;
@@ -314,10 +316,10 @@ fn outcome(got: &Result<usize, c_int>) -> String {
     }
 }
 
-/// Tells programs which regions the heap has.
+/// Publishes the heap's regions to programs.
 fn tell_regions(regions: &[RegionDefinition]) {
     let records: Vec<RegionDefRecord> = regions.iter().map(to_record).collect();
-    // Without memory for it programs are told of none.
+    // Without memory for the array no region is published.
     let array = heap::array(&records).unwrap_or(null_mut());
     let count = if array.is_null() { 0 } else { records.len() };
     NRegionDefs.store(count as u64, Ordering::SeqCst);

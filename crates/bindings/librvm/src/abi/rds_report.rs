@@ -1,4 +1,4 @@
-//! The functions of `rds.h` that look at the heap: statistics, listings, the trace.
+//! The functions of `rds.h` that inspect the heap: statistics, listings, the trace.
 
 use std::ffi::{CString, c_int};
 use std::ptr::null_mut;
@@ -16,7 +16,7 @@ use crate::rds::{self, BAD_ARGS, RdsError, RdsFigures};
 #[unsafe(no_mangle)]
 static rds_tracing: AtomicI32 = AtomicI32::new(0);
 
-/// Where to.
+/// Stream to which the trace is written.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
 #[unsafe(no_mangle)]
 static rds_tracing_file: AtomicPtr<FILE> = AtomicPtr::new(null_mut());
@@ -37,7 +37,7 @@ struct LongStats {
 extern "C" fn rds_get_stats(stats: *mut Stats) -> c_int {
     let told = attempt(|| {
         let numbers = numbers(stats)?;
-        // What does not fit says so: the original's wrapped.
+        // Numbers that do not fit are capped; the original's wrapped.
         let numbers = numbers.map(|number| u32::try_from(number).unwrap_or(u32::MAX));
         put(stats, Stats { numbers });
         Ok(())
@@ -55,10 +55,13 @@ extern "C" fn rds_get_long_stats(stats: *mut LongStats) -> c_int {
     told.err().unwrap_or(0)
 }
 
-/// The statistics in the order of the records, for a record that can be written.
+/// The statistics in the order of the records, after a check of the record's pointer.
 fn numbers<T>(stats: *mut T) -> Result<[u64; 13], RdsError> {
     if !is_usable(stats) {
-        return Err(RdsError::new(BAD_ARGS, "no statistics record is given"));
+        return Err(RdsError::new(
+            BAD_ARGS,
+            "the pointer to the statistics record is NULL or misaligned",
+        ));
     }
     let RdsFigures {
         malloc,
@@ -104,7 +107,7 @@ extern "C" fn rds_print_stats() -> c_int {
 extern "C" fn print_heap() {
     if let Ok(text) = attempt(rds::listing) {
         let text = c_text(&text);
-        // SAFETY: both are strings that end; the second is what the first asks for.
+        // SAFETY: both are strings with a terminating zero; the second is what the first requires.
         uncancelled(|| unsafe { libc::printf(c"%s".as_ptr(), text.as_ptr()) });
     }
 }
@@ -137,7 +140,7 @@ extern "C" fn rds_trace_dump_heap() -> c_int {
     }
 }
 
-/// Writes a line to the trace, if there is one.
+/// Writes a line to the trace if tracing is on.
 pub(super) fn trace(line: impl FnOnce() -> String) {
     if rds_tracing.load(Ordering::Relaxed) == 0 {
         return;
@@ -148,7 +151,8 @@ pub(super) fn trace(line: impl FnOnce() -> String) {
     }
     let text = c_text(&format!("rds: {}\n", line()));
     uncancelled(|| {
-        // SAFETY: the program gave the file for that and keeps it open until the trace is off; the text ends.
+        // SAFETY: the program passed the file for this and keeps it open until tracing is turned off; the
+        // text has a terminating zero.
         unsafe { libc::fputs(text.as_ptr(), file) };
         // SAFETY: as above.
         unsafe { libc::fflush(file) };
@@ -156,5 +160,5 @@ pub(super) fn trace(line: impl FnOnce() -> String) {
 }
 
 fn c_text(text: &str) -> CString {
-    CString::new(text.replace('\0', "?")).expect("the zeros were replaced")
+    CString::new(text.replace('\0', "?")).expect("zero bytes were replaced")
 }

@@ -27,7 +27,7 @@ extern "C" fn rvm_create_segment(
         let path = device_name(device)?;
         let mut wanted = read_definitions(definitions, count)?;
         let made = LIBRARY.create_segment(&segment(&path, device_length)?, choices, &mut wanted);
-        // Sorted even when refused, as the original's callers see it.
+        // Sorted even after an error, because callers of the original see it so.
         write_definitions(definitions, &wanted);
         made
     })
@@ -46,7 +46,7 @@ extern "C" fn rvm_load_segment(
         if !is_usable(count) || !is_usable(definitions) {
             return Err(CallFailure::new(
                 ReturnCode::Range,
-                "no place to tell the regions is given",
+                "the pointer for the regions is NULL or misaligned",
             ));
         }
         let choices = choices_if_any(options)?;
@@ -57,7 +57,7 @@ extern "C" fn rvm_load_segment(
             LIBRARY.release_segment(&loaded)?;
             return Err(CallFailure::new(
                 ReturnCode::NoMemory,
-                "no memory to tell the regions",
+                "no memory to return the regions",
             ));
         };
         let lowest = loaded.iter().map(|it| it.address).min().unwrap_or_default();
@@ -75,7 +75,7 @@ extern "C" fn rvm_release_segment(count: c_ulong, definitions: *mut *mut RegionD
         if !is_usable(definitions) {
             return Err(no_definitions());
         }
-        // SAFETY: it is neither NULL nor misaligned, and the header asks for the pointer that loading filled.
+        // SAFETY: it is neither NULL nor misaligned, and the header requires the pointer that loading filled.
         let array = unsafe { definitions.read() };
         let loaded = read_definitions(array, count)?;
         LIBRARY.release_segment(&loaded)?;
@@ -99,7 +99,7 @@ extern "C" fn overlap(count: c_ulong, definitions: *mut RegionDefRecord) -> c_in
 }
 
 fn device_name(device: *const c_char) -> Result<std::path::PathBuf, CallFailure> {
-    name(device).ok_or_else(|| CallFailure::new(ReturnCode::Region, "no segment is named"))
+    name(device).ok_or_else(|| CallFailure::new(ReturnCode::Region, "the segment's name is NULL"))
 }
 
 fn segment(path: &Path, device_length: OffsetRecord) -> Result<LoaderSegment<'_>, CallFailure> {
@@ -110,7 +110,7 @@ fn segment(path: &Path, device_length: OffsetRecord) -> Result<LoaderSegment<'_>
         }),
         _ => Err(CallFailure::new(
             ReturnCode::Offset,
-            "a segment of more than 64 bits of bytes is named",
+            "the segment's length exceeds 64 bits",
         )),
     }
 }
@@ -126,17 +126,17 @@ fn read_definitions(
     if count == 0 || count > REGIONS_MAX {
         return Err(CallFailure::new(
             ReturnCode::Range,
-            format!("{count} regions are given; a segment has 1 to {REGIONS_MAX}"),
+            format!("{count} regions were passed; a segment has 1 to {REGIONS_MAX}"),
         ));
     }
-    // SAFETY: it is neither NULL nor misaligned, and the header asks for `count` definitions there.
+    // SAFETY: it is neither NULL nor misaligned, and the header requires `count` definitions there.
     let records = unsafe { slice::from_raw_parts(array, count) };
     Ok(records.iter().map(from_record).collect())
 }
 
 fn write_definitions(array: *mut RegionDefRecord, definitions: &[RegionDefinition]) {
     for (index, definition) in definitions.iter().enumerate() {
-        // SAFETY: as many were read from there.
+        // SAFETY: the same number was read from there.
         let place = unsafe { array.add(index) };
         put(place, to_record(definition));
     }
@@ -166,5 +166,8 @@ pub(super) fn bytes_of(definitions: &[RegionDefinition]) -> usize {
 }
 
 fn no_definitions() -> CallFailure {
-    CallFailure::new(ReturnCode::Range, "no region definitions are given")
+    CallFailure::new(
+        ReturnCode::Range,
+        "the pointer to the region definitions is NULL or misaligned",
+    )
 }

@@ -1,11 +1,11 @@
-//! Signals are the program's: the library's threads take none.
+//! Signals belong to the program: the library's threads block them.
 
 use std::mem::MaybeUninit;
 
 use libc::{SIG_SETMASK, pthread_sigmask, sigset_t};
 
-/// Signals that a thread raises itself by what it does. Blocked, they would kill where a handler could tell
-/// why.
+/// Signals that a thread causes by its own actions. If they were blocked, they would end the process without
+/// a chance for a handler to report why.
 const OWN: [i32; 6] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -15,7 +15,7 @@ const OWN: [i32; 6] = [
     libc::SIGABRT,
 ];
 
-/// Runs `start` with signals blocked: threads that it makes, and theirs, have them blocked for good.
+/// Runs `start` with signals blocked. Threads created in it, and by those, have signals blocked permanently.
 pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
     let before = set_mask(&all_but_own());
     let started = start();

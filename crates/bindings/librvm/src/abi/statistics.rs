@@ -1,4 +1,4 @@
-//! The functions of `rvm_statistics.h`, but for records.
+//! The functions of `rvm_statistics.h`, except for records.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -31,10 +31,10 @@ extern "C" fn rvm_print_statistics(statistics: *const StatisticsRecord, out: *mu
     guarded(|| {
         let statistics = record(statistics).ok_or_else(no_record)?;
         if out.is_null() {
-            return Err(CallFailure::io(libc::EBADF, "no file to print to is given"));
+            return Err(CallFailure::io(libc::EBADF, "the file to print to is NULL"));
         }
-        let text = CString::new(statistics.to_string()).expect("numbers and words hold no zeros");
-        // SAFETY: the text ends in a zero, and the header asks for an open FILE.
+        let text = CString::new(statistics.to_string()).expect("numbers and words contain no zero bytes");
+        // SAFETY: the text ends in a zero, and the header requires an open FILE.
         match unsafe { fputs(text.as_ptr(), out) } {
             libc::EOF => {
                 let error = std::io::Error::last_os_error();
@@ -48,6 +48,6 @@ extern "C" fn rvm_print_statistics(statistics: *const StatisticsRecord, out: *mu
 fn no_record() -> CallFailure {
     CallFailure::new(
         ReturnCode::Statistics,
-        "no statistics record is given, or one that rvm_init_statistics has not seen",
+        "the pointer is not a statistics record initialised by rvm_init_statistics",
     )
 }

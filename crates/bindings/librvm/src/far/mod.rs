@@ -1,4 +1,4 @@
-//! Far memory, each by its handle, and what was given of it, by its address.
+//! Far memory: arenas by handle, and their allocations by address.
 
 mod record;
 mod words;
@@ -16,23 +16,23 @@ use crate::failure::CallFailure;
 use crate::lock;
 use crate::slots::{ObjectHandle, ObjectTable};
 
-/// This process's far memory.
+/// The arenas of this process.
 pub(crate) static FARS: FarTable = FarTable::new();
 
-/// All far memory of a process.
+/// All arenas of a process.
 pub(crate) struct FarTable {
     fork: ForkPageMark,
     open: ObjectTable<Arc<FarArena>>,
 }
 
-/// An arena, and what was given of it. The arena ends with the last of both.
+/// An arena and its allocations. The arena ends when both have ended.
 struct FarArena {
     arena: Arena,
     allocations: Mutex<BTreeMap<usize, Arc<FarAllocation>>>,
 }
 
-/// What was given, until it is given back. Held to gather, and alone to scatter and to give it back: the
-/// program's own loads and stores have its address, and need no lock.
+/// An allocation, until it is freed. Locked shared to gather, exclusively to scatter and to free; the
+/// program's own loads and stores need no lock.
 type FarAllocation = RwLock<Option<FarVec<u8>>>;
 
 impl FarTable {
@@ -49,7 +49,7 @@ impl FarTable {
             false => Ok(()),
             true => Err(CallFailure::new(
                 ReturnCode::NotInitialised,
-                "this process is a child of one that has far memory, and has none of it; open its own after fork, or call exec",
+                "this process is a forked child and does not have its parent's far memory; open new far memory after fork, or call exec",
             )),
         }
     }
@@ -63,7 +63,7 @@ impl FarTable {
         Ok(self.open.insert(Arc::new(far)))
     }
 
-    /// So many zeros; where they begin.
+    /// Allocates `bytes` zeros; returns their address.
     pub(crate) fn alloc(&self, handle: ObjectHandle, bytes: usize) -> Result<usize, CallFailure> {
         let far = self.find(handle)?;
         let memory: FarVec<u8> = FarVec::zeros(&far.arena, bytes)?;
@@ -74,7 +74,7 @@ impl FarTable {
 
     pub(crate) fn free(&self, handle: ObjectHandle, address: usize) -> Result<(), CallFailure> {
         let far = self.find(handle)?;
-        // Taken out under the lock, and given back to lenders without it, when nobody gathers of it any more.
+        // Removed under the lock, and returned to lenders without it, when no gathering uses it any more.
         let given = lock(&far.allocations).remove(&address);
         let given = given.ok_or_else(|| nothing_at(address))?;
         let memory = given.write().unwrap_or_else(PoisonError::into_inner).take();
@@ -98,14 +98,14 @@ impl FarTable {
 fn nothing_at(address: usize) -> CallFailure {
     CallFailure::new(
         ReturnCode::Range,
-        format!("nothing was given at {address:#x} of this far memory, or it has been given back"),
+        format!("{address:#x} is not an allocation of this far memory, or was already freed"),
     )
 }
 
 fn ended() -> CallFailure {
     CallFailure::new(
         ReturnCode::Handle,
-        "there is no such far memory: it has been closed, or rvm_far_open did not give it",
+        "the far memory does not exist: it was closed, or the handle is not from rvm_far_open",
     )
 }
 

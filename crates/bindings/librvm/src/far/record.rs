@@ -1,4 +1,4 @@
-//! The records of `far.h`, byte for byte. What they mean is told there.
+//! The layouts of the records in `far.h`, which describes their fields.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
 use std::mem::{offset_of, size_of};
@@ -56,13 +56,13 @@ pub(crate) struct FarStatus {
 }
 
 impl FarOptions {
-    /// The share of compressed pages is the library's choice.
+    /// The library chooses the share of compressed pages.
     pub(crate) const PACKED_UNSET: Length = Length::MAX;
-    /// Pages come whole. Programs that were built before there were words have zeros where words are chosen.
+    /// Pages are transferred whole. Zero, because programs built before this field existed leave zeros there.
     pub(crate) const NO_WORDS: Length = 0;
-    /// A page's counter begins with what is measured.
+    /// The counter of a page begins with the measured value.
     pub(crate) const MEASURED_WORDS: Length = Length::MAX;
-    /// Nothing that is written stays here without its page.
+    /// Elements are never stored without their page.
     pub(crate) const NO_PATCHES: Length = Length::MAX;
 }
 
@@ -122,7 +122,7 @@ impl FarStatus {
     }
 }
 
-// tests/c/far.c says the same of the header.
+// `tests/c/far.c` checks the same numbers in the header.
 const _: () = {
     assert!(size_of::<FarOptions>() == 144);
     assert!(offset_of!(FarOptions, lenders) == 24);

@@ -1,4 +1,4 @@
-//! Elements of what was given, without their pages.
+//! Access to elements of an allocation without their pages.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -9,26 +9,28 @@ use crate::failure::CallFailure;
 use crate::lock;
 use crate::slots::ObjectHandle;
 
-/// Elements that are moved together; what they take is copied, so that it may lie in far memory itself.
+/// Elements moved in one batch. Their bytes are copied, because the program's array may lie in far memory
+/// itself.
 const AT_ONCE: usize = 16_384;
-/// Bytes that are copied together, an element at least.
+/// Bytes copied in one batch; at least one element.
 const BYTES_AT_ONCE: usize = 1 << 20;
-/// Bytes of an element. Its pages stay while it is moved, and the least cap has four times as many.
+/// Largest element in bytes. Its pages stay resident while it is moved, and the smallest cap is four times as
+/// large.
 const ELEMENT_BYTES_MAX: usize = 64 << 10;
 
-/// Elements of one size, each at its place.
+/// Elements of one size, each at an index.
 pub(crate) struct FarElements<'a> {
     pub(crate) far: ObjectHandle,
-    /// Of what was given: element 0 is there.
+    /// Address of the allocation, where element 0 is.
     pub(crate) address: usize,
     pub(crate) size: usize,
     pub(crate) count: usize,
-    /// The place of each. `None`: too far to be a number.
+    /// Index of the nth element to move; `None` if it does not fit a number.
     pub(crate) index_of: &'a dyn Fn(usize) -> Option<u64>,
 }
 
 impl FarTable {
-    /// Gives the bytes of elements to `store`, many at once: the number of the first, and what is in them.
+    /// Passes the bytes of elements to `store` in batches: the number of the first, and the bytes.
     pub(crate) fn gather(
         &self,
         elements: &FarElements<'_>,
@@ -47,7 +49,7 @@ impl FarTable {
         Ok(())
     }
 
-    /// Stores what `load` puts into the bytes that it is given, many elements at once.
+    /// Stores the bytes that `load` writes into the buffer it is given, in batches of elements.
     pub(crate) fn scatter(
         &self,
         elements: &FarElements<'_>,
@@ -74,17 +76,17 @@ impl FarTable {
 }
 
 impl FarElements<'_> {
-    /// How many elements there are in so many bytes. Nothing is moved unless all are among them.
+    /// Number of elements in `bytes`. No element is moved unless all indexes are below it.
     fn check(&self, bytes: usize) -> Result<usize, CallFailure> {
         let size = self.size;
         if size == 0 || size > ELEMENT_BYTES_MAX {
             return Err(wrong(format!(
-                "an element of {size} bytes: it has 1 to {ELEMENT_BYTES_MAX}"
+                "the element has {size} bytes; 1 to {ELEMENT_BYTES_MAX} are possible"
             )));
         }
         if !bytes.is_multiple_of(size) {
             return Err(wrong(format!(
-                "{bytes} bytes were given: no whole number of elements of {size}"
+                "the allocation of {bytes} bytes is not a whole number of elements of {size}"
             )));
         }
         let length = bytes / size;
@@ -95,9 +97,11 @@ impl FarElements<'_> {
     fn index(&self, which: usize, length: usize) -> Result<usize, CallFailure> {
         match (self.index_of)(which) {
             Some(place) if place < length as u64 => Ok(place as usize),
-            Some(place) => Err(wrong(format!("element {place} of {length}"))),
+            Some(place) => Err(wrong(format!(
+                "element {place} is out of range: there are {length}"
+            ))),
             None => Err(wrong(format!(
-                "place {which} is behind the last of {length} elements"
+                "the index of item {which} is too large: there are {length} elements"
             ))),
         }
     }
@@ -109,7 +113,7 @@ impl FarElements<'_> {
             .map(move |start| start..count.min(start + at_once))
     }
 
-    /// Looked at again: the program may have changed them meanwhile.
+    /// Read again, because the program may have changed the indexes since.
     fn indices(&self, batch: Range<usize>, length: usize) -> Result<Vec<usize>, CallFailure> {
         batch.map(|which| self.index(which, length)).collect()
     }

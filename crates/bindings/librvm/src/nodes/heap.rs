@@ -1,4 +1,4 @@
-//! Persistent heaps of shared regions, for C: a block is an address.
+//! Persistent heaps of shared regions for C, where a block is an address.
 
 use netram_heap::{BlockError, Heap, Ptr};
 use netram_shared::Txn;
@@ -9,11 +9,11 @@ use crate::code::ReturnCode;
 use crate::failure::CallFailure;
 use crate::slots::ObjectHandle;
 
-/// A heap in use by a transaction that has its lock.
+/// A heap in use by a transaction that holds its lock.
 struct Use<'o> {
     txn: &'o mut Txn<'static>,
     heap: &'o Heap,
-    /// The address that the heap's pointers count from.
+    /// Address from which the heap's pointers count.
     base: usize,
 }
 
@@ -25,7 +25,7 @@ impl Use<'_> {
         }
     }
 
-    /// A block as the heap knows it. NULL is none.
+    /// The heap's pointer for an address; an error for NULL.
     fn pointer(&self, address: usize) -> Result<Ptr<u8>, CallFailure> {
         match address {
             0 => Ok(Ptr::NULL),
@@ -91,7 +91,7 @@ impl Nodes {
         })
     }
 
-    /// A root, as a pinned reader sees it. Only of a heap that a transaction of the node has used.
+    /// A root as a pinned reader sees it. Requires that a transaction of this node has used the heap.
     pub(crate) fn reader_root(
         &self,
         reader: ObjectHandle,
@@ -104,7 +104,7 @@ impl Nodes {
                 lock: Some(lock),
                 ..CallFailure::new(
                     ReturnCode::NoHeap,
-                    format!("no transaction of this node has used a heap under lock {lock} yet; have one ask for its root first"),
+                    format!("no transaction of this node has used a heap under lock {lock} yet; read its root in a transaction first"),
                 )
             })?;
             let bytes = pinned.reader.read().map_err(|_| refusal::expired())?;
@@ -116,7 +116,7 @@ impl Nodes {
         })
     }
 
-    /// Does something with the heap under a lock.
+    /// Calls `act` with the heap under a lock.
     fn on_heap<R>(
         &self,
         txn: ObjectHandle,
@@ -133,7 +133,7 @@ impl Nodes {
         })
     }
 
-    /// Does something with the block at an address, in the heap under the lock that covers it.
+    /// Calls `act` with the block at an address, in the heap under the lock that covers it.
     fn on_block<R>(
         &self,
         txn: ObjectHandle,
@@ -162,6 +162,6 @@ fn size(bytes: u64) -> usize {
 fn outside(address: usize) -> CallFailure {
     CallFailure::new(
         ReturnCode::Block,
-        format!("the address {address:#x} is in no heap of the shared region"),
+        format!("the address {address:#x} is not in a heap of the shared region"),
     )
 }

@@ -1,7 +1,7 @@
-//! Nodes of shared regions, their transactions and readers, each by its handle.
+//! Nodes of shared regions, their transactions and readers, each with a handle.
 //!
-//! A transaction has a share of its node, so that a node leaves only when nothing of it is in use. No lock of
-//! the tables is held while something waits, but for the slot of the very transaction or reader that waits.
+//! A transaction keeps its node alive, so a node can only leave when it is not in use. No lock of the tables
+//! is held during a wait, except for the slot of the waiting transaction or reader.
 
 mod heap;
 mod record;
@@ -30,10 +30,10 @@ use crate::slots::{CallEnd, ObjectHandle, ObjectTable};
 /// This process's nodes.
 pub(crate) static NODES: Nodes = Nodes::new();
 
-/// Every node of a process, and what is open of them.
+/// All nodes of a process, with their open transactions and readers.
 pub(crate) struct Nodes {
     fork: ForkPageMark,
-    /// `None`: it is ending.
+    /// `None` while a node is ending.
     nodes: ObjectTable<Option<Arc<Node>>>,
     transactions: ObjectTable<OpenTxn>,
     readers: ObjectTable<OpenReader>,
@@ -61,8 +61,8 @@ impl Nodes {
         }
     }
 
-    /// Refuses calls in a child of `fork`, which has no threads, and in whose copy any lock may be held for
-    /// ever.
+    /// Refuses calls in a child of `fork`, which has no threads and whose copies of locks may be held
+    /// forever.
     #[inline]
     pub(crate) fn ready(&self) -> Result<(), CallFailure> {
         match self.fork.is_child() {
@@ -81,13 +81,13 @@ impl Nodes {
         Ok(self.nodes.insert(Some(Arc::new(node))))
     }
 
-    /// A node, kept for the time of a call.
+    /// A node, kept alive during a call.
     pub(crate) fn node(&self, handle: ObjectHandle) -> Result<Arc<Node>, CallFailure> {
         let node = self.nodes.with(handle, |node| node.clone()).flatten();
         node.ok_or_else(|| ended("node", "rvm_node_join"))
     }
 
-    /// Leaves, or ends the node as a crash would.
+    /// Leaves the region, or ends the node like a crash.
     pub(crate) fn end_node(&self, handle: ObjectHandle, leaves: bool) -> Result<(), CallFailure> {
         let alone = |node: &mut Option<Arc<Node>>| match node.take().map(Arc::try_unwrap) {
             Some(Ok(node)) => (Some(node), CallEnd::Ended),
@@ -95,7 +95,7 @@ impl Nodes {
                 *node = Some(shared);
                 (None, CallEnd::StaysOpen)
             }
-            None => unreachable!("what was taken out has ended"),
+            None => unreachable!("a node that was removed has ended"),
         };
         let node = self.nodes.end(handle, alone);
         let (node, _) = node.ok_or_else(|| ended("node", "rvm_node_join"))?;
@@ -136,7 +136,7 @@ impl Nodes {
         self.with(handle, |open| Ok(open.txn.acquire_all(locks)?))
     }
 
-    /// Declares bytes by their address, then does `change` before anybody else has the transaction.
+    /// Declares bytes by their address, then calls `change` while no other thread can use the transaction.
     pub(crate) fn declare(
         &self,
         handle: ObjectHandle,
@@ -153,7 +153,7 @@ impl Nodes {
         })
     }
 
-    /// Commits. The record is known after [`ReturnCode::Unknown`], too.
+    /// Commits. The record is known even after [`ReturnCode::Unknown`].
     pub(crate) fn commit(&self, handle: ObjectHandle) -> (Option<NewRecord>, Result<(), CallFailure>) {
         let Some(open) = self.transactions.take(handle) else {
             return (None, Err(ended("transaction", "rvm_txn_begin")));
@@ -172,7 +172,7 @@ impl Nodes {
 
     pub(crate) fn abort(&self, handle: ObjectHandle) -> Result<(), CallFailure> {
         let open = self.transactions.take(handle);
-        // Its drop aborts it.
+        // Dropping the transaction aborts it.
         open.map(drop)
             .ok_or_else(|| ended("transaction", "rvm_txn_begin"))
     }
@@ -200,7 +200,7 @@ impl Nodes {
         })
     }
 
-    /// Calls `copy` while the bytes stand still.
+    /// Calls `copy` while the bytes do not change.
     pub(crate) fn read(
         &self,
         handle: ObjectHandle,
@@ -242,12 +242,12 @@ impl Nodes {
     }
 }
 
-/// Why there is no node any more, if so.
+/// Fails with the reason if the node has ended.
 pub(crate) fn check_alive(node: &Node) -> Result<(), CallFailure> {
     node.gone().map_or(Ok(()), |gone: NodeGone| Err(gone.into()))
 }
 
-/// The span of a lock.
+/// The span that a lock covers.
 pub(crate) fn span_of(node: &Node, lock: u32) -> Result<&Span, CallFailure> {
     let place = node.spans().find(LockId(lock));
     place
@@ -255,7 +255,7 @@ pub(crate) fn span_of(node: &Node, lock: u32) -> Result<&Span, CallFailure> {
         .ok_or_else(|| refusal::no_lock(lock))
 }
 
-/// The span at a place in the order of addresses.
+/// The span at an index in the order of addresses.
 pub(crate) fn nth_span(node: &Node, place: u64) -> Result<&Span, CallFailure> {
     let spans = node.spans();
     let place = usize::try_from(place).ok().filter(|place| *place < spans.len());
@@ -268,7 +268,7 @@ pub(crate) fn nth_span(node: &Node, place: u64) -> Result<&Span, CallFailure> {
     })
 }
 
-/// What an earlier process left, and why it is there still.
+/// Description of a journal that an earlier process left, and why it is still there.
 pub(crate) fn left_behind(node: &Node, place: u64) -> Result<String, CallFailure> {
     let left = node.orphans();
     let place = usize::try_from(place).ok();
@@ -278,17 +278,20 @@ pub(crate) fn left_behind(node: &Node, place: u64) -> Result<String, CallFailure
             format!("{} journals are left behind, counted from 0", left.len()),
         )
     })?;
-    let why = found.failed.as_deref().unwrap_or("it is being offered");
+    let why = found
+        .failed
+        .as_deref()
+        .unwrap_or("its records are being offered to the server");
     Ok(format!("{}: {why}", found.path.display()))
 }
 
-/// The span that has the byte at an address.
+/// The span that contains the byte at an address.
 pub(crate) fn span_at(node: &Node, address: usize) -> Result<&Span, CallFailure> {
     let at = offset(node, address, 1)?;
     node.span_at(at as u64).ok_or_else(|| {
         CallFailure::new(
             ReturnCode::Lock,
-            format!("the byte at {address:#x} is under no lock, and cannot be written"),
+            format!("the byte at {address:#x} is not covered by a lock and cannot be written"),
         )
     })
 }
@@ -307,13 +310,13 @@ pub(crate) fn wait_version(
             lock: Some(lock),
             ..CallFailure::new(
                 ReturnCode::TimedOut,
-                format!("version {version} of lock {lock} did not come in time"),
+                format!("version {version} of lock {lock} did not arrive in time"),
             )
         }),
     }
 }
 
-/// What became of a record.
+/// The outcome of a record.
 pub(crate) fn outcome(
     node: &Node,
     record: NewRecord,
@@ -322,7 +325,7 @@ pub(crate) fn outcome(
     Ok(node.outcome(NodeId(record.node), RecordNumber(record.number), timeout)?)
 }
 
-/// Where in the region the bytes at an address are.
+/// The offset in the region of the bytes at an address.
 fn offset(node: &Node, address: usize, length: usize) -> Result<usize, CallFailure> {
     let region = node.region();
     let offset = address.checked_sub(region.as_ptr().addr());
@@ -330,7 +333,7 @@ fn offset(node: &Node, address: usize, length: usize) -> Result<usize, CallFailu
     inside.ok_or_else(|| {
         CallFailure::new(
             ReturnCode::NotMapped,
-            format!("the {length} bytes at {address:#x} are not all in the shared region; rvm_node_info tells where it is"),
+            format!("the {length} bytes at {address:#x} are not all in the shared region; rvm_node_info returns its address"),
         )
     })
 }
@@ -338,6 +341,6 @@ fn offset(node: &Node, address: usize, length: usize) -> Result<usize, CallFailu
 fn ended(what: &str, maker: &str) -> CallFailure {
     CallFailure::new(
         ReturnCode::Handle,
-        format!("there is no such {what}: it has ended, or {maker} did not give it"),
+        format!("the {what} does not exist: it has ended, or the handle is not from {maker}"),
     )
 }

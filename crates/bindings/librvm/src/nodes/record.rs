@@ -1,4 +1,4 @@
-//! The records of `shared.h`, byte for byte. What they mean is told there.
+//! The layouts of the records in `shared.h`, which describes their fields.
 
 use std::ffi::{c_char, c_int, c_long, c_uint};
 use std::mem::{offset_of, size_of};
@@ -131,7 +131,7 @@ pub(crate) struct HeapRecord {
     pub(crate) reserved: [Length; 2],
 }
 
-/// What a record has before the program chooses.
+/// Default of a record's lock timeout, in milliseconds.
 const LOCK_TIMEOUT_MS: c_long = 10_000;
 const PATIENCE_MS: c_long = 30_000;
 
@@ -249,7 +249,7 @@ impl StrayRecord {
         }
     }
 
-    /// One of `count` runs that were found where the node only reports them.
+    /// Record for one of `count` runs found on a node that only reports them.
     pub(crate) fn undeclared(node: &Node, run: &UndeclaredStore, count: usize) -> StrayRecord {
         let lock = node.span_at(run.region_offset as u64).map(|span| span.lock);
         StrayRecord {
@@ -277,7 +277,7 @@ impl HeapRecord {
     }
 }
 
-// tests/c/shared.c says the same of the header.
+// `tests/c/shared.c` checks the same numbers in the header.
 const _: () = {
     assert!(size_of::<JoinRecord>() == 144);
     assert!(offset_of!(JoinRecord, insecure) == 32);

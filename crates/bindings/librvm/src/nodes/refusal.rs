@@ -1,4 +1,4 @@
-//! Why a call on a shared region failed, as C is told it.
+//! Conversion of shared regions' errors into failed calls.
 
 use netram_heap::{
     AllocError, BlockAccessError, BlockError, BlockResizeError, FreeError, HeapDamage, HeapFormatError,
@@ -40,7 +40,7 @@ impl From<AcquireError> for CallFailure {
     }
 }
 
-/// Why bytes at an address were not declared.
+/// The failure of declaring bytes at an address.
 pub(super) fn declared(error: &DeclareError, address: usize) -> CallFailure {
     match error {
         DeclareError::NotHeld { lock, .. } => CallFailure {
@@ -149,7 +149,7 @@ impl From<HeapOpenError> for CallFailure {
     fn from(error: HeapOpenError) -> CallFailure {
         let code = match error {
             HeapOpenError::Foreign => ReturnCode::NoHeap,
-            // Whoever takes it for no heap makes one there, and all blocks are void.
+            // A program that took this for "no heap" would make one there and lose all blocks.
             HeapOpenError::Version { .. } => ReturnCode::VersionSkew,
             HeapOpenError::Busy { .. } => ReturnCode::Uncommitted,
             HeapOpenError::Header | HeapOpenError::Short { .. } | HeapOpenError::Damaged(_) => {
@@ -247,7 +247,7 @@ mod tests {
     use netram_shared_machine::{NodeId, RecordNumber};
 
     #[test]
-    fn a_failure_names_the_lock_that_it_is_about() {
+    fn a_failure_names_the_lock_that_it_concerns() {
         let died = CallFailure::from(AcquireError::Died(LockId(7)));
         assert_eq!((died.code, died.lock), (ReturnCode::Died, Some(7)));
         let gone = CallFailure::from(AcquireError::Lost);
@@ -262,9 +262,9 @@ mod tests {
         assert_eq!((refused.code, refused.lock), (ReturnCode::NotHeld, Some(3)));
     }
 
-    /// `RVM_ENO_HEAP` is answered by making a heap.
+    /// Programs answer `RVM_ENO_HEAP` by making a heap.
     #[test]
-    fn only_what_is_no_heap_at_all_is_told_as_none() {
+    fn only_a_missing_heap_has_the_code_for_no_heap() {
         let of = |error: HeapOpenError| CallFailure::from(error).code;
         assert_eq!(of(HeapOpenError::Foreign), ReturnCode::NoHeap);
         assert_eq!(
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_commit_is_told_from_an_aborted_one_whatever_cut_it_off() {
+    fn an_unknown_commit_has_another_code_than_an_aborted_one() {
         for cause in [
             WaitError::Closed,
             WaitError::DiskFailed(IoError::ENOSPC),

@@ -1,14 +1,14 @@
-//! The persistent heap of `rds.h`: one a process, over `netram-heap`.
+//! The persistent heap of `rds.h`: one per process, over `netram-heap`.
 //!
 //! | module | does |
 //! |---|---|
 //! | here | starting, stopping, allocating, freeing |
-//! | `segment` | heaps in segments of the loader: making, loading, unloading |
+//! | `segment` | heaps in segments of the loader: creating, loading, unloading |
 //! | `report` | statistics and listings |
 //! | `refusal` | its error codes |
 //!
-//! The layout in the segment is netram's own (`docs/heap.md`), not the original's: a heap that the original
-//! wrote is refused by its version.
+//! The layout in the segment is netram's own (`docs/design/heap.md`), not the original's; a heap of the
+//! original has another version and is refused.
 
 mod refusal;
 mod report;
@@ -41,11 +41,11 @@ pub(crate) struct StartedHeap {
     heap: Heap,
     /// The address of the heap's first byte.
     base: usize,
-    /// Where its region begins.
+    /// Address at which its region begins.
     region: usize,
-    /// The regions that were loaded for it; none when the program mapped its memory itself.
+    /// Regions that were loaded for it; empty if the program mapped its memory itself.
     segment: Vec<RegionDefinition>,
-    /// Counts at the last clearing.
+    /// Counters at the last clearing.
     cleared: Mutex<HeapCounts>,
     prepared: AtomicU64,
 }
@@ -57,7 +57,7 @@ impl AsRef<Region> for MappedRegion {
 }
 
 impl StartedHeap {
-    /// A block as the heap knows it. Programs may pass anything.
+    /// The heap's pointer for an address, which may be arbitrary.
     fn pointer(&self, address: usize) -> Result<Ptr<u8>, RdsError> {
         match address.checked_sub(self.base) {
             Some(offset) => Ok(Ptr::from_offset(offset as u64)),
@@ -65,7 +65,7 @@ impl StartedHeap {
         }
     }
 
-    /// The address behind the heap's last byte, at most.
+    /// Upper bound of the address behind the heap's last byte.
     fn end(&self) -> usize {
         self.region + self.heap.region().len()
     }
@@ -75,7 +75,7 @@ impl StartedHeap {
     }
 }
 
-/// The heap, if one is started and the library runs.
+/// The heap, if one has been started and the library is running.
 fn started() -> Result<Arc<StartedHeap>, RdsError> {
     let heap = HEAP.read().unwrap_or_else(PoisonError::into_inner).clone();
     let heap = heap.ok_or_else(RdsError::no_heap)?;
@@ -83,11 +83,11 @@ fn started() -> Result<Arc<StartedHeap>, RdsError> {
     Ok(heap)
 }
 
-/// Opens the heap at an address and makes it the process's.
+/// Opens the heap at an address as the process's heap.
 fn start_with(base: usize, segment: Vec<RegionDefinition>) -> Result<(), RdsError> {
-    // Held while the heap's bytes are read: another heap over them would change them meanwhile.
+    // Held while the heap's bytes are read: another heap over them could change them.
     let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
-    // Whoever ends the library looks for a heap after it said so, and lets go of this one.
+    // A thread that ends the library first sets its phase, then removes the heap, and so finds this one.
     LIBRARY.ready()?;
     if current.is_some() {
         return Err(RdsError::started_already());
@@ -120,8 +120,8 @@ pub(crate) fn stop() -> Result<(), RdsError> {
     Ok(())
 }
 
-/// The heap, if no call in another thread has it: it would go on in what another heap took for its own. None
-/// gets it while `HEAP` is held.
+/// The heap, if no call in another thread uses it: that call would continue in bytes that may then belong to
+/// another heap. No call can begin while `HEAP` is held.
 fn idle(current: &mut Option<Arc<StartedHeap>>) -> Result<&StartedHeap, RdsError> {
     let heap = current.as_mut().ok_or_else(RdsError::no_heap)?;
     LIBRARY.ready()?;
@@ -131,7 +131,7 @@ fn idle(current: &mut Option<Arc<StartedHeap>>) -> Result<&StartedHeap, RdsError
     }
 }
 
-/// Lets go of the heap, whoever ends.
+/// Removes the heap, whoever ends the library.
 pub(crate) fn forget() {
     *HEAP.write().unwrap_or_else(PoisonError::into_inner) = None;
 }
@@ -187,14 +187,14 @@ pub(crate) fn free(address: usize, tid: Option<ObjectHandle>) -> Result<(), RdsE
     })
 }
 
-/// `rds_fake_free`: whether the block could be freed.
+/// `rds_fake_free`: checks whether the block could be freed.
 pub(crate) fn check(address: usize) -> Result<(), RdsError> {
     let started = started()?;
     started.heap.block_bytes(started.pointer(address)?)?;
     Ok(())
 }
 
-/// `rds_do_free`: all of them or none.
+/// `rds_do_free`: frees all blocks or none.
 pub(crate) fn free_all(addresses: &[usize], durability: Durability) -> Result<(), RdsError> {
     let started = started()?;
     own(durability, |transaction| {
@@ -214,7 +214,7 @@ fn bytes(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-/// Works in the program's transaction, or in one of its own that is committed without flushing.
+/// Calls `act` in the program's transaction, or in a new one that is committed without flushing.
 fn within<R>(
     tid: Option<ObjectHandle>,
     region: usize,
@@ -229,7 +229,7 @@ fn within<R>(
     }
 }
 
-/// Works in a transaction of its own. What fails leaves nothing behind.
+/// Calls `act` in a transaction of its own. After an error nothing is changed.
 fn own<R>(
     durability: Durability,
     work: impl FnOnce(&mut JournaledTransaction) -> Result<R, RdsError>,

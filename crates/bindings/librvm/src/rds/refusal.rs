@@ -1,4 +1,4 @@
-//! Why a heap's call failed: the code of `rds.h`, or a code of `rvm.h`, and a sentence.
+//! Failed calls of heaps: a code of `rds.h` or of `rvm.h`, and a message.
 
 use netram_heap::{AllocError, BlockError, FreeError, HeapDamage, HeapFormatError, HeapOpenError};
 
@@ -23,9 +23,9 @@ const NO_ROOM: i32 = -9;
 /// A call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RdsError {
-    /// Negative: of `rds.h`. Positive: of `rvm.h`.
+    /// Negative codes are from `rds.h`, positive ones from `rvm.h`.
     pub(crate) code: i32,
-    /// What `rvm_error_text` and `errno` say.
+    /// Message for `rvm_error_text`, and `errno`.
     pub(crate) failure: CallFailure,
 }
 
@@ -40,14 +40,14 @@ impl RdsError {
     pub(super) fn no_heap() -> RdsError {
         RdsError::new(
             NOT_INITIALISED,
-            "no heap is started; call rds_load_heap or rds_start_heap first",
+            "no heap has been started; call rds_load_heap or rds_start_heap first",
         )
     }
 
     pub(super) fn started_already() -> RdsError {
         RdsError::new(
             NOT_INITIALISED,
-            "a heap is started already; a process has one at a time: stop or unload it first",
+            "a heap has already been started, and a process has one at a time; stop or unload it first",
         )
     }
 
@@ -83,7 +83,7 @@ impl From<HeapDamage> for RdsError {
 impl From<HeapOpenError> for RdsError {
     fn from(error: HeapOpenError) -> RdsError {
         match error {
-            // Nothing, the original's heap, or another netram's.
+            // The region contains no heap, the original's heap, or one of another netram.
             HeapOpenError::Foreign | HeapOpenError::Version { .. } => RdsError::new(VERSION_SKEW, error),
             HeapOpenError::Busy { .. } => CallFailure::new(ReturnCode::Uncommitted, error.to_string()).into(),
             HeapOpenError::Header | HeapOpenError::Short { .. } | HeapOpenError::Damaged(_) => {
@@ -128,7 +128,7 @@ impl From<BlockError> for RdsError {
             BlockError::NotABlock { at } if !at.is_multiple_of(netram_heap::limit::ALIGNMENT as u64) => {
                 BAD_ARGS
             }
-            // Where the original finds no guards.
+            // The original detects these by its guards.
             BlockError::NotABlock { .. } | BlockError::Damaged(_) => CORRUPT,
             BlockError::Free { .. } => FREED_TWICE,
         };

@@ -1,4 +1,4 @@
-//! What the heap holds, as numbers and as text.
+//! Statistics of the heap as numbers and as text.
 
 use std::fmt::Write;
 
@@ -7,31 +7,31 @@ use netram_heap::{HeapCounts, HeapStats};
 use super::{RdsError, StartedHeap, started};
 use crate::lock;
 
-/// The numbers of `rds_stats_t`, wide.
+/// The numbers of `rds_stats_t`, with 64 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RdsFigures {
     pub(crate) malloc: u64,
     pub(crate) prealloc: u64,
     pub(crate) free: u64,
-    /// Allocations that found a slot ready or pages free.
+    /// Allocations that found a free slot or free pages.
     pub(crate) hits: u64,
-    /// Those that had to carve a run first.
+    /// Allocations that had to carve a run first.
     pub(crate) misses: u64,
     /// Extents of free pages.
     pub(crate) large_list: u64,
-    /// Wishes that found no room.
+    /// Allocations that found no room.
     pub(crate) large_misses: u64,
-    /// Empty runs made free pages again.
+    /// Empty runs turned back into free pages.
     pub(crate) merged: u64,
     pub(crate) free_bytes: u64,
     pub(crate) taken_bytes: u64,
 }
 
-/// `rds_get_stats`. Clearing takes the counts as they are for zero; bytes are what they are.
+/// `rds_get_stats`. Clearing sets the counters to zero, but not the numbers of bytes.
 pub(crate) fn report(clear: bool) -> Result<RdsFigures, RdsError> {
     let started = started()?;
-    // Held while the heap counts: what another call cleared meanwhile would be more than what was counted
-    // here.
+    // Held while the heap counts: if another call cleared the counters meanwhile, they would exceed those
+    // counted here.
     let mut cleared = lock(&started.cleared);
     let statistics = started.heap.statistics()?;
     if clear {
@@ -69,7 +69,7 @@ fn since(cleared: &HeapCounts, now: HeapCounts) -> HeapCounts {
     }
 }
 
-/// `print_heap`: the heap for people.
+/// `print_heap`: the heap as text for users.
 pub(crate) fn listing() -> Result<String, RdsError> {
     let started = started()?;
     let statistics = started.heap.statistics()?;
@@ -77,7 +77,7 @@ pub(crate) fn listing() -> Result<String, RdsError> {
     let mut text = String::new();
     let mut line = |arguments: std::fmt::Arguments<'_>| {
         let written = writeln!(text, "{arguments}");
-        written.expect("a string takes what it is given");
+        written.expect("writing to a string cannot fail");
     };
     line(format_args!(
         "heap at {:#x}: {} bytes, {} taken in {} blocks, {} free",

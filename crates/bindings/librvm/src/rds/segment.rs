@@ -1,4 +1,4 @@
-//! Heaps in segments of the loader: the heap at its address, static data right behind it.
+//! Heaps in segments of the loader: the heap at its address, directly followed by static data.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,10 +16,11 @@ use crate::library::LIBRARY;
 use crate::registered_pages::PAGE;
 use crate::segment::{LoaderSegment, RegionDefinition};
 
-/// Bytes of static data that are cleared in one transaction. Fits a record of the smallest useful log.
+/// Bytes of static data that are cleared in one transaction, so that it fits a record of the smallest useful
+/// log.
 const CLEAR_STEP: usize = 2048;
 
-/// What `rds_zap_heap` makes.
+/// Parameters of `rds_zap_heap`.
 pub(crate) struct ZapRequest<'a> {
     pub(crate) path: &'a Path,
     pub(crate) device_length: u64,
@@ -28,7 +29,7 @@ pub(crate) struct ZapRequest<'a> {
     pub(crate) static_bytes: u64,
 }
 
-/// `rds_zap_heap`: an empty heap and zeroed static data, whatever was there before.
+/// `rds_zap_heap`: makes an empty heap and zeroed static data, replacing earlier content.
 pub(crate) fn zap(zap: &ZapRequest<'_>) -> Result<(), RdsError> {
     LIBRARY.ready()?;
     refuse_mapped(zap.path)?;
@@ -58,10 +59,10 @@ pub(crate) fn zap(zap: &ZapRequest<'_>) -> Result<(), RdsError> {
     applied
 }
 
-/// A segment that is mapped must keep its header: another one would not load what is in it now.
+/// Refuses a mapped segment, whose header must stay: another header would not match the mapped content.
 fn refuse_mapped(path: &Path) -> Result<(), RdsError> {
     let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-    // A file that is not there is refused by whoever opens it.
+    // The caller reports a missing file.
     let Ok(wanted) = file(path) else { return Ok(()) };
     let regions = LIBRARY.with_log(|log| Ok(log.memory.query().regions))?;
     let mapped = regions
@@ -92,7 +93,7 @@ fn fill(loaded: &[RegionDefinition]) -> Result<(), RdsError> {
     clear(&data.region)
 }
 
-/// Zeroes what is not zeros yet.
+/// Zeroes the bytes that are not zero.
 fn clear(region: &Region) -> Result<(), RdsError> {
     let mut bytes = [0; CLEAR_STEP];
     for from in (0..region.len()).step_by(CLEAR_STEP) {
@@ -109,7 +110,7 @@ fn clear(region: &Region) -> Result<(), RdsError> {
     Ok(())
 }
 
-/// `rds_load_heap`: the address of the static data, and what was loaded.
+/// `rds_load_heap`: returns the address of the static data, and the loaded regions.
 pub(crate) fn load(path: &Path, device_length: u64) -> Result<(usize, Vec<RegionDefinition>), RdsError> {
     LIBRARY.ready()?;
     if HEAP.read().unwrap_or_else(PoisonError::into_inner).is_some() {
@@ -130,7 +131,7 @@ pub(crate) fn load(path: &Path, device_length: u64) -> Result<(usize, Vec<Region
     }
 }
 
-/// `rds_unload_heap`: everything is in the segment's file, and its memory is given back.
+/// `rds_unload_heap`: applies everything to the segment's file and releases its memory.
 pub(crate) fn unload() -> Result<Vec<RegionDefinition>, RdsError> {
     let _setup = LIBRARY.setup()?;
     let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
@@ -144,22 +145,22 @@ pub(crate) fn unload() -> Result<Vec<RegionDefinition>, RdsError> {
     for region in &segment {
         let open = LIBRARY.transactions.list(Some(region.address)).len();
         if open > 0 {
-            let text = format!("{open} open transactions have business in the heap; end them first");
+            let text = format!("{open} open transactions use the heap; end them first");
             return Err(CallFailure::new(ReturnCode::Uncommitted, text).into());
         }
     }
     LIBRARY.flush()?;
     LIBRARY.truncate()?;
-    // The heap keeps its region mapped. It goes once nothing can be refused any more.
+    // The heap keeps its region mapped. It is dropped only after everything that can fail.
     LIBRARY.release(&segment, Some(region), || *current = None)?;
     Ok(segment)
 }
 
-/// The heap's region and the static data's.
+/// The region of the heap and that of the static data.
 fn two(loaded: &[RegionDefinition]) -> Result<[RegionDefinition; 2], RdsError> {
     <[RegionDefinition; 2]>::try_from(loaded).map_err(|_| {
         RdsError::segment(format!(
-            "the segment has {} regions, a heap's has two; it was not made by rds_zap_heap",
+            "the segment has {} regions instead of a heap's two; it was not made by rds_zap_heap",
             loaded.len()
         ))
     })
@@ -168,5 +169,5 @@ fn two(loaded: &[RegionDefinition]) -> Result<[RegionDefinition; 2], RdsError> {
 fn pages(bytes: u64) -> Result<usize, RdsError> {
     let whole = usize::try_from(bytes.max(1)).ok();
     let whole = whole.and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
-    whole.ok_or_else(|| RdsError::new(super::BAD_ARGS, format!("{bytes} bytes are more than memory has")))
+    whole.ok_or_else(|| RdsError::new(super::BAD_ARGS, format!("{bytes} bytes exceed the address space")))
 }

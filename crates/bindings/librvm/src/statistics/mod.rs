@@ -1,4 +1,4 @@
-//! Counts, and the record that C reads them from.
+//! Statistics, and the record from which C reads them.
 
 mod record;
 
@@ -23,7 +23,7 @@ const FLUSH_MS: [u64; 9] = [25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000];
 /// Upper bounds of the classes of truncation times, in seconds.
 const TRUNCATION_S: [u64; 4] = [1, 10, 100, 500];
 
-/// What the C interface counts itself; the rest rvm counts.
+/// Counters of the C interface itself; the others come from rvm.
 #[derive(Clone, Copy, Debug)]
 struct Sums {
     flush_calls: u64,
@@ -37,14 +37,14 @@ struct Sums {
 #[derive(Debug)]
 struct CallHistory {
     now: Sums,
-    /// `now`, and rvm's counts, when the log was last truncated by a call.
+    /// `now` and rvm's counters when a call last truncated the log.
     before: (Sums, Statistics),
     last_flush: Duration,
     last_truncation: Duration,
     log_percent_max: u64,
 }
 
-/// The counts of a process.
+/// The counters of a process.
 #[derive(Debug)]
 pub(crate) struct CallCounts(Mutex<Option<Box<CallHistory>>>);
 
@@ -85,17 +85,17 @@ impl CallCounts {
         act(lock(&self.0).get_or_insert_with(|| Box::new(CallHistory::new())))
     }
 
-    /// A log was recovered.
+    /// Counts a recovery of the log.
     pub(crate) fn recovered(&self) {
         self.with(|kept| kept.now.recoveries += 1);
     }
 
-    /// A commit waited for safety.
+    /// Counts a commit that waited for safety.
     pub(crate) fn flushed(&self, taken: Duration) {
         self.with(|kept| kept.flushed(taken));
     }
 
-    /// `rvm_flush` was called.
+    /// Counts a call of `rvm_flush`.
     pub(crate) fn called_flush(&self, taken: Duration) {
         self.with(|kept| {
             kept.flushed(taken);
@@ -104,10 +104,10 @@ impl CallCounts {
         });
     }
 
-    /// `rvm_truncate` was called.
+    /// Counts a call of `rvm_truncate`.
     pub(crate) fn truncated(&self, taken: Duration, log: &LibraryLog) {
         self.with(|kept| {
-            // Read here and not before: of two threads one might note older counts over newer ones.
+            // Read under the lock: otherwise one of two threads might replace newer counters by older ones.
             let statistics = log.memory.statistics();
             kept.now.truncate_calls += 1;
             kept.now.truncations[class(&TRUNCATION_S, u128::from(taken.as_secs()))] += 1;
@@ -117,7 +117,7 @@ impl CallCounts {
     }
 }
 
-/// The class of a value: the first whose upper bound it does not exceed, or the last.
+/// Class of a value: the first whose upper bound it does not exceed, or the last.
 fn class(bounds: &[u64], value: u128) -> usize {
     bounds
         .iter()
@@ -133,7 +133,7 @@ impl Library {
             let percent = percent_used(log.memory.log());
             let uncommitted = self.transactions.open() as u64;
             Ok(self.counts.with(|kept| {
-                // Not before the counts at the last truncation, which are subtracted from these.
+                // Read after the counters at the last truncation, which are subtracted.
                 let statistics = log.memory.statistics();
                 kept.log_percent_max = kept.log_percent_max.max(percent);
                 let mut record = StatisticsRecord::fresh(from_heap);
@@ -151,7 +151,7 @@ fn percent_used(journal: &Journal) -> u64 {
     state.tail.since(state.head).saturating_mul(100) / state.capacity.max(1)
 }
 
-/// Lazy commits that are kept back and in no record yet.
+/// Number of lazy commits that are spooled and in no record yet.
 pub(crate) fn spooled(now: &Statistics) -> u64 {
     now.spooled_commits
         .saturating_sub(now.commits_merged + now.spool_records)
@@ -239,7 +239,7 @@ fn timeval(time: Duration) -> Timeval {
     }
 }
 
-/// Refuses a program that was compiled with another `rvm_statistics.h`.
+/// Error for a program that was compiled with another `rvm_statistics.h`.
 pub(crate) fn version_skew() -> CallFailure {
     CallFailure::new(
         ReturnCode::StatisticsVersionSkew,

@@ -1,11 +1,11 @@
-//! `rvm_statistics_t`, byte for byte, and as a table for people.
+//! The layout of `rvm_statistics_t`, and its text for users.
 
 use std::fmt;
 use std::mem::{offset_of, size_of};
 
 use crate::record::{CRecord, Length, OffsetRecord, RecordHead, Timeval, head_of};
 
-/// `rvm_statistics_t`; what each field holds is told in the header.
+/// `rvm_statistics_t`; the header describes its fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StatisticsRecord {

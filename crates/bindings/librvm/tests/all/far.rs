@@ -1,4 +1,4 @@
-//! Programs in C and C++ whose memory is at lenders.
+//! Programs in C and C++ that use far memory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -20,9 +20,9 @@ const CASES: [&str; 10] = [
     "pages_for_words",
     "words_at_once",
 ];
-/// What a program says that cannot run on this machine.
+/// Exit status of a program that cannot run on this machine.
 const NOT_HERE: i32 = 77;
-/// Bytes that each lender lends: what all that is written takes, and the little that a slot does.
+/// Bytes that each lender lends: for all written pages, and a little for the slot.
 const LENT: u64 = 64 << 20;
 
 struct FarFixture {
@@ -62,7 +62,7 @@ impl FarFixture {
     }
 }
 
-/// Whether the machine has no far memory; says aloud so.
+/// Whether the machine does not support far memory; reports it if so.
 fn not_here(code: Option<i32>, said: &str) -> bool {
     let not_here = code == Some(NOT_HERE);
     if not_here {
@@ -72,7 +72,7 @@ fn not_here(code: Option<i32>, said: &str) -> bool {
 }
 
 #[test]
-fn programs_have_more_memory_than_is_here_and_what_is_wrong_is_refused() {
+fn programs_use_more_memory_than_they_have_locally() {
     if !compilers() {
         return;
     }
@@ -93,7 +93,7 @@ fn programs_have_more_memory_than_is_here_and_what_is_wrong_is_refused() {
 }
 
 #[test]
-fn a_lender_dies_and_a_program_goes_on() {
+fn a_program_survives_the_death_of_a_lender() {
     if !compilers() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Programs that are killed, and lenders that hold what their disk lacks.
+//! Programs that are killed, and lenders that hold records which the disk lacks.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -15,10 +15,10 @@ use netram_store::{
 use netram_transport::{ClusterKey, NetAddress, Security};
 
 const KILL: i32 = 9;
-/// Commits that `lenders die` makes once its disk stands still.
+/// Commits that `lenders die` makes after its disk has stopped.
 const COMMITS: u64 = 200;
 
-/// A lender in this process, and the key that programs reach it with.
+/// A lender in this process, and the key with which programs reach it.
 struct Lending {
     _lender: Lender,
     directory: tempfile::TempDir,
@@ -59,7 +59,7 @@ impl Lending {
             .env("NETRAM_ONE_DOMAIN", "1");
     }
 
-    /// The settings file of the log `log` in `place`.
+    /// Writes the settings file of the log `log` in `place`.
     fn settings(&self, place: &Path) {
         let text = format!(
             "lenders = [{:?}]\nkey-file = {:?}\none-domain = true\n",
@@ -70,7 +70,7 @@ impl Lending {
     }
 }
 
-/// Runs `crash run` until it has said `lines` numbers, kills it, and returns the last number that it said.
+/// Runs `crash run` until it has printed `lines` numbers, kills it, and returns the last number printed.
 fn run_and_kill(command: &mut Command, lines: usize) -> u64 {
     let mut child = command
         .stdout(Stdio::piped())
@@ -84,10 +84,10 @@ fn run_and_kill(command: &mut Command, lines: usize) -> u64 {
         last = line.expect("it says numbers").parse().expect("it says numbers");
     }
     child.kill().expect("it runs");
-    // What it said before it died counts too.
+    // Numbers printed before its death count too.
     for line in said {
         let line = line.expect("it says numbers");
-        // The last line may be cut.
+        // The last line may be incomplete.
         last = line.parse().ok().filter(|number| *number > last).unwrap_or(last);
     }
     let status = child.wait().expect("it is ours");
@@ -114,28 +114,28 @@ fn kill_rounds(lending: Option<&Lending>) {
             .trim()
             .parse()
             .expect("it says a number");
-        assert!(found >= said, "{said} was acknowledged, {found} is there");
-        assert!(said > before, "the round before is still there");
+        assert!(found >= said, "{said} was acknowledged, {found} was found");
+        assert!(said > before, "commits of the previous round remain");
         before = found;
     }
 }
 
 #[test]
-fn a_killed_program_finds_every_acknowledged_commit_whole() {
+fn a_killed_program_loses_no_acknowledged_commit() {
     if compilers() {
         kill_rounds(None);
     }
 }
 
 #[test]
-fn a_killed_program_with_a_lender_finds_every_acknowledged_commit_whole() {
+fn a_killed_program_with_a_lender_loses_no_acknowledged_commit() {
     if compilers() {
         kill_rounds(Some(&Lending::start()));
     }
 }
 
 #[test]
-fn an_open_transaction_dies_with_its_program_and_what_was_flushed_does_not() {
+fn a_killed_program_loses_its_open_transaction_but_no_flushed_commit() {
     if !compilers() {
         return;
     }
@@ -153,7 +153,7 @@ fn an_open_transaction_dies_with_its_program_and_what_was_flushed_does_not() {
     succeed(after.arg("open_after").arg(place.path()), "open_after");
 }
 
-/// What `crash` keeps in its region: a number at both ends, and bytes made of it.
+/// Writes the content of the region of `crash`: a number at both ends, and bytes derived from it.
 fn write_number(memory: &JournaledRvm, data: &str, number: u64) {
     let region = memory.map(data, 0, 0).expect("it can be mapped");
     let mut transaction = memory.begin(RestoreMode::Restore);
@@ -170,7 +170,7 @@ fn write_number(memory: &JournaledRvm, data: &str, number: u64) {
     transaction.commit(Durability::Remote).expect("it commits");
 }
 
-/// One home, used in turn by Rust and by C, in the layout that C never makes.
+/// One store, used in turn by Rust and by C, in the layout that C never creates.
 #[test]
 fn a_store_serves_c_and_rust_in_turn() {
     if !compilers() {
@@ -199,7 +199,7 @@ fn a_store_serves_c_and_rust_in_turn() {
     assert_eq!(region.get::<u64>(900 * 1024), Ok(7));
 }
 
-/// What `netram rvm heap` does.
+/// Does the same as `netram rvm heap`.
 #[test]
 fn a_heap_made_by_its_tool_is_loaded_by_c() {
     if !compilers() {
@@ -225,7 +225,7 @@ fn a_heap_made_by_its_tool_is_loaded_by_c() {
     }
 }
 
-/// The program stops its own disk before it commits: what is found afterwards can only have come from the
+/// The program stops its own disk before it commits, so that the commits can only be recovered from the
 /// lender.
 fn die_and_recover(configure: &dyn Fn(&mut Command, &Path)) {
     let installed = Installed::new();
@@ -254,7 +254,7 @@ fn die_and_recover(configure: &dyn Fn(&mut Command, &Path)) {
 }
 
 #[test]
-fn what_no_disk_has_is_recovered_from_the_lender_that_the_environment_names() {
+fn commits_missing_on_disk_come_from_the_lender_in_the_environment() {
     if compilers() {
         let lending = Lending::start();
         die_and_recover(&|command, _| lending.environment(command));
@@ -262,14 +262,14 @@ fn what_no_disk_has_is_recovered_from_the_lender_that_the_environment_names() {
 }
 
 #[test]
-fn what_no_disk_has_is_recovered_from_the_lender_that_a_file_beside_the_log_names() {
+fn commits_missing_on_disk_come_from_the_lender_in_the_settings_file() {
     if compilers() {
         let lending = Lending::start();
         die_and_recover(&|_, place| lending.settings(place));
     }
 }
 
-/// The links to lenders, and what recovery reads from them, under valgrind.
+/// Runs the links to lenders, and recovery from them, under valgrind.
 #[test]
 fn a_program_with_a_lender_is_clean_under_valgrind() {
     if !compilers() || !has("valgrind") {
@@ -303,7 +303,7 @@ fn a_program_with_a_lender_is_clean_under_valgrind() {
 }
 
 #[test]
-fn without_its_lender_a_program_commits_to_the_disk_and_can_say_so() {
+fn without_its_lender_a_program_commits_to_the_disk() {
     if !compilers() {
         return;
     }
@@ -321,7 +321,7 @@ fn without_its_lender_a_program_commits_to_the_disk_and_can_say_so() {
 }
 
 #[test]
-fn settings_that_cannot_be_meant_stop_the_start() {
+fn invalid_settings_make_initialize_fail() {
     if !compilers() {
         return;
     }
@@ -329,13 +329,13 @@ fn settings_that_cannot_be_meant_stop_the_start() {
     let program = installed.compile("lenders", Language::C, &["-lrvm"]);
     let place = tempfile::tempdir().expect("a temporary directory");
     let mut command = installed.command(&program);
-    // Lenders, and no key.
+    // Lenders, but no key.
     command.env("NETRAM_LENDERS", "tcp://127.0.0.1:1");
     succeed(command.arg("wrong_settings").arg(place.path()), "wrong_settings");
 }
 
 #[test]
-fn signals_do_not_stop_the_making_of_a_log() {
+fn signals_do_not_interrupt_the_creation_of_a_log() {
     if !compilers() {
         return;
     }

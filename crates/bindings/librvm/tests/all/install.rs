@@ -1,4 +1,4 @@
-//! What is installed: names, symbols, flags, and nothing beside them.
+//! The installation: names, symbols, flags, and no other files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::{Installed, LANGUAGES, Language, compilers, has, succeed};
 
-/// Every symbol that programs may use. The heap's are in `rds.h`.
+/// The symbols that programs may use. Those of the heap are in `rds.h`.
 const SYMBOLS: &str = include_str!("../symbols.txt");
 
 const NAMES: [&str; 9] = [
@@ -25,7 +25,7 @@ fn defined_symbols(library: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn exactly_the_interfaces_symbols_leave_the_library() {
+fn the_library_exports_exactly_the_symbols_of_the_interface() {
     if !has("nm") {
         return;
     }
@@ -43,9 +43,9 @@ fn exactly_the_interfaces_symbols_leave_the_library() {
     assert!(leaked.is_empty(), "not in tests/symbols.txt: {leaked:?}");
 }
 
-/// A program that declares `long rvm_no_yield` stores eight bytes to it.
+/// A program that declares `long rvm_no_yield` writes eight bytes to it.
 #[test]
-fn data_is_as_wide_as_the_widest_type_that_programs_give_it() {
+fn exported_data_is_as_wide_as_the_widest_type_in_programs() {
     if !has("nm") {
         return;
     }
@@ -63,7 +63,7 @@ fn data_is_as_wide_as_the_widest_type_that_programs_give_it() {
 }
 
 #[test]
-fn the_library_has_the_name_that_old_programs_ask_for() {
+fn the_library_has_the_soname_that_old_programs_request() {
     if !has("readelf") {
         return;
     }
@@ -73,7 +73,7 @@ fn the_library_has_the_name_that_old_programs_ask_for() {
     assert!(header.contains("[librvm.so.1]"), "{header}");
     assert!(
         header.contains("NODELETE"),
-        "its threads outlive a dlclose: {header}"
+        "its threads must survive a dlclose: {header}"
     );
     let one = std::fs::canonicalize(&library).expect("it is there");
     for name in NAMES {
@@ -88,8 +88,8 @@ fn the_library_has_the_name_that_old_programs_ask_for() {
     }
 }
 
-/// Files without a name of their own were filed under the one library's name, and a binary that asked for
-/// another did not start from /usr/local/lib.
+/// Regression: files without a soname of their own were cached under the library's main name, and a program
+/// that requested another name did not start from /usr/local/lib.
 #[test]
 fn the_loaders_cache_has_every_name() {
     if !has("ldconfig") || !has("gcc") {
@@ -99,7 +99,7 @@ fn the_loaders_cache_has_every_name() {
     let conf = installed.directory().join("ld.conf");
     let cache = installed.directory().join("ld.cache");
     std::fs::write(&conf, format!("{}\n", installed.lib().display())).expect("it can be written");
-    // `-X` leaves every link alone. Whoever is not root is told that the cache's own cache cannot be kept.
+    // `-X` leaves every link unchanged. Users other than root get a warning about the auxiliary cache.
     let mut make = Command::new("ldconfig");
     make.args(["-X", "-f"]).arg(&conf).arg("-C").arg(&cache);
     make.output().expect("ldconfig starts");
@@ -113,9 +113,9 @@ fn the_loaders_cache_has_every_name() {
     }
 }
 
-/// Beside the original in one directory `ldconfig` links each name to its newest file.
+/// In a directory that also has the original, `ldconfig` links each name to the newest file.
 #[test]
-fn beside_the_original_the_names_stay_this_librarys() {
+fn ldconfig_keeps_this_librarys_names_beside_the_original() {
     if !has("ldconfig") || !has("gcc") {
         return;
     }
@@ -129,7 +129,7 @@ fn beside_the_original_the_names_stay_this_librarys() {
             .expect("the compiler starts");
         assert!(made.success());
     }
-    // `-n`: in this directory, and not in the system's.
+    // `-n`: only in this directory, not in the system's.
     succeed(
         Command::new("ldconfig").arg("-n").arg(installed.lib()),
         "ldconfig -n",
@@ -147,14 +147,14 @@ fn run_relinked(installed: &Installed, program: &Path, what: &str) {
 }
 
 #[test]
-fn a_program_linked_as_ever_starts_with_this_library_alone() {
+fn a_program_linked_with_the_original_flags_needs_only_this_library() {
     if !compilers() {
         return;
     }
     let installed = Installed::new();
     for language in LANGUAGES {
         for variant in ["", "lwp", "pt"] {
-            // As an executable of fixed place it copies the library's data into itself.
+            // A non-PIE program contains copies of the library's data.
             let names = [
                 format!("-lrds{variant}"),
                 format!("-lseg{variant}"),
@@ -178,10 +178,9 @@ fn a_program_linked_as_ever_starts_with_this_library_alone() {
     }
 }
 
-/// A binary of old: linked with libraries of the original's names, of which nothing is left but the names it
-/// carries.
+/// An old binary: linked with libraries of the original's names, of which only the recorded names remain.
 #[test]
-fn a_binary_that_asks_for_the_originals_libraries_starts() {
+fn a_binary_that_requests_the_originals_libraries_starts() {
     if !compilers() {
         return;
     }
@@ -236,11 +235,14 @@ fn pkg_config_knows_how_to_compile_and_link() {
     link.extend(flags.split_whitespace().filter(|flag| *flag != "-lrvm"));
     let program = installed.compile("relinked", Language::C, &link);
     let header = succeed(Command::new("readelf").arg("-d").arg(&program), "readelf");
-    assert!(!header.contains("librvm"), "it is linked in: {header}");
+    assert!(
+        !header.contains("librvm"),
+        "the library is linked statically: {header}"
+    );
     run_relinked(&installed, &program, "linked statically");
 }
 
-/// `-static` with the flags that pkg-config gives found no `libgcc_s.a`, which nobody has.
+/// Regression: `-static` with the flags of pkg-config required a `libgcc_s.a`, which does not exist.
 #[test]
 fn a_program_without_any_shared_library_runs() {
     if !compilers() || !has("pkg-config") {
@@ -258,7 +260,7 @@ fn a_program_without_any_shared_library_runs() {
     run_relinked(&installed, &program, "fully static");
 }
 
-/// The program that measures runs; what it measures is for a quiet machine.
+/// The benchmark program runs; its figures are meaningful only on a quiet machine.
 #[test]
 fn the_measuring_program_runs() {
     if !compilers() {
@@ -271,7 +273,7 @@ fn the_measuring_program_runs() {
     assert_eq!(said.lines().count(), 9, "{said}");
 }
 
-/// Every header alone, in both languages, wrapped by its user or not.
+/// Compiles every header alone, in both languages, with and without `extern "C"` around it.
 #[test]
 fn every_header_compiles_alone() {
     if !compilers() {
@@ -316,7 +318,7 @@ fn every_header_compiles_alone() {
 }
 
 #[test]
-fn a_staged_install_has_the_final_paths_and_leaves_nothing_when_it_goes() {
+fn a_staged_install_has_the_final_paths_and_is_removed_completely() {
     let installed = Installed::new();
     let stage = installed.directory().join("stage");
     let stage_text = stage.to_str().expect("a plain name");
@@ -340,7 +342,7 @@ fn a_staged_install_has_the_final_paths_and_leaves_nothing_when_it_goes() {
 }
 
 #[test]
-fn the_manual_page_names_every_setting() {
+fn the_manual_page_lists_every_setting() {
     let read =
         |path: &str| std::fs::read_to_string(crate::common::root().join(path)).expect("it is in the tree");
     let page = read("packaging/librvm/rvm.3").replace("\\-", "-");
@@ -356,7 +358,7 @@ fn the_manual_page_names_every_setting() {
 }
 
 #[test]
-fn the_manual_page_has_no_mistakes_in_its_markup() {
+fn the_manual_page_has_no_markup_errors() {
     if !has("groff") {
         return;
     }

@@ -1,6 +1,6 @@
 //! The C library as it is installed: programs compiled against it, faults, installations.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! One program, because linking each separately is slow; each module tests one topic.
 
 mod common;
 mod far;

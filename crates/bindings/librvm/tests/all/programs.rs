@@ -1,8 +1,8 @@
-//! Programs in C and C++, each case in a process of its own.
+//! Programs in C and C++, with each case in a process of its own.
 
 use crate::common::{Installed, LANGUAGES, Language, compilers, has, succeed};
 
-/// Programs and their cases; those of one list follow each other in one directory.
+/// Programs and their cases. The cases of one list run in one directory, one after the other.
 const PROGRAMS: &[(&str, &[&[&str]])] = &[
     ("layout", &[&["values"]]),
     ("records", &[&["names"], &["offsets"], &["defaults"], &["heap"]]),
@@ -107,9 +107,8 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
     ),
 ];
 
-/// What valgrind does not run: what maps more than it can follow, what takes minutes under it, and a child of
-/// fork, which has lost the stacks of its parent's threads and what they held; and what leaves no descriptor
-/// to valgrind itself.
+/// Cases that do not run under valgrind: ones that map more than it can follow or take minutes, a child of
+/// fork, which has lost the stacks of its parent's threads, and ones that leave valgrind no descriptor.
 const NOT_UNDER_VALGRIND: [&str; 7] = [
     "large",
     "no_memory",
@@ -120,7 +119,7 @@ const NOT_UNDER_VALGRIND: [&str; 7] = [
     "killed",
 ];
 
-/// Cases that ask the library to print.
+/// Cases in which the library prints.
 const PRINTING: [&str; 2] = ["print", "figures"];
 
 fn run_all(installed: &Installed, language: Language, wrap: &[&str], left_out: &[&str]) {
@@ -141,7 +140,8 @@ fn run_all(installed: &Installed, language: Language, wrap: &[&str], left_out: &
                     command.arg(case).arg(place.path()),
                     &format!("{name} {case} ({language:?})"),
                 );
-                // The original's library chatted, and programs that speak a protocol on stdout suffered.
+                // The original's library printed messages, which disturbed programs that use stdout for a
+                // protocol.
                 assert!(
                     said.is_empty() || PRINTING.contains(case),
                     "{name} {case}: {said}"
@@ -152,7 +152,7 @@ fn run_all(installed: &Installed, language: Language, wrap: &[&str], left_out: &
 }
 
 #[test]
-fn every_case_holds_in_c_and_in_cpp() {
+fn every_case_succeeds_in_c_and_in_cpp() {
     if !compilers() {
         return;
     }
@@ -172,7 +172,7 @@ fn every_case_of_the_programs_is_in_the_list() {
         let program = installed.compile(name, Language::C, &["-lrvm", "-lpthread"]);
         let told = succeed(&mut installed.command(&program), name);
         let listed: Vec<&str> = sequences.iter().flat_map(|cases| cases.iter().copied()).collect();
-        // Cases that need more than a directory are run by tests of their own.
+        // Cases that need more than a directory are run by other tests.
         let apart = [
             "run",
             "look",
@@ -198,8 +198,8 @@ fn the_programs_are_clean_under_valgrind() {
         return;
     }
     let installed = Installed::new();
-    // Valgrind reads what a debugger would want in each of seventy processes, which takes it longer than
-    // running them.
+    // Valgrind reads debugging information in each of seventy processes, which takes longer than running
+    // them.
     installed.strip();
     let valgrind = installed.valgrind();
     let valgrind: Vec<&str> = valgrind.iter().map(String::as_str).collect();

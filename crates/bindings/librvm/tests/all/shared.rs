@@ -8,11 +8,11 @@ use crate::common::world::{ADDRESS, FixtureOptions, RegionFixture};
 use crate::common::{Installed, LANGUAGES, Language, compilers, has, succeed};
 
 const KILL: i32 = 9;
-/// Each joins and leaves by itself, so that one server sees all of them.
+/// Cases that join and leave by themselves, so that one server can serve all of them.
 const CASES: [&str; 9] = [
     "life", "misuse", "locks", "reader", "expired", "threads", "gone", "forked", "table_1",
 ];
-/// A child of fork has lost the stacks of its parent's threads; the others would only take long.
+/// A child of fork has lost the stacks of its parent's threads; the other cases left out only take long.
 const UNDER_VALGRIND: [&str; 6] = ["life", "misuse", "locks", "reader", "threads", "table_1"];
 
 fn compiled(installed: &Installed, language: Language) -> std::path::PathBuf {
@@ -20,7 +20,7 @@ fn compiled(installed: &Installed, language: Language) -> std::path::PathBuf {
 }
 
 #[test]
-fn every_case_of_a_shared_region_holds_in_c_and_in_cpp() {
+fn every_case_of_a_shared_region_succeeds_in_c_and_in_cpp() {
     if !compilers() {
         return;
     }
@@ -36,15 +36,15 @@ fn every_case_of_a_shared_region_holds_in_c_and_in_cpp() {
     }
 }
 
-/// The program that docs/shared.md shows.
+/// The program in docs/design/shared.md.
 #[test]
 fn the_documents_program_compiles_and_runs() {
     if !compilers() {
         return;
     }
     let installed = Installed::new();
-    let page =
-        std::fs::read_to_string(crate::common::root().join("docs/shared.md")).expect("it is in the tree");
+    let page = std::fs::read_to_string(crate::common::root().join("docs/design/shared.md"))
+        .expect("it is in the tree");
     let program = page
         .split("```c\n")
         .nth(1)
@@ -78,7 +78,7 @@ fn every_case_of_a_shared_region_is_in_a_list() {
 }
 
 #[test]
-fn a_region_with_an_address_is_there_or_nowhere() {
+fn a_region_with_an_address_is_mapped_there_or_not_at_all() {
     if !compilers() {
         return;
     }
@@ -104,22 +104,22 @@ fn programs_on_a_shared_region_are_clean_under_valgrind() {
     for case in UNDER_VALGRIND {
         let mut command = installed.command(&valgrind[0]);
         command.args(&valgrind[1..]).arg(&program);
-        // One thread at a time runs: one that polls keeps the others from it.
+        // Valgrind runs one thread at a time: a polling thread would block the others.
         let mut command = world.case(command, case);
         succeed(command.env("WAIT", "block"), &format!("{case} under valgrind"));
     }
 }
 
-/// Numbers that a program says, line by line.
+/// Numbers that a program prints, one per line.
 fn numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
     let output = child.stdout.take().expect("it is piped");
     let lines = BufReader::new(output).lines();
-    // The last line of one that was killed may be cut.
+    // The last line of a killed program may be incomplete.
     lines.map_while(|line| line.ok()?.parse().ok())
 }
 
 #[test]
-fn two_processes_count_together_and_none_of_their_numbers_twice() {
+fn two_processes_never_count_a_number_twice() {
     const LAST: u64 = 400;
     if !compilers() {
         return;
@@ -150,7 +150,7 @@ fn two_processes_count_together_and_none_of_their_numbers_twice() {
 }
 
 #[test]
-fn what_a_killed_program_committed_the_next_one_finds_whole() {
+fn commits_of_a_killed_program_are_complete_for_the_next() {
     if !compilers() {
         return;
     }
@@ -170,17 +170,17 @@ fn what_a_killed_program_committed_the_next_one_finds_whole() {
         victim.kill().expect("it runs");
         last = said.last().unwrap_or(last).max(last);
         assert_eq!(victim.wait().expect("it is ours").signal(), Some(KILL));
-        assert!(last > before, "it went on where the one before had ended");
+        assert!(last > before, "it continued where the previous one had ended");
 
-        // Another node, which waits until the victim is known to be dead; in the last round the victim's
-        // successor.
+        // Another node, which waits until the victim is known to be dead; in the last round the successor of
+        // the victim.
         let name = if round == 2 { "victim" } else { "another" };
         let mut command = world.case(installed.command(&program), "look");
         let found = succeed(command.env("NAME", name), "looking");
         let found: u64 = found.trim().parse().expect("it says a number");
         assert!(
             found == last || found == last + 1,
-            "{last} was said, {found} is there"
+            "{last} was printed, {found} was found"
         );
         before = found;
     }

@@ -1,5 +1,5 @@
-//! Programs in C and C++ that join shared regions: stores that are found, heaps, copies saved when the server
-//! is lost; and the example, whose processes share a list.
+//! Programs in C and C++ that join shared regions: found stores, heaps, copies saved after the server is
+//! lost; and the example, whose processes share a list.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ const CAPTURE: [&str; 7] = [
 ];
 const HEAP: [&str; 5] = ["blocks", "refused", "newer", "pinned", "found_by_page"];
 
-/// A heap needs three pages at least.
+/// A heap needs at least three pages.
 fn heaps() -> FixtureOptions {
     FixtureOptions {
         span: 256 << 10,
@@ -52,17 +52,17 @@ fn every_case(program: &str, cases: &[&str], shape: FixtureOptions) {
 }
 
 #[test]
-fn stores_are_found_as_a_node_chose_and_those_without_the_lock_are_named() {
+fn stores_are_found_as_chosen_and_stores_without_the_lock_are_reported() {
     every_case("capture", &CAPTURE, FixtureOptions::default());
 }
 
 #[test]
-fn a_heap_under_a_lock_is_every_nodes() {
+fn a_heap_under_a_lock_is_shared_by_all_nodes() {
     every_case("shared_heap", &HEAP, heaps());
 }
 
 #[test]
-fn a_node_tells_how_it_stands() {
+fn a_node_reports_its_state() {
     if !compilers() {
         return;
     }
@@ -76,14 +76,14 @@ fn a_node_tells_how_it_stands() {
 }
 
 #[test]
-fn a_region_whose_server_is_lost_is_made_again_of_the_copy_that_a_program_saves() {
+fn a_lost_region_is_rebuilt_from_the_copy_of_a_node() {
     if !compilers() {
         return;
     }
     let installed = Installed::new();
     let program = installed.compile("told", Language::C, &["-lrvm"]);
     let mut world = RegionFixture::start(FixtureOptions {
-        // It must end, and not before the program has counted, on a busy machine either.
+        // The lease must expire, but on a busy machine not before the program has counted.
         lease: Duration::from_secs(5),
         ..FixtureOptions::default()
     });
@@ -110,7 +110,7 @@ fn a_region_whose_server_is_lost_is_made_again_of_the_copy_that_a_program_saves(
     succeed(command.env("NAME", "saver"), "in the region made again");
 }
 
-/// Starts the example in a directory of its own.
+/// Starts the example in the background.
 fn list(installed: &Installed, world: &RegionFixture, program: &Path, node: &str, words: &[&str]) -> Child {
     let mut command = installed.command(program);
     command
@@ -121,7 +121,7 @@ fn list(installed: &Installed, world: &RegionFixture, program: &Path, node: &str
     command.spawn().expect("the program starts")
 }
 
-/// What the example said, line by line, when it has ended well.
+/// Lines of the example's output, after a successful end.
 fn lines(child: Child) -> Vec<String> {
     let output = child.wait_with_output().expect("it is ours");
     assert!(output.status.success(), "{output:?}");
@@ -130,7 +130,7 @@ fn lines(child: Child) -> Vec<String> {
 }
 
 #[test]
-fn the_examples_processes_share_a_list_and_take_each_entry_once() {
+fn the_example_takes_each_entry_of_the_shared_list_once() {
     if !compilers() {
         return;
     }
@@ -146,7 +146,7 @@ fn the_examples_processes_share_a_list_and_take_each_entry_once() {
         let program: PathBuf = installed.compile_file(&source, language, &["-lrvm"]);
         let run = |node: &str, words: &[&str]| list(&installed, &world, &program, node, words);
         let (one, other) = (["add", "milk", "bread", "salt"], ["add", "ink", "paper", "pens"]);
-        // Both at once, and each in its order.
+        // Both add at once, each in its own order.
         let added = [run("one", &one), run("other", &other)];
         for adder in added {
             assert!(lines(adder).is_empty());
@@ -182,7 +182,8 @@ fn programs_that_find_stores_and_use_heaps_are_clean_under_valgrind() {
     let installed = Installed::new();
     let valgrind = installed.valgrind();
     for (program, cases, shape) in [
-        // Valgrind has a SIGSEGV of its own, and knows no userfaultfd: pages are not to be found in it.
+        // Valgrind has its own handler of SIGSEGV and no userfaultfd, so stores cannot be found by page under
+        // it.
         ("capture", &["misuse", "adaptive"][..], FixtureOptions::default()),
         ("shared_heap", &HEAP[..4], heaps()),
     ] {

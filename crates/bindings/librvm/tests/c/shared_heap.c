@@ -160,7 +160,7 @@ static void refused(void)
     OK(rvm_node_leave(one.node));
 }
 
-/* The checksum of a heap's header (docs/heap.md). */
+/* The checksum of a heap's header (docs/design/heap.md). */
 static unsigned crc32c(const char *bytes, unsigned long count)
 {
     unsigned crc = ~0u;

@@ -1,5 +1,4 @@
-//! Persistent heaps of shared regions. A block is an address in the region; which lock it is under follows
-//! from that.
+//! Persistent heaps of shared regions. A block is an address in the region, from which its lock follows.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;
@@ -69,7 +68,7 @@ extern "C" fn rvm_txn_heap_info(txn: Opaque, lock: c_uint, info: *mut HeapRecord
     })
 }
 
-/// A call that answers with a block: its address, or NULL.
+/// Runs a call that returns a block: its address, or NULL after an error.
 fn answering(block: *mut Opaque, call: impl FnOnce() -> Result<usize, CallFailure>) -> c_int {
     guarded(|| {
         NODES.ready()?;

@@ -1,4 +1,4 @@
-//! What a node joins with, as a record chooses it.
+//! Conversion of a join record into options of a node.
 
 use std::ffi::{c_char, c_int};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::{milliseconds, wrong};
 use crate::failure::CallFailure;
 use crate::nodes::JoinRecord;
 
-/// What a record chooses.
+/// The options that a record chooses.
 pub(super) fn chosen(join: &JoinRecord) -> Result<NodeOptions, CallFailure> {
     let server = text(join.server, "server")?.ok_or_else(|| wrong("`server` is not set"))?;
     let server = server
@@ -36,7 +36,7 @@ pub(super) fn chosen(join: &JoinRecord) -> Result<NodeOptions, CallFailure> {
     }
     if let Some(id) = text(join.region, "region")? {
         let id =
-            u128::from_str_radix(&id, 16).map_err(|_| wrong(format!("region {id:?} is no region's id")))?;
+            u128::from_str_radix(&id, 16).map_err(|_| wrong(format!("{id:?} is not the id of a region")))?;
         options.region = Some(RegionId(id));
     }
     if join.log_bytes != 0 {
@@ -73,7 +73,11 @@ fn capture(capture: c_int, find: c_int) -> Result<CaptureMode, CallFailure> {
     let find = match find {
         0 => DetectMethod::Trap,
         1 => DetectMethod::Watch,
-        other => return Err(wrong(format!("`find` {other} is no rvm_find_t"))),
+        other => {
+            return Err(wrong(format!(
+                "`find` has the value {other}, which is not an rvm_find_t"
+            )));
+        }
     };
     Ok(match capture {
         0 => CaptureMode::Declared,
@@ -82,7 +86,11 @@ fn capture(capture: c_int, find: c_int) -> Result<CaptureMode, CallFailure> {
         3 => CaptureMode::Adaptive,
         4 => CaptureMode::Verified(VerifyMode::Refuse),
         5 => CaptureMode::Verified(VerifyMode::Report),
-        other => return Err(wrong(format!("`capture` {other} is no rvm_capture_t"))),
+        other => {
+            return Err(wrong(format!(
+                "`capture` has the value {other}, which is not an rvm_capture_t"
+            )));
+        }
     })
 }
 
@@ -94,9 +102,9 @@ pub(in crate::abi) fn security(key_file: Option<PathBuf>, insecure: bool) -> Res
         }
         (None, true) => Ok(Security::Insecure),
         (None, false) => Err(wrong(
-            "name the cluster's key in `key_file`, or set `insecure` on this machine alone",
+            "set `key_file` to the cluster key's file, or set `insecure` for lenders on this machine only",
         )),
-        (Some(_), true) => Err(wrong("`insecure` contradicts `key_file`; drop one of them")),
+        (Some(_), true) => Err(wrong("`insecure` contradicts `key_file`; set only one of them")),
     }
 }
 

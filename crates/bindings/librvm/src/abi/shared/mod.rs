@@ -2,7 +2,7 @@
 //!
 //! | module | has |
 //! |---|---|
-//! | `join` | what a node joins with |
+//! | `join` | options of a node that joins |
 //! | `node` | nodes |
 //! | `txn` | transactions |
 //! | `heap` | persistent heaps |
@@ -27,7 +27,7 @@ use crate::code::ReturnCode;
 use crate::failure::CallFailure;
 use crate::slots::ObjectHandle;
 
-/// A handle of C's: a number, never followed.
+/// A handle of C: a number, never dereferenced.
 pub(super) type Opaque = *mut c_void;
 
 const SHARED: c_int = 1;
@@ -48,7 +48,7 @@ fn handle(opaque: Opaque) -> Result<ObjectHandle, CallFailure> {
     ObjectHandle::from_address(opaque.addr()).ok_or_else(|| {
         CallFailure::new(
             ReturnCode::Handle,
-            "no node, transaction or reader is given, but NULL",
+            "the handle of the node, transaction or reader is NULL",
         )
     })
 }
@@ -66,7 +66,7 @@ pub(super) fn must_be_usable<T>(pointer: *const T) -> Result<(), CallFailure> {
         true => Ok(()),
         false => Err(CallFailure::new(
             ReturnCode::Range,
-            "NULL or a misaligned address is given where a record belongs",
+            "the pointer to a record is NULL or misaligned",
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes: joining, leaving, and what can be asked of them.
+//! Nodes: joining, leaving, and queries.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -21,7 +21,7 @@ extern "C" fn rvm_error_lock() -> c_uint {
     failed_lock().unwrap_or(0)
 }
 
-/// An answer in `rvm_return_t` would take the place of the failure that is asked about.
+/// Returning an `rvm_return_t` failure would replace the failure that is asked for.
 #[unsafe(no_mangle)]
 extern "C" fn rvm_error_stray(stray: *mut StrayRecord) -> c_int {
     match failed_stray() {
@@ -44,7 +44,7 @@ extern "C" fn rvm_node_join(options: *const JoinRecord, node: *mut Opaque) -> c_
         NODES.ready()?;
         must_be_usable(node)?;
         let options =
-            record(options).ok_or_else(|| wrong("no record that rvm_init_join has seen is given"))?;
+            record(options).ok_or_else(|| wrong("`options` is not a record initialised by rvm_init_join"))?;
         let handle = NODES.join(chosen(&options)?)?;
         put(node, opaque(handle));
         Ok(())
@@ -184,13 +184,13 @@ extern "C" fn rvm_node_uncounted(node: Opaque, told: *mut c_char, size: Length) 
     })
 }
 
-/// Copies a text to where the caller has room for `size` bytes, cut to it, with its end.
+/// Copies a text to the caller's buffer of `size` bytes, cut to fit, with a terminating zero.
 fn tell(text: &str, told: *mut c_char, size: Length) {
     let Some(room) = (size as usize).checked_sub(1) else {
         return;
     };
     let length = text.len().min(room);
-    // SAFETY: `length` bytes and one more are at most `size`, which the header asks to be there.
+    // SAFETY: `length` bytes and the zero are at most `size`, which the header requires there.
     unsafe { told.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length) };
     // SAFETY: as above.
     let end = unsafe { told.add(length) };
@@ -213,7 +213,7 @@ extern "C" fn rvm_node_undeclared(
         let node = NODES.node(handle(node)?)?;
         let undeclared = node.region().take_undeclared();
         for (at, run) in undeclared.iter().enumerate().take(room as usize) {
-            // SAFETY: the header asks for an array of `room` records.
+            // SAFETY: the header requires an array of `room` records.
             let place = unsafe { found.add(at) };
             put(place, StrayRecord::undeclared(&node, run, undeclared.len()));
         }
@@ -227,7 +227,7 @@ extern "C" fn rvm_node_save_copy(node: Opaque, directory: *const c_char) -> c_in
     guarded(|| {
         NODES.ready()?;
         let directory =
-            name(directory).ok_or_else(|| CallFailure::new(ReturnCode::Range, "no directory is named"))?;
+            name(directory).ok_or_else(|| CallFailure::new(ReturnCode::Range, "`directory` is NULL"))?;
         let node = NODES.node(handle(node)?)?;
         Ok(node.save_copy(&directory)?)
     })
@@ -244,7 +244,7 @@ extern "C" fn rvm_node_outcome(
         NODES.ready()?;
         must_be_usable(fate)?;
         must_be_usable(asked)?;
-        // SAFETY: it is neither NULL nor misaligned, and the header asks for a record there.
+        // SAFETY: it is neither NULL nor misaligned, and the header requires a record there.
         let asked = unsafe { asked.read() };
         let node = NODES.node(handle(node)?)?;
         let told = match outcome(&node, asked, milliseconds(timeout_ms))? {

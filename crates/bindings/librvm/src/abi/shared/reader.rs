@@ -42,14 +42,14 @@ extern "C" fn rvm_reader_read(
         if target.is_null() && length > 0 {
             return Err(CallFailure::new(
                 ReturnCode::Range,
-                "there is no place to copy to",
+                "the target of the copy is NULL",
             ));
         }
         let (source, target): (*const u8, *mut u8) = (base.cast(), target.cast());
         NODES.read(reader, base.addr(), length, || {
             if length > 0 {
                 // SAFETY: `length` bytes at `base` are in the region, which the reader keeps mapped, and the
-                // library stores to none of them meanwhile. The header asks for room for as many at the
+                // library stores to none of them during the copy. The header requires as much room at the
                 // target.
                 unsafe { source.copy_to(target, length) };
             }

@@ -54,7 +54,7 @@ extern "C" fn rvm_txn_acquire_all(txn: Opaque, locks: *const LockRecord, count: 
             must_be_usable(locks)?;
         }
         let wanted = (0..count).map(|at| {
-            // SAFETY: the array is neither NULL nor misaligned, and the header asks for `count` locks in it.
+            // SAFETY: the array is neither NULL nor misaligned, and the header requires `count` locks in it.
             let place = unsafe { locks.add(at) };
             // SAFETY: as above.
             let LockRecord { lock, hold } = unsafe { place.read() };
@@ -85,15 +85,15 @@ extern "C" fn rvm_txn_modify_bytes(
         if source.is_null() && length > 0 {
             return Err(CallFailure::new(
                 ReturnCode::Range,
-                "there is no source to copy from",
+                "the source of the copy is NULL",
             ));
         }
         let (target, source): (*mut u8, *const u8) = (base.cast(), source.cast());
         NODES.declare(txn, base.addr(), length, || {
             if length > 0 {
                 // SAFETY: `length` bytes at `base` were admitted: they are in the region, which the
-                // transaction keeps mapped, under a lock that it holds, so nobody else stores there. The
-                // header asks for as many at the source, which do not overlap them.
+                // transaction keeps mapped, under a lock that it holds, so no other thread stores there. The
+                // header requires as many at the source, which do not overlap them.
                 unsafe { target.copy_from(source, length) };
             }
         })

@@ -1,4 +1,4 @@
-//! The library as it is installed, compilers, and programs in C.
+//! The installed library, compilers, and C programs.
 
 pub(crate) mod world;
 
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-/// How programs are compiled: every warning counts, for a header must not bring any.
+/// Flags of the compilers: warnings are errors, because a header must not cause any.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-O1"];
 
 /// A compiler and its language.
@@ -22,7 +22,7 @@ pub(crate) enum Language {
 
 pub(crate) const LANGUAGES: [Language; 2] = [Language::C, Language::Cpp];
 
-/// An installed library and programs that were compiled with it.
+/// An installed library with programs compiled against it.
 pub(crate) struct Installed {
     pub(crate) prefix: PathBuf,
     directory: TempDir,
@@ -45,7 +45,7 @@ impl Language {
 }
 
 impl Installed {
-    /// Installs what cargo built beside this test.
+    /// Installs the library that cargo built beside this test.
     pub(crate) fn new() -> Installed {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let prefix = directory.path().join("prefix");
@@ -70,7 +70,7 @@ impl Installed {
         self.prefix.join("lib")
     }
 
-    /// Takes out of the libraries what only a debugger wants; names of functions stay.
+    /// Removes debugging information from the libraries; function names stay.
     pub(crate) fn strip(&self) {
         for entry in std::fs::read_dir(self.lib())
             .expect("the libraries are there")
@@ -87,7 +87,7 @@ impl Installed {
         self.directory.path()
     }
 
-    /// Compiles `tests/c/<name>.c` and links it as `link` says.
+    /// Compiles `tests/c/<name>.c` and links it with the flags in `link`.
     pub(crate) fn compile(&self, name: &str, language: Language, link: &[&str]) -> PathBuf {
         let source = root().join(format!("crates/bindings/librvm/tests/c/{name}.c"));
         self.compile_file(&source, language, link)
@@ -117,17 +117,17 @@ impl Installed {
         program
     }
 
-    /// What a program is run under to find its errors of memory; they end it with 99.
+    /// Command that finds a program's memory errors; an error ends it with status 99.
     pub(crate) fn valgrind(&self) -> Vec<String> {
         let suppressions = self.prefix.join("share/netram/librvm.supp");
         [
-            // A case that hangs where its own alarm is not heard must not hang everything.
+            // A case that hangs where its own alarm has no effect must not hang the whole test.
             "timeout",
             "--signal=KILL",
             "300",
             "valgrind",
             &format!("--suppressions={}", suppressions.display()),
-            // Without it a thread that never sleeps keeps valgrind's one lock, and others may wait for ever.
+            // Without this a thread that never sleeps keeps valgrind's one lock, and others may wait forever.
             "--fair-sched=yes",
             "--quiet",
             "--error-exitcode=99",
@@ -139,7 +139,7 @@ impl Installed {
         .to_vec()
     }
 
-    /// A command that runs with the installed library, and with no settings of whoever runs the tests.
+    /// A command that runs with the installed library, without settings from the environment of the tests.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NETRAM_")) {
@@ -151,12 +151,12 @@ impl Installed {
     }
 }
 
-/// Whether the compilers are there; says aloud when not.
+/// Whether the compilers exist; reports it if not.
 pub(crate) fn compilers() -> bool {
     ["gcc", "g++"].iter().all(|compiler| has(compiler))
 }
 
-/// Whether a program is there; says aloud when not.
+/// Whether a program exists; reports it if not.
 pub(crate) fn has(program: &str) -> bool {
     let found = Command::new(program)
         .arg("--version")
@@ -165,7 +165,7 @@ pub(crate) fn has(program: &str) -> bool {
         .status()
         .is_ok_and(|status| status.success());
     if !found {
-        // What is merely printed is kept back while a test passes.
+        // Output of a passing test is captured, so this is written to standard error directly.
         let _ = writeln!(
             std::io::stderr(),
             "\nSKIPPED: no `{program}`; scripts/test-deps.sh installs it"
@@ -174,7 +174,7 @@ pub(crate) fn has(program: &str) -> bool {
     found
 }
 
-/// Runs to the end and expects success.
+/// Runs a command to its end and asserts success; returns its output.
 pub(crate) fn succeed(command: &mut Command, what: &str) -> String {
     let output = command.output().expect("the program starts");
     assert!(
@@ -187,8 +187,8 @@ pub(crate) fn succeed(command: &mut Command, what: &str) -> String {
     String::from_utf8(output.stdout).expect("the program speaks ASCII")
 }
 
-/// Where the library is, built as this test was: cargo builds for a test only what the test can link to,
-/// which a C library is not. `cargo xtask test` has built it.
+/// Directory of the library, built in this test's profile. For a test cargo builds only what the test can
+/// link to, which a C library is not. `cargo xtask test` has built it.
 pub(crate) fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -208,8 +208,8 @@ pub(crate) fn built() -> &'static Path {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--locked", "--package", "librvm", "--profile", name]);
         cargo.arg("--target-dir").arg(target).current_dir(root());
-        // What cargo says to this test, `ring` would take for news: it and all above it would be built again,
-        // each time.
+        // Variables that cargo sets for this test would make `ring` rebuild, with everything that depends on
+        // it, each time.
         for (name, _) in std::env::vars().filter(|(name, _)| {
             ["CARGO_MANIFEST_", "CARGO_PKG_"]
                 .iter()

@@ -1,4 +1,4 @@
-//! A shared region that is served, with a lender for its nodes.
+//! A served shared region, with a lender for its nodes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,22 +8,22 @@ use netram_lender::{Lender, LenderConfig};
 use netram_shared::server::{RegionPlan, RegionStore, ServeConfig, ServingRegion, Spans};
 use netram_transport::{ClusterKey, NetAddress, Security};
 
-/// Where nothing else is: above what the kernel gives to programs that do not choose, and below the stack.
+/// An unused address: above those that the kernel chooses, and below the stack.
 pub(crate) const ADDRESS: u64 = 0x2000_0000_0000;
 /// Bytes of the log of a region's server.
 pub(crate) const LOG_BYTES: u64 = 4 << 20;
 
-/// What is served.
+/// Parameters of the served region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FixtureOptions {
     pub(crate) address: u64,
-    /// Bytes under a lock.
+    /// Bytes covered by each lock.
     pub(crate) span: u64,
     pub(crate) spans: u64,
     pub(crate) lease: Duration,
 }
 
-/// A server, a lender, and the key to both. Fields go in this order: the server first.
+/// A server, a lender, and the key to both. Fields are dropped in this order, the server first.
 pub(crate) struct RegionFixture {
     serving: Option<ServingRegion>,
     _lender: Lender,
@@ -38,8 +38,8 @@ impl Default for FixtureOptions {
             address: 0,
             span: 4096,
             spans: 16,
-            // Longer than a loaded machine, or valgrind, lets a node be silent. The dead are known by their
-            // closed links.
+            // Longer than a node is silent on a loaded machine or under valgrind. Dead nodes are recognised
+            // by their closed links.
             lease: Duration::from_secs(10),
         }
     }
@@ -83,7 +83,7 @@ impl RegionFixture {
         world
     }
 
-    /// Serves what is in the region's directory.
+    /// Serves the region's directory.
     pub(crate) fn serve(&mut self) {
         let address = NetAddress::Unix(self.at("server.sock"));
         let config = ServeConfig {
@@ -94,7 +94,7 @@ impl RegionFixture {
         self.serving = Some(serving.expect("the region is served"));
     }
 
-    /// The server is gone, with its directory.
+    /// Removes the server together with its directory.
     pub(crate) fn lose(&mut self) {
         self.serving = None;
         std::fs::rename(self.at("region"), self.at("lost")).expect("it is a directory");
@@ -108,7 +108,7 @@ impl RegionFixture {
         format!("unix:{}", self.at("server.sock").display())
     }
 
-    /// A case of a program, in this world.
+    /// A command that runs a case of a program with this region.
     pub(crate) fn case(&self, mut command: Command, case: &str) -> Command {
         command.arg(case).arg(self.directory.path());
         command.env("SERVER", self.server());
