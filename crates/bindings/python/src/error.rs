@@ -1,4 +1,4 @@
-//! Rust's errors as Python's. The classes, and what each is for: `python/netram/errors.py`.
+//! Rust's errors as Python's exceptions. `python/netram/errors.py` defines and describes the classes.
 
 use netram_heap::{AllocError, BlockAccessError, BlockError, BlockResizeError, FreeError, HeapFormatError};
 use netram_journal::{JournalCreateError, JournalOpenError};
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-/// ETXTBSY: `netram_rvm::RealStorage` says it of a file that another process has locked.
+/// ETXTBSY: the error of `netram_rvm::RealStorage` for a file that another process has locked.
 const IN_USE: IoError = IoError { errno: 26 };
 
 macro_rules! classes {
@@ -30,35 +30,35 @@ macro_rules! classes {
 pub(crate) use classes;
 
 classes! {
-    /// No store was opened or created.
+    /// A store could not be opened or created.
     open_error = "OpenError";
-    /// Another process or store has it.
+    /// Another process or store has the file open.
     in_use = "InUse";
-    /// Recovery could not be proven complete.
+    /// Recovery cannot be proven complete.
     refused = "RecoveryRefused";
     /// A segment could not be created, mapped or forgotten.
     segment_error = "SegmentError";
-    /// Outside a region.
+    /// A range is not inside its region.
     range_error = "RangeError";
     /// Flushing or truncating failed.
     log_error = "LogError";
-    /// The members do not count.
+    /// Lenders do not acknowledge commits.
     lenders_missing = "LendersMissing";
-    /// The object's time is over.
+    /// The object was closed or has ended.
     closed = "ClosedError";
-    /// A heap, or a block of one.
+    /// A heap or a block of one is invalid.
     heap_error = "HeapError";
-    /// There is none at all.
+    /// The region contains no heap.
     no_heap = "NoHeap";
     /// A heap is full.
     no_room = "NoRoom";
     /// A page of far memory is lost.
     page_lost = "PageLost";
-    /// Not now: transactions are open, or another thread is in it.
+    /// The object is in use: transactions are open, or another thread is using it.
     busy = "BusyError";
 }
 
-/// A commit that did not come about, or whose outcome is unknown.
+/// The exception for a commit that failed, or whose outcome is unknown.
 pub(crate) fn commit(py: Python<'_>, error: &RvmCommitError) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let lsn = match error {
@@ -72,12 +72,12 @@ pub(crate) fn commit(py: Python<'_>, error: &RvmCommitError) -> PyErr {
     }
 }
 
-/// The transaction has ended.
+/// The exception for a transaction that has ended.
 pub(crate) fn ended(py: Python<'_>) -> PyErr {
     closed(py, "the transaction has ended; begin another")
 }
 
-/// What kept a store from being opened or created.
+/// The exception for a store that could not be opened or created.
 pub(crate) fn home(py: Python<'_>, error: &StoreError) -> PyErr {
     let segment = |error: &SegmentError| matches!(error, SegmentError::InUse { .. });
     match error {
@@ -92,7 +92,7 @@ pub(crate) fn home(py: Python<'_>, error: &StoreError) -> PyErr {
         StoreError::Create(JournalCreateError::Exists(path)) => open_error(
             py,
             format_args!(
-                "there is a log at {} already; open it, or choose another path",
+                "a log already exists at {}; open it, or choose another path",
                 path.display()
             ),
         ),
@@ -100,7 +100,7 @@ pub(crate) fn home(py: Python<'_>, error: &StoreError) -> PyErr {
     }
 }
 
-/// What kept a segment from being created or used.
+/// The exception for a segment that could not be created or used.
 pub(crate) fn segment(py: Python<'_>, error: &SegmentError) -> PyErr {
     match error {
         SegmentError::InUse { .. } => in_use(py, error),
@@ -108,7 +108,7 @@ pub(crate) fn segment(py: Python<'_>, error: &SegmentError) -> PyErr {
     }
 }
 
-/// What kept a region from being mapped.
+/// The exception for a region that could not be mapped.
 pub(crate) fn map(py: Python<'_>, error: &MapError) -> PyErr {
     match error {
         MapError::Segment(cause) => segment(py, cause),
@@ -117,12 +117,12 @@ pub(crate) fn map(py: Python<'_>, error: &MapError) -> PyErr {
     }
 }
 
-/// What kept a segment in the table.
+/// The exception for a segment that could not be removed from the table.
 pub(crate) fn forget(py: Python<'_>, error: &ForgetError) -> PyErr {
     segment_error(py, error)
 }
 
-/// What is wrong with a range.
+/// The exception for an invalid range.
 pub(crate) fn range(py: Python<'_>, error: &RangeError) -> PyErr {
     match error {
         RangeError::Ended => ended(py),
@@ -132,32 +132,32 @@ pub(crate) fn range(py: Python<'_>, error: &RangeError) -> PyErr {
     }
 }
 
-/// What stopped a truncation.
+/// The exception for a truncation that failed.
 pub(crate) fn truncate(py: Python<'_>, error: &TruncateError) -> PyErr {
     log_error(py, error)
 }
 
-/// What kept commits from becoming as safe as asked.
+/// The exception for commits that could not be made as safe as requested.
 pub(crate) fn flush(py: Python<'_>, error: &FlushError) -> PyErr {
     log_error(py, error)
 }
 
-/// What is wrong with a block.
+/// The exception for an invalid block.
 pub(crate) fn block(py: Python<'_>, error: &BlockError) -> PyErr {
     heap_error(py, error)
 }
 
-/// What kept a heap from being opened.
+/// The exception for a heap that could not be opened.
 pub(crate) fn open_heap(py: Python<'_>, error: &netram_heap::HeapOpenError) -> PyErr {
     match error {
         netram_heap::HeapOpenError::Busy { .. } => busy(py, error),
-        // Nothing else: a program answers it by making one, and all that is there is void.
+        // Only this error means "no heap": programs answer it by making one, which loses all content.
         netram_heap::HeapOpenError::Foreign => no_heap(py, error),
         _ => heap_error(py, error),
     }
 }
 
-/// What kept a heap from being made.
+/// The exception for a heap that could not be made.
 pub(crate) fn format(py: Python<'_>, error: &HeapFormatError) -> PyErr {
     match error {
         HeapFormatError::Range(cause) => range(py, cause),
@@ -168,7 +168,7 @@ pub(crate) fn format(py: Python<'_>, error: &HeapFormatError) -> PyErr {
     }
 }
 
-/// What kept a block from being allocated.
+/// The exception for a block that could not be allocated.
 pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
     match error {
         AllocError::NoRoom { .. } => no_room(py, error),
@@ -179,7 +179,7 @@ pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
     }
 }
 
-/// What kept a block from being freed.
+/// The exception for a block that could not be freed.
 pub(crate) fn free(py: Python<'_>, error: &FreeError) -> PyErr {
     match error {
         FreeError::Block(cause) => block(py, cause),
@@ -188,7 +188,7 @@ pub(crate) fn free(py: Python<'_>, error: &FreeError) -> PyErr {
     }
 }
 
-/// What kept a block from being resized.
+/// The exception for a block that could not be resized.
 pub(crate) fn resize(py: Python<'_>, error: &BlockResizeError) -> PyErr {
     match error {
         BlockResizeError::Free(cause) => free(py, cause),
@@ -197,7 +197,7 @@ pub(crate) fn resize(py: Python<'_>, error: &BlockResizeError) -> PyErr {
     }
 }
 
-/// What kept a root or a block from being read or written.
+/// The exception for a root or a block that could not be read or written.
 pub(crate) fn access(py: Python<'_>, error: &BlockAccessError) -> PyErr {
     match error {
         BlockAccessError::Range(cause) => range(py, cause),

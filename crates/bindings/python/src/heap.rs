@@ -1,7 +1,8 @@
-//! The persistent heap of a region: blocks that come and go within transactions.
+//! The persistent heap of a region: blocks allocated and freed in transactions.
 //!
-//! A block is named by its offset in the region, a number: it can be stored in other blocks, stays right
-//! wherever the segment is mapped, and is where the block's bytes are in any view of the region.
+//! A block is identified by its offset in the region. The offset is a number that can be stored in other
+//! blocks. It stays valid wherever the segment is mapped, and locates the block's bytes in any view of the
+//! region.
 
 use std::sync::Arc;
 
@@ -15,14 +16,14 @@ use crate::sys;
 use crate::transaction::Transaction;
 use crate::window::{RegionWindow, unmapped};
 
-/// The methods of a heap that are the same in recoverable memory and in shared memory, and after them its
-/// own: a class has one block of methods. The class has `using` and `changing`; its file knows `error` and
-/// `OffsetArgument`. `$tx` is how Python calls the transaction.
+/// Methods common to heaps in recoverable and in shared memory, followed by a class's own ones, because a
+/// class has only one block of methods. The class must have `using` and `changing`, and its file `error` and
+/// `OffsetArgument`. `$tx` is the parameter name of the transaction in Python.
 macro_rules! heap_methods {
     ($heap:ident, $tx:ident: $transaction:ident, { $($own:tt)* }) => {
         #[pymethods]
         impl $heap {
-            /// Allocate a block of at least size bytes, which keep whatever values they had. Raises NoRoom.
+            /// Allocate a block of at least size bytes, which keep earlier values. Raises NoRoom.
             fn allocate(&self, $tx: &Bound<'_, $transaction>, size: OffsetArgument) -> PyResult<u64> {
                 let taken = self.changing($tx, |heap, inner| heap.allocate(inner, size.0))?;
                 let taken = taken.map_err(|cause| error::alloc($tx.py(), &cause))?;
@@ -38,7 +39,7 @@ macro_rules! heap_methods {
                 Ok(taken.offset())
             }
 
-            /// Free a block. Raises HeapError when it is none, BusyError when another open transaction
+            /// Free a block. Raises HeapError if it is not a block, and BusyError if another open transaction
             /// allocated it.
             fn free(&self, $tx: &Bound<'_, $transaction>, block: OffsetArgument) -> PyResult<()> {
                 let block = $crate::heap::pointer(block);
@@ -46,7 +47,7 @@ macro_rules! heap_methods {
                 freed.map_err(|cause| error::free($tx.py(), &cause))
             }
 
-            /// Make a block at least size bytes long; returns where it is now. Bytes up to the shorter length
+            /// Resize a block to at least size bytes; returns its new offset. Bytes up to the shorter length
             /// keep their values.
             fn resize(
                 &self,
@@ -60,14 +61,13 @@ macro_rules! heap_methods {
                 Ok(resized.offset())
             }
 
-            /// Bytes that a block can hold: at least what was asked for.
+            /// Capacity of a block in bytes: at least the requested size.
             fn size(&self, py: Python<'_>, block: OffsetArgument) -> PyResult<u64> {
                 let found = self.using(py, |heap| heap.block_bytes($crate::heap::pointer(block)))?;
                 found.map_err(|cause| error::block(py, &cause))
             }
 
-            /// Store data in a block, offset bytes from its beginning. Raises RangeError when it does not
-            /// fit.
+            /// Store data in a block, offset bytes from its beginning. Raises RangeError if it does not fit.
             #[pyo3(signature = ($tx, block, data, offset = None))]
             fn write(
                 &self,
@@ -80,15 +80,15 @@ macro_rules! heap_methods {
                 let (bytes, offset) = (data.as_bytes(), offset.map_or(0, |offset| offset.0));
                 let size = usize::try_from(self.size(py, block)?).unwrap_or(usize::MAX);
                 $crate::heap::fits(py, offset, bytes.len(), size)?;
-                // Not the transaction's own `write`: one on shared memory takes any offset in its own region,
-                // whoever's the heap is.
+                // Not the transaction's own `write`: on shared memory that accepts any offset in its own
+                // region, whichever node's heap this is.
                 let stored = self.changing($tx, |heap, inner| {
                     netram_heap::Transact::write(inner, heap.region(), block.0 + offset, bytes)
                 })?;
                 stored.map_err(|cause| error::range(py, &cause))
             }
 
-            /// The block in a root, 0 to 63: where a program begins to look. 0 until it is set.
+            /// The block in a root, 0 to 63, from which a program finds its data. 0 until it is set.
             fn root(&self, py: Python<'_>, number: OffsetArgument) -> PyResult<u64> {
                 let found = self.using(py, |heap| heap.root::<u8>(number.0))?;
                 let found = found.map_err(|cause| error::access(py, &cause))?;
@@ -107,8 +107,8 @@ macro_rules! heap_methods {
                 set.map_err(|cause| error::access($tx.py(), &cause))
             }
 
-            /// Go through the whole heap; returns each block that is taken, and what it can hold. Raises
-            /// HeapError when the heap is damaged.
+            /// Check the whole heap; returns the offset and capacity of each allocated block. Raises
+            /// HeapError if the heap is damaged.
             fn check(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
                 let checked = self.using(py, |heap| heap.check())?;
                 let report = checked.map_err(|cause| error::heap_error(py, cause))?;
@@ -121,11 +121,11 @@ macro_rules! heap_methods {
 }
 pub(crate) use heap_methods;
 
-/// The heap in a region. Blocks are allocated, freed and resized by transactions: a block that a transaction
-/// frees is given out again only after its commit, and an abort takes back what it allocated.
+/// The heap in a region. Transactions allocate, free and resize blocks: a freed block is reused only after
+/// the commit, and an abort frees the blocks that it allocated.
 ///
-/// Heap(region) opens the heap that is there. A block is an offset in the region; 0 is none.
-/// memoryview(region)[block:] begins with its bytes.
+/// Heap(region) opens the existing heap. A block is an offset in the region; 0 is none. The bytes of a block
+/// begin at memoryview(region)[block:].
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Heap {
     window: Arc<RegionWindow>,
@@ -181,15 +181,15 @@ impl Heap {
             false => unmapped(py),
             true => error::closed(
                 py,
-                "formatting the region failed after this heap was closed for it; open it anew",
+                "this heap was closed for formatting the region, which failed; open it again",
             ),
         }
     }
 }
 
 heap_methods!(Heap, tx: Transaction, {
-    /// Open the heap in a region. Raises NoHeap when there is none, HeapError when it is damaged or of
-    /// another version.
+    /// Open the heap in a region. Raises NoHeap if there is none, HeapError if it is damaged or has another
+    /// version.
     #[new]
     fn open(region: &Bound<'_, Region>) -> PyResult<Heap> {
         let (py, window) = (region.py(), region::window(region));
@@ -209,10 +209,9 @@ heap_methods!(Heap, tx: Transaction, {
         })
     }
 
-    /// Make the whole region a heap without blocks, whatever it was, and open it. Every block there was is
-    /// void.
+    /// Make an empty heap in the whole region, replacing its content, and open it. Earlier blocks are lost.
     ///
-    /// Raises HeapError when the region is too small (3 pages), BusyError while open transactions have ranges
+    /// Raises HeapError if the region is too small (3 pages), BusyError while open transactions have ranges
     /// in it.
     #[staticmethod]
     fn format(region: &Bound<'_, Region>) -> PyResult<Heap> {
@@ -227,7 +226,7 @@ heap_methods!(Heap, tx: Transaction, {
             mapped.heap = None;
             let region = &mapped.region;
             netram_heap::Heap::format_part(memory, region, 0, region.len()).map_err(NoHeapReason::Format)?;
-            // A program that stores through views meanwhile may have spoiled it already.
+            // A program that stores through views at the same time may already have damaged it.
             let heap = netram_heap::Heap::open(region.clone()).map_err(NoHeapReason::Open)?;
             mapped.heap = Some(heap);
             Ok(())
@@ -238,7 +237,7 @@ heap_methods!(Heap, tx: Transaction, {
         })
     }
 
-    /// A copy of a block's first length bytes; by default all that it can hold.
+    /// A copy of a block's first length bytes; by default all of them.
     #[pyo3(signature = (block, length = None))]
     fn read<'py>(
         &self,
@@ -253,7 +252,7 @@ heap_methods!(Heap, tx: Transaction, {
             .use_region(py, |region| sys::copy(py, region, block.0..block.0 + length))?
     }
 
-    /// What the heap holds, and what happened to it since it was opened.
+    /// Statistics of the heap: its content, and counters since it was opened.
     fn statistics(&self, py: Python<'_>) -> PyResult<HeapStatistics> {
         let read = self.using(py, |heap| heap.statistics())?;
         let statistics = read.map_err(|cause| error::heap_error(py, cause))?;
@@ -277,7 +276,7 @@ pub(crate) fn pointer(block: OffsetArgument) -> Ptr<u8> {
     Ptr::from_offset(block.0 as u64)
 }
 
-/// Refuses bytes that are not all in a block of so many.
+/// Fails unless the bytes lie in a block of `size` bytes.
 pub(crate) fn fits(py: Python<'_>, offset: usize, length: usize, size: usize) -> PyResult<()> {
     match offset.checked_add(length) {
         Some(end) if end <= size => Ok(()),
@@ -288,35 +287,35 @@ pub(crate) fn fits(py: Python<'_>, offset: usize, length: usize, size: usize) ->
     }
 }
 
-/// What a heap holds, and what happened to it since it was opened.
+/// Statistics of a heap: its content, and counters since it was opened.
 #[pyclass(frozen, get_all, module = "netram._netram")]
 #[derive(Clone, Debug)]
 pub(crate) struct HeapStatistics {
-    /// Bytes of the heap, its own header and table included.
+    /// Length of the heap in bytes, including its header and table.
     bytes: u64,
-    /// Bytes of pages that it can give out.
+    /// Bytes of pages for blocks.
     bytes_usable: u64,
-    /// Bytes of blocks that are taken.
+    /// Bytes of allocated blocks.
     bytes_taken: u64,
-    /// Bytes of pages that belong to nothing.
+    /// Bytes of free pages.
     bytes_free_pages: u64,
-    /// Bytes of slots that wait for a block of their size.
+    /// Bytes of free slots, waiting for a block of their size.
     bytes_free_slots: u64,
-    /// Bytes of the heap's own among the pages in use.
+    /// Bytes that the heap itself uses in pages with blocks.
     bytes_overhead: u64,
     /// Bytes of the largest extent of free pages.
     largest_free: u64,
-    /// 0 when all free pages hang together, near 1 when no two do.
+    /// Fragmentation of the free pages: 0 if they are one extent, near 1 if no two are adjacent.
     fragmentation: f64,
     /// Blocks allocated.
     allocations: u64,
     /// Blocks freed.
     frees: u64,
-    /// Blocks resized where they stand.
+    /// Blocks resized in place.
     resized_in_place: u64,
     /// Blocks resized by moving them.
     resized_by_moving: u64,
-    /// Wishes that found no room.
+    /// Allocations that found no room.
     refused: u64,
 }
 

@@ -1,10 +1,10 @@
-//! What stands between the brackets of `memory[...]`.
+//! The key in `memory[...]`.
 
 use pyo3::exceptions::{PyIndexError, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
 
-/// A place in a buffer of bytes.
+/// An index or slice in a buffer of bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BufferKey {
     Byte(usize),
@@ -12,7 +12,7 @@ pub(crate) enum BufferKey {
 }
 
 impl BufferKey {
-    /// What a key means in so many bytes; `what` they are, for people.
+    /// Converts a key for a buffer of `length` bytes; `what` is the buffer's name in messages.
     pub(crate) fn of(key: &Bound<'_, PyAny>, length: usize, what: &str) -> PyResult<BufferKey> {
         if let Ok(slice) = key.cast::<PySlice>() {
             let signed = isize::try_from(length);

@@ -1,31 +1,30 @@
 //! Recoverable and shared memory from Python: the extension module `netram._netram`.
 //!
-//! A thin face: what a call means is `netram-rvm`'s, what a log is `netram-store`'s. Here are the rules that
-//! only a face for Python needs: memory that Python objects look into stays mapped while they do, the
-//! interpreter is free while a call waits, a forked child is refused, and every error is an exception of
-//! `python/netram/errors.py`.
+//! A thin binding: `netram-rvm` defines the calls and `netram-store` the log. This crate adds the rules that
+//! Python needs. Memory that Python objects view stays mapped; the interpreter is released while a call
+//! waits; a forked child is refused; every error is an exception in `python/netram/errors.py`.
 //!
-//! | module | idea |
+//! | module | has |
 //! |---|---|
 //! | `open` | `open` and `create`, their settings |
 //! | `store` | an open log, and its closing |
-//! | `open_log` | what store, segments, regions and transactions of one log share |
+//! | `open_log` | state shared by the store, segments, regions and transactions of one log |
 //! | `locks` | taking locks beside the interpreter's |
-//! | `slot` | what one thread at a time uses until it ends: transactions, readers |
-//! | `key` | what stands between the brackets of `memory[...]` |
+//! | `slot` | objects that one thread at a time uses until they end: transactions, readers |
+//! | `key` | the key in `memory[...]` |
 //! | `segment` | a segment, to be mapped |
-//! | `region` | mapped memory as a buffer; finding the region that an array lies in |
-//! | `window` | a region's memory and the views into it |
+//! | `region` | mapped memory as a buffer; finding the region of an array |
+//! | `window` | a region's memory and the views of it |
 //! | `transaction` | ranges, commit, abort |
 //! | `heap` | the persistent heap of a region |
 //! | `nodes` | shared regions |
 //! | `far` | arenas of far memory |
-//! | `report` | what `query`, `statistics` and `recovered` answer |
-//! | `error` | Rust's errors as Python's |
-//! | `fork` | telling a child process from the one that opened |
+//! | `report` | results of `query`, `statistics`, `recovered` and `commit` |
+//! | `error` | Rust's errors as Python's exceptions |
+//! | `fork` | distinguishing a child process from the one that opened an object |
 //! | `sys` | the buffer protocol (the crate's only unsafe) |
 //!
-//! Its promises: `docs/python.md`. Its tests: `python/tests`.
+//! Guarantees: `docs/guide/python.md`. Tests: `python/tests`.
 
 mod error;
 mod far;

@@ -17,12 +17,12 @@ use crate::open_log::StoreLog;
 use crate::report::Recovered;
 use crate::store::PyStore;
 
-/// Bytes of a new log when nobody says how many: truncation then runs about every 32 MiB of commits.
+/// Default length of a new log: truncation then runs about every 32 MiB of commits.
 const LOG_BYTES_DEFAULT: u64 = 64 << 20;
-/// How often an opening that waits for lenders looks for Ctrl-C.
+/// Interval at which an opening that waits for lenders checks for Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// A size from Python: a number of bytes, or text as "64MiB".
+/// A size from Python: a number of bytes, or text such as "64MiB".
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SizeArgument(pub(crate) u64);
 
@@ -35,19 +35,19 @@ impl<'py> FromPyObject<'_, 'py> for SizeArgument {
             return match text.parse::<ByteSize>() {
                 Ok(size) => Ok(SizeArgument(size.as_u64())),
                 Err(_) => Err(PyValueError::new_err(format!(
-                    "{text:?} is no size; write it as \"64MiB\", \"1.5GiB\" or 4096"
+                    "{text:?} is not a size; write it as \"64MiB\", \"1.5GiB\" or 4096"
                 ))),
             };
         }
         if !value.is_instance_of::<PyInt>() {
             return Err(PyTypeError::new_err(
-                "a size is a number of bytes, or text as \"64MiB\"",
+                "a size is a number of bytes, or text such as \"64MiB\"",
             ));
         }
         match value.extract() {
             Ok(bytes) => Ok(SizeArgument(bytes)),
             Err(_) => Err(PyValueError::new_err(format!(
-                "{} is no number of bytes",
+                "{} is not a number of bytes",
                 &*value
             ))),
         }
@@ -64,7 +64,7 @@ impl<'py> IntoPyObject<'py> for SizeArgument {
     }
 }
 
-/// What the caller gives instead of the settings file and the environment.
+/// Settings given by the caller instead of the settings file and the environment.
 #[derive(Default)]
 struct OpenArguments {
     lenders: Option<Vec<String>>,
@@ -83,7 +83,7 @@ struct OpenArguments {
     adopt_segments: Option<bool>,
 }
 
-/// A word or a number, as text: rule=1 and rule="all" are both what a person would write.
+/// A commit rule from Python, as text: users write both rule=1 and rule="all".
 pub(crate) struct RuleArgument(String);
 
 impl<'py> FromPyObject<'_, 'py> for RuleArgument {
@@ -100,7 +100,7 @@ impl<'py> FromPyObject<'_, 'py> for RuleArgument {
 }
 
 impl OpenArguments {
-    /// The settings, with what was given over them.
+    /// The settings, overridden by the arguments.
     fn over(self, mut settings: StoreSettings) -> PyResult<StoreSettings> {
         if let Some(lenders) = self.lenders {
             let addresses = lenders.iter().map(|lender| parse("lenders", lender));
@@ -109,10 +109,10 @@ impl OpenArguments {
         match (self.key_file, self.insecure) {
             (Some(_), Some(true)) => {
                 return Err(PyValueError::new_err(
-                    "insecure=True contradicts key_file; drop one of them",
+                    "insecure=True contradicts key_file; pass only one of them",
                 ));
             }
-            // One given here stands against the other from elsewhere.
+            // An argument overrides both settings from elsewhere.
             (Some(file), _) => (settings.key_file, settings.insecure) = (Some(file), false),
             (None, Some(true)) => (settings.key_file, settings.insecure) = (None, true),
             (None, Some(false)) => settings.insecure = false,
@@ -146,7 +146,7 @@ pub(crate) fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, te
         .map_err(|reason| PyValueError::new_err(format!("{name} {text:?}: {reason}")))
 }
 
-/// The key of a cluster, or that there is none. `refused` makes the exception of a key that cannot be read.
+/// The cluster key, or that there is none. `refused` makes the exception for a key that cannot be read.
 pub(crate) fn security(
     key_file: Option<PathBuf>,
     insecure: bool,
@@ -156,25 +156,25 @@ pub(crate) fn security(
         (Some(file), false) => ClusterKey::load(&file).map(Security::Key).map_err(refused),
         (None, true) => Ok(Security::Insecure),
         (None, false) => Err(PyValueError::new_err(
-            "name the cluster's key in key_file, or say insecure=True on this machine alone",
+            "pass the cluster key's file as key_file, or insecure=True for lenders on this machine only",
         )),
         (Some(_), true) => Err(PyValueError::new_err(
-            "insecure=True contradicts key_file; drop one of them",
+            "insecure=True contradicts key_file; pass only one of them",
         )),
     }
 }
 
-/// Open the log at path, recover it, and apply what is committed to its segments.
+/// Open the log at path, recover it, and apply its commits to its segments.
 ///
-/// path is a log file, with its companions beside it, or a directory that has them all. create=True makes the
-/// log when there is none (log_size bytes). What is not given here is taken from the environment
-/// (NETRAM_LENDERS and so on), then from the settings file beside the log, then from the defaults:
-/// docs/python.md has the table.
+/// path is a log file with its companions beside it, or a directory that contains them all. create=True
+/// creates the log if it does not exist, with log_size bytes. Settings that are not given here come from the
+/// environment (NETRAM_LENDERS and so on), then from the settings file beside the log, then from the
+/// defaults; docs/guide/python.md lists them.
 ///
-/// Without lenders every commit waits for the local disk. Until lenders have joined, some milliseconds after
-/// the opening, commits wait for it too; Store.wait_for_lenders waits for them.
+/// Without lenders every commit waits for the local disk. With lenders commits also wait for it until they
+/// have joined, some milliseconds after the opening; Store.wait_for_lenders waits for that.
 ///
-/// Raises OpenError; InUse, when another process has the log; RecoveryRefused, when lenders that may hold
+/// Raises OpenError; InUse if another process has the log open; RecoveryRefused if lenders that may hold
 /// committed data do not answer.
 #[pyfunction]
 #[pyo3(signature = (path, *, create = false, log_size = None, lenders = None, key_file = None, insecure = None,
@@ -233,7 +233,7 @@ pub(crate) fn open(
         (false, false) => {
             let path = path.display();
             let sentence =
-                format!("there is no log at {path}; make one with netram.create, or with create=True");
+                format!("no log exists at {path}; create one with netram.create, or with create=True");
             return Err(error::open_error(py, sentence));
         }
     }
@@ -241,15 +241,15 @@ pub(crate) fn open(
     let opened = interruptibly(py, move || home.open(&settings))?;
     let OpenStore { memory, recovered } = opened.map_err(|cause| error::home(py, &cause))?;
     let recovered = Recovered::of(&memory, recovered);
-    // What a program later takes for its working directory must not change what an error names.
+    // A later change of the working directory must not change the path in errors.
     let path = std::path::absolute(&path).unwrap_or(path);
     Ok(PyStore::new(StoreLog::new(path, memory), recovered))
 }
 
-/// Make a new log of log_size bytes at path, 64 MiB unless chosen otherwise. Open it with open.
+/// Create a log of log_size bytes at path, by default 64 MiB. Open it with open.
 ///
-/// The log is a file with its companions (view, key, lock, segment table) beside it; with directory=True,
-/// path becomes a directory that has them all. Raises OpenError when there is a log already.
+/// The log is a file with its companions (view, key, lock, segment table) beside it; with directory=True path
+/// becomes a directory that contains them all. Raises OpenError if the log exists.
 #[pyfunction]
 #[pyo3(signature = (path, log_size = None, *, directory = false))]
 pub(crate) fn create(
@@ -272,18 +272,18 @@ fn make(py: Python<'_>, path: PathBuf, layout: JournalLayout, size: Option<SizeA
     made.map_err(|cause| error::home(py, &cause))
 }
 
-/// Opens, or joins, on a thread of its own, so that Ctrl-C ends the waiting for lenders or a server that do
-/// not answer. An opening that succeeds after that is closed again at once.
+/// Opens or joins on a separate thread, so that Ctrl-C ends the wait for lenders or a server that do not
+/// answer. If the opening succeeds after that, its result is closed at once.
 pub(crate) fn interruptibly<T: Send + 'static>(
     py: Python<'_>,
     open: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    // A receiver cannot be shared between threads, and what runs detached counts as another.
+    // A receiver cannot be shared between threads, and detached code counts as another thread.
     let receiver = Mutex::new(receiver);
     let thread = std::thread::Builder::new().name("netram-open".to_owned());
     let thread = thread.spawn(move || drop(sender.send(open())));
-    thread.map_err(|cause| error::open_error(py, format_args!("starting a thread: {cause}")))?;
+    thread.map_err(|cause| error::open_error(py, format_args!("a thread could not be started: {cause}")))?;
     loop {
         let heard = py.detach(|| lock(&receiver).recv_timeout(SIGNALS_EVERY));
         match heard {
@@ -292,7 +292,7 @@ pub(crate) fn interruptibly<T: Send + 'static>(
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 return Err(error::open_error(
                     py,
-                    "the opening failed in a way that it should not; see its message",
+                    "the opening ended with an internal error; see its message on stderr",
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! What the store, segments, regions and transactions of one log share, and the log's closing.
+//! State shared by the store, segments, regions and transactions of one log, and the closing of the log.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,28 +15,28 @@ use crate::fork::Generation;
 use crate::locks::{lock, shared};
 use crate::window::{RegionWindow, looking};
 
-/// One open log. The last object that holds it (an array will do) closes it.
+/// One open log. Dropping the last object that refers to it, which may be an array, closes it.
 pub(crate) struct StoreLog {
     path: PathBuf,
     generation: Generation,
-    /// `None` once closed. Held shared by calls, exclusively by the closing. Taken before any region's lock.
+    /// `None` once closed. Calls lock it shared, closing locks it exclusively. Locked before any region.
     memory: RwLock<Option<JournaledRvm>>,
     /// Regions by the address of their first byte.
     windows: Mutex<BTreeMap<usize, Weak<RegionWindow>>>,
 }
 
-/// Every log that is open in this process, for [`close_all`].
+/// All logs open in this process, for [`close_all`].
 static OPEN: Mutex<Vec<Weak<StoreLog>>> = Mutex::new(Vec::new());
 
-/// Why a store was not closed, or not as it should be.
+/// Why a store was not closed, or not cleanly.
 enum CloseFailure {
-    /// Views look into its memory.
+    /// Views of its memory exist.
     Views(usize),
     /// Transactions are open, or a full log has no room for lazy commits.
     Memory(RvmCloseError),
-    /// It is closed, but its log was not: the next opening recovers it.
+    /// The store is closed, but its log was not: the next opening recovers it.
     Unclean(FlushError),
-    /// The same: its commits are safe, and were not applied to the segments.
+    /// The store is closed and its commits are safe, but they were not applied to the segments.
     Unapplied(TruncateError),
 }
 
@@ -66,12 +66,12 @@ impl StoreLog {
         self.memory.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it can be used no more: closed, or another process's.
+    /// Whether the store can no longer be used: it is closed, or belongs to another process.
     pub(crate) fn is_closed(&self, py: Python<'_>) -> bool {
         self.is_inherited() || shared(py, &self.memory).is_none()
     }
 
-    /// Whether this process is a fork of the one that opened: it may touch nothing here.
+    /// Whether this process is a fork of the one that opened the log, and so must not use it.
     pub(crate) fn is_inherited(&self) -> bool {
         self.generation.is_past()
     }
@@ -87,44 +87,45 @@ impl StoreLog {
         }
     }
 
-    /// Does something that does not wait, except for a closing, and then with the interpreter free.
+    /// Calls `then`, which does not wait. If a close is in progress, waits for it with the interpreter
+    /// released.
     pub(crate) fn quickly<R>(&self, py: Python<'_>, then: impl FnOnce(&JournaledRvm) -> R) -> PyResult<R> {
         self.check_process(py)?;
         let memory = shared(py, &self.memory);
         memory.as_ref().map(then).ok_or_else(|| closed(py))
     }
 
-    /// Does something that may wait, and lets other Python threads run meanwhile.
+    /// Calls `then`, which may wait, with the interpreter released.
     pub(crate) fn waiting<R: Send>(
         &self,
         py: Python<'_>,
         then: impl FnOnce(&JournaledRvm) -> R + Send,
     ) -> PyResult<R> {
         self.check_process(py)?;
-        // The guard is gone before the interpreter is asked for again: who closes waits for the guard with
-        // the interpreter free, so neither waits for the other.
+        // The guard is dropped before the interpreter is reacquired: a close waits for the guard with the
+        // interpreter released, so neither waits for the other.
         let done = py.detach(|| self.read().as_ref().map(then));
         done.ok_or_else(|| closed(py))
     }
 
-    /// Keeps a new region where arrays can be found by address.
+    /// Registers a new region, so that arrays can be found by address.
     pub(crate) fn add_window(self: &Arc<StoreLog>, region: netram_rvm::Region) -> Arc<RegionWindow> {
         let window = Arc::new(RegionWindow::new(self.clone(), region));
         lock(&self.windows).insert(window.address(), Arc::downgrade(&window));
         window
     }
 
-    /// Takes a region out of those that can be found by address.
+    /// Unregisters a region.
     pub(crate) fn forget_window(&self, window: &RegionWindow) {
         let mut windows = lock(&self.windows);
-        // A region mapped since may have got the same address.
+        // A region mapped later may have the same address.
         let known = windows.get(&window.address());
         if known.is_some_and(|known| std::ptr::eq(known.as_ptr(), window)) {
             windows.remove(&window.address());
         }
     }
 
-    /// The region that holds all `length` bytes at `address`, and their offset in it.
+    /// The region that contains all `length` bytes at `address`, and their offset in it.
     pub(crate) fn find(&self, address: usize, length: usize) -> Option<(Arc<RegionWindow>, usize)> {
         let (start, window) = {
             let windows = lock(&self.windows);
@@ -136,13 +137,13 @@ impl StoreLog {
         inside.then_some((window, offset))
     }
 
-    /// Closes the log and unmaps its regions, or leaves everything as it is and says why.
+    /// Closes the log and unmaps its regions. After an error everything is unchanged.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.check_process(py)?;
         match py.detach(|| self.shut()) {
             Ok(()) => Ok(()),
             Err(CloseFailure::Views(views)) => Err(PyBufferError::new_err(format!(
-                "cannot close {}: {} into its regions; delete what is no longer used first",
+                "cannot close {}: {}; delete those that are no longer used first",
                 self.path.display(),
                 looking(views)
             ))),
@@ -160,7 +161,7 @@ impl StoreLog {
         if slot.is_none() {
             return Ok(());
         }
-        // Those that are mapped by now: mapping holds the memory shared.
+        // All regions mapped so far: mapping locks the memory shared.
         let windows: Vec<_> = lock(&self.windows).values().filter_map(Weak::upgrade).collect();
         let mut held: Vec<_> = windows.iter().map(|window| window.hold()).collect();
         let views = held.iter().map(|held| held.views()).sum();
@@ -170,7 +171,7 @@ impl StoreLog {
         let Some(memory) = slot.take() else { return Ok(()) };
         let closed = match memory.close() {
             Ok(journal) => journal.close().map_err(FlushError::Unknown),
-            // The log takes nothing more, however often it is asked.
+            // The log accepts no more records, however often it is asked.
             Err((
                 RvmCloseError::Flush(cause @ (FlushError::Refused(_) | FlushError::Unknown(_))),
                 memory,
@@ -198,8 +199,8 @@ impl StoreLog {
         closed.map_err(CloseFailure::Unclean)
     }
 
-    /// At the end of the process: writes everything to the disk and releases the lenders; memory stays
-    /// mapped, since arrays may outlive us.
+    /// At the end of the process: writes everything to the disk and releases the lenders. Memory stays
+    /// mapped, because arrays may outlive this object.
     fn finish(&self) {
         if self.is_inherited() {
             return;
@@ -207,7 +208,7 @@ impl StoreLog {
         let mut slot = self.write();
         let Some(memory) = slot.take() else { return };
         match memory.close() {
-            // Nobody is left to tell; the next opening recovers what is missing.
+            // Errors can no longer be reported; the next opening recovers what is missing.
             Ok(journal) => drop(journal.close()),
             Err((_, memory)) => {
                 let _ = memory.flush(Durability::Disk);
@@ -220,7 +221,8 @@ impl StoreLog {
 impl Drop for StoreLog {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // Its threads are in the parent, so that joining them would hang; its locks may be held by them.
+            // The library's threads exist only in the parent, so joining them would hang, and they may hold
+            // its locks.
             let memory = self
                 .memory
                 .get_mut()
@@ -233,8 +235,7 @@ impl Drop for StoreLog {
     }
 }
 
-/// Closes every log of this process, as far as that can be done without the help of its users; called at
-/// exit.
+/// Closes every log of this process as far as possible without its users; called at exit.
 #[pyfunction]
 #[pyo3(name = "_close_all")]
 pub(crate) fn close_all(py: Python<'_>) {

@@ -1,4 +1,4 @@
-//! Mapped memory as Python sees it, and finding the region that an array lies in.
+//! Mapped memory in Python, and finding the region that contains an array.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::open_log::StoreLog;
 use crate::sys::{self, PyMemory};
 use crate::window::{MappedWindow, RegionWindow, looking, unmapped};
 
-/// A count of bytes from Python. Negative or absurd numbers are a RangeError, not an OverflowError.
+/// A count of bytes from Python. Numbers out of range raise RangeError, not OverflowError.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OffsetArgument(pub(crate) usize);
 
@@ -32,7 +32,7 @@ impl<'py> FromPyObject<'_, 'py> for OffsetArgument {
             Ok(count) => Ok(OffsetArgument(count)),
             Err(cause) if cause.is_instance_of::<PyOverflowError>(py) => {
                 let sentence = format!(
-                    "{} is no place in memory: offsets and lengths are at least 0",
+                    "{} is not an offset or length in memory; both are at least 0",
                     &*number
                 );
                 Err(error::range_error(py, sentence))
@@ -52,12 +52,12 @@ impl<'py> IntoPyObject<'py> for OffsetArgument {
     }
 }
 
-/// A mapped part of a segment: a writable buffer of bytes that survives crashes, as far as transactions
-/// commit it.
+/// A mapped part of a segment: a writable buffer of bytes whose committed changes survive crashes.
 ///
-/// memoryview(region) and numpy.frombuffer(region, dtype=...) see the memory itself, without a copy. Declare
-/// bytes with Transaction.set_range before you store to them, or change them with Transaction.write. Reading
-/// a slice copies. While a view lives the region cannot be unmapped, nor its store closed (BufferError).
+/// memoryview(region) and numpy.frombuffer(region, dtype=...) access the memory itself, without a copy.
+/// Declare bytes with Transaction.set_range before you store to them, or change them with Transaction.write.
+/// Reading a slice copies. While a view exists the region cannot be unmapped, nor its store closed
+/// (BufferError).
 #[pyclass(frozen, extends = PyMemory, module = "netram._netram")]
 pub(crate) struct Region {
     window: Arc<RegionWindow>,
@@ -97,14 +97,14 @@ impl Region {
         }
     }
 
-    /// Unmap the region. What was committed is safe; stores that were not declared are forgotten.
+    /// Unmap the region. Committed bytes are safe; stores that were not declared are lost.
     ///
-    /// Raises BufferError while views (arrays, memoryviews) look into it, BusyError while open transactions
-    /// have ranges in it. Unmapping twice does nothing.
+    /// Raises BufferError while views (arrays, memoryviews) of the memory exist, BusyError while open
+    /// transactions have ranges in it. Unmapping twice has no effect.
     fn unmap(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, window) = (slf.py(), window(slf));
         window.log.check_process(py)?;
-        // Without a store the region was unmapped when that closed.
+        // Without a store the region was already unmapped when that closed.
         let outcome = match window.log.waiting(py, |memory| unmap(memory, window)) {
             Ok(outcome) => outcome,
             Err(_) if !window.is_mapped(py) => return Ok(()),
@@ -119,19 +119,19 @@ impl Region {
         })
     }
 
-    /// The path of the segment.
+    /// Path of the segment.
     #[getter]
     fn path(slf: &Bound<'_, Self>) -> PyResult<String> {
         window(slf).use_region(slf.py(), |region| region.segment_path().to_owned())
     }
 
-    /// Where in the segment the region begins.
+    /// Offset in the segment at which the region begins.
     #[getter]
     fn offset(slf: &Bound<'_, Self>) -> PyResult<u64> {
         window(slf).use_region(slf.py(), |region| region.segment_offset())
     }
 
-    /// The address of the first byte, for ctypes and the like. It is another at the next mapping.
+    /// Address of the first byte, for example for ctypes. It differs in each mapping.
     #[getter]
     fn address(slf: &Bound<'_, Self>) -> PyResult<usize> {
         window(slf).use_region(slf.py(), |region| region.as_ptr().addr())
@@ -156,7 +156,7 @@ impl Region {
     ) -> PyResult<()> {
         let _ = (exception, traceback);
         match (Region::unmap(slf), exception_type) {
-            // The exception on its way matters more; the frames it names may hold the very views in the way.
+            // The exception in progress is more important, and its frames may hold the views in the way.
             (Err(_), Some(_)) => Ok(()),
             (unmapped, _) => unmapped,
         }
@@ -188,7 +188,7 @@ fn unmap(memory: &netram_store::JournaledRvm, window: &RegionWindow) -> Result<(
         views => return Err(CannotUnmap::Views(views)),
     }
     let Some(mapped) = held.take() else { return Ok(()) };
-    // Looked at before the heap goes, which knows what open transactions did to it. New ranges need the
+    // Checked before the heap is dropped, which knows the changes of open transactions. New ranges need the
     // window, which is held.
     let transactions = open_transactions(memory, &mapped.region);
     if transactions > 0 {
@@ -207,7 +207,7 @@ fn unmap(memory: &netram_store::JournaledRvm, window: &RegionWindow) -> Result<(
             }
             Err((cause, region)) => (cause, Arc::new(region)),
         },
-        // A transaction that ended lets go of the heap a moment after it stopped counting.
+        // A transaction that has ended releases the heap shortly after it stops counting as open.
         Err(region) => (UnmapError::Uncommitted { transactions: 1 }, region),
     };
     held.put(MappedWindow {
@@ -236,15 +236,15 @@ fn copy<'py>(
     window.use_region(py, |region| sys::copy(py, region, start..end))?
 }
 
-/// Where an array or another buffer lies: its region, and the bytes from its first to its last, gaps of its
-/// strides included. `None`: it has no bytes.
+/// Region and byte range of an array or another buffer, from its first byte to its last, including gaps of
+/// its strides. `None` if it has no bytes.
 pub(crate) fn find(
     log: &StoreLog,
     buffer: &Bound<'_, PyAny>,
 ) -> PyResult<Option<(Arc<RegionWindow>, usize, usize)>> {
     let py = buffer.py();
     let hull = sys::hull(buffer).map_err(|cause| {
-        let what = "set_range takes a Region, or a buffer (array, memoryview) that lies in one";
+        let what = "set_range takes a Region, or a buffer (array, memoryview) in one";
         PyTypeError::new_err(format!("{what}: {}", cause.value(py)))
     })?;
     let Some((start, length)) = hull else {
@@ -254,12 +254,12 @@ pub(crate) fn find(
         Some((window, offset)) => Ok(Some((window, offset, length))),
         None => Err(error::range_error(
             py,
-            "the buffer lies in no region that this store has mapped",
+            "the buffer is not in a region that this store has mapped",
         )),
     }
 }
 
-/// The region object's window and a range of it, `length` `None`: to its end.
+/// Window and range of a region object; a `length` of `None` means to its end.
 pub(crate) fn part(
     region: &Bound<'_, Region>,
     offset: Option<OffsetArgument>,

@@ -1,17 +1,17 @@
-//! What `query`, `statistics`, `recovered` and `commit` answer: values, read once.
+//! Results of `query`, `statistics`, `recovered` and `commit`: values that do not change.
 
 use netram_journal::{JournalRecovery as JournalRecovered, JournalStatus, QuorumError};
 use netram_proto::journal::{LenderRole, LinkPhase, PeerAnswer};
 use netram_store::JournaledRvm;
 use pyo3::prelude::*;
 
-/// What a commit was known to be held by when it returned.
+/// The result of a commit: the copies known when it returned.
 #[pyclass(frozen, get_all, eq, module = "netram._netram")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Commit {
-    /// Where the log has it; None when there was nothing to log.
+    /// Position in the log; None if nothing was logged.
     lsn: Option<u64>,
-    /// Lenders that had acknowledged it.
+    /// Number of lenders that had acknowledged it.
     lenders: u8,
     /// Whether they satisfied the commit rule.
     rule: bool,
@@ -49,11 +49,11 @@ fn truth(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 
-/// What recovery found and did when the store was opened.
+/// Report of the recovery when the store was opened.
 #[pyclass(frozen, get_all, module = "netram._netram")]
 #[derive(Clone, Debug)]
 pub(crate) struct Recovered {
-    /// The number of this reign over the log.
+    /// Number of this opening of the log.
     epoch: u32,
     /// Transactions applied to their segments.
     transactions: u64,
@@ -61,14 +61,14 @@ pub(crate) struct Recovered {
     records_from_lenders: u64,
     /// Bytes that came from lenders.
     bytes_from_lenders: u64,
-    /// Bytes among them that repaired a damaged stretch of the local log.
+    /// Bytes from lenders that repaired damaged parts of the local log.
     repaired: u64,
-    /// The lenders of the last reign, and how each answered: "complete", "unreachable", "amnesiac" or "no
+    /// The lenders of the previous opening with their answers: "complete", "unreachable", "amnesiac" or "no
     /// answer".
     lenders: Vec<(String, String)>,
-    /// What may be missing, when that was accepted; None: nothing is.
+    /// Data that may be missing, if that was accepted; None otherwise.
     loss_accepted: Option<String>,
-    /// How long the log's recovery took.
+    /// Duration of the log's recovery.
     seconds: f64,
 }
 
@@ -108,22 +108,22 @@ impl Recovered {
     }
 }
 
-/// One lender, as the store sees it.
+/// State of one lender.
 #[pyclass(frozen, get_all, module = "netram._netram")]
 #[derive(Clone, Debug)]
 pub(crate) struct Lender {
-    /// Where it is.
+    /// Address.
     address: String,
     /// Its power domain; empty until it has been reached.
     domain: String,
-    /// Its connection: "down", "connecting" or "ready".
+    /// State of its connection: "down", "connecting" or "ready".
     link: String,
-    /// Its part: "spare", "joining" or "member".
+    /// Role: "spare", "joining" or "member".
     role: String,
-    /// Whether its acknowledgements count by the durable view.
+    /// Whether its acknowledgements count according to the durable view.
     member: bool,
-    /// Why it does not count: nothing listens there, another cluster key, no room, no slot, the same memory
-    /// as another address, and so on; None: it counts.
+    /// Why it does not acknowledge, for example: nothing listens there, another cluster key, no room, no
+    /// slot, the same memory as another address. None if it does.
     reason: Option<String>,
 }
 
@@ -147,11 +147,11 @@ impl Lender {
 pub(crate) struct RegionInfo {
     /// The segment's path.
     path: String,
-    /// Where in the segment it begins.
+    /// Offset in the segment.
     offset: u64,
     /// Bytes mapped.
     length: usize,
-    /// Open transactions with ranges in it.
+    /// Number of open transactions with ranges in it.
     transactions: usize,
 }
 
@@ -165,37 +165,37 @@ impl RegionInfo {
     }
 }
 
-/// Where a store stands now.
+/// A snapshot of a store.
 #[pyclass(frozen, get_all, module = "netram._netram")]
 #[derive(Clone, Debug)]
 pub(crate) struct Query {
-    /// The log's identity.
+    /// Id of the log's journal.
     journal: String,
-    /// The number of this reign over the log.
+    /// Number of this opening of the log.
     epoch: u32,
-    /// LSN of the oldest record kept.
+    /// LSN of the oldest record in the log.
     head: u64,
-    /// Everything below is on the local disk.
+    /// LSN below which every record is on the local disk.
     stable: u64,
-    /// Everything below is held as the commit rule demands, or on the local disk.
+    /// LSN below which every record is held according to the commit rule, or on the local disk.
     acked: u64,
-    /// Where the next record goes.
+    /// LSN of the next record.
     tail: u64,
     /// Bytes of records that the log can hold between head and tail.
     capacity: u64,
-    /// Bytes that one transaction can log.
+    /// Most bytes that one transaction can log.
     transaction_bytes_max: usize,
     /// Path and size of each segment that the log knows.
     segments: Vec<(String, u64)>,
-    /// The regions mapped.
+    /// Mapped regions.
     regions: Vec<RegionInfo>,
     /// Transactions begun and not ended.
     open_transactions: usize,
-    /// The lenders configured.
+    /// Configured lenders.
     lenders: Vec<Lender>,
-    /// Why commits wait for the disk; None: lenders acknowledge them.
+    /// Why commits wait for the disk; None if lenders acknowledge them.
     blocked: Option<String>,
-    /// The local disk's failure, if it failed.
+    /// Failure of the local disk, if it failed.
     disk_error: Option<String>,
 }
 
@@ -279,7 +279,7 @@ fn role(role: LenderRole) -> &'static str {
     }
 }
 
-/// Why lenders do not count, as a sentence.
+/// Message for why lenders do not acknowledge.
 pub(crate) fn blocked(why: &QuorumError) -> String {
     match why.configured == 0 {
         true => {
@@ -293,12 +293,12 @@ pub(crate) fn blocked(why: &QuorumError) -> String {
 
 macro_rules! statistics {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What happened since the store was opened.
+        /// Counters since the store was opened.
         ///
-        /// Ranges and bytes count at three places. Declared: what transactions that committed gave to
-        /// set_range and write. Committed: after duplicate, overlapping and adjacent ranges of one
-        /// transaction were merged. Logged: what records carry, after the spool dropped what later commits
-        /// replaced.
+        /// Ranges and bytes are counted at three points. Declared: ranges given to set_range and write by
+        /// transactions that committed. Committed: after duplicate, overlapping and adjacent ranges of one
+        /// transaction were merged. Logged: ranges in records, after the spool dropped those that later
+        /// commits replaced.
         #[pyclass(frozen, get_all, module = "netram._netram")]
         #[derive(Clone, Debug)]
         pub(crate) struct Statistics {
@@ -343,21 +343,21 @@ statistics! {
     ranges_merged,
     /// Bytes of committed ranges: each byte of a transaction once.
     bytes_committed,
-    /// Bytes that merging within transactions kept out of records: duplicates, overlaps, and the 24 bytes of
-    /// header of each merged range.
+    /// Bytes that merging within transactions kept out of records: duplicates, overlaps, and at least 4 bytes
+    /// of header for each merged range.
     bytes_saved_within,
     /// Lazy commits that were spooled.
     spooled_commits,
     /// Records that carried spooled commits.
     spool_records,
-    /// Spooled commits that took no record of their own: those logged so far less spool_records.
+    /// Spooled commits that needed no record of their own: those logged so far minus spool_records.
     commits_merged,
-    /// Ranges of spooled commits that later ones replaced, or that became part of another.
+    /// Ranges of spooled commits that later ones replaced, or that were merged into another.
     ranges_dropped,
-    /// Bytes that merging spooled commits kept out of records: replaced values, and the headers of ranges
-    /// and payloads. The header of each record that was never made comes on top.
+    /// Bytes that merging spooled commits kept out of records: replaced values, and the headers of ranges and
+    /// payloads. Headers of the records that were never made are not included.
     bytes_saved_between,
-    /// Times that a full spool was sorted and merged to make room in it.
+    /// Number of times that a full spool was sorted and merged to make room in it.
     spool_compactions,
     /// Ranges that records carry.
     ranges_logged,
@@ -369,7 +369,7 @@ statistics! {
     truncate_calls,
     /// Truncations by the thread in the background.
     background_truncations,
-    /// Commits that met a full log and waited for truncation.
+    /// Commits that found the log full and waited for truncation.
     full_stalls,
     /// Nanoseconds spent in those waits.
     full_stall_ns,

@@ -17,7 +17,7 @@ pub(crate) struct Segment {
     path: String,
 }
 
-/// What `PyStore.segment` is asked for.
+/// Arguments of `PyStore.segment`.
 pub(crate) struct SegmentRequest {
     pub(crate) path: String,
     pub(crate) size: Option<u64>,
@@ -26,7 +26,7 @@ pub(crate) struct SegmentRequest {
 }
 
 impl Segment {
-    /// The segment at `wanted.path`, made now if it is to be.
+    /// The segment at `wanted.path`, created now if requested.
     pub(crate) fn find(py: Python<'_>, log: &Arc<StoreLog>, wanted: SegmentRequest) -> PyResult<Segment> {
         let SegmentRequest {
             path,
@@ -34,7 +34,7 @@ impl Segment {
             create,
             sparse,
         } = wanted;
-        // Named for good: the program may change its working directory.
+        // An absolute path: the program may change its working directory.
         let path = std::path::absolute(&path).map_or_else(
             |_| path.clone(),
             |absolute| absolute.to_string_lossy().into_owned(),
@@ -76,16 +76,16 @@ impl Segment {
 
 #[pymethods]
 impl Segment {
-    /// Map `length` bytes from `offset` on, a multiple of 4096; length 0: to the end.
+    /// Map length bytes from offset on, a multiple of 4096; length 0 means up to the end.
     ///
-    /// Nothing is read until it is touched, so a large segment is mapped at once. Bytes can be mapped once at
-    /// a time. Raises RangeError, SegmentError, InUse.
+    /// Pages are read when they are first touched, so a large segment is mapped at once. A byte can be mapped
+    /// only once at a time. Raises RangeError, SegmentError, InUse.
     #[pyo3(signature = (offset = OffsetArgument::ZERO, length = OffsetArgument::ZERO))]
     #[pyo3(text_signature = "($self, offset=0, length=0)")]
     fn map(&self, py: Python<'_>, offset: OffsetArgument, length: OffsetArgument) -> PyResult<Py<Region>> {
         let (offset, length) = (offset.0 as u64, length.0 as u64);
-        // The window is made before the memory's lock is let go: a store closed meanwhile would not know of
-        // it.
+        // The window is created before the memory's lock is released: otherwise a store closed in between
+        // would miss it.
         let mapped = self.log.waiting(py, |memory| -> Result<_, MapError> {
             let region = memory.map(&self.path, offset, length)?;
             Ok(self.log.add_window(region))
@@ -100,7 +100,7 @@ impl Segment {
         &self.path
     }
 
-    /// Bytes in the segment.
+    /// Length of the segment in bytes.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<SizeArgument> {
         self.log.quickly(py, |_| ())?;

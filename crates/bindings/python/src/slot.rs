@@ -1,4 +1,4 @@
-//! What one thread at a time uses until it ends: a transaction, a reader.
+//! Objects that one thread at a time uses until they end: transactions, readers.
 
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -7,15 +7,15 @@ use pyo3::prelude::*;
 
 use crate::error;
 
-/// A value, until it is taken out.
+/// A value, until it is taken.
 pub(crate) struct ExclusiveSlot<T>(Mutex<Option<T>>);
 
-/// Why it is not to be had.
+/// Why the value cannot be used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExclusiveSlotError {
-    /// Another thread is in it.
+    /// Another thread is using it.
     Busy,
-    /// It has ended.
+    /// The value has ended.
     Ended,
 }
 
@@ -35,7 +35,7 @@ impl<T> ExclusiveSlot<T> {
         ExclusiveSlot(Mutex::new(Some(value)))
     }
 
-    /// The place itself, if nobody else is in it. Never waits.
+    /// Locks the slot unless another thread uses it. Never waits.
     pub(crate) fn enter(&self) -> Result<MutexGuard<'_, Option<T>>, ExclusiveSlotError> {
         match self.0.try_lock() {
             Ok(slot) => Ok(slot),
@@ -48,23 +48,24 @@ impl<T> ExclusiveSlot<T> {
         self.enter()?.as_mut().map(then).ok_or(ExclusiveSlotError::Ended)
     }
 
-    /// Takes it out for good. While `then` goes on, others find somebody in it.
+    /// Takes the value permanently. While `then` runs, other threads find the slot in use.
     pub(crate) fn end<R>(&self, then: impl FnOnce(T) -> R) -> Result<R, ExclusiveSlotError> {
         let mut slot = self.enter()?;
         slot.take().map(then).ok_or(ExclusiveSlotError::Ended)
     }
 
-    /// Takes it, whoever is in it: waits for that.
+    /// Takes the value, waiting for a thread that uses it.
     pub(crate) fn take_after(&self) -> Option<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        // Who is in it is using it, so it is open. Never waits, not even in a forked child.
+        // A value in use is open. Never waits, not even in a forked child.
         self.enter().map_or(true, |slot| slot.is_some())
     }
 
-    /// In a child of fork: its end would wait for locks that the parent's threads may have held at the fork.
+    /// For a child of fork, where dropping the value would wait for locks that the parent's threads may have
+    /// held.
     pub(crate) fn never_drop(&mut self) {
         let inner = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let _never_dropped = ManuallyDrop::new(inner);

@@ -1,4 +1,4 @@
-//! An open log, from Python.
+//! An open log in Python.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use crate::report::{Query, Recovered, Statistics, blocked};
 use crate::segment::{Segment, SegmentRequest};
 use crate::transaction::{Transaction, durability as by_name};
 
-/// How often a wait for lenders looks for Ctrl-C.
+/// Interval at which a wait for lenders checks for Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// An open log: recoverable memory whose newest commits are in lenders' memory until the local disk has them.
 ///
-/// Made by open. Threads may share it. As a context manager it closes itself. What still uses it (segments,
-/// regions, transactions, arrays) keeps it open.
+/// Returned by open. Threads may share it. As a context manager it closes itself. Objects that use it
+/// (segments, regions, transactions, arrays) keep it open.
 #[pyclass(frozen, name = "Store", module = "netram._netram")]
 pub(crate) struct PyStore {
     log: Arc<StoreLog>,
@@ -36,11 +36,12 @@ impl PyStore {
 
 #[pymethods]
 impl PyStore {
-    /// The segment at path: any file can be one.
+    /// The segment at path, which may be any file.
     ///
-    /// create=True makes a file of size zeros when there is none, all its blocks now, or with sparse=True as
-    /// they are needed (a full disk then stops truncation, and after it commits, until there is room). When
-    /// the file exists and a size is given, they must agree. Raises SegmentError, InUse.
+    /// create=True creates a file of size zeros if it does not exist. All its blocks are allocated at once,
+    /// or with sparse=True when they are needed; a full disk then stops truncation, and after it commits,
+    /// until there is room. If the file exists and a size is given, they must agree. Raises SegmentError,
+    /// InUse.
     #[pyo3(signature = (path, *, size = None, create = false, sparse = false))]
     fn segment(
         &self,
@@ -63,15 +64,15 @@ impl PyStore {
 
     /// Begin a transaction.
     ///
-    /// durability says when its commit returns: "remote", when lenders hold it as the commit rule demands or
-    /// the local disk has it; "disk"; "both"; "lazy", at once. With restore=False no old values are kept, and
+    /// durability is when its commit returns: "remote" when lenders hold it according to the commit rule or
+    /// the local disk has it; "disk"; "both"; "lazy" at once. With restore=False no old values are kept, and
     /// an abort leaves memory as it is.
     #[pyo3(signature = (durability = "remote", restore = true))]
     fn transaction(&self, py: Python<'_>, durability: &str, restore: bool) -> PyResult<Transaction> {
         Transaction::begin(py, &self.log, by_name(durability)?, restore)
     }
 
-    /// Wait until every commit so far, lazy ones too, is as safe as asked. Raises LogError.
+    /// Wait until every commit so far, lazy ones too, is as safe as requested. Raises LogError.
     #[pyo3(signature = (durability = "disk"))]
     fn flush(&self, py: Python<'_>, durability: &str) -> PyResult<()> {
         let durability = by_name(durability)?;
@@ -81,35 +82,35 @@ impl PyStore {
         flushed.map_err(|cause| error::flush(py, &cause))
     }
 
-    /// Apply every commit so far to the segments and empty the log of them. A thread does the same in the
-    /// background whenever the log is fuller than its threshold. Raises LogError.
+    /// Apply every commit so far to the segments and remove it from the log. A thread does the same in the
+    /// background when the log exceeds its threshold. Raises LogError.
     fn truncate(&self, py: Python<'_>) -> PyResult<()> {
         let truncated = self.log.waiting(py, |memory| memory.truncate())?;
         truncated.map_err(|cause| error::truncate(py, &cause))
     }
 
-    /// Take a segment that is no longer used out of the log's table; the file stays. Raises SegmentError.
+    /// Remove a segment that is no longer used from the log's table; the file stays. Raises SegmentError.
     fn forget(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let path = utf8(py, path)?;
         let forgotten = self.log.waiting(py, |memory| memory.forget_segment(&path))?;
         forgotten.map_err(|cause| error::forget(py, &cause))
     }
 
-    /// Where the store stands now: log, segments, regions, lenders.
+    /// A snapshot of the log, segments, regions and lenders.
     fn query(&self, py: Python<'_>) -> PyResult<Query> {
         self.log.waiting(py, Query::of)
     }
 
-    /// What happened since the opening, counted.
+    /// Counters since the opening.
     fn statistics(&self, py: Python<'_>) -> PyResult<Statistics> {
         self.log.quickly(py, |memory| Statistics::of(memory.statistics()))
     }
 
-    /// Wait until lenders acknowledge commits, at most timeout seconds. Raises LendersMissing, which says why
-    /// they do not.
+    /// Wait until lenders acknowledge commits, at most timeout seconds. Raises LendersMissing with the
+    /// reasons.
     #[pyo3(signature = (timeout = 10.0))]
     fn wait_for_lenders(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        let wrong = |_| PyValueError::new_err(format!("{timeout} is no number of seconds to wait"));
+        let wrong = |_| PyValueError::new_err(format!("{timeout} is not a number of seconds to wait"));
         let deadline = Instant::now().checked_add(Duration::try_from_secs_f64(timeout).map_err(wrong)?);
         loop {
             let left = deadline.map_or(SIGNALS_EVERY, |deadline| {
@@ -128,22 +129,22 @@ impl PyStore {
         }
     }
 
-    /// Write everything to the local disk, release the lenders and unmap all regions. Closing twice does
-    /// nothing.
+    /// Write everything to the local disk, release the lenders and unmap all regions. Closing twice has no
+    /// effect.
     ///
-    /// Raises BufferError while views (arrays, memoryviews) look into its regions, BusyError while
+    /// Raises BufferError while views (arrays, memoryviews) of its regions exist, BusyError while
     /// transactions are open; the store then stays open and usable.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.log.close(py)
     }
 
-    /// What recovery found at the opening.
+    /// Report of the recovery at the opening.
     #[getter]
     fn recovered(&self) -> Recovered {
         self.recovered.clone()
     }
 
-    /// The log's path.
+    /// Path of the log.
     #[getter]
     fn path(&self) -> &OsStr {
         self.log.path().as_os_str()
@@ -169,8 +170,7 @@ impl PyStore {
     ) -> PyResult<()> {
         let _ = (exception, traceback);
         match (self.log.close(py), exception_type) {
-            // What the program was about to say matters more; the frames it names may hold the very arrays in
-            // the way.
+            // The exception in progress is more important, and its frames may hold the arrays in the way.
             (Err(_), Some(_)) => Ok(()),
             (closed, _) => closed,
         }
@@ -182,7 +182,7 @@ impl PyStore {
     }
 }
 
-/// The path as the segment table can hold it.
+/// The path in UTF-8, as the segment table requires.
 fn utf8(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     let text = path.into_os_string().into_string();
     text.map_err(|path| error::segment_error(py, format_args!("{path:?} is not UTF-8; choose another name")))

@@ -1,9 +1,9 @@
-//! The buffer protocol, both ways, and copies out of memory that Python code may be writing: the crate's only
-//! unsafe code.
+//! The buffer protocol in both directions, and copies out of memory that Python code may be writing: the
+//! crate's only unsafe code.
 //!
-//! [`Memory`] is the base class of `Region` and `NodeMemory`. Each buffer that Python takes counts as a view
-//! of what is [`BufferSource`], which keeps the memory mapped until the last view is given back; and each
-//! buffer holds a reference to the object, which holds what is viewed.
+//! [`PyMemory`] is the base class of `Region` and `NodeMemory`. Each buffer that Python takes counts as a
+//! view of a [`BufferSource`], which keeps the memory mapped until the last view is released. Each buffer
+//! also holds a reference to the object, which owns the source.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -14,24 +14,24 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Memory that Python may look into.
+/// Memory that Python can view.
 pub(crate) trait BufferSource: Send + Sync {
-    /// Counts one more view. The bytes it is told of stay mapped until it is ended.
+    /// Counts one more view. Its bytes stay mapped until the view is released.
     fn view(&self, py: Python<'_>) -> PyResult<BufferView>;
-    /// A view was given back.
+    /// Counts the release of a view.
     fn end_view(&self);
 }
 
-/// Where a view may look.
+/// Address and length of a view.
 pub(crate) struct BufferView {
     pub(crate) address: *mut u8,
     pub(crate) length: usize,
     pub(crate) readonly: bool,
 }
 
-/// Memory that survives crashes, as a buffer of bytes.
+/// Memory as a buffer of bytes.
 ///
-/// The base of Region and NodeMemory, not to be made by itself.
+/// Base class of Region, NodeMemory and FarMemory; it cannot be instantiated.
 #[pyclass(frozen, subclass, module = "netram._netram", name = "Memory")]
 pub(crate) struct PyMemory {
     pub(crate) viewed: Arc<dyn BufferSource>,
@@ -41,10 +41,10 @@ pub(crate) struct PyMemory {
 impl PyMemory {
     /// # Safety
     ///
-    /// `view` is the interpreter's to be filled, or null.
+    /// `view` is null, or a structure of the interpreter to be filled.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
-            return Err(PyBufferError::new_err("no place for the view was given"));
+            return Err(PyBufferError::new_err("the pointer to the view is null"));
         }
         let py = slf.py();
         let viewed = &slf.get().viewed;
@@ -55,12 +55,11 @@ impl PyMemory {
         } = viewed.view(py)?;
         let length = ffi::Py_ssize_t::try_from(length).map_err(|_| {
             viewed.end_view();
-            PyBufferError::new_err("the region is larger than Python can count")
+            PyBufferError::new_err("the region is longer than the largest Py_ssize_t")
         })?;
         let (address, readonly) = (address.cast(), c_int::from(readonly));
-        // SAFETY: the caller vouches for `view`; `address` has `length` bytes until the view that was counted
-        // is given back, since what is `BufferSource` unmaps nothing before; the view keeps a reference to
-        // `slf`.
+        // SAFETY: the caller guarantees `view`. `address` has `length` bytes until the counted view is
+        // released, because a `BufferSource` unmaps nothing before. The view keeps a reference to `slf`.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, length, readonly, flags) };
         if filled != 0 {
             viewed.end_view();
@@ -71,7 +70,7 @@ impl PyMemory {
 
     /// # Safety
     ///
-    /// `_view` was filled by `__getbuffer__` and is given back once: the interpreter sees to both.
+    /// `_view` was filled by `__getbuffer__` and is released once: the interpreter ensures both.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         self.viewed.end_view();
     }
@@ -80,7 +79,7 @@ impl PyMemory {
 /// Copies bytes of a mapped region to a new `bytes` object, as a `memoryview` of it would.
 ///
 /// No reference to the region's bytes is formed: Python code may be writing them through a view on another
-/// thread. Who reads while another writes gets a mixture of both.
+/// thread. A read during a write returns a mixture of both.
 pub(crate) fn copy<'py>(
     py: Python<'py>,
     region: &netram_rvm::Region,
@@ -99,17 +98,17 @@ pub(crate) fn copy<'py>(
     })
 }
 
-/// Where a buffer's bytes lie: the address of its lowest, and how many to its highest, gaps of its strides
-/// included. `None`: it has none.
+/// Address of a buffer's lowest byte, and length to its highest, including gaps of its strides. `None` if it
+/// has no bytes.
 pub(crate) fn hull(buffer: &Bound<'_, PyAny>) -> PyResult<Option<(usize, usize)>> {
     let mut view = ffi::Py_buffer::new();
-    // SAFETY: `buffer` is a live object, `view` a place to be filled, and the interpreter is held.
+    // SAFETY: `buffer` is a live object, `view` is a structure to be filled, and the interpreter is held.
     let refused = unsafe { ffi::PyObject_GetBuffer(buffer.as_ptr(), &mut view, ffi::PyBUF_FULL_RO) };
     if refused != 0 {
         return Err(PyErr::fetch(buffer.py()));
     }
     let found = spread(&view);
-    // SAFETY: the view was filled above, was not moved, and is given back once.
+    // SAFETY: the view was filled above, was not moved, and is released once.
     unsafe { ffi::PyBuffer_Release(&mut view) };
     found
 }
@@ -117,19 +116,17 @@ pub(crate) fn hull(buffer: &Bound<'_, PyAny>) -> PyResult<Option<(usize, usize)>
 fn spread(view: &ffi::Py_buffer) -> PyResult<Option<(usize, usize)>> {
     if !view.suboffsets.is_null() {
         return Err(PyBufferError::new_err(
-            "a buffer of pointers has no one place in memory",
+            "a buffer of pointers is not contiguous in memory",
         ));
     }
     let dimensions = usize::try_from(view.ndim).unwrap_or(0);
     if dimensions > 0 && view.strides.is_null() {
-        // Whoever is asked for strides may give none for an array without gaps, as ctypes does.
+        // An exporter may give no strides for an array without gaps, as ctypes does.
         let length = view.len.unsigned_abs();
         return Ok((length > 0).then(|| (view.buf.addr(), length)));
     }
     if dimensions > 0 && view.shape.is_null() {
-        return Err(PyBufferError::new_err(
-            "the buffer has strides and does not say how many items they lead to",
-        ));
+        return Err(PyBufferError::new_err("the buffer has strides but no shape"));
     }
     let (mut before, mut after) = (0usize, view.itemsize.unsigned_abs());
     for dimension in 0..dimensions {
@@ -144,7 +141,7 @@ fn spread(view: &ffi::Py_buffer) -> PyResult<Option<(usize, usize)>> {
         if count == 0 {
             return Ok(None);
         }
-        // Saturating: a true buffer is in the address space, and a false one is found in no region.
+        // Saturating: a valid buffer fits the address space, and an invalid one is found in no region.
         let reach = (count - 1).saturating_mul(stride.unsigned_abs());
         match stride < 0 {
             true => before = before.saturating_add(reach),

@@ -1,4 +1,4 @@
-//! Ranges, commit, abort.
+//! Transactions on recoverable memory: ranges, commit, abort.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ use crate::slot::{ExclusiveSlot, ExclusiveSlotError};
 use crate::window::{RegionWindow, unmapped};
 
 /// A transaction: declare ranges, change memory, commit. As a context manager it commits at the end, and
-/// aborts when an exception passes.
+/// aborts after an exception.
 ///
 /// Any thread may use it, one at a time (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]
@@ -29,15 +29,15 @@ pub(crate) struct Transaction {
     result: Mutex<Option<Commit>>,
 }
 
-/// Why a call on a transaction came to nothing.
+/// Why a call on a transaction failed.
 enum TransactionFailure {
-    /// Another thread is in it, or it has ended.
+    /// Another thread is using the transaction, or it has ended.
     Unusable(ExclusiveSlotError),
     /// The region is unmapped.
     Unmapped,
-    /// The range is refused.
+    /// The range was refused.
     Range(RangeError),
-    /// The commit is refused, or its outcome unknown.
+    /// The commit was refused, or its outcome is unknown.
     Commit(RvmCommitError),
 }
 
@@ -80,7 +80,7 @@ impl Transaction {
         })
     }
 
-    /// Does something to the open transaction, with the interpreter free.
+    /// Calls `then` with the open transaction and the interpreter released.
     pub(crate) fn change<R: Send>(
         &self,
         py: Python<'_>,
@@ -91,7 +91,7 @@ impl Transaction {
             .map_err(|why| why.raise(py, "transaction"))
     }
 
-    /// Does something to the open transaction and a mapped region.
+    /// Calls `then` with the open transaction and a mapped region.
     fn with(
         &self,
         window: &RegionWindow,
@@ -126,13 +126,13 @@ impl Transaction {
 
 #[pymethods]
 impl Transaction {
-    /// Declare bytes that will change: a part of a region, or whatever an array or memoryview covers.
+    /// Declare bytes that will change: a part of a region, or the bytes of an array or memoryview.
     ///
-    /// set_range(region, offset, length): length bytes from offset on; by default the whole rest.
-    /// set_range(array): the bytes between the array's first and last, those in gaps of its strides included.
+    /// set_range(region, offset, length) declares length bytes from offset on; by default all of the rest.
+    /// set_range(array) declares the bytes from the array's first to its last, including gaps of its strides.
     ///
-    /// Call it before storing: with restore=True the old values are kept now, for an abort. What is logged is
-    /// what the bytes are when the transaction commits. Raises RangeError, ClosedError.
+    /// Call it before storing: with restore=True the old values are kept at this point, for an abort. The
+    /// commit logs the values at that time. Raises RangeError, ClosedError.
     #[pyo3(signature = (target, offset = None, length = None))]
     fn set_range(
         &self,
@@ -146,7 +146,7 @@ impl Transaction {
             Ok(region) => region::part(region, offset, length)?,
             Err(_) if offset.is_some() || length.is_some() => {
                 return Err(PyTypeError::new_err(
-                    "offset and length go with a Region; of an array or memoryview give the slice itself",
+                    "offset and length are only allowed with a Region; of an array or memoryview pass the slice itself",
                 ));
             }
             Err(_) => match region::find(&self.log, target)? {
@@ -154,12 +154,12 @@ impl Transaction {
                 None => return self.check_open(py),
             },
         };
-        // Free of the interpreter, as `write` is.
+        // With the interpreter released, as in `write`.
         py.detach(|| self.with(&window, |inner, region| inner.set_range(region, offset, length)))
             .map_err(|failure| failure.raise(py))
     }
 
-    /// Declare len(data) bytes at offset and store data there. data is bytes or any other buffer.
+    /// Declare len(data) bytes at offset and store data there. data is bytes or another buffer.
     ///
     /// Raises RangeError, ClosedError.
     fn write(
@@ -172,17 +172,18 @@ impl Transaction {
         self.log.check_process(py)?;
         let data = bytes_of(data)?;
         let (window, bytes) = (region::window(region), data.as_bytes());
-        // Free of the interpreter: a commit of another thread may hold the region while it waits for the
-        // disk.
+        // With the interpreter released: a commit of another thread may hold the region while it waits for
+        // the disk.
         py.detach(|| self.with(window, |inner, region| inner.write(region, offset.0, bytes)))
             .map_err(|failure| failure.raise(py))
     }
 
-    /// Commit: log the declared bytes as they are now, and wait until they are as safe as asked.
+    /// Commit: log the declared bytes with their present values, and wait until they are as safe as
+    /// requested.
     ///
-    /// durability overrides the transaction's own. Raises CommitError: when its `unknown` is false the
-    /// transaction is still open, to be retried or aborted; when true it has ended, and only the next opening
-    /// of the log can tell.
+    /// durability overrides the transaction's own. Raises CommitError. If its `unknown` is false the
+    /// transaction is still open, to be retried or aborted. If true it has ended, and only the next opening
+    /// of the log shows the outcome.
     #[pyo3(signature = (durability = None))]
     fn commit(&self, py: Python<'_>, durability: Option<&str>) -> PyResult<Commit> {
         self.log.check_process(py)?;
@@ -191,8 +192,8 @@ impl Transaction {
             .map_err(|failure| failure.raise(py))
     }
 
-    /// End the transaction without a trace. With restore=True memory is as it was before each range was
-    /// declared.
+    /// End the transaction without logging anything. With restore=True memory is as it was before each range
+    /// was declared.
     ///
     /// Aborting a transaction that has ended raises ClosedError.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
@@ -201,13 +202,13 @@ impl Transaction {
             .map_err(|why| why.raise(py, "transaction"))
     }
 
-    /// Whether the transaction has neither been committed nor aborted.
+    /// Whether the transaction is neither committed nor aborted.
     #[getter]
     fn open(&self) -> bool {
         self.inner.is_open()
     }
 
-    /// Ranges declared so far; neighbours declared one after the other count as one. 0 once it has ended.
+    /// Number of ranges declared so far; neighbours declared in succession count as one. 0 after the end.
     #[getter]
     fn ranges(&self, py: Python<'_>) -> PyResult<usize> {
         self.log.check_process(py)?;
@@ -217,14 +218,14 @@ impl Transaction {
         }
     }
 
-    /// What the commit returned; None before it, and after an abort.
+    /// Result of the commit; None before it, and after an abort.
     #[getter]
     fn result(&self, py: Python<'_>) -> PyResult<Option<Commit>> {
         self.log.check_process(py)?;
         Ok(lock(&self.result).clone())
     }
 
-    /// How safe the commit is to be: "remote", "disk", "both" or "lazy".
+    /// How safe the commit must be before it returns: "remote", "disk", "both" or "lazy".
     #[getter]
     fn durability(&self) -> &'static str {
         match self.durability {
@@ -235,7 +236,7 @@ impl Transaction {
         }
     }
 
-    /// Whether an abort puts old values back.
+    /// Whether an abort restores old values.
     #[getter]
     fn restore(&self) -> bool {
         self.restore
@@ -296,8 +297,8 @@ impl Drop for Transaction {
     }
 }
 
-/// The bytes of any buffer. Those that may change are copied: they may lie in the very region that they are
-/// written to, and other threads run meanwhile.
+/// The bytes of any buffer. A writable buffer is copied: it may lie in the region that is written, and other
+/// threads run during the call.
 pub(crate) fn bytes_of<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     match data.cast::<PyBytes>() {
         Ok(bytes) => Ok(bytes.clone()),
@@ -307,7 +308,7 @@ pub(crate) fn bytes_of<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyB
     }
 }
 
-/// A durability by its name.
+/// Parses a durability.
 pub(crate) fn durability(name: &str) -> PyResult<Durability> {
     match name {
         "remote" => Ok(Durability::Remote),
@@ -315,7 +316,7 @@ pub(crate) fn durability(name: &str) -> PyResult<Durability> {
         "both" => Ok(Durability::Both),
         "lazy" => Ok(Durability::Lazy),
         other => Err(PyValueError::new_err(format!(
-            "no durability {other:?}: choose \"remote\", \"disk\", \"both\" or \"lazy\""
+            "durability {other:?} does not exist; choose \"remote\", \"disk\", \"both\" or \"lazy\""
         ))),
     }
 }

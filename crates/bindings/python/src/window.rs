@@ -1,7 +1,7 @@
-//! A region's memory, and the views that Python has into it.
+//! A region's memory, and Python's views of it.
 //!
-//! While there is a view (an array, a `memoryview`), the memory is not unmapped: `unmap` and `close` refuse,
-//! as `mmap.close` does, and dropping every other object leaves it mapped until the last view is gone.
+//! While a view (an array, a `memoryview`) exists, the memory is not unmapped: `unmap` and `close` fail, like
+//! `mmap.close`. Dropping every other object leaves the memory mapped until the last view is released.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -14,25 +14,25 @@ use crate::locks::shared;
 use crate::open_log::StoreLog;
 use crate::sys::{BufferSource, BufferView};
 
-/// A region that Python may look into.
+/// A region that Python can view.
 pub(crate) struct RegionWindow {
     pub(crate) log: Arc<StoreLog>,
     mapped: RwLock<Option<MappedWindow>>,
-    /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively
-    /// and finds none may unmap.
+    /// Number of views. Incremented under the shared lock, so that a holder of the exclusive lock that finds
+    /// none may unmap.
     views: AtomicUsize,
     address: usize,
     length: usize,
 }
 
-/// What a window shows while it is mapped.
+/// State of a window while it is mapped.
 pub(crate) struct MappedWindow {
     pub(crate) region: Arc<netram_rvm::Region>,
-    /// The heap in it, once somebody asked: one for all, since what is free is known to it alone.
+    /// The region's heap after its first use: one for all users, because only it knows what is free.
     pub(crate) heap: Option<Heap>,
 }
 
-/// A region's place, held exclusively.
+/// The lock on a window, held exclusively.
 pub(crate) struct WindowGuard<'w> {
     window: &'w RegionWindow,
     mapped: RwLockWriteGuard<'w, Option<MappedWindow>>,
@@ -61,8 +61,8 @@ impl RegionWindow {
         self.length
     }
 
-    /// Whether there is something to be seen. Not in a forked child, where a lock of a thread that it has not
-    /// may be held for ever.
+    /// Whether the region is mapped. False in a forked child, where a lock may be held forever by a thread of
+    /// the parent.
     pub(crate) fn is_mapped(&self, py: Python<'_>) -> bool {
         !self.log.is_inherited() && shared(py, &self.mapped).is_some()
     }
@@ -71,21 +71,21 @@ impl RegionWindow {
         self.mapped.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the region, which stays mapped meanwhile; to be called with the interpreter free,
-    /// since it waits while the region is unmapped or formatted. `None`: it is unmapped already.
+    /// Calls `then` with the region, which stays mapped during the call. Release the interpreter first,
+    /// because this waits for unmapping and formatting. Returns `None` if the region is unmapped.
     pub(crate) fn with<R>(&self, then: impl FnOnce(&netram_rvm::Region) -> R) -> Option<R> {
         debug_assert!(!self.log.is_inherited(), "checked before");
         self.read().as_ref().map(|mapped| then(&mapped.region))
     }
 
-    /// Does something with the region's heap, in the same way. `None`: the region is unmapped already, or its
-    /// heap was not opened.
+    /// Calls `then` with the region's heap, like [`RegionWindow::with`]. Returns `None` if the region is
+    /// unmapped, or its heap was not opened.
     pub(crate) fn with_heap<R>(&self, then: impl FnOnce(&Heap) -> R) -> Option<R> {
         self.read().as_ref()?.heap.as_ref().map(then)
     }
 
-    /// Like [`RegionWindow::with`], for Python: an unmapped region, or one of a parent process, is an
-    /// exception.
+    /// Calls `then` like [`RegionWindow::with`]; raises an exception for an unmapped region, or one of a
+    /// parent process.
     pub(crate) fn use_region<R>(
         &self,
         py: Python<'_>,
@@ -97,7 +97,7 @@ impl RegionWindow {
         done.ok_or_else(|| unmapped(py))
     }
 
-    /// Keeps views from being taken, and the region from being unmapped, until the answer is dropped.
+    /// Prevents new views and unmapping until the guard is dropped.
     pub(crate) fn hold(&self) -> WindowGuard<'_> {
         WindowGuard {
             window: self,
@@ -120,23 +120,19 @@ impl BufferSource for RegionWindow {
 
     fn end_view(&self) {
         let before = self.views.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "a view is given back once");
+        debug_assert!(before > 0, "a view is released once");
     }
 }
 
 impl WindowGuard<'_> {
-    /// Views that are not given back.
+    /// Number of views.
     pub(crate) fn views(&self) -> usize {
         self.window.views.load(Ordering::Acquire)
     }
 
-    /// What is mapped, taken out; to be put back with [`WindowGuard::put`] if it is to stay.
+    /// Takes the mapped state out. Put it back with [`WindowGuard::put`] to keep the region mapped.
     pub(crate) fn take(&mut self) -> Option<MappedWindow> {
-        assert_eq!(
-            self.views(),
-            0,
-            "memory is unmapped only when nobody looks into it"
-        );
+        assert_eq!(self.views(), 0, "memory is unmapped only when it has no views");
         self.mapped.take()
     }
 
@@ -144,7 +140,7 @@ impl WindowGuard<'_> {
         *self.mapped = Some(mapped);
     }
 
-    /// What is mapped.
+    /// The mapped state.
     pub(crate) fn mapped(&mut self) -> Option<&mut MappedWindow> {
         self.mapped.as_mut()
     }
@@ -158,15 +154,15 @@ impl Drop for RegionWindow {
     }
 }
 
-/// What every use of an unmapped region is answered with.
+/// The exception for every use of an unmapped region.
 pub(crate) fn unmapped(py: Python<'_>) -> PyErr {
     error::closed(py, "the region is unmapped")
 }
 
-/// How many views are in the way, as the middle of a sentence.
+/// Clause of a message with the number of views that prevent unmapping.
 pub(crate) fn looking(views: usize) -> String {
     match views {
-        1 => "1 view (array, memoryview) looks".to_owned(),
-        views => format!("{views} views (arrays, memoryviews) look"),
+        1 => "1 view (array, memoryview) of its memory exists".to_owned(),
+        views => format!("{views} views (arrays, memoryviews) of its memory exist"),
     }
 }

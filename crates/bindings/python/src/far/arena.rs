@@ -1,4 +1,4 @@
-//! An arena: opening one, taking parts of it, and how it stands.
+//! Arenas: opening one, allocating memory of it, and its status.
 
 use std::path::PathBuf;
 
@@ -14,9 +14,9 @@ use crate::fork::Generation;
 use crate::nodes::seconds;
 use crate::open::{SizeArgument, parse, security};
 
-/// Addresses of which a part has memory here, and the rest is at lenders.
+/// A range of addresses, part of which has local memory, while the rest is at lenders.
 ///
-/// It ends, and its lenders are told, when it and all memory of it are gone.
+/// The arena ends, and its lenders are notified, when it and all memory of it are gone.
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Arena {
     arena: netram_far::Arena,
@@ -24,41 +24,41 @@ pub(crate) struct Arena {
     generation: Generation,
 }
 
-/// How an arena stands: pages of 4 KiB, and what has happened so far.
+/// Status of an arena: numbers of pages of 4 KiB, and counters since the opening.
 #[pyclass(frozen, get_all, module = "netram._netram")]
 #[derive(Clone, Debug)]
 pub(crate) struct ArenaStatus {
-    /// Pages that have local memory.
+    /// Pages with local memory.
     used: u32,
-    /// Of the cap, what compressed pages take, in pages.
+    /// Part of the cap that compressed pages take, in pages.
     packed: u32,
-    /// Of the cap, what elements take that were written to pages that are away, in pages.
+    /// Part of the cap that elements take which were written to remote pages, in pages.
     patched: u32,
-    /// The cap, in pages.
+    /// Cap of local memory, in pages.
     cap: u32,
     /// Pages that wait here until lenders have them.
     aside: u64,
-    /// Pages in fewer places than they should be.
+    /// Pages with fewer copies than configured.
     short: u64,
     /// Pages that every lender has lost.
     lost: u64,
-    /// Lenders with which a session stands.
+    /// Lenders with a connected session.
     linked: usize,
-    /// References that found a page not here.
+    /// Accesses that found a page not in local memory.
     faults: u64,
-    /// Of these, pages that came from a lender.
+    /// Pages that came from a lender.
     fetched: u64,
-    /// Pages that were asked for ahead.
+    /// Pages that were requested in advance.
     ahead: u64,
-    /// Pages that left, or were dropped because lenders have them.
+    /// Pages that were sent away, or dropped because lenders have them.
     sent: u64,
-    /// Blocks of 16 bytes that came without their pages.
+    /// Blocks of 16 bytes that were read without their pages.
     words: u64,
-    /// Blocks that were written without their pages.
+    /// Blocks of 16 bytes that were written without their pages.
     written: u64,
 }
 
-/// Whether elements come and go without their pages.
+/// Setting for the access to elements without their pages.
 #[derive(FromPyObject)]
 pub(crate) enum WordAccessArgument {
     Count(u32),
@@ -72,7 +72,7 @@ impl WordAccessArgument {
             Some(WordAccessArgument::Count(count)) => Ok(WordAccess::Counted(count)),
             Some(WordAccessArgument::Name(name)) if name == "measured" => Ok(WordAccess::Measured),
             Some(WordAccessArgument::Name(name)) => Err(PyValueError::new_err(format!(
-                "no words {name:?}: give a number from 1 to 256, or \"measured\""
+                "words {name:?} does not exist; pass a number from 1 to 256, or \"measured\""
             ))),
         }
     }
@@ -99,19 +99,20 @@ impl ArenaStatus {
 /// Open an arena of size bytes of addresses, of which at most local bytes have memory here; the rest is at
 /// lenders.
 ///
-/// lenders: their addresses, "tcp://HOST:PORT". key_file is the cluster's key; insecure=True goes without, on
-/// this machine only. copies: at how many lenders a page is, 1 or 2. With 2, one may die and no page is lost.
-/// per_lender: the most bytes at each. spill: a directory on a local disk, for a file that is the second copy
-/// where there is one lender, and the only one where there is none; spill_size: its most bytes. words:
-/// netram.far.gather() and scatter() leave pages away until so many blocks of 16 bytes of one were used, or
-/// "measured"; pages come whole unless given. patched: bytes of local for what was scattered so. hidden:
-/// bytes of local for pages on their way out, at most half; an eighth unless given. packed: bytes of local
-/// for pages that stay here compressed; a quarter unless given. replacement: which page leaves, "dueling",
-/// "fifo", "clock", "lru" or "random". threads: so many faults are served at once. user_faults_only=True
-/// needs no right to userfaultfd, but system calls on pages that are away (reading a file into an array) fail
-/// with EFAULT. patience: seconds that growing waits while no lender has room.
+/// lenders: their addresses, "tcp://HOST:PORT". key_file: the cluster key's file; insecure=True works without
+/// one, on this machine only. copies: number of lenders that hold each page, 1 or 2; with 2 the death of one
+/// loses no page. per_lender: most bytes at each lender. spill: a directory on a local disk for a file that
+/// holds the second copy with one lender, and the only copy without lenders; spill_size: its most bytes.
 ///
-/// Returns at once; lenders are connected meanwhile. Raises OpenError.
+/// words: netram.far.gather() and scatter() leave a page remote until this many blocks of 16 bytes of it were
+/// used, or "measured"; by default pages are transferred whole. patched: local bytes for elements scattered
+/// so. hidden: local bytes for pages on their way out, at most half; by default an eighth. packed: local
+/// bytes for pages kept compressed; by default a quarter. replacement: which page leaves, "dueling", "fifo",
+/// "clock", "lru" or "random". threads: number of faults served at once. user_faults_only=True needs no right
+/// to userfaultfd, but system calls on remote pages, such as reading a file into an array, fail with EFAULT.
+/// patience: seconds that an allocation waits while no lender has room.
+///
+/// Returns at once; lenders are connected in the background. Raises OpenError.
 #[pyfunction]
 #[pyo3(signature = (size, local, *, lenders = Vec::new(), key_file = None, insecure = false, copies = 2, per_lender = None,
     spill = None, spill_size = None, hidden = None, packed = None, words = None, patched = None, replacement = "dueling", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
@@ -141,7 +142,7 @@ pub(crate) fn open_arena(
     patience: f64,
 ) -> PyResult<Arena> {
     let addresses = lenders.iter().map(|lender| parse("lenders", lender));
-    // Without lenders there is nobody to keep anything from.
+    // Without lenders there is no one to hide anything from.
     let insecure = insecure || lenders.is_empty() && key_file.is_none();
     let mut depot = RemotePagesConfig {
         lenders: addresses.collect::<PyResult<_>>()?,
@@ -190,14 +191,14 @@ fn replacement(name: &str) -> PyResult<Replacement> {
         "lru" => Ok(Replacement::Lru),
         "random" => Ok(Replacement::Random),
         other => Err(PyValueError::new_err(format!(
-            "no replacement {other:?}: choose \"dueling\", \"fifo\", \"clock\", \"lru\" or \"random\""
+            "replacement {other:?} does not exist; choose \"dueling\", \"fifo\", \"clock\", \"lru\" or \"random\""
         ))),
     }
 }
 
 fn refused(py: Python<'_>, error: &ArenaError) -> PyErr {
     match std::error::Error::source(error) {
-        // Its sentence is what was to be done.
+        // The message of the cause says what was attempted.
         Some(cause) if !matches!(error, ArenaError::Refused { .. } | ArenaError::RemotePages(_)) => {
             error::open_error(py, format_args!("{error}: {cause}"))
         }
@@ -211,7 +212,7 @@ impl Arena {
             false => Ok(()),
             true => Err(error::closed(
                 py,
-                "a child of fork has none of its parent's far memory; open an arena of its own",
+                "a forked child does not have its parent's far memory; open a new arena",
             )),
         }
     }
@@ -219,23 +220,23 @@ impl Arena {
 
 #[pymethods]
 impl Arena {
-    /// So many bytes of it, zeros. Raises NoRoom when it has not so many addresses in a row.
+    /// Allocate size bytes of zeros. Raises NoRoom if not enough adjacent addresses are free.
     fn memory(&self, py: Python<'_>, size: SizeArgument) -> PyResult<Py<FarMemory>> {
         self.check_process(py)?;
-        let bytes =
-            usize::try_from(size.0).map_err(|_| PyValueError::new_err("more than memory can have"))?;
+        let bytes = usize::try_from(size.0)
+            .map_err(|_| PyValueError::new_err("the size exceeds the address space"))?;
         let vec = py.detach(|| FarVec::zeros(&self.arena, bytes));
         match vec {
             Ok(vec) => FarMemory::new(py, FarBlock::new(vec)),
             Err(error @ FarVecError::Addresses { .. }) => Err(error::no_room(
                 py,
-                format_args!("{error}: open it with a larger size, or let arrays go"),
+                format_args!("{error}; open the arena with a larger size, or delete arrays"),
             )),
             Err(error) => Err(error::no_room(py, error)),
         }
     }
 
-    /// How it stands.
+    /// Status of the arena.
     fn status(&self, py: Python<'_>) -> PyResult<ArenaStatus> {
         self.check_process(py)?;
         let (arena, depot) = py.detach(|| (self.arena.status(), self.arena.remote_pages().status()));
@@ -257,7 +258,7 @@ impl Arena {
         })
     }
 
-    /// Bytes of its addresses.
+    /// Length of its address range in bytes.
     #[getter]
     fn size(&self) -> u64 {
         self.size

@@ -1,4 +1,4 @@
-//! A part of an arena as Python sees it.
+//! A part of an arena in Python.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,9 +11,9 @@ use crate::error;
 use crate::fork::Generation;
 use crate::sys::{BufferSource, BufferView, PyMemory};
 
-/// Bytes of an arena. The arena lives as long as they do.
+/// Bytes of an arena. They keep the arena alive.
 pub(super) struct FarBlock {
-    /// Held to gather, and alone to scatter. Views need no lock: they have the address.
+    /// Locked shared to gather, exclusively to scatter. Views need no lock: they use the address.
     bytes: RwLock<FarVec<u8>>,
     address: usize,
     length: usize,
@@ -35,24 +35,26 @@ impl FarBlock {
             false => Ok(()),
             true => Err(error::closed(
                 py,
-                "a child of fork has none of its parent's far memory; open an arena of its own",
+                "a forked child does not have its parent's far memory; open a new arena",
             )),
         }
     }
 
-    /// Eight bytes a number, as elements of this size are counted.
+    /// Indexes of elements of `size` bytes, from eight bytes each.
     fn indices(&self, size: usize, indices: &[u8]) -> PyResult<Vec<usize>> {
         if size == 0 {
-            return Err(PyValueError::new_err("an element has a byte at least"));
+            return Err(PyValueError::new_err("an element has at least one byte"));
         }
         let (numbers, rest) = indices.as_chunks::<8>();
         if !rest.is_empty() {
-            return Err(PyValueError::new_err("a place is eight bytes"));
+            return Err(PyValueError::new_err("an index has eight bytes"));
         }
         let length = self.length / size;
         let check = |number: &[u8; 8]| match u64::from_le_bytes(*number) {
             index if index < length as u64 => Ok(index as usize),
-            index => Err(PyIndexError::new_err(format!("place {index} of {length}"))),
+            index => Err(PyIndexError::new_err(format!(
+                "index {index} is out of range: there are {length} elements"
+            ))),
         };
         numbers.iter().map(check).collect()
     }
@@ -68,14 +70,14 @@ impl BufferSource for FarBlock {
         })
     }
 
-    /// Nothing counts them: every view holds the object, and the object the memory.
+    /// Views are not counted: every view refers to the object, which owns the memory.
     fn end_view(&self) {}
 }
 
-/// Memory of an arena, as a buffer of bytes: zeros at first.
+/// Memory of an arena, as a buffer of bytes that are zeros at first.
 ///
-/// memoryview(memory) and numpy.frombuffer(memory, dtype=...) are the memory itself. It is given back when
-/// the last of them is gone.
+/// memoryview(memory) and numpy.frombuffer(memory, dtype=...) access the memory itself. It is freed when the
+/// last of these objects is gone.
 #[pyclass(frozen, extends = PyMemory, module = "netram._netram")]
 pub(crate) struct FarMemory {
     block: Arc<FarBlock>,
@@ -100,7 +102,7 @@ impl FarMemory {
         self.block.length
     }
 
-    /// The address of its first byte.
+    /// Address of the first byte.
     #[getter]
     fn address(&self) -> usize {
         self.block.address
@@ -110,7 +112,7 @@ impl FarMemory {
         format!("<netram.far.FarMemory, {} bytes>", self.block.length)
     }
 
-    /// Elements of size bytes at these places, eight bytes each; netram.far.gather() is for arrays.
+    /// Elements of size bytes at these indexes, of eight bytes each. For arrays use netram.far.gather().
     fn gather<'py>(&self, py: Python<'py>, size: usize, indices: &[u8]) -> PyResult<Bound<'py, PyByteArray>> {
         self.block.check_process(py)?;
         let indices = self.block.indices(size, indices)?;
@@ -126,12 +128,15 @@ impl FarMemory {
             .map_err(|error| refused(py, &error))
     }
 
-    /// Stores elements of size bytes at these places, eight bytes each; netram.far.scatter() is for arrays.
+    /// Store elements of size bytes at these indexes, of eight bytes each. For arrays use
+    /// netram.far.scatter().
     fn scatter(&self, py: Python<'_>, size: usize, indices: &[u8], values: &[u8]) -> PyResult<()> {
         self.block.check_process(py)?;
         let indices = self.block.indices(size, indices)?;
         if values.len() != indices.len() * size {
-            return Err(PyValueError::new_err("a value for each place"));
+            return Err(PyValueError::new_err(
+                "the number of values must equal the number of indexes",
+            ));
         }
         let scattered = py.detach(|| {
             let mut bytes = self.block.bytes.write().unwrap_or_else(PoisonError::into_inner);

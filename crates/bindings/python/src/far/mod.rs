@@ -2,8 +2,8 @@
 //!
 //! | file | has |
 //! |---|---|
-//! | `arena.rs` | `Arena`: opening, parts, how it stands |
-//! | `block.rs` | `FarMemory`: a part as a buffer of bytes |
+//! | `arena.rs` | `Arena`: opening, allocating, status |
+//! | `block.rs` | `FarMemory`: allocated memory as a buffer of bytes |
 
 mod arena;
 mod block;

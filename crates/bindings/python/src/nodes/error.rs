@@ -1,4 +1,4 @@
-//! What can go wrong with a node, as Python's exceptions.
+//! Errors of nodes as Python's exceptions.
 
 use netram_rvm::RangeError;
 use netram_shared::node::{
@@ -13,17 +13,17 @@ use pyo3::types::PyType;
 use crate::error::{classes, in_use};
 
 classes! {
-    /// Nobody joined.
+    /// The node could not join.
     join_error = "JoinError";
-    /// There is no node any more.
+    /// The node has ended.
     gone_error = "Gone";
-    /// Its locks are lost.
+    /// The transaction's locks are lost.
     lost = "Lost";
-    /// What a reader saw is past.
+    /// The state that a reader had pinned was given up.
     expired_error = "Expired";
-    /// No copy is saved while there may be a server.
+    /// No copy can be saved while a server may exist.
     served = "Served";
-    /// A copy could not be written.
+    /// The copy could not be written.
     save_error = "SaveError";
 }
 
@@ -62,11 +62,13 @@ pub(super) fn join(py: Python<'_>, error: &JoinError) -> PyErr {
     }
 }
 
-/// The node has ended all the same.
+/// The exception for a node that could not leave cleanly; it has ended all the same.
 pub(super) fn leave(py: Python<'_>, error: &LeaveError) -> PyErr {
     gone_error(
         py,
-        format_args!("{error}; what was committed is safe, and the next joining offers it"),
+        format_args!(
+            "{error}; its commits are safe, and the next join from this directory offers them to the server"
+        ),
     )
 }
 
@@ -125,7 +127,7 @@ pub(super) fn save(py: Python<'_>, error: &SaveError) -> PyErr {
     }
 }
 
-/// The exception that a commit raises for stores that it may not make.
+/// The exception of a commit with stores that the transaction may not make.
 fn stray(py: Python<'_>, error: &TxnCommitError, found: &StrayStores) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let StrayStores {

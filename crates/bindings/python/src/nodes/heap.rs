@@ -1,5 +1,5 @@
-//! Persistent heaps of a shared region, each under one lock. The same calls as of a heap in recoverable
-//! memory (`crate::heap`).
+//! Persistent heaps of a shared region, each under one lock. They have the same methods as a heap in
+//! recoverable memory (`crate::heap`).
 
 use std::sync::{Arc, Weak};
 
@@ -14,17 +14,17 @@ use crate::error;
 use crate::heap::{HeapStatistics, fits, heap_methods};
 use crate::region::OffsetArgument;
 
-/// The heap under a lock: NodeTransaction.heap(lock). A block is its offset in the region, also in other
-/// nodes; 0 is none.
+/// The heap under a lock, from NodeTransaction.heap(lock). A block is its offset in the region, the same in
+/// all nodes; 0 is none.
 ///
-/// Whoever allocates, frees, resizes, writes or sets a root has a transaction that holds the lock exclusively
-/// (NotHeld otherwise). What is read is the node's memory as it is: hold the lock, or pin the memory with a
-/// reader. A heap that was formatted again is another one (ClosedError).
+/// Allocating, freeing, resizing, writing and setting a root need a transaction that holds the lock
+/// exclusively (NotHeld otherwise). Reading returns the node's present memory: hold the lock, or pin the
+/// memory with a reader. After formatting again this object is closed (ClosedError).
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct NodeHeap {
     joined: Arc<NodeSession>,
     lock: u32,
-    /// The node's: it ends with the node, or when it is formatted.
+    /// Owned by the node: dropped when the node ends or the heap is formatted again.
     heap: Weak<Heap>,
 }
 
@@ -38,7 +38,7 @@ impl NodeHeap {
     }
 
     fn using<R: Send>(&self, py: Python<'_>, then: impl FnOnce(&Heap) -> R + Send) -> PyResult<R> {
-        // Held meanwhile, so that the node stays.
+        // Held during the call, so that the node stays.
         let node = self.joined.node(py)?;
         let done = py.detach(|| {
             let done = self.heap.upgrade().map(|heap| then(&heap));
@@ -63,7 +63,7 @@ impl NodeHeap {
 }
 
 heap_methods!(NodeHeap, txn: NodeTransaction, {
-    /// A copy of a block's first length bytes; by default all that it can hold.
+    /// A copy of a block's first length bytes; by default all of them.
     #[pyo3(signature = (block, length = None))]
     fn read<'py>(
         &self,
@@ -80,7 +80,7 @@ heap_methods!(NodeHeap, txn: NodeTransaction, {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// What the heap holds, and what this node did to it. The transaction holds its lock exclusively.
+    /// Statistics of the heap, counted by this node. txn must hold the heap's lock exclusively.
     fn statistics(&self, txn: &Bound<'_, NodeTransaction>) -> PyResult<HeapStatistics> {
         let py = txn.py();
         let read = self.changing(txn, |heap, inner| {
@@ -91,7 +91,7 @@ heap_methods!(NodeHeap, txn: NodeTransaction, {
         Ok(HeapStatistics::of(&statistics))
     }
 
-    /// The lock that it is under.
+    /// The lock that covers the heap.
     #[getter]
     fn lock(&self) -> u32 {
         self.lock
@@ -105,6 +105,6 @@ heap_methods!(NodeHeap, txn: NodeTransaction, {
 fn formatted(py: Python<'_>) -> PyErr {
     error::closed(
         py,
-        "the heap was formatted again, or its node has left; open it anew",
+        "the heap was formatted again, or its node has left; open it again",
     )
 }

@@ -13,24 +13,25 @@ use super::session::NodeSession;
 use super::{Node, error, seconds};
 use crate::open::{SizeArgument, interruptibly, parse, security};
 
-/// Join the shared region of the server at an address: all of it is in memory when this returns.
+/// Join the shared region of the server at an address. The whole region is in memory when this returns.
 ///
-/// directory is this process's alone, made if missing; what earlier processes left there is offered to the
-/// server. key_file is the cluster's key; insecure=True goes without, on this machine only. Waits for a
-/// server that is not there yet, at most patience seconds. lazy=True: what others commit comes before a lock
-/// is granted, or when pull() asks for it.
+/// directory belongs to this process alone and is created if missing; records that earlier processes left
+/// there are offered to the server. key_file is the cluster key's file; insecure=True works without one, on
+/// this machine only. The call waits at most patience seconds for a server that is not reachable yet.
+/// lazy=True: commits of other nodes arrive before a lock is granted, or when pull() requests them.
 ///
-/// capture: how this node's stores are found. "declared" (set_range, array, memory, write); "twins" or
-/// "pages", by page, without declarations: Node.memory can be written; "adaptive", declared, and by the page
-/// what is cheapest; "verified", declared, and what is stored otherwise raises Stray; "reported", the same,
-/// but it is only told (Node.undeclared). find: how a page's first store is found, "trap" (SIGSEGV) or
-/// "watch" (Linux 6.7). By page one transaction at a time holds locks exclusively.
+/// capture is how this node's stores are found. "declared" (set_range, array, memory, write); "twins" or
+/// "pages": by page, without declarations, and Node.memory can be written; "adaptive": declared, with the
+/// cheapest method for each page; "verified": declared, and undeclared stores raise Stray; "reported":
+/// declared, and undeclared stores are only listed by Node.undeclared. find is how the first store to a page
+/// is found: "trap" (SIGSEGV) or "watch" (Linux 6.7). By page, one transaction at a time holds locks
+/// exclusively.
 ///
-/// straight=False: records go through the server alone. listen: where other nodes reach this machine. group:
-/// the multicast group, "ADDRESS:PORT%INTERFACE". full: "expire" readers that hold back more than pinned
-/// bytes, or "fall-behind" and be no node.
+/// straight=False sends records only through the server. listen is the address at which other nodes reach
+/// this machine. group is the multicast group, "ADDRESS:PORT%INTERFACE". full is what happens when readers
+/// hold back more than pinned bytes: "expire" ends the readers, "fall-behind" ends the node.
 ///
-/// Raises JoinError; InUse, when a node that runs has the directory; Gone, when the server refuses this one.
+/// Raises JoinError; InUse if a running node has the directory; Gone if the server refuses this node.
 #[pyfunction]
 #[pyo3(signature = (server, directory, *, key_file = None, insecure = false, name = None, region = None, lazy = false,
     wait = None, log_size = None, pinned = None, lock_timeout = 10.0, patience = 30.0, capture = "declared", find = "trap",
@@ -65,7 +66,8 @@ pub(crate) fn join(
     options.name = name.unwrap_or(options.name);
     if let Some(id) = region {
         let number = u128::from_str_radix(id, 16);
-        let number = number.map_err(|_| PyValueError::new_err(format!("{id:?} is no region's id")))?;
+        let number =
+            number.map_err(|_| PyValueError::new_err(format!("{id:?} is not the id of a region")))?;
         options.region = Some(RegionId(number));
     }
     if let Some(wait) = wait {
@@ -74,7 +76,8 @@ pub(crate) fn join(
     options.log_bytes = log_size.map_or(options.log_bytes, |size| size.0);
     if let Some(SizeArgument(bytes)) = pinned {
         let bytes = usize::try_from(bytes);
-        options.pinned_bytes_max = bytes.map_err(|_| PyValueError::new_err("too much to be pinned"))?;
+        options.pinned_bytes_max =
+            bytes.map_err(|_| PyValueError::new_err("pinned exceeds the address space"))?;
     }
     options.lazy = lazy;
     options.lock_timeout = seconds(lock_timeout)?;
@@ -104,7 +107,7 @@ fn capture(capture: &str, find: &str) -> PyResult<CaptureMode> {
         "trap" => DetectMethod::Trap,
         "watch" => DetectMethod::Watch,
         other => {
-            let text = format!("stores are found by \"trap\" or \"watch\", not {other:?}");
+            let text = format!("find is \"trap\" or \"watch\", not {other:?}");
             return Err(PyValueError::new_err(text));
         }
     };
@@ -117,7 +120,7 @@ fn capture(capture: &str, find: &str) -> PyResult<CaptureMode> {
         "reported" => CaptureMode::Verified(VerifyMode::Report),
         other => {
             return Err(PyValueError::new_err(format!(
-                "no capture {other:?}: choose \"declared\", \"twins\", \"pages\", \"adaptive\", \"verified\" or \"reported\""
+                "capture {other:?} does not exist; choose \"declared\", \"twins\", \"pages\", \"adaptive\", \"verified\" or \"reported\""
             )));
         }
     })

@@ -1,4 +1,4 @@
-//! A node's memory as Python sees it.
+//! A node's memory in Python.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::sys::PyMemory;
 
 /// A node's copy of its shared region, or a part of it: a buffer of bytes.
 ///
-/// memoryview(memory) and numpy.frombuffer(memory, dtype=...) see the memory itself, without a copy, as it
-/// changes. That of Node.memory is read-only, unless the node finds stores by page; a transaction gives parts
-/// that it has declared to be written. Reading a slice copies. While a view lives the node cannot leave
+/// memoryview(memory) and numpy.frombuffer(memory, dtype=...) access the memory itself, without a copy, and
+/// see it change. Node.memory is read-only unless the node finds stores by page; a transaction returns
+/// writable parts that it has declared. Reading a slice copies. While a view exists the node cannot leave
 /// (BufferError).
 #[pyclass(frozen, extends = PyMemory, module = "netram._netram")]
 pub(crate) struct NodeMemory {
@@ -21,7 +21,7 @@ pub(crate) struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// All of it, to be read; to be written where stores are found by page.
+    /// The whole memory: readable, and writable if stores are found by page.
     pub(super) fn all(py: Python<'_>, joined: &Arc<NodeSession>) -> PyResult<Py<NodeMemory>> {
         joined.node(py)?;
         NodeMemory::part(
@@ -62,19 +62,19 @@ impl NodeMemory {
         }
     }
 
-    /// Where in the region it begins.
+    /// Offset in the region.
     #[getter]
     fn offset(&self) -> usize {
         self.part.offset
     }
 
-    /// The address of its first byte.
+    /// Address of the first byte.
     #[getter]
     fn address(&self) -> usize {
         self.part.session.address + self.part.offset
     }
 
-    /// Whether views of it can only be read.
+    /// Whether views of it are read-only.
     #[getter]
     fn readonly(&self) -> bool {
         self.part.readonly

@@ -1,15 +1,15 @@
-//! Shared regions: joining, and the node that is had then.
+//! Shared regions: joining, and the resulting node.
 //!
-//! | module | idea |
+//! | module | has |
 //! |---|---|
-//! | `joined` | a node as its Python objects share it |
-//! | `memory` | its memory as a buffer |
+//! | `session` | the state of a node shared by its Python objects |
+//! | `memory` | a node's memory as a buffer |
 //! | `transaction` | locks, ranges, commit |
-//! | `joining` | what a node joins with |
+//! | `joining` | joining, and its options |
 //! | `heap` | persistent heaps, each under a lock |
 //! | `reader` | pinned readers |
-//! | `report` | what a node tells of itself |
-//! | `error` | what can go wrong |
+//! | `report` | progress and counters of a node |
+//! | `error` | errors as Python's exceptions |
 
 mod error;
 mod heap;
@@ -42,29 +42,29 @@ use self::session::NodeSession;
 pub(crate) use self::transaction::{NodeCommit, NodeTransaction};
 use crate::region::OffsetArgument;
 
-/// How often a wait looks for Ctrl-C.
+/// Interval at which a wait checks for Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// A node: one joining of a shared region by this process, with all of the region in its memory.
+/// A node: this process as a member of a shared region, with the whole region in its memory.
 ///
-/// Made by netram.shared.join. Threads may share it. As a context manager it leaves at the end. Dropped
-/// without leaving it is as good as crashed: what it committed is safe, and its locks go on when the server
-/// has noticed.
+/// Returned by netram.shared.join. Threads may share it. As a context manager it leaves at the end. A node
+/// that is dropped without leaving counts as crashed: its commits are safe, and its locks are released when
+/// the server notices.
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Node {
     joined: Arc<NodeSession>,
 }
 
-/// Seconds from Python. An absurd number of them is as good as for ever.
+/// A number of seconds from Python; a number out of range counts as forever.
 pub(crate) fn seconds(count: f64) -> PyResult<Duration> {
     const FOR_EVER: f64 = 1e9;
     Duration::try_from_secs_f64(count.min(FOR_EVER))
-        .map_err(|_| PyValueError::new_err(format!("{count} is no number of seconds")))
+        .map_err(|_| PyValueError::new_err(format!("{count} is not a number of seconds")))
 }
 
 impl Node {
-    /// Calls `look` with a time to wait, again and again, until it has found something or the time is over;
-    /// between them Ctrl-C is heard.
+    /// Calls `look` repeatedly with a time to wait, until it returns something or the time is over, and
+    /// checks for Ctrl-C in between.
     fn wait<R: Send>(
         &self,
         py: Python<'_>,
@@ -77,7 +77,7 @@ impl Node {
             let left = until.saturating_duration_since(Instant::now());
             let found = py.detach(|| {
                 let found = look(&node, left.min(SIGNALS_EVERY));
-                // Given back before the interpreter is asked for again.
+                // Released before the interpreter is reacquired.
                 drop(node);
                 found
             });
@@ -103,26 +103,25 @@ impl Node {
         NodeTransaction::begin(py, &self.joined, restore)
     }
 
-    /// Pin the memory as it is, to be read without locks. Raises Gone.
+    /// Pin the memory in its present state, for reading without locks. Raises Gone.
     fn reader(&self, py: Python<'_>) -> PyResult<Reader> {
         Reader::begin(py, &self.joined)
     }
 
-    /// The region's memory, to be read; where stores are found by page ("twins", "pages"), to be written
-    /// under locks held exclusively. What is read there is current, and stands still, under a lock that
-    /// covers it.
+    /// The region's memory, for reading; if stores are found by page ("twins", "pages"), also for writing
+    /// under locks held exclusively. Bytes covered by a held lock are current and do not change.
     #[getter]
     fn memory(&self, py: Python<'_>) -> PyResult<Py<NodeMemory>> {
         NodeMemory::all(py, &self.joined)
     }
 
-    /// The node's id, in this joining. None is used twice.
+    /// Id of the node, which is never reused.
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.joined.node(py)?.id().0)
     }
 
-    /// Why there is no node any more; None: there is.
+    /// Why the node has ended; None while it is running.
     #[getter]
     fn gone(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let node = self.joined.node(py)?;
@@ -135,8 +134,8 @@ impl Node {
         self.joined.has_left(py)
     }
 
-    /// Journals that earlier processes left, which are being offered to the server: directory, and why the
-    /// last attempt failed; None: the first one goes on.
+    /// Journals of earlier processes that are being offered to the server: directory, and why the last
+    /// attempt failed (None during the first attempt).
     #[getter]
     fn left_behind(&self, py: Python<'_>) -> PyResult<Vec<(OsString, Option<String>)>> {
         let left = self.joined.node(py)?.orphans();
@@ -146,28 +145,27 @@ impl Node {
             .collect())
     }
 
-    /// Why commits wait for the server's disk, and why each lender does not count; None: lenders acknowledge
-    /// them.
+    /// Why commits wait for the server's disk, and why each lender does not acknowledge; None if lenders do.
     #[getter]
     fn blocked(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let why = self.joined.node(py)?.uncounted();
         Ok(why.map(|why| why.to_string()))
     }
 
-    /// How far this node's own records have come.
+    /// Progress of this node's own records.
     #[getter]
     fn progress(&self, py: Python<'_>) -> PyResult<NodeProgress> {
         Ok(NodeProgress::of(self.joined.node(py)?.progress()))
     }
 
-    /// What became of records that went, or came, straight from node to node.
+    /// Counters of records sent and received directly between nodes.
     #[getter]
     fn straight(&self, py: Python<'_>) -> PyResult<NodeStraight> {
         Ok(NodeStraight::of(self.joined.node(py)?.direct_counts()))
     }
 
-    /// Take the undeclared stores that commits have found where capture is "verified" or "reported": offset
-    /// and length of each.
+    /// Take the undeclared stores that commits have found with capture "verified" or "reported": offset and
+    /// length of each.
     fn undeclared(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize)>> {
         let node = self.joined.node(py)?;
         let found = py.detach(|| {
@@ -181,17 +179,17 @@ impl Node {
             .collect())
     }
 
-    /// Save this node's copy of the region in a new directory: when the server is lost for good, `netram
-    /// shared rescue` makes the region anew of the copies of those nodes that live. Raises Served while there
-    /// may be a server: try again when the lease is over; BusyError while a transaction holds locks
-    /// exclusively; SaveError, Gone.
+    /// Save this node's copy of the region in a new directory. If the server is permanently lost, `netram
+    /// shared rescue` rebuilds the region from the copies of the surviving nodes. Raises Served while a
+    /// server may exist: try again after the lease has expired. Raises BusyError while a transaction holds
+    /// locks exclusively; SaveError, Gone.
     fn save_copy(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let node = self.joined.node(py)?;
         let saved = py.detach(move || node.save_copy(&path));
         saved.map_err(|cause| error::save(py, &cause))
     }
 
-    /// Every lock, by where it is: lock, offset and length of what it covers.
+    /// All locks in the order of their spans: lock, offset and length of its span.
     #[getter]
     fn spans(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64, u64)>> {
         let node = self.joined.node(py)?;
@@ -201,33 +199,33 @@ impl Node {
             .collect())
     }
 
-    /// How many locks the region has.
+    /// Number of locks of the region.
     #[getter]
     fn locks(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.joined.node(py)?.spans().len())
     }
 
-    /// What a lock covers: lock, offset and length. Raises LockError.
+    /// The span that a lock covers: lock, offset and length. Raises LockError.
     fn span(&self, py: Python<'_>, lock: u32) -> PyResult<(u32, u64, u64)> {
         let node = self.joined.node(py)?;
         let place = node.spans().find(LockId(lock));
         self.tell(py, place.map(|place| node.spans().at(place)), lock)
     }
 
-    /// The lock that covers the byte at offset, with its span's offset and length; None: no lock does.
+    /// The lock that covers the byte at offset, with its span's offset and length; None if no lock does.
     fn span_at(&self, py: Python<'_>, offset: OffsetArgument) -> PyResult<Option<(u32, u64, u64)>> {
         let node = self.joined.node(py)?;
         let span = node.span_at(offset.0 as u64);
         Ok(span.map(|span| (span.lock.0, span.offset, span.length)))
     }
 
-    /// How often what a lock covers has been written, in this copy or on its way there.
+    /// Number of writes to the span of a lock, in this copy or received for it.
     fn version(&self, py: Python<'_>, lock: u32) -> PyResult<u64> {
         Ok(self.joined.node(py)?.version(LockId(lock)).0)
     }
 
-    /// Wait until the memory here has this version of a lock, whoever wrote it. False: it did not come in
-    /// time. Raises Gone.
+    /// Wait until the memory here has this version of a lock, written by any node. Returns False after the
+    /// timeout. Raises Gone.
     #[pyo3(signature = (lock, version, timeout = 10.0))]
     fn wait_version(&self, py: Python<'_>, lock: u32, version: u64, timeout: f64) -> PyResult<bool> {
         let come = self.wait(py, timeout, |node, slice| {
@@ -237,8 +235,8 @@ impl Node {
         Ok(come.is_some())
     }
 
-    /// What became of a record, of any node, that Unknown has named: "committed", "aborted"; "forgotten" when
-    /// too many nodes have come and gone since; "open" when it was not known in time. Raises Gone.
+    /// Outcome of a record of any node, as named by Unknown: "committed", "aborted", "forgotten" if too many
+    /// nodes have come and gone since, or "open" if it was not known in time. Raises Gone.
     #[pyo3(signature = (node, number, timeout = 10.0))]
     fn outcome(&self, py: Python<'_>, node: u64, number: u64, timeout: f64) -> PyResult<&'static str> {
         let known = self.wait(py, timeout, |joined, slice| {
@@ -253,24 +251,24 @@ impl Node {
         })
     }
 
-    /// Ask the server of a lazy node for what there is.
+    /// Request pending commits from the server, for a lazy node.
     fn pull(&self, py: Python<'_>) -> PyResult<()> {
         let node = self.joined.node(py)?;
         py.detach(move || node.pull());
         Ok(())
     }
 
-    /// Leave: all that was committed is durable at the server, and the node's files are removed. Leaving
-    /// twice does nothing.
+    /// Leave: all commits are durable at the server, and the node's files are removed. Leaving twice has no
+    /// effect.
     ///
-    /// Raises BufferError while views (arrays, memoryviews) look into its memory, BusyError while
-    /// transactions or readers are open; the node then stays. Raises Gone when it could not leave in peace;
-    /// it has ended then.
+    /// Raises BufferError while views (arrays, memoryviews) of its memory exist, and BusyError while
+    /// transactions or readers are open; the node then stays. Raises Gone if it could not leave cleanly; it
+    /// has ended then.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         self.joined.end(py, false)
     }
 
-    /// End the node without a word, as a crash would. Raises BufferError, BusyError as leave does.
+    /// End the node at once, like a crash. Raises BufferError and BusyError like leave.
     fn abandon(&self, py: Python<'_>) -> PyResult<()> {
         self.joined.end(py, true)
     }
@@ -289,7 +287,7 @@ impl Node {
     ) -> PyResult<()> {
         let _ = (exception, traceback);
         match (self.joined.end(py, false), exception_type) {
-            // What the program was about to say matters more.
+            // The exception in progress is more important.
             (Err(_), Some(_)) => Ok(()),
             (left, _) => left,
         }

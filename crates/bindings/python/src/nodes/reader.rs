@@ -11,10 +11,10 @@ use super::session::NodeSession;
 use crate::region::OffsetArgument;
 use crate::slot::ExclusiveSlot;
 
-/// A pinned reader: the node's memory stays as it is, between two commits, until the reader accepts what has
-/// come, or a transaction of this node acquires a lock. What others commit waits, in bounded memory.
+/// A pinned reader: the node's memory keeps the state between two commits until the reader accepts later
+/// ones, or a transaction of this node acquires a lock. Commits of other nodes wait, in bounded memory.
 ///
-/// As a context manager it ends itself. One thread at a time (BusyError otherwise).
+/// As a context manager it ends the reader. One thread at a time may use it (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Reader {
     joined: Arc<NodeSession>,
@@ -44,7 +44,7 @@ impl Reader {
 
 #[pymethods]
 impl Reader {
-    /// A copy of length bytes from offset on, all of one moment. Raises Expired, RangeError.
+    /// A copy of length bytes from offset on, all of the same state. Raises Expired, RangeError.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -66,26 +66,26 @@ impl Reader {
         }
     }
 
-    /// Move on to everything that has come. Raises Gone.
+    /// Move on to the newest state received. Raises Gone.
     fn accept(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |reader| reader.accept())?
             .map_err(|why| error::gone(py, &why))
     }
 
-    /// How far it is behind what the server is known to have: records, and seconds since the oldest has come.
+    /// How far the reader lags behind the server: number of records, and seconds since the oldest arrived.
     #[getter]
     fn age(&self, py: Python<'_>) -> PyResult<(u64, f64)> {
         let age = self.with(py, |reader| reader.age())?;
         Ok((age.positions, age.time.0 as f64 / 1e9))
     }
 
-    /// Whether too much was held back, so that what was seen is past. accept() goes on.
+    /// Whether too many commits were held back, so that the pinned state was given up. accept() continues.
     #[getter]
     fn expired(&self, py: Python<'_>) -> PyResult<bool> {
         self.with(py, |reader| reader.is_expired())
     }
 
-    /// End it: the memory follows what others commit again. Ending twice does nothing.
+    /// End the reader: the memory follows the commits of other nodes again. Ending twice has no effect.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         self.joined.check_process(py)?;
         py.detach(|| drop(self.inner.take_after()));

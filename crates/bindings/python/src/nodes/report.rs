@@ -1,17 +1,17 @@
-//! What a node tells of itself.
+//! Progress and counters of a node.
 
 use netram_shared::node::{DirectCounts, RecordProgress};
 use pyo3::prelude::*;
 
-/// How far a node's own records have come: the number of the last of each kind.
+/// Progress of a node's own records: the number of the last record of each kind.
 #[pyclass(frozen, get_all, module = "netram._netram")]
 #[derive(Clone, Debug)]
 pub(crate) struct NodeProgress {
-    /// In its journal.
+    /// Last record in its journal.
     appended: u64,
-    /// Safe, whatever dies.
+    /// Last record that survives the loss of any machine that the commit rule allows for.
     acked: u64,
-    /// On the server's disk.
+    /// Last record on the server's disk.
     kept: u64,
 }
 
@@ -37,21 +37,21 @@ impl NodeProgress {
     }
 }
 
-/// What became of records that went, or came, straight from node to node.
+/// Counters of records sent and received directly between nodes.
 #[pyclass(frozen, get_all, module = "netram._netram")]
 #[derive(Clone, Debug)]
 pub(crate) struct NodeStraight {
-    /// Of others: here before the server's stream brought them.
+    /// Records of other nodes that arrived before the server's stream brought them.
     taken: u64,
-    /// Of others: out of place, or late.
+    /// Records of other nodes that were dropped as out of order or late.
     forgotten: u64,
-    /// Own ones that were multicast.
+    /// Own records that were multicast.
     cast: u64,
-    /// Own ones over a link, once for each peer.
+    /// Own records sent over a link, counted once per peer.
     linked: u64,
-    /// Own ones that a peer was not sent, because it reads too slowly.
+    /// Own records that were not sent to a peer because it reads too slowly.
     dropped: u64,
-    /// Nodes that are sent records.
+    /// Nodes to which records are sent.
     peers: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A node as its Python objects share it: until it leaves, and while nobody looks into its memory.
+//! The state of a node shared by its Python objects, until it leaves.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,21 +13,22 @@ use crate::locks::shared;
 use crate::sys::{BufferSource, BufferView};
 use crate::window::looking;
 
-/// A node that has joined. The last object that holds it (an array will do) ends it, as a crash would.
+/// A node that has joined. Dropping the last object that refers to it, which may be an array, ends it like a
+/// crash.
 pub(crate) struct NodeSession {
     generation: Generation,
-    /// `None` once it has left.
+    /// `None` after it has left.
     node: RwLock<Option<Arc<Node>>>,
-    /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively
-    /// and finds none may leave.
+    /// Number of views. Incremented under the shared lock, so that a holder of the exclusive lock that finds
+    /// none may leave.
     views: AtomicUsize,
     pub(super) address: usize,
     pub(super) length: usize,
-    /// What is stored needs no declaration.
+    /// Stores need no declaration.
     pub(super) finds_stores: bool,
 }
 
-/// Why a node has not left, and is one still.
+/// Why a node has not left, and still exists.
 enum CannotLeave {
     Views(usize),
     Used,
@@ -46,7 +47,7 @@ impl NodeSession {
         })
     }
 
-    /// Whether this process is a fork of the one that joined: it may touch nothing here.
+    /// Whether this process is a fork of the one that joined, and so must not use the node.
     pub(super) fn is_inherited(&self) -> bool {
         self.generation.is_past()
     }
@@ -62,7 +63,7 @@ impl NodeSession {
         }
     }
 
-    /// The node, for a call. While somebody has it, it cannot leave.
+    /// The node, for a call. It cannot leave during the call.
     pub(super) fn node(&self, py: Python<'_>) -> PyResult<Arc<Node>> {
         self.check_process(py)?;
         let node = shared(py, &self.node);
@@ -73,13 +74,13 @@ impl NodeSession {
         self.is_inherited() || shared(py, &self.node).is_none()
     }
 
-    /// Leaves, or with `at_once` ends it as a crash would; or leaves everything as it is and says why.
+    /// Leaves, or with `at_once` ends like a crash. After an error everything is unchanged.
     pub(super) fn end(&self, py: Python<'_>, at_once: bool) -> PyResult<()> {
         self.check_process(py)?;
         let taken = py.detach(|| self.take());
         let node = taken.map_err(|why| match why {
             CannotLeave::Views(views) => PyBufferError::new_err(format!(
-                "the node cannot leave: {} into its memory; delete what is no longer used first",
+                "the node cannot leave: {}; delete those that are no longer used first",
                 looking(views)
             )),
             CannotLeave::Used => crate::error::busy(
@@ -98,7 +99,7 @@ impl NodeSession {
         left.map_err(|cause| error::leave(py, &cause))
     }
 
-    /// Takes the node out, if it is in nobody's use. `None`: it had left.
+    /// Takes the node if it is not in use. Returns `None` if it had left.
     fn take(&self) -> Result<Option<Node>, CannotLeave> {
         let mut slot = self.node.write().unwrap_or_else(PoisonError::into_inner);
         match self.views.load(Ordering::Acquire) {
@@ -119,14 +120,14 @@ impl NodeSession {
 impl Drop for NodeSession {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // Its threads are in the parent, so that joining them would hang.
+            // The library's threads exist only in the parent, so joining them would hang.
             let node = self.node.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             let _never_dropped = std::mem::ManuallyDrop::new(node);
         }
     }
 }
 
-/// A part of a node's memory, to be looked into.
+/// A part of a node's memory that can be viewed.
 pub(super) struct NodeMemoryPart {
     pub(super) session: Arc<NodeSession>,
     pub(super) offset: usize,
@@ -135,7 +136,7 @@ pub(super) struct NodeMemoryPart {
 }
 
 impl NodeMemoryPart {
-    /// A copy of some of its bytes, as they are between two records.
+    /// A copy of some of its bytes, in the state between two records.
     pub(super) fn copy(&self, py: Python<'_>, start: usize, length: usize) -> PyResult<Vec<u8>> {
         let node = self.session.node(py)?;
         let mut bytes = vec![0; length];
@@ -161,7 +162,7 @@ impl BufferSource for NodeMemoryPart {
 
     fn end_view(&self) {
         let before = self.session.views.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "a view is given back once");
+        debug_assert!(before > 0, "a view is released once");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Locks, ranges, commit, abort, on shared memory.
+//! Transactions on shared memory: locks, ranges, commit, abort.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,8 +21,8 @@ use crate::slot::{ExclusiveSlot, ExclusiveSlotError};
 use crate::sys;
 use crate::transaction::bytes_of;
 
-/// A transaction on shared memory: acquire locks, change what they cover, commit. As a context manager it
-/// commits at the end, and aborts when an exception passes. Its locks are held until then.
+/// A transaction on shared memory: acquire locks, change the bytes they cover, commit. As a context manager
+/// it commits at the end, and aborts after an exception. Its locks are held until then.
 ///
 /// Any thread may use it, one at a time (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]
@@ -32,13 +32,13 @@ pub(crate) struct NodeTransaction {
     result: Mutex<Option<NodeCommit>>,
 }
 
-/// A commit that counts, everywhere and for good.
+/// The result of a successful commit.
 #[pyclass(frozen, get_all, eq, module = "netram._netram")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeCommit {
-    /// Node and number of its record, by which Node.outcome is asked; None when nothing was written.
+    /// Node and number of its record, for Node.outcome; None if nothing was written.
     record: Option<(u64, u64)>,
-    /// Lenders that had acknowledged it.
+    /// Number of lenders that had acknowledged it.
     lenders: u8,
     /// Whether they satisfied the commit rule; if not, the server had it on its disk.
     rule: bool,
@@ -89,7 +89,7 @@ impl NodeTransaction {
         })
     }
 
-    /// Does something to the open transaction, with the interpreter free.
+    /// Calls `then` with the open transaction and the interpreter released.
     pub(super) fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -104,7 +104,7 @@ impl NodeTransaction {
             .map_err(|cause| error::declare(py, &cause))
     }
 
-    /// Memory that was declared, to be written.
+    /// Declared memory, for writing.
     fn writable(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<Py<NodeMemory>> {
         self.declare(py, offset, length)?;
         NodeMemory::part(
@@ -118,11 +118,11 @@ impl NodeTransaction {
         )
     }
 
-    /// The array's twin that can be written, its bytes declared.
+    /// A writable array like the given one, after declaring its bytes.
     fn twin<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = array.py();
         let no_array = |cause: PyErr| {
-            let what = "array takes an offset, or a NumPy array that lies in the node's memory";
+            let what = "array takes an offset, or a NumPy array in the node's memory";
             PyTypeError::new_err(format!("{what}: {}", cause.value(py)))
         };
         let hull = sys::hull(array).map_err(no_array)?;
@@ -130,8 +130,8 @@ impl NodeTransaction {
         let offset = start.checked_sub(self.joined.address);
         let offset =
             offset.filter(|offset| *offset <= self.joined.length && length <= self.joined.length - offset);
-        let offset = offset
-            .ok_or_else(|| crate::error::range_error(py, "the array does not lie in this node's memory"))?;
+        let offset =
+            offset.ok_or_else(|| crate::error::range_error(py, "the array is not in this node's memory"))?;
         let memory = self.writable(py, offset, length)?;
         let (shape, strides) = (
             array.getattr("shape").map_err(no_array)?,
@@ -154,13 +154,13 @@ impl NodeTransaction {
 
 #[pymethods]
 impl NodeTransaction {
-    /// Acquire a lock: hold="exclusive" to write what it covers, "shared" to read it. Held until the
-    /// transaction ends.
+    /// Acquire a lock: hold="exclusive" to write the bytes it covers, "shared" to read them. It is held until
+    /// the transaction ends.
     ///
-    /// In ascending order it waits for whoever uses the lock. Out of order it waits for no transaction, and
-    /// raises Died when one uses it: abort, and begin with that lock. Raises TimedOut, LockError, Lost, Gone;
-    /// BusyError where stores are found by page, and another transaction of the node has the memory. The
-    /// transaction stays open.
+    /// In ascending order the call waits for transactions that use the lock. Out of order it does not wait,
+    /// and raises Died if one uses it: abort, and begin with that lock. Also raises TimedOut, LockError,
+    /// Lost, Gone, and BusyError if stores are found by page and another transaction of the node has the
+    /// memory. The transaction stays open after an error.
     #[pyo3(signature = (lock, hold = "exclusive"))]
     fn acquire(&self, py: Python<'_>, lock: u32, hold: &str) -> PyResult<()> {
         let hold = holding(hold)?;
@@ -168,8 +168,8 @@ impl NodeTransaction {
             .map_err(|cause| error::acquire(py, &cause))
     }
 
-    /// Acquire several locks, in their order whatever order they are named in: those of locks exclusively,
-    /// those of shared to read.
+    /// Acquire several locks in ascending order, whatever their order here: those in locks exclusively, those
+    /// in shared for reading.
     #[pyo3(signature = (locks = Vec::new(), shared = Vec::new()))]
     #[pyo3(text_signature = "($self, locks=(), shared=())")]
     fn acquire_all(&self, py: Python<'_>, locks: Vec<u32>, shared: Vec<u32>) -> PyResult<()> {
@@ -180,14 +180,13 @@ impl NodeTransaction {
             .map_err(|cause| error::acquire(py, &cause))
     }
 
-    /// How many seconds acquire waits for others in this transaction.
+    /// Set how many seconds acquire waits for other transactions.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let timeout = super::seconds(seconds)?;
         self.with(py, |txn| txn.set_timeout(timeout))
     }
 
-    /// A copy of length bytes from offset on, which must be under locks that are held. Raises NotHeld,
-    /// RangeError.
+    /// A copy of length bytes from offset on. Their locks must be held. Raises NotHeld, RangeError.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -206,8 +205,8 @@ impl NodeTransaction {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Declare len(data) bytes at offset and store data there, under locks held exclusively. data is any
-    /// buffer.
+    /// Declare len(data) bytes at offset and store data there. Their locks must be held exclusively. data is
+    /// any buffer.
     ///
     /// Raises NotHeld, RangeError.
     fn write(&self, py: Python<'_>, offset: OffsetArgument, data: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -218,7 +217,8 @@ impl NodeTransaction {
             .map_err(|cause| error::declare(py, &cause))
     }
 
-    /// Declare length bytes from offset on, for memory that is written some other way (by its address).
+    /// Declare length bytes from offset on, for memory that is written in another way, such as by its
+    /// address.
     fn set_range(&self, py: Python<'_>, offset: OffsetArgument, length: OffsetArgument) -> PyResult<()> {
         self.declare(py, offset.0, length.0)
     }
@@ -226,7 +226,7 @@ impl NodeTransaction {
     /// Declare length bytes from offset on; returns them as memory that can be written until the transaction
     /// ends.
     ///
-    /// Nobody stops a later store, and nobody else would ever see it.
+    /// Later stores to it are not prevented, but other nodes never see them.
     fn memory(
         &self,
         py: Python<'_>,
@@ -238,8 +238,8 @@ impl NodeTransaction {
 
     /// Declare bytes; returns them as a NumPy array that can be written until the transaction ends.
     ///
-    /// array(view): the bytes of view, a NumPy array in Node.memory (gaps of its strides included), as an
-    /// array like it. array(offset, count, dtype): count items from offset on.
+    /// array(view) declares the bytes of view, a NumPy array in Node.memory, including gaps of its strides,
+    /// and returns an array like it. array(offset, count, dtype) declares count items from offset on.
     #[pyo3(signature = (target, count = OffsetArgument::ONE, dtype = None))]
     #[pyo3(text_signature = "($self, target, count=1, dtype=None)")]
     fn array<'py>(
@@ -253,7 +253,7 @@ impl NodeTransaction {
             return match dtype {
                 None => self.twin(target),
                 Some(_) => Err(PyTypeError::new_err(
-                    "dtype goes with an offset; a view has its own",
+                    "dtype is only allowed with an offset; a view has its own",
                 )),
             };
         }
@@ -266,31 +266,32 @@ impl NodeTransaction {
         numpy.getattr("ndarray")?.call1(((count.0,), dtype, memory))
     }
 
-    /// Make what a lock covers a heap without blocks, whatever it was, as a part of this transaction. Use it
-    /// from the next one on.
+    /// Make an empty heap in the bytes that a lock covers, replacing their content, within this transaction.
+    /// The heap can be used from the next transaction on.
     ///
-    /// Raises HeapError when it is too small (3 pages), NotHeld, BusyError when this transaction has written
-    /// there.
+    /// Raises HeapError if the space is too small (3 pages), NotHeld, and BusyError if this transaction has
+    /// written there.
     fn format_heap(&self, py: Python<'_>, lock: u32) -> PyResult<()> {
         self.with(py, |txn| txn.format_heap(LockId(lock)))?
             .map_err(|cause| error::heap(py, &cause))
     }
 
-    /// The heap under a lock, which the transaction holds, if only to read. Later transactions may use it,
+    /// The heap under a lock, which the transaction must hold at least shared. Later transactions may use it
     /// too.
     ///
-    /// Raises NoHeap when there is none, HeapError when it is damaged or of another version, NotHeld,
-    /// LockError.
+    /// Raises NoHeap if there is none, HeapError if it is damaged or has another version, NotHeld, LockError.
     fn heap(&self, py: Python<'_>, lock: u32) -> PyResult<NodeHeap> {
         let found = self.with(py, |txn| txn.heap(LockId(lock)))?;
         let heap = found.map_err(|cause| error::heap(py, &cause))?;
         Ok(NodeHeap::of(&self.joined, lock, &heap))
     }
 
-    /// Commit: wait until the lenders hold the declared bytes as they are now, then free the locks.
+    /// Commit: wait until the lenders hold the declared bytes with their present values, then release the
+    /// locks.
     ///
-    /// Whatever happens, the transaction has ended. Raises Unknown (ask the outcome of the next joining);
-    /// Lost, Gone, Stray (stores that it may not make) and CommitError: aborted.
+    /// The transaction ends in any case. Raises Unknown if the outcome is unknown: query it with Node.outcome
+    /// after joining again. Raises Lost, Gone, Stray (stores outside the locks) and CommitError if the
+    /// transaction was aborted.
     fn commit(&self, py: Python<'_>) -> PyResult<NodeCommit> {
         self.joined.check_process(py)?;
         let commit = |txn: Txn<'static>| {
@@ -304,20 +305,20 @@ impl NodeTransaction {
             .map_err(|cause: TxnCommitError| error::commit(py, &cause))
     }
 
-    /// End the transaction without a trace, and free its locks. Aborting one that has ended raises
-    /// ClosedError.
+    /// End the transaction without writing anything, and release its locks. Aborting one that has ended
+    /// raises ClosedError.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.joined.check_process(py)?;
         py.detach(|| self.inner.end(drop)).map_err(|why| ended(py, why))
     }
 
-    /// Whether the transaction has neither been committed nor aborted.
+    /// Whether the transaction is neither committed nor aborted.
     #[getter]
     fn open(&self) -> bool {
         self.inner.is_open()
     }
 
-    /// What the commit returned; None before it, and after an abort.
+    /// Result of the commit; None before it, and after an abort.
     #[getter]
     fn result(&self, py: Python<'_>) -> PyResult<Option<NodeCommit>> {
         self.joined.check_process(py)?;
@@ -373,7 +374,7 @@ fn holding(hold: &str) -> PyResult<LockMode> {
         "exclusive" => Ok(LockMode::Exclusive),
         "shared" => Ok(LockMode::Shared),
         other => Err(PyValueError::new_err(format!(
-            "a lock is held \"exclusive\" or \"shared\", not {other:?}"
+            "hold is \"exclusive\" or \"shared\", not {other:?}"
         ))),
     }
 }
