@@ -17,6 +17,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// Every range must lie in a region.
     ///
     /// Allocates nothing for a record inside one region.
+    ///
+    /// # Errors
+    ///
+    /// [`ForeignError`] if a range lies in no mapped region. No byte was stored.
     pub fn apply(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
         let RecordScope::Segment { .. } = changes.scope() else {
             return self.apply_to_several(changes);

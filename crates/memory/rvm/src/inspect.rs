@@ -38,6 +38,10 @@ pub struct SegmentView {
 
 impl TableView {
     /// Reads the table at `path`, which must belong to `journal`.
+    ///
+    /// # Errors
+    ///
+    /// [`SegmentTableError`] if the file cannot be read, is damaged, or belongs to another journal.
     pub fn read(path: &Path, journal: JournalId) -> Result<TableView, SegmentTableError> {
         let file = ReadOnlyFile::open(path)?;
         let mut segments: Vec<SegmentView> = SegmentTable::read(&file, journal, &directory_of(path))?
@@ -63,6 +67,10 @@ impl TableView {
 impl SegmentView {
     /// Opens the segment's file for reading, after checking that the log's records were written for that
     /// file.
+    ///
+    /// # Errors
+    ///
+    /// [`SegmentError`] if the file is missing, too short, or not the recorded one.
     pub fn open(&self) -> Result<SegmentFile, SegmentError> {
         let io = |cause| segment_io(&self.path, cause);
         let file = ReadOnlyFile::open(Path::new(&self.path)).map_err(io)?;
@@ -106,6 +114,10 @@ impl SegmentFile {
 
     /// Fills `into` from `offset`: bytes that truncation has written so far, without those that are only in
     /// the log.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
         self.file.read_at(offset, into)
     }

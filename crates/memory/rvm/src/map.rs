@@ -19,12 +19,22 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// end.
     ///
     /// Pages are read when they are first touched. A byte of a segment can be mapped only once at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`] if the range is not free, aligned and inside the segment, or the segment cannot be used
+    /// by this log.
     pub fn map(&self, path: &str, offset: u64, length: u64) -> Result<Region, MapError> {
         self.map_placed(path, offset, length, Placement::ANYWHERE)
     }
 
     /// Maps like [`Rvm::map`], exactly at `address`, a multiple of the page size. Never replaces an existing
     /// mapping; [`Rvm::map_over`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rvm::map`]; also [`MapError::AddressTaken`], [`MapError::AddressUnaligned`] or
+    /// [`MapError::AddressUnusable`].
     pub fn map_at(&self, path: &str, offset: u64, length: u64, address: usize) -> Result<Region, MapError> {
         self.map_placed(path, offset, length, Placement::at(address))
     }
@@ -96,6 +106,11 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
 
     /// Removes a segment that is no longer used from the log's table. With [`TruncationPolicy::Elsewhere`]
     /// the log must first be trimmed of every record.
+    ///
+    /// # Errors
+    ///
+    /// [`ForgetError::Mapped`] or [`ForgetError::Unknown`] for the path; other variants if commits cannot be
+    /// applied or the table not written.
     pub fn forget_segment(&self, path: &str) -> Result<(), ForgetError> {
         let shared = &*self.shared;
         // If the file is gone, the name in the table is used.

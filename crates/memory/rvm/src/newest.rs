@@ -16,6 +16,11 @@ use crate::table::{SegmentTable, TableEntry};
 
 /// Refuses a log that was not closed and is not the newest of its segments. `table` is the path of its
 /// segment table. Nothing is changed or locked. Unreadable files are ignored here; the opening reports them.
+///
+/// # Errors
+///
+/// [`SegmentError::Overtaken`], [`SegmentError::OwnedByOtherLog`], [`SegmentError::Older`] or
+/// [`SegmentError::Copy`] for the first segment that is newer than the log.
 pub fn refuse_older(table: &Path) -> Result<(), SegmentError> {
     let Ok(file) = ReadOnlyFile::open(table) else {
         return Ok(());

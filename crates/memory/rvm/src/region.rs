@@ -326,6 +326,10 @@ impl Region {
     }
 
     /// A copy of the value at `offset`, which need not be aligned.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfRegion`] if the value does not lie in the region.
     pub fn get<T: FromBytes>(&self, offset: usize) -> Result<T, RangeError> {
         let end = self.mapping.check(offset, size_of::<T>())?;
         let memory = self.mapping.read();
@@ -334,6 +338,10 @@ impl Region {
 
     /// Copies bytes from `offset` on, without a Rust reference to the region: users of [`Region::as_ptr`] may
     /// be storing elsewhere in it.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfRegion`] if the bytes do not lie in the region.
     pub fn read_into(&self, offset: usize, target: &mut [u8]) -> Result<(), RangeError> {
         self.mapping.check(offset, target.len())?;
         self.mapping.read().copy_out(offset, target);
@@ -342,6 +350,10 @@ impl Region {
 
     /// Stores bytes without declaring them, so that they are never logged. For a [`crate::Participant`] that
     /// restores bytes after an aborted transaction of [`crate::RestoreMode::NoRestore`].
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfRegion`] if the bytes do not lie in the region.
     pub fn put_back(&self, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
         self.mapping.check(offset, bytes.len())?;
         let mut memory = self.mapping.write();
@@ -358,6 +370,10 @@ impl Region {
     ///
     /// These bytes are never logged here; [`crate::Transaction::commit_foreign`] logs them too. They do not
     /// count as stores of the program, however the region's stores are found.
+    ///
+    /// # Errors
+    ///
+    /// [`ForeignError`] if a change lies outside this region. No byte was stored.
     pub fn apply(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
         self.mapping.admits(changes)?;
         self.mapping.store(&mut self.mapping.write(), changes);
@@ -366,6 +382,10 @@ impl Region {
 
     /// Stores like [`Region::apply`], without waiting. Returns `false`, with nothing stored, while any guard
     /// of the region is held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Region::apply`].
     pub fn try_apply(&self, changes: &RecordChanges<'_>) -> Result<bool, ForeignError> {
         self.mapping.admits(changes)?;
         let Some(mut memory) = self.mapping.try_write() else {
@@ -400,6 +420,11 @@ impl Region {
     /// at a time may store to the region: from its first [`crate::Transaction::capture`], `set_range`,
     /// `write` or edit until it ends. There `set_range` has no further effect, and undeclared bytes are not
     /// an error.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::Uncommitted`] while open transactions have ranges here; other variants if the system
+    /// or the region does not support the mode.
     pub fn set_capture(&mut self, capture: CaptureMode) -> Result<(), CaptureError> {
         // `&mut self` keeps transactions from entering during the change; those that have entered are
         // counted.
@@ -438,6 +463,10 @@ impl Region {
 
     /// Undoes stores that were never declared, in a verified region. Bytes that open transactions have
     /// declared stay.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError`] if the system cannot report which pages were stored to.
     pub fn undo_undeclared(&self) -> Result<(), CaptureError> {
         let Some(verifier) = self.mapping.verifier() else {
             return Ok(());
@@ -447,6 +476,10 @@ impl Region {
     }
 
     /// Unmaps the region, or returns it when open transactions have ranges in it.
+    ///
+    /// # Errors
+    ///
+    /// [`UnmapError`] and the region, while open transactions have ranges in it.
     pub fn unmap(self) -> Result<(), (UnmapError, Region)> {
         match self.mapping.transactions.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -460,6 +493,10 @@ impl Region {
     /// Pages that were stored to stay as they are now. The others continue to show the segment file,
     /// including later changes, and reading them is fatal (SIGBUS) once the file is shortened. The address
     /// range is never released.
+    ///
+    /// # Errors
+    ///
+    /// As [`Region::unmap`].
     pub fn keep_unmapped(self) -> Result<(), (UnmapError, Region)> {
         match self.mapping.transactions.load(Ordering::Acquire) {
             0 => {

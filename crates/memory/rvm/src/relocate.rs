@@ -54,6 +54,10 @@ pub enum RelocateError {
 /// `adopt` is set.
 ///
 /// The table is written once: after a crash all segments are relocated, or none.
+///
+/// # Errors
+///
+/// [`RelocateError`]; the table is unchanged then.
 pub fn relocate(
     table: &Path,
     journal: JournalId,

@@ -91,6 +91,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// unless [`TruncationPolicy::Elsewhere`] is chosen; memory mapped afterwards shows what was committed.
     ///
     /// An error or a crash during the opening loses nothing; the next opening repeats the work.
+    ///
+    /// # Errors
+    ///
+    /// [`RvmOpenError`] if the options or the segment table cannot be used, or recovery stopped.
     pub fn open(log: L, storage: S, options: RvmOptions) -> Result<Rvm<L, S>, RvmOpenError> {
         let percent = options.truncation_threshold_percent;
         if !(1..=95).contains(&percent) {
@@ -158,6 +162,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// [`Region::keep_unmapped`].
     ///
     /// [`Region::keep_unmapped`]: crate::Region::keep_unmapped
+    ///
+    /// # Errors
+    ///
+    /// [`RvmCloseError`] and the `Rvm`: transactions are open, or commits cannot be made safe or applied.
     #[allow(clippy::result_large_err, reason = "a refused close returns the memory")]
     pub fn close(self) -> Result<L, (RvmCloseError, Rvm<L, S>)> {
         if let Err(error) = self.settle() {
@@ -174,6 +182,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// Closes like [`Rvm::close`], but applies nothing: for a program that reads its log's records when it
     /// starts again. The segments' stamps say that this log has changes they lack. No other log can use them
     /// until this one was opened and closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rvm::close`].
     #[allow(clippy::result_large_err, reason = "a refused close returns the memory")]
     pub fn close_unapplied(self) -> Result<L, (RvmCloseError, Rvm<L, S>)> {
         match self.settle() {
@@ -223,6 +235,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     }
 
     /// Creates a segment of zeros. The file must not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`SegmentError`] if the file exists, or cannot be created with this length.
     pub fn create_segment(
         &self,
         path: &str,
@@ -249,6 +265,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
 
     /// Waits until every commit so far, lazy ones too, is as safe as requested. Spooled commits are logged
     /// first; [`Durability::Lazy`] does only that.
+    ///
+    /// # Errors
+    ///
+    /// [`FlushError`] if the spool cannot be logged, or it is unknown whether the records are safe.
     pub fn flush(&self, durability: Durability) -> Result<CommitVotes, FlushError> {
         add(&self.shared.counters.flush_calls, 1);
         self.shared.drain_spool()?;
@@ -264,6 +284,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     }
 
     /// Applies every commit so far to the segments and removes it from the log; waits for the disk.
+    ///
+    /// # Errors
+    ///
+    /// [`TruncateError`]; the log keeps every record that was not applied.
     pub fn truncate(&self) -> Result<(), TruncateError> {
         add(&self.shared.counters.truncate_calls, 1);
         self.shared.truncates_here()?;
@@ -274,6 +298,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
 
     /// Performs one bounded step of truncation, for programs such as the simulator that run without the
     /// thread. Never waits for the log.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rvm::truncate`]; the next step begins again at the log's head.
     pub fn truncate_step(&self) -> Result<TruncateProgress, TruncateError> {
         self.shared.step()
     }
@@ -311,6 +339,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     }
 
     /// Starts the thread that truncates in the background. Does nothing if the thread already runs.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if it cannot start a thread.
     pub fn start_truncation(&self) -> std::io::Result<()>
     where
         L: Send + Sync + 'static,

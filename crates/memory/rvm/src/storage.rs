@@ -37,6 +37,10 @@ pub enum SegmentAllocation {
 }
 
 /// The files behind recoverable memory: real ones here, virtual ones in the simulator.
+///
+/// # Errors
+///
+/// Every method returns the system's error, or one that the system would return.
 pub trait SegmentStorage {
     /// An open file.
     type File: StorageFile;
@@ -110,12 +114,20 @@ const IDENTITY_ATTRIBUTE: &str = "user.netram.segment";
 
 impl RealStorage {
     /// Creates the segment table beside a new log. Fails with EEXIST if it exists.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the table exists; ETXTBSY if another process has it; other errors of the system.
     pub fn create(table: &str) -> Result<RealStorage, IoError> {
         create_file(table, TABLE_BYTES, SegmentAllocation::Preallocated)?;
         RealStorage::open(table)
     }
 
     /// Opens the segment table beside a log.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT if there is no table; ETXTBSY if another process has it; other errors of the system.
     pub fn open(table: &str) -> Result<RealStorage, IoError> {
         let file = open_locked(table)?;
         let path = std::fs::canonicalize(table).map_err(io_error)?;

@@ -20,6 +20,11 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// new head.
     ///
     /// A log can be trimmed only as far as its own disk has it. Records beyond stay; call again later.
+    ///
+    /// # Errors
+    ///
+    /// [`TruncateError::Here`] if this process applies the records; [`TruncateError::Log`] if the log cannot
+    /// be trimmed.
     pub fn trim(&self, end: Lsn) -> Result<Lsn, TruncateError> {
         let shared = &*self.shared;
         if shared.truncation == TruncationPolicy::Here {

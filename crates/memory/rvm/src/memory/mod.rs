@@ -79,6 +79,10 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// The caller must own the whole pages from `address` to `address + length` and give them up: nothing may
     /// refer to them any more. With length 0 the length is the rest of the segment from `offset` on. The
     /// pages are unmapped with the region.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rvm::map_at`], except for [`MapError::AddressTaken`].
     pub unsafe fn map_over(
         &self,
         path: &str,

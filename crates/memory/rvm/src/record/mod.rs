@@ -85,6 +85,10 @@ pub enum RecordScope {
 }
 
 /// Checks the whole payload of a record of this kind. Costs about 1 ns per range.
+///
+/// # Errors
+///
+/// [`RecordDecodeError`] if the payload is not a transaction.
 pub fn decode(kind: RecordKind, payload: &[u8]) -> Result<RecordChanges<'_>, RecordDecodeError> {
     let (form, preamble, ranges) = match kind {
         KIND_COMPACT => {

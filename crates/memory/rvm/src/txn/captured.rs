@@ -14,6 +14,11 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     /// Gives the stores to the region to this transaction, from the last commit there until the transaction
     /// ends, where [`Region::set_capture`] has them found by page. Elsewhere it does nothing. `set_range` and
     /// similar calls do the same.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::Captured`] if another transaction has the region; [`RangeError::Ended`],
+    /// [`RangeError::ForeignRegion`] or [`RangeError::TooMany`] if the transaction cannot use it.
     pub fn capture(&mut self, region: &Region) -> Result<(), RangeError> {
         match self.open {
             true => self.enter(region).map(drop),
@@ -27,6 +32,10 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     ///
     /// This applies to regions whose stores are found by page. Elsewhere it does nothing: declared ranges are
     /// not checked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transaction::capture`]; also [`RangeError::OutOfRegion`] if a range does not lie in the region.
     pub fn confine(&mut self, region: &Region, within: &[std::ops::Range<usize>]) -> Result<(), RangeError> {
         self.capture(region)?;
         let place = self.recent.index;

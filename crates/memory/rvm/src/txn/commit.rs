@@ -29,12 +29,21 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     ///
     /// An error with a certain outcome aborts the transaction, which restores memory in
     /// [`crate::RestoreMode::Restore`]. Use [`Transaction::try_commit`] to keep it open instead.
+    ///
+    /// # Errors
+    ///
+    /// [`RvmCommitError`] if the transaction was not logged, or, for [`RvmCommitError::Unknown`], if its
+    /// outcome is unknown.
     pub fn commit(mut self, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         self.try_commit(durability)
     }
 
     /// Commits like [`Transaction::commit`], but a refused commit leaves memory unchanged and the transaction
     /// open, to be retried or aborted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transaction::commit`].
     pub fn try_commit(&mut self, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         self.gather()?;
         self.commit_merged(None, durability)
@@ -42,6 +51,11 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
 
     /// The first half of a commit: finds and merges the ranges to be logged, for a caller that needs them
     /// before the commit. Later stores may not be logged.
+    ///
+    /// # Errors
+    ///
+    /// [`RvmCommitError::Undeclared`], [`RvmCommitError::Outside`] or [`RvmCommitError::Capture`] by the
+    /// region's capture mode; [`RvmCommitError::Ended`] after the end.
     pub fn gather(&mut self) -> Result<(), RvmCommitError> {
         if !self.open {
             return Err(RvmCommitError::Ended);
@@ -62,6 +76,10 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     }
 
     /// The second half of a commit: commits the gathered ranges, like [`Transaction::try_commit`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Transaction::commit`].
     pub fn commit_gathered(&mut self, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         match self.open {
             true => self.commit_merged(None, durability),
@@ -75,6 +93,11 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     ///
     /// After a refusal, an abort finds memory as it was before this call. The declared ranges must be in
     /// other segments. The foreign record costs two copies, and 8 ns per range.
+    ///
+    /// # Errors
+    ///
+    /// [`ForeignError::Commit`] as [`Transaction::commit`]; other variants if the record cannot be taken
+    /// over. Nothing was logged then.
     pub fn commit_foreign(
         &mut self,
         region: &Region,

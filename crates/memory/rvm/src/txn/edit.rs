@@ -31,6 +31,10 @@ impl<'t, L: RecordLog, S: SegmentStorage> EditGuard<'t, L, S> {
     }
 
     /// Declares a range and lends it for writing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transaction::set_range`].
     pub fn range_mut(&mut self, offset: usize, length: usize) -> Result<&mut [u8], RangeError> {
         if let Some(place) = self.transaction.admit(self.region, offset, length)? {
             self.transaction

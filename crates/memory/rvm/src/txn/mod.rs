@@ -157,6 +157,11 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
 
     /// Declares that `length` bytes at `offset` will change. The commit logs the values they then have. A
     /// zero length is accepted and has no effect.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError`] if the range is outside the region or larger than a record, or the transaction cannot
+    /// hold it. Nothing changed.
     // Costs 2 ns for a range in order where this is inlined, 3 ns otherwise: the common path makes no call
     // and saves nothing on the stack. The rest is reached by a jump with the arguments in place.
     #[inline]
@@ -189,6 +194,10 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     }
 
     /// Declares the range and copies `bytes` to it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transaction::set_range`].
     pub fn write(&mut self, region: &Region, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
         let Some(place) = self.admit(region, offset, bytes.len())? else {
             return Ok(());
@@ -199,6 +208,10 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
 
     /// Writes like [`Transaction::write`] under a guard that is already held: for many small changes the
     /// region's lock is taken only once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transaction::set_range`].
     pub fn write_in(
         &mut self,
         held: &mut ExclusiveGuard<'_>,
@@ -218,6 +231,10 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     }
 
     /// Declares the bytes of `value` and stores it there; `offset` need not be aligned.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transaction::set_range`].
     pub fn set<T>(&mut self, region: &Region, offset: usize, value: &T) -> Result<(), RangeError>
     where
         T: IntoBytes + Immutable,

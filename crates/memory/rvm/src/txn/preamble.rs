@@ -13,6 +13,11 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     ///
     /// A record with a preamble is never spooled and holds this transaction alone. A transaction without
     /// ranges still writes no record, unless [`Transaction::log_always`] requests it.
+    ///
+    /// # Errors
+    ///
+    /// [`PreambleError`] if the transaction has ended, or the preamble exceeds
+    /// [`PREAMBLE_BYTES_MAX`](crate::limit::PREAMBLE_BYTES_MAX).
     pub fn set_preamble(&mut self, bytes: &[u8]) -> Result<(), PreambleError> {
         if !self.open {
             return Err(PreambleError::Ended);
