@@ -31,12 +31,20 @@ pub struct HeapReport {
 /// two blocks share a page.
 ///
 /// The bytes may come from a mapped region or from a segment's file to which the log was applied.
+///
+/// # Errors
+///
+/// The first damage found, as [`HeapOpenError`].
 pub fn inspect(bytes: &[u8]) -> Result<HeapReport, HeapOpenError> {
     inspect_in(bytes, bytes.len() as u64, 0)
 }
 
 /// Checks a heap of a shared region. `bytes` is the heap's part of the region and begins at `start` there.
 /// Pointers, and offsets in the report, count from the region's beginning.
+///
+/// # Errors
+///
+/// The first damage found, as [`HeapOpenError`].
 pub fn inspect_shared(bytes: &[u8], start: u64) -> Result<HeapReport, HeapOpenError> {
     inspect_in(bytes, bytes.len() as u64, start)
 }

@@ -26,12 +26,21 @@ pub trait Transact: Sized {
 
     /// Fails unless the transaction may change these bytes. Under the locks of a shared region, no other
     /// transaction may change them before it ends.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::NotHeld`] where a lock is missing; other [`RangeError`]s where the bytes cannot be
+    /// changed.
     fn admits(&self, region: &Region, offset: usize, length: usize) -> Result<(), RangeError>;
 
     /// Number of other open transactions that may have changed the heap's bytes.
     fn others_in(&self, region: &Region) -> usize;
 
     /// Declares bytes and stores them.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError`] if the bytes cannot be declared; none is stored then.
     fn write(&mut self, region: &Region, offset: usize, bytes: &[u8]) -> Result<(), RangeError>;
 
     /// Exclusive access to the region's bytes, in which ranges are declared as they are borrowed.
@@ -45,6 +54,10 @@ pub trait Transact: Sized {
 
     /// Makes a change that stays committed whatever this transaction does, where other transactions may need
     /// it earlier.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`] if the change was not made or not logged.
     fn top_action(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<(), RangeError>,
@@ -63,6 +76,10 @@ pub enum TopActionOutcome {
 /// A region's bytes, lent for changing.
 pub trait EditBytes: Deref<Target = [u8]> {
     /// Declares a range and lends it for writing.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError`] if the bytes cannot be declared.
     fn range_mut(&mut self, offset: usize, length: usize) -> Result<&mut [u8], RangeError>;
 }
 

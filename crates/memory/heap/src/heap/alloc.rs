@@ -47,6 +47,11 @@ impl Heap {
     /// Allocates a block of at least `bytes` bytes, at a multiple of 16 of the region; blocks from 3.5 KiB on
     /// often begin at a page. The bytes keep earlier values, but if fewer than eight are requested the first
     /// eight are zeroed.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::NoRoom`] if no free part of the heap is large enough; the other variants of
+    /// [`AllocError`] if the transaction or the log refuses the change, or the heap is damaged.
     pub fn allocate<X: Transact>(&self, transaction: &mut X, bytes: usize) -> Result<Ptr<u8>, AllocError> {
         let at = self.take(transaction, bytes)?;
         Ok(Ptr::from_offset(self.inner.geometry.pointer(at)))
@@ -66,6 +71,10 @@ impl Heap {
     ///
     /// Prepared runs count as empty runs: an allocation of any size that carves a run may give all but
     /// [`EMPTY_RUNS_KEPT`] of them back. So prepare only the blocks that are allocated next.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::allocate`]. Blocks prepared before the error stay prepared.
     pub fn prepare<X: Transact>(
         &self,
         transaction: &mut X,
@@ -92,6 +101,10 @@ impl Heap {
     }
 
     /// Whether a block of `bytes` bytes could be allocated now.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapDamage`] if a run read for the answer is damaged.
     pub fn has_room(&self, bytes: usize) -> Result<bool, HeapDamage> {
         let mut state = self.inner.lock();
         self.inner.read_all(&mut state)?;

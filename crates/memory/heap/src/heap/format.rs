@@ -15,6 +15,10 @@ impl Heap {
     /// Makes an empty heap in the region, replacing its content, and opens it. Returns when the heap is as
     /// safe as a remote commit. No open transaction may have ranges in the region. Earlier values of [`Heap`]
     /// for the same bytes must not be used any more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::format_part`]; [`HeapFormatError::Open`] if the new heap could not be opened.
     pub fn format<L: RecordLog, S: SegmentStorage>(
         rvm: &Rvm<L, S>,
         region: impl Into<Arc<Region>>,
@@ -29,6 +33,11 @@ impl Heap {
     /// The table is cleared in small transactions; the header is written last, so a crash during formatting
     /// leaves no heap. No open transaction may have ranges in the region. Earlier values of [`Heap`] for the
     /// same bytes must not be used any more.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapFormatError::Size`] or [`HeapFormatError::Busy`] if there can be no heap;
+    /// [`HeapFormatError::Commit`] if a step could not be committed.
     pub fn format_part<L: RecordLog, S: SegmentStorage>(
         rvm: &Rvm<L, S>,
         region: &Region,
@@ -53,6 +62,11 @@ impl Heap {
     ///
     /// Open the heap after the transaction has committed. No other transaction may have ranges in the region.
     /// Earlier values of [`Heap`] for the same bytes must not be used any more.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapFormatError::Size`], [`HeapFormatError::Busy`], or [`HeapFormatError::Range`] if the transaction
+    /// refuses the change.
     pub fn format_in<X: Transact>(
         transaction: &mut X,
         region: &Region,

@@ -30,6 +30,11 @@ impl From<HeapDamage> for FreeError {
 impl Heap {
     /// Frees a block. Its bytes stay unchanged until it is reused, which can only be after the transaction
     /// has committed.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError::Block`] if the pointer is not an allocated block; [`FreeError::Busy`] if another open
+    /// transaction uses it.
     pub fn free<T, X: Transact>(&self, transaction: &mut X, block: Ptr<T>) -> Result<(), FreeError> {
         let mut state = self.inner.lock();
         let owner = self.owner(&mut state, transaction)?;
@@ -40,6 +45,10 @@ impl Heap {
     }
 
     /// Capacity of a block in bytes: at least the requested size.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError`] if the pointer is not an allocated block.
     pub fn block_bytes<T>(&self, block: Ptr<T>) -> Result<u64, BlockError> {
         let state = self.inner.lock();
         let found = locate(&self.inner.slice, self.inner.geometry, block.offset());

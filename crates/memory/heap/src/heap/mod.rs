@@ -127,12 +127,21 @@ impl Heap {
     /// Opens the heap in a region in which no open transaction has ranges. Reads the header and the page
     /// table, eight bytes per page; blocks and runs are read when they are needed. An earlier value for the
     /// same heap must not be used any more.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapOpenError`] if the region contains no intact heap of this version, or open transactions have
+    /// ranges in it.
     pub fn open(region: impl Into<Arc<Region>>) -> Result<Heap, HeapOpenError> {
         Heap::open_in(region.into(), 0, usize::MAX)
     }
 
     /// Opens the heap in a part of a region, at most `length` bytes from `start`. The heap keeps the owner of
     /// the region. An earlier value for the same heap must not be used any more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::open`].
     pub fn open_in(
         holder: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
@@ -149,6 +158,10 @@ impl Heap {
     /// Opens the heap in a part of a shared region, like [`Heap::open_in`], while the caller's lock keeps
     /// other nodes from changing it. Its pointers count from the region's beginning, so that they mean the
     /// same in all of its heaps. The applier of other nodes' records must call [`Heap::note_remote`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::open`], except for open transactions.
     pub fn open_shared(
         holder: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
@@ -193,6 +206,11 @@ impl Heap {
 
     /// Reads the changes of other nodes, like every call that allocates or frees. Needed before
     /// [`Heap::statistics`] and [`Heap::has_room`] on a shared region, which otherwise may be out of date.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::Range`] if the transaction may not change the heap; [`AllocError::Damaged`] if other
+    /// nodes' changes damaged it.
     pub fn catch_up<X: Transact>(&self, transaction: &X) -> Result<(), AllocError> {
         self.admit(transaction)?;
         Ok(self.inner.reload(&mut self.inner.lock())?)

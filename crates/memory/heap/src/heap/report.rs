@@ -11,6 +11,10 @@ use crate::stats::{ClassStats, HeapStats};
 impl Heap {
     /// Statistics of the heap. The first call after an opening reads the states of all runs, one page each.
     /// On a shared region they date from the heap's last use under its lock ([`Heap::catch_up`]).
+    ///
+    /// # Errors
+    ///
+    /// [`HeapDamage`] if a run read for the statistics is damaged.
     pub fn statistics(&self) -> Result<HeapStats, HeapDamage> {
         let state = &mut *self.inner.lock();
         self.inner.read_all(state)?;
@@ -51,6 +55,10 @@ impl Heap {
     /// Checks the whole heap: header, table, every run. See [`crate::inspect`].
     ///
     /// Changes of open transactions count as made. Waits for calls in progress.
+    ///
+    /// # Errors
+    ///
+    /// The first damage found, as [`HeapOpenError`].
     pub fn check(&self) -> Result<HeapReport, HeapOpenError> {
         let _state = self.inner.lock();
         inspect_in(

@@ -21,6 +21,12 @@ impl Heap {
     ///
     /// Where possible pages are added or released at the block's end, and nothing is copied. If the block
     /// moves, its bytes are declared at the new place, and so are logged.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockResizeError::Free`] if `block` is not an allocated block that the transaction may free;
+    /// [`BlockResizeError::Alloc`] if there is no room; [`BlockResizeError::Range`] if the copy cannot be
+    /// declared.
     pub fn resize<T, X: Transact>(
         &self,
         transaction: &mut X,

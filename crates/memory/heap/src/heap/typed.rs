@@ -13,6 +13,10 @@ use crate::transact::{EditBytes, Transact};
 
 impl Heap {
     /// Allocates a block and stores a value in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::allocate`]; also [`AllocError::Range`] if the value cannot be stored.
     pub fn alloc<T, X: Transact>(&self, transaction: &mut X, value: &T) -> Result<Ptr<T>, AllocError>
     where
         T: FromBytes + IntoBytes + Immutable,
@@ -21,6 +25,10 @@ impl Heap {
     }
 
     /// Allocates a block and stores values in it, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::alloc`].
     pub fn alloc_slice<T, X: Transact>(
         &self,
         transaction: &mut X,
@@ -34,6 +42,10 @@ impl Heap {
     }
 
     /// Allocates a block and stores bytes in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::alloc`].
     pub fn alloc_bytes<X: Transact>(&self, transaction: &mut X, bytes: &[u8]) -> Result<Ptr<u8>, AllocError> {
         let at = self.take(transaction, bytes.len())?;
         let block = Ptr::from_offset(self.inner.geometry.pointer(at));
@@ -47,6 +59,11 @@ impl Heap {
     }
 
     /// A copy of the value in a block.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockAccessError::Block`] if the pointer is not an allocated block; [`BlockAccessError::Small`] if
+    /// the block is smaller than the value.
     pub fn get<T>(&self, pointer: Ptr<T>) -> Result<T, BlockAccessError>
     where
         T: FromBytes + IntoBytes,
@@ -59,6 +76,10 @@ impl Heap {
     }
 
     /// A copy of the values in a block.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::get`].
     pub fn get_slice<T>(&self, slice: Slice<T>) -> Result<Vec<T>, BlockAccessError>
     where
         T: FromBytes + IntoBytes,
@@ -76,6 +97,10 @@ impl Heap {
     }
 
     /// Stores a value in a block.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::get`]; also [`BlockAccessError::Range`] if the transaction refuses the change.
     pub fn set<T, X: Transact>(
         &self,
         transaction: &mut X,
@@ -91,11 +116,19 @@ impl Heap {
     }
 
     /// The pointer in a root, from which a program finds its data. Null until it is set.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockAccessError::Root`] if `number` is not below [`ROOTS`](crate::limit::ROOTS).
     pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
         root(&self.inner.slice, number)
     }
 
     /// Sets a root.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::root`]; also [`BlockAccessError::Range`] if the transaction refuses the change.
     pub fn set_root<T, X: Transact>(
         &self,
         transaction: &mut X,
@@ -151,11 +184,19 @@ pub struct HeapView<'h> {
 
 impl HeapView<'_> {
     /// The pointer in a root.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::root`].
     pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
         root(&self.guard[self.start..], number)
     }
 
     /// The value in a block.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::get`]; also [`BlockAccessError::Unaligned`] if the value is not aligned in this mapping.
     pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
@@ -164,6 +205,10 @@ impl HeapView<'_> {
     }
 
     /// The values in a block.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeapView::get`].
     pub fn slice<T>(&self, slice: Slice<T>) -> Result<&[T], BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
@@ -181,11 +226,19 @@ pub struct BorrowedHeap<'b> {
 
 impl<'b> BorrowedHeap<'b> {
     /// The pointer in a root.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::root`].
     pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
         root(self.bytes, number)
     }
 
     /// The value in a block.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeapView::get`].
     pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&'b T, BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
@@ -194,6 +247,10 @@ impl<'b> BorrowedHeap<'b> {
     }
 
     /// The values in a block.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeapView::get`].
     pub fn slice<T>(&self, slice: Slice<T>) -> Result<&'b [T], BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
@@ -217,11 +274,19 @@ pub struct HeapEdit<'h, X: Transact + 'h> {
 
 impl<X: Transact> HeapEdit<'_, X> {
     /// The pointer in a root.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::root`].
     pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
         root(&self.guard[self.start..], number)
     }
 
     /// The value in a block.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeapView::get`].
     pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
@@ -230,6 +295,10 @@ impl<X: Transact> HeapEdit<'_, X> {
     }
 
     /// The values in a block.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeapView::get`].
     pub fn slice<T>(&self, slice: Slice<T>) -> Result<&[T], BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
@@ -238,6 +307,10 @@ impl<X: Transact> HeapEdit<'_, X> {
     }
 
     /// The value in a block, for writing. All of it is logged.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeapView::get`]; also [`BlockAccessError::Range`] if the transaction refuses the change.
     pub fn get_mut<T>(&mut self, pointer: Ptr<T>) -> Result<&mut T, BlockAccessError>
     where
         T: FromBytes + IntoBytes + Immutable + KnownLayout,
@@ -249,6 +322,10 @@ impl<X: Transact> HeapEdit<'_, X> {
     }
 
     /// `count` values in a block from `first` on, for writing. Only these are logged.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeapEdit::get_mut`].
     pub fn slice_mut<T>(
         &mut self,
         slice: Slice<T>,
