@@ -9,16 +9,28 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// Creates a file with these bytes durably, including its name. An existing file is kept, and the error is
 /// [`io::ErrorKind::AlreadyExists`].
+///
+/// # Errors
+///
+/// The system's error; [`io::ErrorKind::AlreadyExists`] if the file exists.
 pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, RenameFlags::NOREPLACE)
 }
 
 /// Writes a file like [`create`], replacing an existing one.
+///
+/// # Errors
+///
+/// The system's error.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, RenameFlags::empty())
 }
 
 /// Makes the names in a directory durable.
+///
+/// # Errors
+///
+/// The system's error.
 pub fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

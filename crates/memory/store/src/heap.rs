@@ -66,6 +66,10 @@ pub enum HeapCreateError {
 impl HeapPlan<'_> {
     /// Creates the segment and the heap. The header is written last: until then no program can load the
     /// segment.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapCreateError`]; its message says what was created.
     pub fn make(&self, memory: &JournaledRvm) -> Result<(), HeapCreateError> {
         let path = self.path.to_str().ok_or_else(|| HeapCreateError::Name {
             path: self.path.to_path_buf(),

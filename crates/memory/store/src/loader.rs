@@ -92,6 +92,10 @@ pub enum LoaderHeaderError {
 }
 
 /// Sorts definitions by address, checks them, and assigns consecutive offsets in the segment.
+///
+/// # Errors
+///
+/// [`LoaderLayoutError`] if there are no regions or too many, two overlap, or one is not whole pages.
 pub fn lay_out(definitions: &mut [RegionDefinition]) -> Result<(), LoaderLayoutError> {
     let count = definitions.len();
     if count == 0 || count > REGIONS_MAX {
@@ -139,6 +143,10 @@ pub fn encode(definitions: &[RegionDefinition]) -> [u8; HEADER_BYTES] {
 }
 
 /// Decodes the regions in a header page.
+///
+/// # Errors
+///
+/// [`LoaderHeaderError`] if the page is not an intact header of this version.
 pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Vec<RegionDefinition>, LoaderHeaderError> {
     if header[..VERSION_AT] != ID.to_ne_bytes() {
         return Err(LoaderHeaderError::Missing);

@@ -21,8 +21,9 @@ pub enum SegmentMapError {
 }
 
 impl Store {
-    /// Opens the store whose log is the file `log`, after creating it with `log_bytes` if it does not exist. Opening
-    /// recovers the store after a crash. Settings come from `LOG.toml` beside the log and from `NETRAM_*` variables.
+    /// Opens the store whose log is the file `log`, after creating it with `log_bytes` if it does not exist.
+    /// Opening recovers the store after a crash. Settings come from `LOG.toml` beside the log and from
+    /// `NETRAM_*` variables.
     ///
     /// # Errors
     ///
@@ -38,12 +39,13 @@ impl Store {
 }
 
 impl OpenStore {
-    /// Maps the whole segment in the file `path`, after creating it with `length` bytes of zeros if it does not exist.
+    /// Maps the whole segment in the file `path`, after creating it with `length` bytes of zeros if it does
+    /// not exist.
     ///
     /// # Errors
     ///
-    /// [`SegmentMapError::Create`] if the file cannot be created; [`SegmentMapError::Map`] if another process has the
-    /// segment, or it belongs to another log.
+    /// [`SegmentMapError::Create`] if the file cannot be created; [`SegmentMapError::Map`] if another process
+    /// has the segment, or it belongs to another log.
     pub fn map_or_create(&self, path: &str, length: u64) -> Result<Region, SegmentMapError> {
         // A file that cannot be looked up is left to the mapping, whose error says why.
         if !Path::new(path).try_exists().unwrap_or(true) {
@@ -53,7 +55,8 @@ impl OpenStore {
         Ok(self.memory.map(path, 0, 0)?)
     }
 
-    /// Waits, at most `timeout`, until lenders acknowledge commits. Before that, commits wait for the local disk.
+    /// Waits, at most `timeout`, until lenders acknowledge commits. Before that, commits wait for the local
+    /// disk.
     ///
     /// # Errors
     ///

@@ -157,6 +157,11 @@ struct RawSettings {
 
 impl StoreSettings {
     /// Loads settings from a file.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreSettingsError`] if the file cannot be read, is not TOML, or has an unknown key or an invalid
+    /// value.
     pub fn load(path: &Path) -> Result<StoreSettings, StoreSettingsError> {
         let text = std::fs::read_to_string(path).map_err(|source| StoreSettingsError::Unreadable {
             path: path.to_path_buf(),
@@ -166,6 +171,10 @@ impl StoreSettings {
     }
 
     /// Parses `text`, the content of a settings file that is or will be at `path`.
+    ///
+    /// # Errors
+    ///
+    /// As [`StoreSettings::load`], except for reading.
     pub fn parse(text: &str, path: &Path) -> Result<StoreSettings, StoreSettingsError> {
         let raw: RawSettings = toml::from_str(text).map_err(|error| StoreSettingsError::File {
             path: path.to_path_buf(),
@@ -177,6 +186,10 @@ impl StoreSettings {
 
     /// Loads settings from a file that also has another part of the program's settings: those under `keys`,
     /// which are returned.
+    ///
+    /// # Errors
+    ///
+    /// As [`StoreSettings::load`].
     pub fn load_beside(
         path: &Path,
         keys: &[&str],
@@ -200,6 +213,10 @@ impl StoreSettings {
     }
 
     /// These settings, overridden by the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreSettingsError::Value`] if a variable's value is invalid.
     pub fn with_environment(
         mut self,
         look_up: &dyn Fn(&str) -> Option<String>,
@@ -251,6 +268,10 @@ impl StoreSettings {
     }
 
     /// Configuration with which the journal is opened.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreSettingsError`] if the key is missing, contradicts `insecure`, or cannot be loaded.
     pub fn journal_config(&self) -> Result<JournalConfig, StoreSettingsError> {
         let members = self.members.unwrap_or(MEMBERS_DEFAULT.min(self.lenders.len()));
         let usual = JournalConfig::with_lenders(self.lenders.clone(), self.security()?, members);
@@ -370,6 +391,10 @@ fn set<T: FromStr<Err: std::fmt::Display>>(
 }
 
 /// Parses a size such as `64MiB`.
+///
+/// # Errors
+///
+/// [`StoreSettingsError::Value`] if `text` is not a size.
 pub fn size(name: &str, text: &str) -> Result<u64, StoreSettingsError> {
     let parsed = text.parse::<ByteSize>().map(|size| size.as_u64());
     parsed.map_err(|_| StoreSettingsError::Value {

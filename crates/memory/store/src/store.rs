@@ -92,6 +92,11 @@ impl Store {
     /// Creates a store with a log of `log_bytes`, rounded up to whole pages.
     ///
     /// The log must not exist. Other files of a deleted log are replaced, except for the settings.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Create`] if the log exists or cannot be created; [`StoreError::Name`] or
+    /// [`StoreError::Table`] for the table.
     pub fn create(path: &Path, layout: JournalLayout, log_bytes: u64) -> Result<Store, StoreError> {
         let place = JournalPaths::of(path, layout);
         // Checked before anything is created: otherwise a log would exist that cannot have a table.
@@ -151,6 +156,10 @@ impl Store {
     }
 
     /// The settings from the file, overridden by the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Settings`] if the file or a variable is invalid.
     pub fn settings(&self) -> Result<StoreSettings, StoreError> {
         let file = self.settings_file();
         // A file that cannot be looked up may exist; opening it reports the reason.
@@ -162,12 +171,21 @@ impl Store {
     }
 
     /// Recovers the log, opens the memory over it, and starts the truncation thread.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the settings are invalid, another process has the store, it is an older copy, or
+    /// recovery stopped.
     pub fn open(&self, settings: &StoreSettings) -> Result<OpenStore, StoreError> {
         self.open_after(settings, |_| ())
     }
 
     /// Opens like [`Store::open`], and passes the recovered log to a callback before its records are applied
     /// to the segments and trimmed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::open`].
     pub fn open_after(
         &self,
         settings: &StoreSettings,
@@ -200,6 +218,10 @@ impl Store {
 
     /// Records new paths of moved segments: of the one at `from`, or of all inside that directory. No process
     /// may have the log open.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Relocate`]; no path was changed then.
     pub fn relocate(&self, from: &str, to: &str, adopt: bool) -> Result<Vec<RelocatedSegment>, StoreError> {
         let journal = JournalInspector::open(self.path())?.superblock().journal;
         let moved = relocate(&self.segments(), journal, from, to, adopt);
