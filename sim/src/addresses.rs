@@ -1,5 +1,5 @@
-//! Addresses: which lender each leads to, and how that changes. A machine knows addresses; what a lender is,
-//! its memory says.
+//! The lenders' addresses, which lender each leads to, and how that changes. A machine inside knows addresses
+//! only; the lender's memory identifies itself.
 
 use netram_proto::journal::ViewMember;
 
@@ -14,7 +14,8 @@ impl World {
             .collect()
     }
 
-    /// The lender whose memory a view means; a liar may have given any, and is known by its address.
+    /// The lender whose memory a view names. A lying lender may have given any incarnation, so it is known by
+    /// its address.
     pub(crate) fn lender_of(&self, member: &ViewMember) -> usize {
         let life = member.incarnation;
         let is = |lender: &crate::lender::SimLender| {
@@ -33,7 +34,7 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// A lender is reached by another address from now on: one that led nowhere, or another lender's.
+    /// Makes another address lead to a lender: an unused one, or one that led to another lender.
     pub(crate) fn move_lender(&mut self) {
         let (one, other) = (
             self.rng.index(self.address_lenders.len()),

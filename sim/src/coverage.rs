@@ -1,5 +1,4 @@
-//! How often each interesting thing happened, so that a run that tested nothing is seen to have tested
-//! nothing.
+//! Counts of interesting events. A count of zero shows a case that a run never tested.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,29 +8,29 @@ use std::fmt::Write as _;
 pub struct Coverage(BTreeMap<&'static str, u64>);
 
 impl Coverage {
-    /// Something happened once more.
+    /// Counts one more event.
     pub fn hit(&mut self, name: &'static str) {
         self.add(name, 1);
     }
 
-    /// Something happened `count` times more.
+    /// Counts `count` more events.
     pub fn add(&mut self, name: &'static str, count: u64) {
         *self.0.entry(name).or_default() += count;
     }
 
-    /// How often it happened.
+    /// Number of events counted under `name`.
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// Takes another run's counters in.
+    /// Adds another run's counters.
     pub fn merge(&mut self, other: &Coverage) {
         for (name, count) in &other.0 {
             self.add(name, *count);
         }
     }
 
-    /// A table of everything counted.
+    /// All counters as a table.
     pub fn table(&self) -> String {
         let mut text = String::new();
         for (name, count) in &self.0 {

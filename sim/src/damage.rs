@@ -1,4 +1,4 @@
-//! Damage at rest: what happens to a disk's bytes while nobody has them open.
+//! Damage at rest: changes of a disk's bytes while no process has them open.
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::journal::LogFile;
@@ -12,8 +12,9 @@ use crate::profile::WorldFault;
 use crate::world::World;
 
 impl World {
-    /// Damages a host's log at rest, while nobody has it open. Below what some intact record or the
-    /// superblock proves to have been durable, recovery must notice; at or above the end, it must not care.
+    /// Damages a host's log while no process has it open. Recovery must notice damage below the point that an
+    /// intact record or the superblock proves to have been durable; damage at or above the end must not
+    /// matter.
     pub(crate) fn damage(&mut self, host: usize, action: WorldFault) {
         if self.living(host).is_some() {
             return;
@@ -51,8 +52,8 @@ impl World {
         }
     }
 
-    /// Damages one of two slots at rest. Never while a store was cut off or failed: then the other slot may
-    /// be the older value, and nothing can tell (`docs/journal.md`).
+    /// Damages one of two slots at rest. It spares slots after a cut-off or failed store: the other slot may
+    /// then be the older value, and recovery cannot tell (`docs/design/journal.md`).
     pub(crate) fn damage_slot(&mut self, host: usize) {
         let view_file = self.rng.chance(700);
         let slot = self.rng.index(2) * SLOT_BYTES;
@@ -79,7 +80,7 @@ impl World {
         self.coverage.hit("nemesis: slots damaged");
     }
 
-    /// Whether something on the platter beyond `end` proves that everything below `end` had been durable.
+    /// Whether bytes on the platter beyond `end` prove that everything below `end` had been durable.
     fn proven(&self, host: usize, end: Lsn) -> bool {
         let host = &self.hosts[host];
         let disk = host.disk.borrow();
@@ -90,8 +91,8 @@ impl World {
         superblock.stable >= end || host.view.base >= end
     }
 
-    /// Behind the end of a log that is wholly on the disk lie bytes that look like what would come next: a
-    /// record of long ago, or one of a history that ended otherwise.
+    /// Leaves plausible bytes behind the end of a log that is wholly on the disk: an old record, or one of a
+    /// history that ended otherwise.
     fn leave_stale_bytes(&mut self, host: usize, tail: Lsn) {
         let history = &self.hosts[host].history;
         let capacity = self.profile.capacity;
@@ -120,8 +121,8 @@ impl World {
             .plant(file, offset, &bytes[..length]);
     }
 
-    /// A record of this journal, whole and for this place, whose predecessor is not the one that stands here:
-    /// what a reign leaves on the disk when the record before it was torn.
+    /// A valid record of this journal for this position whose predecessor is not the one found here. An epoch
+    /// leaves such bytes when the record before them was torn.
     fn other_history(&mut self, at: Lsn) -> Vec<u8> {
         let link = ChainPoint {
             lsn: at,

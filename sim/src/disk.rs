@@ -1,11 +1,11 @@
-//! One machine's disk: files with a page cache in front, and everything that can go wrong between the two.
+//! One machine's disk: files behind a page cache, and all faults that can happen between the two.
 //!
 //! A write reaches the cache; a sync carries it to the platter. At a power cut each 512-byte sector that was
-//! not synced survives or does not, by coin. A sync may fail, once: what it should have carried is then
-//! marked clean, readable from the cache and gone at the next power cut, and later syncs succeed (as Linux
-//! file systems behave). A sector may be unreadable, and the machine may die between any two operations. The
-//! system may refuse calls for a while, for want of room, descriptors, memory or rights: a write that it
-//! refuses can have been done in part.
+//! not synced survives or does not, at random. A sync may fail once: its sectors are then marked clean, are
+//! readable from the cache and gone at the next power cut, and later syncs succeed, as Linux file systems
+//! behave. A sector may be unreadable, and the machine may die between any two operations. The system may
+//! refuse calls for a while, for want of room, descriptors, memory or rights. A refused write may have been
+//! done in part.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,21 +15,21 @@ use netram_proto::port::{IoError, StorageFile};
 
 use crate::rng::Rng;
 
-/// What survives a power cut is decided by sectors of this size.
+/// Unit in bytes in which unsynced data survives a power cut or does not.
 pub const SECTOR_BYTES: usize = 512;
 
-/// What a dead machine's operations return: nobody will see it, the driver looks at [`SimDisk::is_dead`]
-/// first.
+/// Result of every operation on a dead machine. The driver checks [`SimDisk::is_dead`] first and ignores it.
 const DEAD: IoError = IoError { errno: 108 };
 
-/// How the disk misbehaves. All zero: it does not.
+/// Faults of the disk. With all fields zero there are none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskFaults {
-    /// This many syncs fail from now on.
+    /// Number of further syncs that fail.
     pub syncs_fail: u32,
-    /// This many writes fail with ENOSPC from now on.
+    /// Number of further writes that fail with ENOSPC.
     pub writes_fail: u32,
-    /// This many calls of any kind are refused from now on; of syncs only those that a signal may interrupt.
+    /// Number of further calls of any kind that are refused. Of syncs only those are that a signal may
+    /// interrupt.
     pub refusals: u32,
     /// The error of those refusals.
     pub refusal: Option<IoError>,
@@ -51,16 +51,16 @@ struct FileState {
 pub struct SimDisk {
     files: Vec<FileState>,
     rng: Rng,
-    /// How it misbehaves.
+    /// Faults that are active now.
     pub faults: DiskFaults,
-    /// Operations until the process or machine dies in the middle of what it is doing.
+    /// Number of operations until the process or machine dies in the middle of its work.
     operations_left: Option<u32>,
     dead: bool,
     /// Counts for the coverage report.
     pub counts: DiskCounts,
 }
 
-/// How often what happened.
+/// Counts of the faults that happened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskCounts {
     /// Failed syncs.
@@ -104,23 +104,23 @@ impl SimDisk {
         self.files.len() - 1
     }
 
-    /// After `operations` more, the process dies in the middle of what it is doing.
+    /// Lets the process die in the middle of its work, after `operations` more.
     pub fn crash_after(&mut self, operations: u32) {
         self.operations_left = Some(operations);
     }
 
-    /// Whether the process died between two disk operations. Whatever they returned since means nothing.
+    /// Whether the process died between two disk operations. Results of later operations mean nothing.
     pub fn is_dead(&self) -> bool {
         self.dead
     }
 
-    /// A new process starts on the machine.
+    /// Starts a new process on the machine.
     pub fn revive(&mut self) {
         self.dead = false;
         self.operations_left = None;
     }
 
-    /// The power fails: every sector that was not synced survives or not.
+    /// Cuts the power: every sector that was not synced survives or is lost at random.
     pub fn power_cut(&mut self) {
         let mut lost = false;
         for file in &mut self.files {
@@ -137,7 +137,7 @@ impl SimDisk {
         self.counts.cuts_with_loss += u64::from(lost);
     }
 
-    /// What would survive a power cut, at the least.
+    /// Bytes of a file that would survive a power cut for certain.
     pub fn durable(&self, file: usize) -> &[u8] {
         &self.files[file].durable
     }
@@ -147,12 +147,12 @@ impl SimDisk {
         file < self.files.len()
     }
 
-    /// What the running system sees.
+    /// Bytes of a file as the running system sees them.
     pub fn cached(&self, file: usize) -> &[u8] {
         &self.files[file].cache
     }
 
-    /// The sector at `offset` rots: noise, on the platter and (the cache being small) in what is read.
+    /// Damages the sector at `offset` with noise, on the platter and in the cache, since the cache is small.
     pub fn rot(&mut self, file: usize, offset: usize) {
         let start = offset / SECTOR_BYTES * SECTOR_BYTES;
         let state = &mut self.files[file];
@@ -161,20 +161,20 @@ impl SimDisk {
         state.durable[start..end].copy_from_slice(&state.cache[start..end]);
     }
 
-    /// Puts `bytes` at `offset` behind everybody's back, on the platter too.
+    /// Writes `bytes` at `offset` to cache and platter without any machine's knowledge.
     pub fn plant(&mut self, file: usize, offset: usize, bytes: &[u8]) {
         let state = &mut self.files[file];
         state.cache[offset..offset + bytes.len()].copy_from_slice(bytes);
         state.durable[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The sector at `offset` cannot be read until it is written again.
+    /// Makes the sector at `offset` unreadable until it is written again.
     pub fn make_unreadable(&mut self, file: usize, offset: usize) {
         self.files[file].unreadable.insert((offset / SECTOR_BYTES) as u32);
     }
 
-    /// The cache forgets what it believes to be on the platter (`POSIX_FADV_DONTNEED`): the next read sees
-    /// the platter.
+    /// Drops the cached sectors believed to be on the platter (`POSIX_FADV_DONTNEED`): the next read sees the
+    /// platter.
     pub fn drop_cache(&mut self, file: usize) {
         let FileState {
             cache,
@@ -196,23 +196,23 @@ impl SimDisk {
         self.files[file].unreadable.range(sectors).next().is_none()
     }
 
-    /// The next sync that has anything to carry fails.
+    /// Makes the next sync fail that has any sectors to carry.
     pub fn fail_next_sync(&mut self) {
         self.faults.syncs_fail = 1;
     }
 
-    /// The next write finds no space.
+    /// Makes the next write fail for want of space.
     pub fn fail_next_write(&mut self) {
         self.faults.writes_fail = 1;
     }
 
-    /// The next `calls` are refused with `error`.
+    /// Refuses the next `calls` with `error`.
     pub fn refuse(&mut self, calls: u32, error: IoError) {
         self.faults.refusals = calls;
         self.faults.refusal = Some(error);
     }
 
-    /// Nothing fails any more, and no fuse burns.
+    /// Ends all faults, and cancels a planned death.
     pub fn heal(&mut self) {
         self.faults.syncs_fail = 0;
         self.faults.writes_fail = 0;
@@ -220,7 +220,7 @@ impl SimDisk {
         self.operations_left = None;
     }
 
-    /// Every sector can be read again (the bytes were never wrong).
+    /// Makes every sector readable again; the bytes were never wrong.
     pub fn make_readable(&mut self) {
         for file in &mut self.files {
             file.unreadable.clear();
@@ -240,7 +240,7 @@ impl SimDisk {
         if self.dead { Err(DEAD) } else { Ok(()) }
     }
 
-    /// Whether the system refuses this call.
+    /// Refuses the call if the system refuses calls now.
     fn admit(&mut self, sync: bool) -> Result<(), IoError> {
         self.count_operation()?;
         let Some(error) = self.faults.refusal.filter(|_| self.faults.refusals > 0) else {
@@ -291,7 +291,7 @@ impl SimDisk {
         Ok(())
     }
 
-    /// A write that is refused midway: some first bytes of it are in the cache.
+    /// Does a part of a refused write: some of its first bytes are in the cache.
     fn write_in_part(&mut self, file: usize, offset: u64, bytes: &[u8]) {
         let written = self.rng.below(bytes.len() as u64 + 1) as usize;
         self.put(file, offset, &bytes[..written]);
@@ -366,7 +366,7 @@ impl StorageFile for SimFile {
     }
 }
 
-/// What would survive a power cut, as a file: for looking at the platter from outside, without touching it.
+/// The platter's bytes as a file, to inspect them from outside without a change.
 pub struct PlatterFile<'a>(pub &'a [u8]);
 
 impl StorageFile for PlatterFile<'_> {

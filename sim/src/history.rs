@@ -1,5 +1,5 @@
-//! What truly happened to one journal, kept outside of everything that is tested: every byte ever appended
-//! and still part of the log, where its records end, and how far it was promised.
+//! True history of one journal, kept outside the tested code: every byte ever appended that is still part of
+//! the log, the ends of its records, and the acknowledged LSN.
 
 use netram_proto::id::Lsn;
 use netram_proto::wire::ChainPoint;
@@ -10,11 +10,11 @@ pub struct JournalHistory {
     bytes: Vec<u8>,
     /// Where records end, with the chain value there; ascending.
     ends: Vec<ChainPoint>,
-    /// The highest LSN that was acknowledged to anybody.
+    /// The highest LSN that was acknowledged to any program.
     pub acked: Lsn,
     /// The highest LSN that was acknowledged before the platter had it.
     pub acked_by_members: Lsn,
-    /// Below this, the platter was compared with the bytes and had them.
+    /// Below this LSN the platter was compared with the bytes and had them.
     pub durable: Lsn,
     /// The head as last made durable.
     pub head: Lsn,
@@ -29,7 +29,7 @@ impl JournalHistory {
         }
     }
 
-    /// A record was appended; `end` is the link behind it.
+    /// Records an appended record; `end` is the chain point behind it.
     pub fn append(&mut self, record: &[u8], end: ChainPoint) {
         self.bytes.extend_from_slice(record);
         assert_eq!(self.bytes.len() as u64, end.lsn.0);
@@ -46,7 +46,7 @@ impl JournalHistory {
         &self.bytes[from.0 as usize..to.0 as usize]
     }
 
-    /// The link at `lsn`, if a record ends there.
+    /// The chain point at `lsn`, if a record ends there.
     pub fn link_at(&self, lsn: Lsn) -> Option<ChainPoint> {
         let at = self.ends.binary_search_by_key(&lsn, |link| link.lsn).ok()?;
         Some(self.ends[at])
@@ -59,7 +59,7 @@ impl JournalHistory {
         &self.ends[start..end]
     }
 
-    /// Recovery found the log to end at `end`: what was beyond it never was.
+    /// Drops the records beyond `end`, where recovery found the log to end.
     pub fn rewind(&mut self, end: Lsn) {
         self.bytes.truncate(end.0 as usize);
         let keep = self.ends.partition_point(|link| link.lsn <= end);

@@ -8,8 +8,7 @@ use crate::lender::packet_of;
 use crate::world::World;
 
 impl World {
-    /// The answer of a liar that is asked for what it claimed and does not have: as much as a frame can
-    /// carry.
+    /// An invented answer of a lying lender that lacks the bytes it claimed, as long as a frame can carry.
     pub(crate) fn perhaps_make_up(&mut self, lender: usize, asked: &[u8]) -> Option<Vec<u8>> {
         if self.profile.hostile != Some(lender) {
             return None;
@@ -26,7 +25,7 @@ impl World {
         Some(packet_of(&header, &vec![0x5A; FRAME_BODY_BYTES_MAX]))
     }
 
-    /// The answer as it leaves: changed, if the lender is a liar and feels like it.
+    /// The answer as it leaves: a lying lender changes it now and then.
     pub(crate) fn perhaps_lie(&mut self, lender: usize, mut packet: Vec<u8>) -> Vec<u8> {
         if self.profile.hostile != Some(lender) || self.rng.chance(600) {
             return packet;

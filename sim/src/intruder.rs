@@ -1,9 +1,9 @@
-//! A client that has the cluster's key and means harm: it speaks to lenders of a journal that is another's,
-//! in its own name or in the writer's, whom every member names to whoever asks.
+//! A client with the cluster's key that means harm. It speaks to lenders of another client's journal, in its
+//! own name or in the writer's. Every member names its writer to any client that asks.
 //!
-//! It can take members from the writer, and lie about what they hold: journals have no owners. What must hold
-//! all the same is that no rule of the members is broken, and that recovery refuses to open what lacks
-//! acknowledged records; it never opens it in silence.
+//! It can take members from the writer and lie about the records they hold, because journals have no owners.
+//! The rules of members still hold, and recovery refuses to open a journal that lacks acknowledged records;
+//! it never opens one silently.
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;
@@ -13,12 +13,12 @@ use netram_proto::wire::{ChainPoint, Flag, Frame, FrameHeader, FrameKind, Record
 use crate::lender::{PacketOutcome, packet_of};
 use crate::world::World;
 
-/// Its connection, and its name.
+/// Number of the intruder's connection.
 const CONN: usize = usize::MAX;
 const NAME: u64 = 0xBAD;
 
 impl World {
-    /// It says a few things to a lender.
+    /// Sends a few harmful frames to a lender.
     pub(crate) fn run_intruder(&mut self, lender: usize) {
         self.coverage.hit("intruder: visits");
         for _ in 0..self.rng.between(1, 6) {
@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// `false`: nobody listens any more.
+    /// Sends a packet. `false` if no process listens.
     fn send_as_intruder(&mut self, lender: usize, packet: &[u8]) -> bool {
         if !self.lenders[lender].up {
             return false;
@@ -40,7 +40,7 @@ impl World {
         let (journal, planted) = (self.journal, self.planted);
         let bind = packet_of(&FrameHeader::new(FrameKind::Bind), &journal.0.to_le_bytes());
         let before = self.lenders[lender].state();
-        // A second bind ends the session, and the next one begins another.
+        // A second bind ends the session; the next frame begins another.
         if let PacketOutcome::Ended = self.lenders[lender].on_packet(CONN, &bind, journal, planted) {
             self.lenders[lender].forget(CONN);
             self.lenders[lender].on_packet(CONN, &bind, journal, planted);
@@ -64,7 +64,7 @@ impl World {
         true
     }
 
-    /// A frame that does harm, in the writer's name mostly.
+    /// Draws a harmful frame, mostly in the writer's name.
     fn draw_harmful_frame(&mut self, lender: usize) -> Vec<u8> {
         let state = self.lenders[lender].state();
         let mut header = FrameHeader {
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// A record that follows on and checks, but for the seal: the intruder does not have the journal's key.
+    /// A record that chains and has a valid CRC but no valid seal: the intruder lacks the journal's key.
     fn forged(&mut self, lsn: Lsn, chain: u32, epoch: Epoch) -> Vec<u8> {
         let payload = self.rng.index(200);
         let link = ChainPoint { lsn, chain };
@@ -139,18 +139,19 @@ impl World {
         record
     }
 
-    /// Whether a lender's word is worth nothing: it lies, or an intruder has had its hands on the journal's
-    /// member there.
+    /// Whether a lender's answers mean nothing: it lies, or an intruder has changed the journal's member
+    /// there.
     pub(crate) fn is_untrusted(&self, lender: usize) -> bool {
         self.profile.hostile == Some(lender) || self.tampered[lender]
     }
 
-    /// Whether there is anybody who lies.
+    /// Whether the world has a lying lender or an intruder.
     pub(crate) fn has_liars(&self) -> bool {
         self.profile.hostile.is_some() || self.profile.intruded
     }
 
-    /// Whether a record that a member gave opens under the journal's key: whoever has that made it.
+    /// Whether a member's record opens under the journal's key, which proves that a holder of the key wrote
+    /// it.
     pub(crate) fn opens(&self, host: usize, lsn: Lsn, record: &[u8]) -> bool {
         let history = &self.hosts[host].history;
         let end = lsn.0.saturating_add(record.len() as u64);

@@ -1,5 +1,5 @@
-//! What is on its way over one connection: two lanes of packets, each in order and whole until the connection
-//! breaks; then a tail of each is lost, and the rest may still arrive.
+//! Packets in transit over one connection: two lanes, each in order and whole until the connection breaks.
+//! Then a tail of each is lost, and the rest may still arrive.
 
 use std::collections::VecDeque;
 
@@ -22,12 +22,13 @@ pub(crate) struct LanePair {
 }
 
 impl LanePair {
-    /// Packets on their way up.
+    /// Number of packets on their way up.
     pub(crate) fn packets_up(&self) -> usize {
         self.up.packets.len()
     }
 
-    /// A packet that would arrive at `at` by itself. When it does: never before the one in front of it.
+    /// Adds a packet that would arrive at `at` by itself. Returns its arrival time, never before the packet
+    /// in front of it.
     pub(crate) fn push(&mut self, way: FrameDirection, packet: Vec<u8>, at: Time) -> Time {
         let lane = self.lane(way);
         lane.last = at.max(Time(lane.last.0 + 1));
@@ -35,12 +36,12 @@ impl LanePair {
         lane.last
     }
 
-    /// The next packet arrives. `None`: it was lost.
+    /// Takes the next packet that arrives. `None`: it was lost.
     pub(crate) fn pop(&mut self, way: FrameDirection) -> Option<Vec<u8>> {
         self.lane(way).packets.pop_front()
     }
 
-    /// The connection breaks.
+    /// Breaks the connection.
     pub(crate) fn cut(&mut self, rng: &mut Rng) {
         for way in [FrameDirection::Up, FrameDirection::Down] {
             let draw = rng.draw();

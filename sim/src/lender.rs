@@ -1,4 +1,4 @@
-//! A lender's machine: the memory it lends, the process that speaks for it, and how both come and go.
+//! A lender's machine: its memory, the process that serves it, and the deaths and restarts of both.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 use crate::check::MemberObserver;
 
-/// A window in a vector.
+/// A window stored in a vector.
 #[derive(Clone, Debug, Default)]
 pub struct WindowRing {
     bytes: Vec<u8>,
@@ -57,22 +57,22 @@ impl Window for WindowRing {
     }
 }
 
-/// What came of a packet.
+/// Result of handling a packet.
 #[derive(Debug)]
 pub enum PacketOutcome {
     /// An answer.
     Reply(Vec<u8>),
-    /// No answer: the frame was known, or waits for others.
+    /// No answer is due: the frame was known, or waits for others.
     Nothing,
     /// The session has ended.
     Ended,
-    /// The process died while it handled the frame: bytes may have reached the window, the word for them did
-    /// not.
+    /// The process died while it handled the frame: bytes may have reached the window, but the member's state
+    /// did not change.
     Died,
 }
 
 impl PacketOutcome {
-    /// An answer says whether datagrams have come.
+    /// Puts into an answer whether datagrams have arrived.
     fn sign(&mut self, gather: &mut Reassembly) {
         let answers = |packet: &[u8]| matches!(packet.first(), Some(&ACK) | Some(&PONG));
         if let PacketOutcome::Reply(packet) = self
@@ -90,42 +90,42 @@ const PONG: u8 = FrameKind::Pong as u8;
 /// One lender.
 #[derive(Debug)]
 pub struct SimLender {
-    /// What feeds it.
+    /// Power domain of the machine.
     pub domain: String,
-    /// The life of its memory.
+    /// Incarnation of its memory.
     pub incarnation: Incarnation,
-    /// Its memory.
+    /// Memory of its window.
     pub window: WindowRing,
-    /// What its process remembers in shared memory; it outlives the process and not the machine.
+    /// State that its process saves in shared memory. It outlives the process but not the machine.
     saved: Option<MemberState>,
     member: Option<Member>,
     sessions: BTreeMap<usize, LenderSession>,
-    /// Connections that listen to a channel: its number in their client's reign, and order in what comes over
-    /// it.
+    /// Connections that listen to a multicast channel: the channel's number in their client's epoch, and
+    /// their reassembly.
     listeners: BTreeMap<usize, (u64, Reassembly)>,
-    /// Counts processes; a connection belongs to one.
+    /// Number of its current process; a connection belongs to one.
     pub boot: u32,
     /// Whether the process runs.
     pub up: bool,
-    /// It dies while it handles the next append.
+    /// Whether the process dies while it handles the next append.
     pub crashes_in_append: bool,
-    /// An operator has withdrawn it: it is about to stop.
+    /// Whether an operator has withdrawn the lender, so that it is about to stop.
     pub withdrawn: bool,
-    /// It answers, and takes no appends in.
+    /// Whether it answers but accepts no appends.
     pub stalled: bool,
-    /// It stands still until then.
+    /// The process stands still until this time.
     pub paused_until: Time,
-    /// Memories that were lost, and what they had held: an acknowledgement may outlive its lender.
+    /// Incarnations and states of lost memories: an acknowledgement may outlive its lender.
     pub lost_memories: Vec<(Incarnation, MemberState)>,
-    /// It has room to remember journals that are over.
+    /// Whether it has room to remember journals that are over.
     pub remembers: bool,
-    /// It has forgotten this one, which was over.
+    /// Whether it has forgotten this journal, which was over.
     pub has_forgotten: bool,
-    /// What the oracles know of it.
+    /// State of the oracles for this member.
     pub observer: MemberObserver,
 }
 
-/// Bytes that a lender has to lend to one journal.
+/// Bytes that a lender can lend to one journal.
 pub const LENDER_BYTES: u64 = 1 << 20;
 
 impl SimLender {
@@ -155,7 +155,7 @@ impl SimLender {
         }
     }
 
-    /// What the memory says, whether or not a process runs.
+    /// The member's state, whether or not a process runs.
     pub fn state(&self) -> MemberState {
         self.member
             .as_ref()
@@ -164,7 +164,7 @@ impl SimLender {
             .unwrap_or_default()
     }
 
-    /// Copies `length` bytes of the window from `at`, if it has so many.
+    /// Copies `length` bytes of the window from `at`, if the window has them.
     pub fn window_bytes(&self, at: Lsn, length: usize) -> Option<Vec<u8>> {
         if length as u64 > self.window.capacity() {
             return None;
@@ -176,7 +176,7 @@ impl SimLender {
         Some(bytes)
     }
 
-    /// The process dies; the memory stays.
+    /// Kills the process; the memory stays.
     pub fn kill(&mut self) {
         self.up = false;
         self.crashes_in_append = false;
@@ -187,7 +187,7 @@ impl SimLender {
         self.boot += 1;
     }
 
-    /// The machine dies, and the memory with it.
+    /// Kills the machine with its memory, whose successor has incarnation `next`.
     pub fn lose(&mut self, next: Incarnation) {
         self.lost_memories.push((self.incarnation, self.state()));
         self.kill();
@@ -198,7 +198,7 @@ impl SimLender {
         self.observer = MemberObserver::default();
     }
 
-    /// A process starts. `false`: the memory did not bear out what was remembered, and begins anew as `next`.
+    /// Starts a process. `false`: the memory does not match the saved state and begins anew as `next`.
     pub fn start(&mut self, journal: JournalId, next: Incarnation, planted: FaultSwitch) -> bool {
         self.up = true;
         let Some(state) = self.saved else { return true };
@@ -291,7 +291,8 @@ impl SimLender {
                 gather.on_datagram();
                 outcome
             }
-            // Sealed under a key that this connection was not given, or not any more.
+            // The datagram is sealed under a channel key that this connection does not have, or no longer
+            // has.
             _ => PacketOutcome::Nothing,
         };
         outcome.sign(&mut gather);
@@ -301,8 +302,7 @@ impl SimLender {
         outcome
     }
 
-    /// As the shipped lender does it: whatever way an append came, it goes through the machine that brings
-    /// order.
+    /// Handles an append as the shipped lender does: however it came, it goes through the reassembly.
     fn on_listener_frame(
         &mut self,
         gather: &mut Reassembly,
@@ -397,7 +397,7 @@ impl SimLender {
         })
     }
 
-    /// A connection is gone.
+    /// Handles the end of a connection.
     pub fn forget(&mut self, conn: usize) {
         self.listeners.remove(&conn);
         if self.sessions.remove(&conn).is_some() {
@@ -405,8 +405,8 @@ impl SimLender {
         }
     }
 
-    /// Nobody speaks for the journal any more: if it may be forgotten, its slot is another's at once, as
-    /// where all slots are used.
+    /// Forgets a journal that may be forgotten and has no sessions. Its slot is reused at once, as on a
+    /// lender with all slots in use.
     fn forget_ended_journals(&mut self) {
         let may = self.member.as_ref().is_some_and(Member::may_be_forgotten);
         if may && !self.remembers && self.sessions.is_empty() {
@@ -417,9 +417,9 @@ impl SimLender {
     }
 }
 
-/// As the shipped lender does it: an append that will overwrite bytes which the saved state counts as held
-/// moves the saved trim point first, for a process that dies in between would find its window not borne out.
-/// Returns what is saved.
+/// Saves a moved trim point before an append overwrites bytes that the saved state counts as held, as the
+/// shipped lender does. A process that dies in between would otherwise find a window that does not match.
+/// Returns the saved state.
 fn trim_before_overwrite(
     member: &mut Member,
     frame: &Frame<'_>,

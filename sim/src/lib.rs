@@ -1,22 +1,22 @@
-//! A virtual world for netram's machines: one seed decides everything, and replays it.
+//! A simulated world for netram's machines: one seed determines everything, and replays it.
 //!
-//! The machines inside (`Writer`, `Recovery`, `WriterHandle`, `LogFile`, ...) are the ones that ship; the
-//! network, the clock, the disks, the power and the people are virtual. `docs/simulator.md` says what the
-//! world can do, which oracle watches which rule, and how to replay a seed.
+//! The machines inside (`JournalWriter`, `Recovery`, `WriterHandle`, `LogFile`, ...) are the ones that ship;
+//! the network, clock, disks, power and operators are simulated. `docs/design/simulator.md` lists the faults, the
+//! oracle of each rule, and how to replay a seed.
 //!
 //! | module | is |
 //! |---|---|
-//! | [`world`] | machines, agenda, clock |
-//! | [`profile`] | what one seed's world is like |
+//! | [`world`] | machines, event queue, clock |
+//! | [`profile`] | parameters of one seed's world |
 //! | `net`, `lane_pair`, [`disk`], [`lender`], [`process`] | its parts |
-//! | `nemesis`, `damage`, `hostile`, `intruder` | what goes wrong |
-//! | `addresses` | addresses, which lender each leads to, and how that changes |
+//! | `nemesis`, `damage`, `hostile`, `intruder` | faults |
+//! | `addresses` | the lenders' addresses, which lender each leads to, and how that changes |
 //! | `server` | the server of a shared region, as far as one node's journal is concerned |
-//! | [`history`], `past_epochs` | what truly happened |
-//! | [`check`] | the oracles, one a rule |
+//! | [`history`], `past_epochs` | true history, to compare with |
+//! | [`check`] | the oracles, one for each rule |
 //! | [`region`] | worlds of their own: several nodes that share a region, with its server |
 //! | `database` | worlds of their own: several processes that have a database open |
-//! | [`scenario`] | what the client program does |
+//! | [`scenario`] | client programs |
 //! | [`storage`] | segments on a virtual disk, for `rvm` |
 //! | [`runner`] | seeds, threads, reports |
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME]
-//! [--kept|--shared|--regions|--deposits|--files|--parties|--intruded] [--verbose]`: runs seeds, reports,
-//! exits with 1 if any seed broke a rule.
+//! [--kept|--shared|--regions|--deposits|--files|--parties|--intruded] [--verbose]`: runs seeds, reports, and
+//! exits with 1 if a seed broke a rule.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -31,9 +31,9 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
   --parties      of these only those, one in twenty, of several processes that have a database open
   --verbose      print the whole story kept of a failing seed, and all counters
 ";
-/// Failing seeds after which a run stops.
+/// Number of failing seeds after which a run stops.
 const FAILURES_MAX: usize = 5;
-/// Lines of a story that are printed without `--verbose`.
+/// Number of trace lines that are printed without `--verbose`.
 const TRACE_LINES: usize = 40;
 /// Progress is reported after this many seeds.
 const PROGRESS_EVERY: u64 = 5000;
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         }
     };
     if !arguments.verbose {
-        // Panics of a seed are caught and reported with it; the default hook would print each once more.
+        // A seed's panic is caught and reported with the seed; the default hook would print it once more.
         std::panic::set_hook(Box::new(|_| ()));
     }
     let planted = arguments.fault.map_or(FaultSwitch::NONE, FaultSwitch::with);
@@ -124,7 +124,7 @@ fn report(summary: &SeedsSummary, arguments: &Arguments) {
         summary.passed,
         summary.failures.len()
     ));
-    // Where nobody reads the report, there is nobody to tell.
+    // If no process reads the report, there is no one to tell.
     let _ = std::io::stdout().write_all(out.as_bytes());
 }
 
@@ -137,7 +137,7 @@ fn describe_failure(failure: &SeedFailure, verbose: bool) -> String {
     let story = failure.trace_lines[failure.trace_lines.len() - lines..].join("\n");
     let rule = match failure.rule {
         0 => String::from("liveness"),
-        rule if rule > REGION_RULES => format!("rule {} of docs/shared.md", rule - REGION_RULES),
+        rule if rule > REGION_RULES => format!("rule {} of docs/design/shared.md", rule - REGION_RULES),
         rule => format!("rule {rule}"),
     };
     format!(

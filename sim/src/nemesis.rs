@@ -1,4 +1,4 @@
-//! What visits a world: one fault at a time, at random moments, of the kinds its profile allows.
+//! Fault injection: one fault at a time, at random moments, of the kinds that the world's profile allows.
 
 use netram_proto::journal::{LenderRole, View};
 use netram_proto::port::IoError;
@@ -11,14 +11,14 @@ use crate::net::FrameDirection;
 use crate::profile::WorldFault;
 use crate::world::{World, WorldEvent};
 
-/// The nemesis's own state.
+/// State of the fault injector.
 pub(crate) struct Nemesis {
-    /// The disk is slow until then.
+    /// The disk is slow until this time.
     slow_until: Time,
     slowness: u64,
-    /// In a world within budget, until then no further lender is taken away.
+    /// Within budget, no further lender is taken away until this time.
     busy_until: Time,
-    /// Nothing more happens.
+    /// Whether no more faults happen.
     pub(crate) stopped: bool,
     /// When each lender last lost its memory.
     lost_at: Vec<Time>,
@@ -40,7 +40,7 @@ impl Nemesis {
     }
 }
 
-/// What a system may refuse a call with, and grant it the next time.
+/// Errors with which a system may refuse a call and grant it the next time.
 const REFUSALS: [IoError; 6] = [
     IoError::EMFILE,
     IoError::ENFILE,
@@ -127,7 +127,7 @@ impl World {
             }
             WorldFault::RefuseCalls => {
                 let error = self.rng.pick(&REFUSALS);
-                // A few calls, or so many that whatever gives up must have given up.
+                // A few calls, or enough that any code that gives up has given up.
                 let calls = self.rng.pick(&[1, 1, 2, 5, 20]);
                 self.hosts[host].disk.borrow_mut().refuse(calls, error);
             }
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Nothing more happens to this world.
+    /// Whether fault injection has ended.
     pub(crate) fn nemesis_stopped(&self) -> bool {
         self.nemesis.stopped
     }
@@ -156,7 +156,7 @@ impl World {
                 | WorldFault::WithdrawLender
         );
         if self.profile.within_budget && shrinks {
-            // One at a time: a view that shrinks around a member already dead has lost more than one.
+            // One at a time: a view that shrinks around a member that is already dead has lost more than one.
             if self.now < self.nemesis.busy_until || !self.all_intact() {
                 return false;
             }
@@ -193,7 +193,7 @@ impl World {
         self.lender_died(lender);
     }
 
-    /// A lender's process is gone: its connections end, and it is started again some time later.
+    /// Handles the death of a lender's process: its connections end, and it is restarted later.
     pub(crate) fn lender_died(&mut self, lender: usize) {
         self.tell(|| format!("lender {lender}'s process dies"));
         for conn in self.conns_to(lender) {
@@ -214,7 +214,7 @@ impl World {
         let next = self.next_incarnation();
         let conns = self.conns_to(lender);
         self.lenders[lender].lose(next);
-        // A dead machine sends no farewell: its clients find out by waiting, or when it is back and resets
+        // A dead machine sends no farewell. Its clients notice by waiting, or when it is back and resets
         // them.
         let silent = self.rng.chance(500);
         for conn in conns.into_iter().filter(|_| !silent) {
@@ -241,8 +241,8 @@ impl World {
                 .members
                 .iter()
                 .any(|member| member.incarnation == self.lenders[lender].incarnation);
-            // As if it counted: the view that follows may, and names the same members until the writer
-            // learns.
+            // The view counts as if it were in force: the next one may be, and names the same members until
+            // the writer learns.
             !among || rule01::intact(self, view) > view.rule.answers(view.members.len())
         };
         settled
@@ -280,7 +280,7 @@ impl World {
         let (journal, planted) = (self.journal, self.planted);
         let next = self.next_incarnation();
         if !self.lenders[lender].start(journal, next, planted) {
-            // Whoever speaks in the writer's name may call a place stable at which no record begins.
+            // An intruder in the writer's name may declare an LSN stable at which no record begins.
             if !self.is_untrusted(lender) {
                 check::rule02::fail_unproven_memory(lender);
             }
@@ -317,8 +317,7 @@ impl World {
             self.send(conn, FrameDirection::Down, packet.clone());
         }
         self.lenders[lender].withdrawn = true;
-        // Its clients have that long to move away; then it stops, and is started again with the memory it
-        // had.
+        // Its clients have that long to move away. Then it stops and is restarted with the memory it had.
         let grace = Nanos::from_ms(self.rng.between(100, 2000));
         self.at(grace, WorldEvent::LenderStops { lender });
     }
@@ -330,7 +329,7 @@ impl World {
         }
     }
 
-    /// Everything is well from here on: the nemesis rests, lenders run, links pass, the disk is sound.
+    /// Ends all faults: the nemesis stops, lenders run, links pass, the disk works.
     pub fn heal(&mut self) {
         self.tell(|| String::from("everything is healed"));
         self.nemesis.stopped = true;
@@ -342,7 +341,7 @@ impl World {
             self.lenders[lender].paused_until = Time(0);
             self.lenders[lender].crashes_in_append = false;
             if core::mem::take(&mut self.lenders[lender].withdrawn) {
-                // It lends again; its clients hear of it when they connect anew.
+                // It lends again; its clients learn of that when they reconnect.
                 for conn in self.conns_to(lender) {
                     self.break_conn(conn);
                 }

@@ -13,7 +13,7 @@ use crate::lender::{PacketOutcome, packet_of};
 use crate::profile::LinkKind;
 use crate::world::{World, WorldEvent};
 
-/// Frames on one lane that have not arrived; beyond that the link has no room.
+/// Maximum number of frames in flight on one lane.
 const LANE_FRAMES_MAX: u32 = 12;
 
 const WITHDRAW: u8 = FrameKind::Withdraw as u8;
@@ -25,7 +25,7 @@ pub(crate) struct FrameLane {
     sent: u64,
     arrived: u64,
     in_flight: u32,
-    /// Frames from this number on never arrive.
+    /// Number of the first frame that never arrives.
     cut: u64,
 }
 
@@ -47,19 +47,19 @@ pub(crate) struct SimConnection {
     pub(crate) process: usize,
     pub(crate) slot: usize,
     pub(crate) lender: usize,
-    /// Nobody is at the address.
+    /// Whether no lender is at the address.
     unreachable: bool,
-    /// The client's end is open.
+    /// Whether the client's end is open.
     pub(crate) open: bool,
-    /// The lender's process that accepted it.
+    /// Boot of the lender's process that accepted it.
     boot: u32,
     up: FrameLane,
     down: FrameLane,
-    /// When the newest datagram arrives, where they keep their order.
+    /// Arrival time of the newest datagram, where datagrams keep their order.
     last_datagram: Time,
 }
 
-/// The way a frame goes.
+/// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameDirection {
     /// To the lender.
@@ -69,7 +69,7 @@ pub(crate) enum FrameDirection {
 }
 
 impl World {
-    /// A process begins to connect to whoever is at an address.
+    /// A process begins to connect to the lender at an address.
     pub(crate) fn connect(&mut self, process: usize, slot: usize, address: usize) {
         let conn = self.conns.len();
         let lender = self.address_lenders[address];
@@ -145,8 +145,8 @@ impl World {
         let lane = self.lane(conn, way);
         let number = lane.sent;
         lane.sent += 1;
-        // The first frame binds the session; it belongs to the handshake, which a datagram link repeats until
-        // it is through.
+        // The first frame binds the session. It belongs to the handshake, which a datagram link repeats until
+        // it succeeds.
         let first = number == 0;
         let permille = if first { 0 } else { self.profile.loss_permille };
         if self.rng.chance(permille) {
@@ -160,8 +160,7 @@ impl World {
             if self.rng.chance(permille) {
                 self.coverage.hit("frames late");
                 let times = self.rng.between(2, 200);
-                // One in four is stuck in some queue for as long as it takes to give a lender up and find it
-                // again.
+                // One in four is delayed long enough for its lender to be given up and found again.
                 let stuck = if self.rng.chance(250) {
                     self.rng.below(700_000_000)
                 } else {
@@ -224,14 +223,13 @@ impl World {
         lane.arrived = lane.arrived.max(number + 1);
         match way {
             FrameDirection::Up if !self.lenders[lender].up || self.lenders[lender].boot != boot => {
-                // Nobody there, or somebody who never heard of this connection: it is reset.
+                // No process is there, or one that does not know this connection: it is reset.
                 self.break_conn(conn);
             }
             FrameDirection::Up => self.deliver_to_lender(conn, lender, open, &packet),
             FrameDirection::Down if open => self.process_gets(process, slot, &packet),
-            // Where there are no connections but in the machines' minds, what was sent over an earlier one
-            // arrives as well. (Not a withdrawal: it names no lender's life, and whoever sends it on such
-            // links must add one.)
+            // On datagram links, frames of an earlier connection arrive as well. A withdrawal is excepted: it
+            // names no incarnation of the lender, and such links would have to add one.
             FrameDirection::Down
                 if self.profile.links == LinkKind::Datagram && packet.first() != Some(&WITHDRAW) =>
             {
@@ -279,7 +277,7 @@ impl World {
             }
             if self.rng.chance(permille) {
                 self.coverage.hit("datagrams late");
-                // Some outlive the reign that sent them.
+                // Some outlive the epoch that sent them.
                 let longest = self.rng.pick(&[1_000_000, 1_000_000, 50_000_000, 2_000_000_000]);
                 delay = Nanos(delay.0 + self.rng.below(longest));
             }
@@ -365,7 +363,7 @@ impl World {
                 }
             }
             PacketOutcome::Ended if self.profile.links == LinkKind::Stream => self.break_conn(conn),
-            // A doubled or early frame is no misconduct where links reorder.
+            // A repeated or early frame is no protocol violation where links reorder.
             PacketOutcome::Ended => (),
             PacketOutcome::Died => {
                 self.coverage.hit("lenders that died while handling a frame");
@@ -391,7 +389,7 @@ impl World {
         });
     }
 
-    /// The connection breaks: some of what is on the way arrives, the rest never. The client learns of it
+    /// Breaks a connection: some frames on the way still arrive, the rest are lost. The client learns of it
     /// later.
     pub(crate) fn break_conn(&mut self, conn: usize) {
         if !self.conns[conn].open {
@@ -412,7 +410,7 @@ impl World {
         }
     }
 
-    /// The client's end closes (on purpose, or because its process died). What is on the way up may still
+    /// Closes the client's end, on purpose or because its process died. Frames on the way up may still
     /// arrive.
     pub(crate) fn close_here(&mut self, conn: usize) {
         self.cut_lanes(conn);
@@ -433,7 +431,7 @@ impl World {
 
     fn cut_lanes(&mut self, conn: usize) {
         if self.profile.links == LinkKind::Datagram {
-            // Each frame finds its own way, or does not.
+            // Each frame is delivered or lost by itself.
             return;
         }
         for way in [FrameDirection::Up, FrameDirection::Down] {
@@ -463,7 +461,7 @@ impl World {
         }
     }
 
-    /// One way between a client and the lender of `conn`.
+    /// Draws the latency of one way between a client and the lender of `conn`.
     fn latency_of(&mut self, conn: usize) -> Nanos {
         match self.profile.distant {
             Some((lender, (low, high))) if lender == self.conns[conn].lender => {

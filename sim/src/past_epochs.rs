@@ -1,11 +1,12 @@
-//! What was true at the end of each reign, for a restore from a replica that has not heard of a later one.
+//! True state at the end of each epoch, to judge a restore from a replica that has not heard of a later
+//! epoch.
 //!
 //! An opening gives up records in doubt that no member of *its* view holds. A replica that never heard of
-//! that opening may have a view with other members: one that was proposed, sent there, and never durable at
-//! the client. If none of these has heard of the opening either, a restore may find such records, and takes
-//! them: nobody can tell. To it the later reigns never were. What they acknowledged by the client's own disk
-//! alone is lost in silence, as `docs/failure-model.md` says. That no member of the replica's view was sealed
-//! by one of them is checked where the restore is judged.
+//! that opening may have a view with other members, one that was proposed and sent there but never durable at
+//! the client. If none of those members heard of the opening either, a restore may find such records and take
+//! them: it cannot tell. For it the later epochs never existed. Records that they acknowledged by the
+//! client's own disk alone are lost silently, as `docs/design/failure-model.md` says. The restore's own check makes
+//! sure that no member of the replica's view was fenced by one of them.
 
 use netram_proto::id::Epoch;
 use netram_proto::wire::ChainPoint;
@@ -14,7 +15,7 @@ use crate::check::rule12::VolumeHistory;
 use crate::history::JournalHistory;
 use crate::world::World;
 
-/// A reign that has ended.
+/// An epoch that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct PastEpoch {
     host: usize,
@@ -24,9 +25,9 @@ pub(crate) struct PastEpoch {
 }
 
 impl World {
-    /// What the log that is recovered on `host` up to `end` truly was. For a copied disk that is the
-    /// original's, as far as whoever made the copy could have heard, or what the original's was when it was
-    /// copied: a later opening of the original may have given up what the copy's disk still has.
+    /// True history of the log that is recovered on `host` up to `end`. For a copied disk that is the
+    /// original's, as far as the copy could have heard of it, or as it was when it was copied: a later
+    /// opening of the original may have given up records that the copy's disk still has.
     pub(crate) fn truth(&self, host: usize, end: ChainPoint) -> &JournalHistory {
         let own = &self.hosts[host].history;
         let source = match (self.past_epoch_heard(host), self.hosts[host].copied_from) {
@@ -41,16 +42,16 @@ impl World {
         }
     }
 
-    /// The copy on `host` has been recovered up to `end`: its history begins with [`World::truth`].
+    /// Begins the history of the copy on `host`, recovered up to `end`, with [`World::truth`].
     pub(crate) fn inherit(&mut self, host: usize, end: ChainPoint) {
         self.hosts[host].history = self.truth(host, end).clone();
         if let Some(past) = self.past_epoch_heard(host) {
             self.changes = past.changes.clone();
-            self.coverage.hit("data: later reigns lost unheard");
+            self.coverage.hit("data: later epochs lost unheard");
         }
     }
 
-    /// A reign on `host` ends: the next one begins.
+    /// Saves the history of an epoch on `host` that ends because the next one begins.
     pub(crate) fn save_past_epoch(&mut self, host: usize) {
         if self.data.is_some() {
             self.past_epochs.push(PastEpoch {
@@ -62,13 +63,12 @@ impl World {
         }
     }
 
-    /// What later reigns did on the disk of `host` is lost with it: everything is as the end of `reign` left
-    /// it.
-    pub(crate) fn return_to(&mut self, host: usize, reign: Epoch) {
-        if let Some(past) = self.past_epoch_of(host, reign).cloned() {
+    /// Discards the later epochs on the disk of `host`: everything is as the end of `epoch` left it.
+    pub(crate) fn return_to(&mut self, host: usize, epoch: Epoch) {
+        if let Some(past) = self.past_epoch_of(host, epoch).cloned() {
             self.hosts[host].history = past.history;
             self.changes = past.changes;
-            self.coverage.hit("data: later reigns lost unheard");
+            self.coverage.hit("data: later epochs lost unheard");
         }
     }
 
@@ -77,9 +77,9 @@ impl World {
         self.past_epoch_of(copy.copied_from?, copy.heard_epoch?)
     }
 
-    /// `None`: no reign has followed it.
-    fn past_epoch_of(&self, host: usize, reign: Epoch) -> Option<&PastEpoch> {
-        let named = |past: &&PastEpoch| (past.host, past.epoch) == (host, reign);
+    /// `None`: no epoch has followed it.
+    fn past_epoch_of(&self, host: usize, epoch: Epoch) -> Option<&PastEpoch> {
+        let named = |past: &&PastEpoch| (past.host, past.epoch) == (host, epoch);
         self.past_epochs.iter().rev().find(named)
     }
 }
@@ -104,7 +104,7 @@ mod tests {
         chain: 2,
     };
 
-    /// A world whose client logged two records in reign 1, and whose next opening gave up the second.
+    /// A world whose client logged two records in epoch 1, and whose next opening gave up the second.
     fn world() -> World {
         let mut rng = Rng::new(7);
         let profile = WorldProfile::draw(&mut rng);
@@ -122,22 +122,22 @@ mod tests {
         world
     }
 
-    fn opens(world: &mut World, reign: u32, end: ChainPoint) {
-        world.hosts[0].view.epoch = Epoch(reign);
+    fn opens(world: &mut World, epoch: u32, end: ChainPoint) {
+        world.hosts[0].view.epoch = Epoch(epoch);
         world.adopt(0, end, Lsn(0), false);
     }
 
-    /// Where the log may end that is restored from a replica whose client was last heard in `reign`.
-    fn restored(world: &mut World, reign: u32) -> Lsn {
+    /// End of the log that is restored from a replica whose client was last heard in `epoch`.
+    fn restored(world: &mut World, epoch: u32) -> Lsn {
         let mut heard = world.hosts[0].view.clone();
-        heard.epoch = Epoch(reign);
+        heard.epoch = Epoch(epoch);
         let claim = heard.clone();
         let host = world.restore_host(0, &claim, ChainPoint::default(), &heard);
         world.truth(host, ChainPoint::default()).tail()
     }
 
-    /// Two oracles called it a broken rule that a restore found at a member what an opening had given up of
-    /// which neither the replica nor that member had heard (seeds 3025428 and 3295405).
+    /// Two oracles reported a broken rule because a restore found records at a member that an opening had
+    /// given up. Neither the replica nor that member had heard of the opening (seeds 3025428 and 3295405).
     #[test]
     fn a_restore_may_find_what_an_opening_gave_up_that_nobody_heard_of() {
         let mut world = world();
@@ -146,8 +146,8 @@ mod tests {
         assert_eq!(world.hosts[0].history.tail(), SECOND.lsn);
     }
 
-    /// The oracle called it a broken rule that a copy still had a record that the original's opening gave up
-    /// later (seeds 2004 and 5006017).
+    /// The oracle reported a broken rule because a copy still had a record that the original's opening gave
+    /// up later (seeds 2004 and 5006017).
     #[test]
     fn a_copy_may_have_what_the_original_gave_up_later() {
         let mut world = world();

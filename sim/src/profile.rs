@@ -1,5 +1,5 @@
-//! What one seed's world is like: its size, its links, its disk, and which faults visit it. Drawn once, from
-//! the seed; leaving most faults out of most worlds lets the rest be seen (swarm testing).
+//! Parameters of one seed's world: its size, links and disk, and its faults. They are drawn once, from the
+//! seed. Most worlds lack most faults, so that each fault can be seen alone (swarm testing).
 
 use netram_proto::journal::{CommitRule, WriterTimings};
 use netram_proto::time::Nanos;
@@ -12,11 +12,11 @@ use crate::rng::Rng;
 pub enum LinkKind {
     /// In order and whole until they break.
     Stream,
-    /// Every frame for itself: lost, doubled, late.
+    /// Frames are lost, repeated and delayed one by one.
     Datagram,
 }
 
-/// What may happen to a world. One action a time, see `nemesis`.
+/// Faults of a world. One happens at a time, see `nemesis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorldFault {
     /// A connection breaks.
@@ -43,30 +43,30 @@ pub enum WorldFault {
     CutClient,
     /// The client dies a few disk operations from now.
     CrashMidway,
-    /// The disk takes its time.
+    /// The disk is slow for a while.
     SlowDisk,
     /// Syncs fail for a moment.
     FailSync,
     /// The disk is full for a moment.
     FullDisk,
-    /// The system refuses some calls in a row: no descriptors, memory, room, rights; or a signal interrupts
-    /// them.
+    /// The system refuses some calls in a row for want of descriptors, memory, room or rights, or a signal
+    /// interrupts them.
     RefuseCalls,
-    /// A sector that was on the disk rots.
+    /// A sector on the disk is damaged.
     Rot,
     /// A sector cannot be read.
     Unreadable,
     /// Old bytes of this log, or of another, lie behind the log's end.
     StaleBytes,
-    /// One slot of the view file or of the superblock rots, or cannot be read.
+    /// One slot of the view file or of the superblock is damaged, or cannot be read.
     SlotDamage,
-    /// A lender is reached by another address from now on.
+    /// A lender moves to another address.
     MoveLender,
     /// A client with the cluster's key means harm.
     Intrude,
 }
 
-/// Those that visit any world.
+/// Faults that are drawn for any world.
 pub const FAULTS: [WorldFault; 20] = [
     WorldFault::BreakLink,
     WorldFault::Partition,
@@ -90,14 +90,14 @@ pub const FAULTS: [WorldFault; 20] = [
     WorldFault::SlotDamage,
 ];
 
-/// One world's nature.
+/// Parameters of one world.
 #[derive(Clone, Debug)]
 pub struct WorldProfile {
-    /// Lenders there are.
+    /// Number of lenders.
     pub lenders: usize,
-    /// Members wanted.
+    /// Wanted number of members.
     pub wanted: usize,
-    /// Members below which commits wait for the disk.
+    /// Minimum number of members; with fewer, commits wait for the disk.
     pub min: usize,
     /// The commit rule.
     pub rule: CommitRule,
@@ -105,51 +105,50 @@ pub struct WorldProfile {
     pub one_domain: bool,
     /// Each lender's power domain; the client's is `d0`.
     pub domains: Vec<String>,
-    /// Bytes of ring and windows.
+    /// Size of the ring and of each window, in bytes.
     pub window: u64,
-    /// Bytes of the log's data area.
+    /// Size of the log's data area, in bytes.
     pub capacity: u64,
-    /// The largest payload appended.
+    /// Largest payload of a record, in bytes.
     pub payload_max: usize,
     /// How links behave.
     pub links: LinkKind,
-    /// One way through the network, at least and at most, in µs.
+    /// Latency of one way through the network, from and to, in µs.
     pub latency_us: (u64, u64),
-    /// A sync, at least and at most, in µs.
+    /// Duration of a sync, from and to, in µs.
     pub disk_us: (u64, u64),
-    /// Frames lost on datagram links, and datagrams lost, in a thousand; as many are doubled, and as many
-    /// come late.
+    /// Chance in a thousand that a frame or datagram is lost; as many are repeated, and as many are late.
     pub loss_permille: u64,
-    /// The disk's nature between the nemesis's visits.
+    /// Faults of the disk that last for the whole run.
     pub disk: DiskFaults,
-    /// Whether an opening can make the operating system drop its cache. Where it cannot, a failed sync leaves
-    /// bytes that are read and are not on the platter.
+    /// Whether an opening can make the operating system drop its cache. If not, a failed sync leaves bytes
+    /// that are read but are not on the platter.
     pub drops_cache: bool,
     /// Timeouts of the writer.
     pub timing: WriterTimings,
-    /// What visits this world.
+    /// Faults that happen in this world.
     pub faults: Vec<WorldFault>,
-    /// Mean time between visits.
+    /// Mean time between faults.
     pub fault_interval: Nanos,
     /// Whether appends are multicast. Links are streams then.
     pub multicast: bool,
     /// Bytes of a datagram.
     pub datagram_bytes: usize,
-    /// A lender that is further away than the others, and how far, one way, in µs. What it is sent keeps its
-    /// order.
+    /// Index of a lender that is further away than the others, and its one-way latency in µs. Frames to it
+    /// keep their order.
     pub distant: Option<(usize, (u64, u64))>,
-    /// Whether visits stop short of taking the last copy of anything acknowledged.
+    /// Whether faults never take the last copy of anything acknowledged.
     pub within_budget: bool,
     /// The index of a lender that lies.
     pub hostile: Option<usize>,
     /// Whether a client with the cluster's key means harm.
     pub intruded: bool,
-    /// Which lender each address of the settings leads to at first; `None`: nobody's yet.
+    /// Index of the lender that each address of the settings leads to at first; `None` if there is none yet.
     pub address_lenders: Vec<Option<usize>>,
 }
 
 impl WorldProfile {
-    /// The nature of a world with journals.
+    /// Draws the parameters of a world with journals.
     pub fn draw(rng: &mut Rng) -> WorldProfile {
         let lenders = rng.between(1, 4) as usize;
         let wanted = rng.between(1, 3.min(lenders as u64)) as usize;
@@ -183,7 +182,8 @@ impl WorldProfile {
         let disk_us = rng.pick(&[(80, 300), (500, 3000), (5000, 20_000), (20_000, 200_000)]);
         let drops_cache = rng.chance(500);
         let mut actions = draw_faults(rng);
-        // Without dropping the cache, damage that was repaired and whose sync then failed is past finding.
+        // Without dropping the cache, recovery cannot find damage that was repaired by a write whose sync
+        // then failed.
         actions.retain(|action| drops_cache || *action != WorldFault::Rot);
         WorldProfile {
             lenders,
@@ -221,7 +221,7 @@ impl WorldProfile {
         }
     }
 
-    /// A world in which appends are multicast, to at least two lenders.
+    /// Makes appends multicast, to at least two lenders.
     pub fn multicast(&mut self, rng: &mut Rng) {
         self.multicast = true;
         self.links = LinkKind::Stream;
@@ -233,7 +233,7 @@ impl WorldProfile {
         self.datagram_bytes = rng.pick(&[548, 1400, 8972]);
     }
 
-    /// A world with a client that means harm.
+    /// Adds a client that means harm.
     pub fn intruded(&mut self) {
         self.intruded = true;
         self.within_budget = false;
@@ -241,7 +241,7 @@ impl WorldProfile {
         self.faults.extend(vec![WorldFault::Intrude; more]);
     }
 
-    /// A world in which nothing happens but what its story tells. Lenders are near, and their links whole.
+    /// Removes all faults but those of the scenario. Lenders are near, and their links whole.
     pub fn quiet(&mut self, rng: &mut Rng) {
         self.links = LinkKind::Stream;
         self.timing.resend = None;
@@ -253,7 +253,7 @@ impl WorldProfile {
         self.faults.clear();
     }
 
-    /// A world in which lenders have several addresses, and move.
+    /// Gives lenders several addresses, and lets them move.
     pub fn many_addresses(&mut self, rng: &mut Rng) {
         self.links = LinkKind::Stream;
         self.timing.resend = None;
@@ -270,7 +270,7 @@ impl WorldProfile {
         }
     }
 
-    /// A quiet world in which one of three members that are multicast to is 5 to 50 ms away, there and back.
+    /// Makes the world quiet, with one of three multicast members 5 to 50 ms away, there and back.
     pub fn distant(&mut self, rng: &mut Rng) {
         self.lenders = 3;
         self.wanted = 3;
@@ -289,8 +289,8 @@ impl WorldProfile {
         self.faults.clear();
     }
 
-    /// A world in which lenders come and go faster than the disk and the slowest frame: acknowledgements
-    /// outlive the windows that they speak of.
+    /// Lets lenders come and go faster than the disk and the slowest frame: acknowledgements outlive the
+    /// windows they speak of.
     pub fn storm(&mut self, rng: &mut Rng) {
         self.links = LinkKind::Datagram;
         self.loss_permille = 250;
@@ -311,7 +311,7 @@ impl WorldProfile {
         self.within_budget = false;
     }
 
-    /// Whether a view of this world's lenders can ever count: only then does a wait for members *and* disk
+    /// Whether a view of this world's lenders can ever count; only then does a wait for members *and* disk
     /// end.
     pub fn can_count(&self) -> bool {
         let elsewhere = self.domains.iter().any(|domain| domain != "d0");
@@ -320,7 +320,7 @@ impl WorldProfile {
         self.hostile.is_none() && !self.intruded && (self.one_domain || elsewhere) && enough
     }
 
-    /// Members that a view can have when all is well: with fewer copies than members, fewer of those in the
+    /// Maximum number of members of a view without faults. With fewer copies than members, fewer are in the
     /// client's domain.
     pub fn members_possible(&self) -> usize {
         let here = self.domains.iter().filter(|domain| *domain == "d0").count();

@@ -1,4 +1,4 @@
-//! Events in the order of their time; those of the same time in the order they were made.
+//! An event queue ordered by time; events of the same time keep their order of insertion.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -26,13 +26,13 @@ impl<T> PartialOrd for Entry<T> {
 }
 
 impl<T> Ord for Entry<T> {
-    // The heap yields its greatest: the earliest is made the greatest.
+    // The heap yields its greatest entry, so the earliest is made the greatest.
     fn cmp(&self, other: &Entry<T>) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
 
-/// The world's agenda.
+/// The world's event queue.
 pub(crate) struct EventQueue<T> {
     heap: BinaryHeap<Entry<T>>,
     number: u64,

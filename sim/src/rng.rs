@@ -1,4 +1,4 @@
-//! The one source of chance: everything a seed decides is drawn from here, so that the seed replays it.
+//! The only random source: everything that a seed decides is drawn from it, so that the seed replays it.
 
 /// A small, fast generator (xoshiro256++), seeded through splitmix64.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ impl Rng {
         Rng([next(), next(), next(), next()])
     }
 
-    /// A generator of its own for a part of the world, so that one part's draws do not shift another's.
+    /// A generator for one part of the world, so that its draws do not shift those of other parts.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.draw())
     }
@@ -37,7 +37,7 @@ impl Rng {
         result
     }
 
-    /// A number below `bound`; zero when `bound` is.
+    /// A number below `bound`; zero if `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
@@ -62,7 +62,7 @@ impl Rng {
         choices[self.index(choices.len())]
     }
 
-    /// Fills `bytes` with noise.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.draw().to_le_bytes()[..chunk.len()]);

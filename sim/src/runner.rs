@@ -1,4 +1,4 @@
-//! Running many seeds: on threads, with panics and broken rules caught, counted and made replayable.
+//! Runs many seeds on threads. It catches and counts panics and broken rules, and makes each replayable.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,24 +20,24 @@ pub struct SeedFailure {
     pub seed: u64,
     /// The rule it broke; zero for liveness, 11 for a panic.
     pub rule: u8,
-    /// What was seen.
+    /// Observation that contradicts the rule.
     pub what: String,
-    /// The run's last events.
+    /// Trace of the run's last events.
     pub trace_lines: Vec<String>,
 }
 
-/// What a range of seeds came to.
+/// Results of a range of seeds.
 #[derive(Clone, Debug, Default)]
 pub struct SeedsSummary {
-    /// Seeds that kept every rule.
+    /// Number of seeds that broke no rule.
     pub passed: u64,
-    /// Seeds that did not.
+    /// Seeds that broke one.
     pub failures: Vec<SeedFailure>,
-    /// What happened how often, over all passed seeds.
+    /// Coverage, summed over all passed seeds.
     pub coverage: Coverage,
 }
 
-/// Runs one seed. A failing one is run again to hear its story.
+/// Runs one seed. A failing seed is run again to record its trace.
 pub fn run_seed(seed: u64, planted: FaultSwitch) -> Result<RunOutcome, Box<SeedFailure>> {
     let rule = match attempt(seed, planted, None) {
         Ok(outcome) => return Ok(outcome),
@@ -75,8 +75,8 @@ fn failure_of(payload: &(dyn std::any::Any + Send)) -> (u8, String) {
     (11, format!("panic: {}", text.unwrap_or_default()))
 }
 
-/// Runs those of `count` seeds from `from` on that are `chosen`, on `threads` threads, until `failures_max`
-/// have failed. `progress` hears the number of seeds done, now and then.
+/// Runs the `chosen` seeds among `count` from `from` on, on `threads` threads, until `failures_max` have
+/// failed. `progress` gets the number of finished seeds now and then.
 pub fn run_seeds(
     from: u64,
     count: u64,

@@ -1,10 +1,8 @@
-//! The server of a shared region, as far as one node's journal is concerned: what it has durably, and one
-//! link to the node. It may die and be started again, be away, be slow; and it may give the node up at any
-//! time.
+//! The server of a shared region, as far as one node's journal is concerned: its durable state, and one link
+//! to the node. It may die and be restarted, be away or slow, and give the node up at any time.
 //!
-//! What it is told passes through its disk before it counts or is answered. What it has not stored when it
-//! dies is told again. Once it has written down that the node is being fenced it stores nothing of it any
-//! more.
+//! A message is stored on its disk before it counts or is answered. If the server dies before that, the
+//! message is sent again. Once it has stored that the node is being fenced it stores nothing more of it.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{ServerAck, View};
@@ -14,34 +12,34 @@ use netram_proto::wire::ChainPoint;
 use crate::process::ServingState;
 use crate::world::{World, WorldEvent};
 
-/// What a node tells its server.
+/// A node's message to its server.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeMessage {
     /// The journal's view that is to count.
     View(Box<View>),
-    /// Everything up to here, the bytes themselves left out.
+    /// The end of the appended records; the bytes themselves are left out.
     Tail(ChainPoint),
 }
 
-/// The server.
+/// The server of a region.
 #[derive(Debug)]
 pub(crate) struct SimServer {
-    /// Counts its processes: what one was told and did not store is gone with it.
+    /// Number of its current process. Messages not stored by it are lost with it.
     boot: u32,
     up: bool,
-    /// Until then nobody reaches it, nor hears of it.
+    /// Until this time it can neither be reached nor heard.
     pub(crate) away_until: Time,
-    /// On its disk: where the records end that it has merged.
+    /// End of the merged records, durable on its disk.
     pub(crate) merged_end: ChainPoint,
-    /// On its disk: the newest view of the node's journal.
+    /// The newest view of the node's journal, durable on its disk.
     pub(crate) view: View,
     /// The process of the node that has joined.
     node: Option<usize>,
-    /// On its disk: it has given the node up.
+    /// Whether it has given the node up, durable on its disk.
     pub(crate) has_fenced: bool,
-    /// It has read the journal of the fenced node, up to here, and merged that durably.
+    /// End to which it has read the fenced node's journal and merged it durably.
     pub(crate) read: Option<Lsn>,
-    /// What it stores is stored in order.
+    /// Time of its newest store; stores keep their order.
     stored_last: Time,
 }
 
@@ -53,12 +51,12 @@ pub(crate) struct SimServerLink {
     newest: Option<View>,
     told_version: u64,
     told_end: Lsn,
-    /// Words arrive in order.
+    /// Arrival time of the newest message; messages arrive in order.
     last_up: Time,
 }
 
 impl SimServer {
-    /// One that no node has joined yet.
+    /// A server that no node has joined yet.
     pub(crate) fn new(view: View) -> SimServer {
         SimServer {
             boot: 1,
@@ -73,7 +71,7 @@ impl SimServer {
         }
     }
 
-    /// A node joins with a journal that begins at `start`, in `view`; all that is durable.
+    /// Handles a node that joins with a journal that begins at `start`, in `view`, all of it durable.
     pub(crate) fn joined(&mut self, process: usize, start: ChainPoint, view: View) {
         self.node = Some(process);
         self.merged_end = start;
@@ -82,15 +80,15 @@ impl SimServer {
 }
 
 impl SimServerLink {
-    /// A view is about to be stored at the node.
+    /// Handles a view that is about to be stored at the node.
     pub(crate) fn on_view(&mut self, view: View) {
         self.newest = Some(view);
     }
 }
 
 impl World {
-    /// Tells the server what it has not been told: views at once, records when they are acknowledged, or when
-    /// only the server can acknowledge them.
+    /// Tells the server the news: views at once, records when they are acknowledged or only the server can
+    /// acknowledge them.
     pub(crate) fn pump_server(&mut self, process: usize, serving: &mut ServingState) {
         let (Some(server), Some(link)) = (&self.server, &mut serving.server) else {
             return;
@@ -130,7 +128,7 @@ impl World {
         }
     }
 
-    /// A word of the node arrives. It is stored before anything else comes of it.
+    /// Handles the arrival of a message. It is stored before it has any effect.
     pub(crate) fn on_server_message(&mut self, process: usize, boot: u32, word: NodeMessage) {
         let store = self.disk_time();
         let now = self.now;
@@ -147,7 +145,7 @@ impl World {
             .push(at, WorldEvent::ServerStores { process, boot, word });
     }
 
-    /// Its disk has the word.
+    /// Handles a message that is stored on its disk.
     pub(crate) fn on_server_stores(&mut self, process: usize, boot: u32, word: NodeMessage) {
         let Some(server) = &mut self.server else { return };
         if server.boot != boot || !server.up || server.has_fenced || server.node != Some(process) {
@@ -163,7 +161,7 @@ impl World {
             version: server.view.version,
         };
         self.coverage.hit("shared: words of the server");
-        // Not in order: what it said before may come after.
+        // Not in order: an earlier message may arrive later.
         let delay = self.server_latency();
         self.at(delay, WorldEvent::ServerAck { process, said });
     }
@@ -174,7 +172,7 @@ impl World {
         self.settle(process);
     }
 
-    /// The server has given the node up, and says so to whoever speaks for it.
+    /// Tells the node's process that the server has given the node up.
     fn send_fenced(&mut self, process: usize) {
         let delay = self.server_latency();
         self.at(delay, WorldEvent::NodeFenced { process });
@@ -187,7 +185,7 @@ impl World {
         self.settle(process);
     }
 
-    /// The server is away for a while, or dies and is started again.
+    /// Keeps the server away for a while, or kills and restarts it.
     pub(crate) fn disturb_server(&mut self) {
         let until = self.now + Nanos::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
         let dies = self.rng.chance(500);
@@ -219,7 +217,7 @@ impl World {
         serving.into_iter().for_each(|process| self.settle(process));
     }
 
-    /// Until when nothing passes between the server and its node, if that is so now.
+    /// Time until which no message passes between the server and its node, if there is one.
     pub(crate) fn server_away(&self) -> Option<Time> {
         let until = self.server.as_ref()?.away_until;
         (until > self.now).then_some(until)

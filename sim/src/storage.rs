@@ -1,4 +1,4 @@
-//! Segments and images on a virtual disk: what `rvm` and `disk` are given instead of real files.
+//! Segments and images on a simulated disk, in place of real files for `rvm` and `disk`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use netram_rvm::{
 use crate::disk::{SimDiskHandle, SimFile};
 
 const EXISTS: IoError = IoError { errno: 17 };
-/// Bytes on the heap lie where they lie.
+/// The error of calls that only real files support.
 const NOT_SUPPORTED: IoError = IoError { errno: 95 };
 
-/// What a machine's file system knows of its segments. Names and identities are durable at once: losing them
-/// is the file system's affair, not rvm's.
+/// Names and identities of a machine's segments. They are durable at once: losing them is a fault of the file
+/// system, not of rvm.
 #[derive(Clone, Default)]
 pub struct SegmentDirectory(Rc<RefCell<Entries>>);
 
@@ -27,14 +27,14 @@ pub struct SegmentDirectory(Rc<RefCell<Entries>>);
 struct Entries {
     table: Option<usize>,
     segments: BTreeMap<String, (usize, SegmentIdentity)>,
-    /// What logs have left on the segments.
+    /// Stamps that logs have left on the segments.
     stamps: BTreeMap<usize, SegmentStamp>,
-    /// Stamps drawn so far, by whichever log: no two are the same.
+    /// Number of stamps drawn so far by all logs, so that no two are the same.
     stamps_drawn: u64,
 }
 
 impl SegmentDirectory {
-    /// What the disk that `disk` is shows of each segment, by name.
+    /// Contents of each segment, as `disk` shows it, by name.
     pub fn contents(&self, disk: &SimDiskHandle) -> Vec<Vec<u8>> {
         let (entries, disk) = (self.0.borrow(), disk.borrow());
         let segments = entries.segments.values();
@@ -71,8 +71,8 @@ impl SimStorage {
         }
     }
 
-    /// A log on the disk `log`, a copy of the one beside the segments in `directory` on `disk`. `None`: the
-    /// copy was made before there was a segment table.
+    /// The segments in `directory` on `disk` with another log, on the disk `log`: a copy of the one beside
+    /// the segments. `None`: the copy was made before there was a segment table.
     pub fn beside(
         log: &SimDiskHandle,
         disk: &SimDiskHandle,
@@ -152,7 +152,7 @@ impl SegmentStorage for SimStorage {
     }
 
     fn leave_stamp(&self, file: &SimFile, _: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
-        // What the disk beneath does not sync is not left.
+        // Without a sync by the backing disk no stamp is left.
         file.sync()?;
         let entries = &mut *self.directory.0.borrow_mut();
         entries.stamps.insert(file.number, stamp.clone());

@@ -1,4 +1,4 @@
-//! What happened, as a number (always) and as a story (when somebody will read it).
+//! Trace of a run: always as a fingerprint, on demand as text.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -6,23 +6,23 @@ use std::rc::Rc;
 
 use netram_proto::time::Time;
 
-/// Lines of the story that are kept.
+/// Maximum number of trace lines that are kept.
 const TRACE_LINES_MAX: usize = 400;
 
 /// A run's fingerprint and, on demand, its last events in words.
 #[derive(Debug)]
 pub struct EventTrace {
     hash: u64,
-    /// Events so far.
+    /// Number of events so far.
     pub events: u64,
     lines: Option<TraceLines>,
 }
 
-/// The last events in words, for whoever catches a run that fails.
+/// The last events as text, for the caller that catches a failing run.
 pub type TraceLines = Rc<RefCell<VecDeque<String>>>;
 
 impl EventTrace {
-    /// A trace that writes into `story`, if there is one.
+    /// A trace that writes its lines to `story`, if there is one.
     pub fn new(story: Option<TraceLines>) -> EventTrace {
         EventTrace {
             hash: 0xCBF2_9CE4_8422_2325,
@@ -41,12 +41,12 @@ impl EventTrace {
         }
     }
 
-    /// Adds a line to the story, if there is to be one.
+    /// Adds a line of text, if lines are kept.
     pub fn tell(&mut self, now: Time, line: impl FnOnce() -> String) {
         let Some(story) = &self.lines else { return };
         let mut story = story.borrow_mut();
         if story.len() == TRACE_LINES_MAX {
-            // The first line says what the world is like; it stays.
+            // The first line describes the world and stays.
             story.remove(1);
         }
         story.push_back(format!("{:>12.3} ms  {}", now.0 as f64 / 1e6, line()));

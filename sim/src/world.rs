@@ -1,8 +1,7 @@
-//! The world: machines, the network between them, one clock, one source of chance.
+//! The world: machines, the network between them, one clock, one random source.
 //!
-//! [`World::step`] takes the next event off the agenda and lets it happen. Client programs (the scenarios)
-//! are ordinary sequential code that calls [`World::append`], [`World::wait`] and so on, and these run the
-//! world while they wait.
+//! [`World::step`] handles the next event. Client programs (the scenarios) are sequential code that calls
+//! [`World::append`], [`World::wait`] and so on, which run the world while they wait.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,12 +31,12 @@ use crate::rng::Rng;
 use crate::server::{NodeMessage, SimServer};
 use crate::trace::EventTrace;
 
-/// A process is asked for what time alone makes due this often.
+/// Interval at which a process handles its timers.
 pub(crate) const TICK: Nanos = Nanos::from_ms(25);
-/// Events of one world, as a guard against one that never ends.
+/// Maximum number of events of one world, as a guard against an endless one.
 const EVENTS_MAX: u64 = 3_000_000;
 
-/// Something on the agenda.
+/// An event of the world.
 #[derive(Debug)]
 pub(crate) enum WorldEvent {
     Frame {
@@ -79,11 +78,11 @@ pub(crate) enum WorldEvent {
         lender: usize,
     },
     Nemesis,
-    /// A program that runs beside the scenario's (a second writer) does something.
+    /// A program that runs beside the scenario's, a second writer, runs one step.
     Busy {
         process: usize,
     },
-    /// The client's connection to its data lender stands, or it could not be reached.
+    /// The client's connection to its data lender is up, or the data lender could not be reached.
     DataConnected {
         process: usize,
         session: u64,
@@ -100,7 +99,7 @@ pub(crate) enum WorldEvent {
         session: u64,
         packet: Vec<u8>,
     },
-    /// That connection is gone.
+    /// The connection to the data lender is gone.
     DataLost {
         process: usize,
         session: u64,
@@ -109,13 +108,13 @@ pub(crate) enum WorldEvent {
     DataFlushed,
     /// The data lender's process is started.
     DataStarts,
-    /// A word of a node arrives at its server.
+    /// A node's message arrives at its server.
     ServerMessage {
         process: usize,
         boot: u32,
         word: NodeMessage,
     },
-    /// The server's disk has it.
+    /// The server's disk has stored the message.
     ServerStores {
         process: usize,
         boot: u32,
@@ -123,7 +122,7 @@ pub(crate) enum WorldEvent {
     },
     /// The server is started again.
     ServerStarts,
-    /// A node hears what its server keeps.
+    /// A node hears how much of its journal its server keeps.
     ServerAck {
         process: usize,
         said: ServerAck,
@@ -132,7 +131,7 @@ pub(crate) enum WorldEvent {
     NodeFenced {
         process: usize,
     },
-    /// Nothing: the world runs until here.
+    /// No action: the world runs until this time.
     Mark,
 }
 
@@ -145,99 +144,100 @@ pub struct ClientHost {
     pub log_file: usize,
     /// The view's file.
     pub view_file: usize,
-    /// What truly happened to the journal on this disk.
+    /// True history of the journal on this disk.
     pub history: JournalHistory,
     /// The view on the platter.
     pub view: View,
-    /// The view as read through the cache: another one after a failed sync, until the power fails.
+    /// The view as read through the cache. After a failed sync it differs from the platter's until the power
+    /// fails.
     pub cached_view: View,
     /// A view that is being stored and may be on the platter after a crash.
     pub storing: Option<View>,
-    /// Something on this disk was damaged at rest: recovery may have to refuse.
+    /// Whether the disk was damaged at rest, so that recovery may have to refuse.
     pub damaged: bool,
-    /// The disk is a copy of this host's, and nothing has been recovered from it yet.
+    /// Host of which this disk is a copy from which nothing has been recovered yet.
     pub copied_from: Option<usize>,
     /// The view's number when it was copied.
     copied_version: u64,
-    /// The disk is a data lender's, and nothing has been recovered from it yet: where its client had closed
-    /// the volume.
+    /// Set if the disk is a data lender's from which nothing has been recovered yet: the LSN at which its
+    /// client closed the volume.
     pub replica_closed: Option<Option<Lsn>>,
-    /// The file in which such a disk says that it was taken over.
+    /// File in which such a disk records that it was taken over.
     pub(crate) header_file: Option<usize>,
-    /// A newer reign, on a copy of this disk, has recovered this log.
+    /// A newer epoch, on a copy of this disk, that has recovered this log.
     pub newer_epoch: Option<NewerEpoch>,
-    /// The reign that this disk is in.
+    /// The epoch that this disk is in.
     pub(crate) epoch: Epoch,
-    /// The journal is restored here from a replica that was told last of this reign.
+    /// Epoch of the client's last message to the replica from which the journal is restored here.
     pub(crate) heard_epoch: Option<Epoch>,
 }
 
-/// What the newer reign on a copied disk knew.
+/// Knowledge of the newer epoch on a copied disk.
 #[derive(Clone, Copy, Debug)]
 pub struct NewerEpoch {
-    /// It has the log up to here.
+    /// End of the log that it has.
     pub fork: Lsn,
-    /// The number of the view it knew. Under a later one nobody promises anything: the newer reign cannot
-    /// know whom to ask, which is why a live journal's directory must not be copied.
+    /// Number of the view that it knew. Later views promise nothing: the newer epoch cannot know which
+    /// members to ask, so a live journal's directory must not be copied.
     pub version: u64,
-    /// Its operator accepted the loss of acknowledged records, also of those whose acknowledgement is on its
-    /// way to a writer that stood still.
+    /// Whether its operator accepted the loss of acknowledged records, including those whose acknowledgement
+    /// is still under way to a writer that stood still.
     pub loss_accepted: bool,
 }
 
-/// Everything there is.
+/// The whole simulated cluster.
 pub struct World {
-    /// The time.
+    /// The current time.
     pub now: Time,
     pub(crate) queue: EventQueue<WorldEvent>,
-    /// The source of chance.
+    /// The random source.
     pub rng: Rng,
-    /// The world's nature.
+    /// Parameters of this world.
     pub profile: WorldProfile,
     /// The journal.
     pub journal: JournalId,
     /// The lenders.
     pub lenders: Vec<SimLender>,
-    /// Which lender each address of the settings leads to, at the moment.
+    /// Index of the lender that each address of the settings leads to now.
     pub(crate) address_lenders: Vec<Option<usize>>,
     /// The client's machines: the first, and perhaps one with a copied disk.
     pub hosts: Vec<ClientHost>,
     pub(crate) processes: Vec<SimProcess>,
     pub(crate) conns: Vec<SimConnection>,
-    /// `[host][lender]`: until when frames up and down do not pass.
+    /// `[host][lender]`: frames up and down are blocked until these times.
     pub(crate) blocked: Vec<Vec<(Time, Time)>>,
     pub(crate) nemesis: Nemesis,
     /// The fault planted in the machines.
     pub planted: FaultSwitch,
     /// Counters.
     pub coverage: Coverage,
-    /// What happened.
+    /// Trace of the run.
     pub trace: EventTrace,
     pub(crate) incarnations: u64,
-    /// Calls of programs since the last event.
+    /// Number of calls of programs since the last event.
     pub(crate) calls: u32,
-    /// The machine that keeps the client's volume once more, in worlds that have one.
+    /// The machine that keeps a replica of the client's volume, in worlds that have one.
     pub(crate) data: Option<SimDataLender>,
     /// The server of the region, in worlds whose journal is a node's.
     pub(crate) server: Option<SimServer>,
     pub(crate) data_sessions: u64,
-    /// Processes of this host do not connect to it yet: their volume is being opened.
+    /// Host whose processes do not connect to the data lender yet, because their volume is being opened.
     pub(crate) data_blocked_host: Option<usize>,
-    /// Its frames arrive in order.
+    /// Arrival time of the data lender's newest frame; its frames arrive in order.
     pub(crate) data_last_down: Time,
-    /// Bytes of the volume.
+    /// Size of the volume in bytes.
     pub(crate) volume_bytes: u64,
-    /// What truly happened to it.
+    /// True history of the volume.
     pub(crate) changes: VolumeHistory,
-    /// A program reads blocks that are for the data lender.
+    /// Whether a program is reading blocks for the data lender.
     pub(crate) reads_to_send: bool,
-    /// Reigns that ended, in worlds with a data lender.
+    /// Epochs that ended, in worlds with a data lender.
     pub(crate) past_epochs: Vec<PastEpoch>,
-    /// The disk beneath a directory of files, beside the first host's other one, in worlds that have one.
+    /// The backing disk of a directory of files, beside the first host's other one, in worlds that have one.
     pub(crate) backing_disk: Option<MemoryDisk>,
-    /// What members had acknowledged while the data lender was in service.
+    /// LSN that members had acknowledged while the data lender was in service.
     pub(crate) acked_in_service: Lsn,
-    /// Lenders at which an intruder has changed the journal's member.
+    /// Whether an intruder has changed the journal's member, by lender.
     pub(crate) tampered: Vec<bool>,
 }
 
@@ -245,7 +245,7 @@ pub struct World {
 pub type WorldHandle = Rc<RefCell<World>>;
 
 impl World {
-    /// A world of this nature, with a journal created on its first host.
+    /// A world with these parameters, and a journal created on its first host.
     pub fn new(mut rng: Rng, profile: WorldProfile, planted: FaultSwitch, trace: EventTrace) -> World {
         let journal = JournalId(u128::from(rng.draw()));
         let mut incarnations = 0;
@@ -293,11 +293,11 @@ impl World {
         world
     }
 
-    /// Lets the next event happen.
+    /// Handles the next event.
     pub fn step(&mut self) {
         self.calls = 0;
         let Some((at, event)) = self.queue.pop() else {
-            // Nothing will ever happen: time passes all the same.
+            // No event is left; time passes all the same.
             self.now = self.now + TICK;
             return;
         };
@@ -370,7 +370,7 @@ impl World {
         self.queue.push(self.now + delay, event);
     }
 
-    /// Adds a line to the story.
+    /// Adds a line to the trace.
     pub fn tell(&mut self, line: impl FnOnce() -> String) {
         self.trace.tell(self.now, line);
     }
@@ -405,7 +405,7 @@ impl World {
         self.add_host(copy)
     }
 
-    /// A machine with a disk of its own, and nothing of the journal.
+    /// Adds a machine with its own disk and nothing of the journal.
     pub(crate) fn add_blank_host(&mut self) -> usize {
         let host = new_host(&mut self.rng, &self.profile, self.journal);
         self.add_host(host)
@@ -417,9 +417,9 @@ impl World {
         self.hosts.len() - 1
     }
 
-    /// A machine with an empty disk, on which the journal of `source` is to be made anew: it begins at
-    /// `start`, in `view`, as a replica says. `heard` is the view that the replica was told of last by its
-    /// client.
+    /// Adds a machine with an empty disk, on which the journal of `source` is to be restored: it begins at
+    /// `start`, in `view`, as a replica says. `heard` is the view of the client's last message to the
+    /// replica.
     pub(crate) fn restore_host(
         &mut self,
         source: usize,
@@ -460,8 +460,8 @@ impl World {
         })
     }
 
-    /// What the original of a copied disk was promised by members that the copy knows, and so the copy's
-    /// reign must have.
+    /// LSN that members known to the copy promised to the original of a copied disk, which the copy's epoch
+    /// must have.
     pub(crate) fn promised_to_copy(&self, host: usize) -> Lsn {
         let copy = &self.hosts[host];
         match copy.copied_from.map(|source| &self.hosts[source]) {
@@ -470,7 +470,7 @@ impl World {
         }
     }
 
-    /// The reign on `host` begins with the log up to `end`, all of it on the platter; it was compared with
+    /// Begins the epoch on `host` with the log up to `end`, all of it on the platter and compared with
     /// [`World::truth`].
     pub(crate) fn adopt(&mut self, host: usize, end: ChainPoint, head: Lsn, loss_accepted: bool) {
         match self.hosts[host].copied_from {
@@ -506,7 +506,7 @@ impl World {
         image_bytes(image, from, to)
     }
 
-    /// The first LSN from `from` to `to` where the platter has something else than was truly appended.
+    /// The first LSN from `from` to `to` at which the platter differs from the appended bytes.
     pub(crate) fn platter_lacks(&self, host: usize, from: Lsn, to: Lsn) -> Option<Lsn> {
         if to <= from {
             return None;
@@ -520,7 +520,7 @@ impl World {
         Some(from.plus(at as u64))
     }
 
-    /// Looks at the platter for the view that a crash would leave.
+    /// Reads the view from the platter that a crash would leave.
     pub(crate) fn refresh_view(&mut self, host: usize) {
         let host = &mut self.hosts[host];
         let disk = host.disk.borrow();

@@ -1,51 +1,51 @@
-//! A directory of files: after a crash its names are those of a moment at or after the last change of names
-//! that was acknowledged; a file that was synced and not changed since has the bytes that it had; of others
-//! each page is whole, and no older than when it was synced.
+//! Oracle of a directory of files. After a crash its names are those of a moment at or after the last
+//! acknowledged change of names. A file that was synced and not changed since has its bytes. In other files
+//! that are written by pages, each page is whole and no older than at its last sync.
 //!
-//! By their first letter names say how a file is written: `p` by whole pages, each with a stamp of its own
-//! all over it; `l` at any place.
+//! The first letter of a name says how the file is written: `p` by whole pages, each filled with its stamp;
+//! `l` at any offset.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fail;
 
-/// Programs that write whole pages of this size rely on never finding a part of one.
+/// Page size in bytes. Programs that write whole pages of this size rely on never finding a torn one.
 pub const PAGE: usize = 4096;
 
-/// The model's number of a file or directory, whatever it is called.
+/// The model's number of a file or directory; it survives renames.
 pub type ModelFileId = u64;
 
 type Names = BTreeMap<Vec<u8>, ModelFileId>;
 
-/// What is at a path of the disk.
+/// State of one path on the simulated disk.
 #[derive(Clone, Debug)]
 pub struct PathEntry {
-    /// Which file it is.
+    /// Inode number of the file or directory.
     pub inode: u64,
-    /// Whether it is a directory.
+    /// Whether the path is a directory.
     pub directory: bool,
-    /// What is in it.
+    /// Contents of the file; empty for a directory.
     pub bytes: Vec<u8>,
 }
 
-/// What is on the disk, by path.
+/// Everything on the simulated disk, by path.
 pub type DiskListing = BTreeMap<Vec<u8>, PathEntry>;
 
 /// A change of names, by path.
 #[derive(Clone, Debug)]
 pub enum NameChange {
-    /// A file is made, or with `true` a directory.
+    /// A file is created, or with `true` a directory.
     Make(Vec<u8>, bool),
     /// A file has one more name.
     Link(Vec<u8>, Vec<u8>),
     /// A name is taken away.
     Remove(Vec<u8>),
-    /// Something is called otherwise; with `true` two things exchange their names.
+    /// A path is renamed; with `true` the two paths exchange their names.
     Rename(Vec<u8>, Vec<u8>, bool),
 }
 
-/// What each page of a file that is written by pages may be after a crash: its stamp, which is zero where
-/// nothing was written.
+/// Stamps that each page of a page-written file may have after a crash; zero stands for a page that was never
+/// written.
 #[derive(Clone, Debug)]
 struct Pages {
     stamps: Vec<BTreeSet<u64>>,
@@ -54,26 +54,26 @@ struct Pages {
 
 #[derive(Clone, Debug)]
 struct Content {
-    /// As the program sees it.
+    /// Bytes as the running program sees them.
     bytes: Vec<u8>,
-    /// After any crash it is just that.
+    /// True if a crash of any kind leaves exactly `bytes`.
     durable: bool,
-    /// After the server alone is killed it is just that: no record has any of its bytes, and the disk has
-    /// them; or records have all of them.
+    /// True if a crash of the server alone leaves exactly `bytes`: either no record has any of them and the
+    /// disk has all, or records have all.
     disk_only: bool,
     recorded: bool,
-    /// Only of a file that is written by pages.
+    /// Present only for a file that is written by pages.
     pages: Option<Pages>,
 }
 
 /// The reference model of a directory.
 #[derive(Clone, Debug)]
 pub struct DirectoryModel {
-    /// Names as they were found, and after each change since.
+    /// Names as they were at the last opening, and after each change since.
     moments: Vec<Names>,
-    /// The last of these that was acknowledged.
+    /// Index in `moments` of the last acknowledged state.
     acked: usize,
-    /// `None`: a directory.
+    /// `None` stands for a directory.
     files: BTreeMap<ModelFileId, Option<Content>>,
     count: u64,
 }
@@ -83,17 +83,17 @@ pub fn is_paged(path: &[u8]) -> bool {
     name(path).starts_with(b"p")
 }
 
-/// The last part of a path.
+/// Last component of a path.
 pub fn name(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
-/// A page with this stamp.
+/// A page filled with this stamp.
 pub fn page(stamp: u64) -> Vec<u8> {
     stamp.to_le_bytes().repeat(PAGE / 8)
 }
 
-/// The stamp of a page; `None`: it is none, or of two.
+/// The stamp of a page; `None` if the page is torn or has no stamp.
 fn stamp(page: &[u8]) -> Option<u64> {
     let (stamps, rest) = page.as_chunks::<8>();
     let first = stamps.first()?;
@@ -117,7 +117,7 @@ impl Content {
         content
     }
 
-    /// It is safe as it is.
+    /// Marks the current bytes as durable.
     fn mark_durable(&mut self) {
         self.durable = true;
         self.disk_only = false;
@@ -152,7 +152,7 @@ impl Content {
         }
         self.bytes[offset..end].copy_from_slice(bytes);
         if let Some(pages) = &mut self.pages {
-            // What came before it may be lost, and the rest of it.
+            // Pages that the write touched may have their old stamp or the new one.
             let ends = (offset / PAGE + 1)..=end / PAGE;
             pages.lengths.extend(ends.map(|page| page * PAGE));
             for (stamps, stamp) in pages.stamps[offset / PAGE..].iter_mut().zip(stamps_of(bytes)) {
@@ -161,7 +161,7 @@ impl Content {
         }
     }
 
-    /// Whether a crash may leave it so.
+    /// Checks whether a crash may leave the file with the bytes `found`.
     fn may_be(&self, found: &[u8]) -> Result<(), String> {
         if self.durable && self.bytes != found {
             return Err(String::from("is not as it was synced"));
@@ -199,29 +199,29 @@ impl DirectoryModel {
         }
     }
 
-    /// A number that was never given before: for a thing, or a page.
+    /// Returns a number that was never used before, for a file, a directory or a page stamp.
     pub fn next_number(&mut self) -> u64 {
         self.count += 1;
         self.count
     }
 
-    /// What things are called now.
+    /// Names as they are now.
     pub fn names(&self) -> &BTreeMap<Vec<u8>, ModelFileId> {
         &self.moments[self.moments.len() - 1]
     }
 
-    /// Whether it is a directory.
+    /// Whether `thing` is a directory.
     pub fn is_directory(&self, thing: ModelFileId) -> bool {
         matches!(self.files.get(&thing), Some(None))
     }
 
-    /// How long a file is.
+    /// Length of a file in bytes.
     pub fn length(&self, thing: ModelFileId) -> usize {
         let content = self.files.get(&thing).and_then(Option::as_ref);
         content.map_or(0, |content| content.bytes.len())
     }
 
-    /// Names were changed, and that is acknowledged; or else it is in doubt.
+    /// Records a change of names. With `held` it is acknowledged, otherwise it is in doubt.
     pub fn name(&mut self, naming: &NameChange, held: bool) {
         let mut names = self.names().clone();
         match naming {
@@ -250,14 +250,14 @@ impl DirectoryModel {
         }
     }
 
-    /// Bytes were written to a file, and perhaps not synced.
+    /// Records a write that is not yet known to be synced.
     pub fn write(&mut self, thing: ModelFileId, offset: usize, bytes: &[u8]) {
         if let Some(Some(content)) = self.files.get_mut(&thing) {
             content.write(offset, bytes);
         }
     }
 
-    /// A file was given a length, and that is perhaps not synced.
+    /// Records a change of a file's length that is not yet known to be synced.
     pub fn resize(&mut self, thing: ModelFileId, size: usize) {
         if let Some(Some(content)) = self.files.get_mut(&thing) {
             content.disk_only = false;
@@ -265,39 +265,39 @@ impl DirectoryModel {
         }
     }
 
-    /// Somebody has had what is in a file recorded, or tried to.
+    /// Records an attempt to journal a file's contents, successful or not.
     pub fn asked_to_record(&mut self, thing: ModelFileId) {
         if let Some(Some(content)) = self.files.get_mut(&thing) {
             content.disk_only = false;
         }
     }
 
-    /// The same of all files.
+    /// Records an attempt to journal the contents of all files.
     pub fn asked_to_record_all(&mut self) {
         let all = self.files.values_mut().flatten();
         all.for_each(|content| content.disk_only = false);
     }
 
-    /// What is in all files has been recorded, and the records are held.
+    /// Records that the contents of all files are journaled and the records acknowledged.
     pub fn recorded_all(&mut self) {
         let all = self.files.values_mut().flatten();
         all.for_each(|content| (content.disk_only, content.recorded) = (false, true));
     }
 
-    /// What is in a file is safe.
+    /// Records that a file's contents are durable.
     pub fn synced(&mut self, thing: ModelFileId) {
         if let Some(Some(content)) = self.files.get_mut(&thing) {
             content.mark_durable();
         }
     }
 
-    /// What is in all files is safe.
+    /// Records that the contents of all files are durable.
     pub fn synced_all(&mut self) {
         self.files.values_mut().flatten().for_each(Content::mark_durable);
     }
 
-    /// The directory was opened after a crash, which was that of the server alone if it was `killed`. Returns
-    /// how many changes of names in doubt were found. All that was found is safe.
+    /// Checks the directory found after a crash; `killed` says that only the server died. Returns the number
+    /// of changes in doubt that were found. Everything found counts as durable from then on.
     pub fn reopened(&mut self, found: DiskListing, killed: bool) -> usize {
         whole_pages(&found);
         let mut why = String::new();
@@ -320,13 +320,13 @@ impl DirectoryModel {
         );
     }
 
-    /// The same after a loss that was accepted: nothing is promised of it but whole pages.
+    /// Checks the directory found after an accepted loss: only whole pages are promised then.
     pub fn reopened_with_loss(&mut self, found: DiskListing) {
         whole_pages(&found);
         self.adopt(found);
     }
 
-    /// The directory as it is with nobody dead in between.
+    /// Checks the directory while the server runs.
     pub fn check_running(&self, found: &DiskListing, when: &str) {
         let bytes = |thing: &ModelFileId| self.files[thing].as_ref().map(|content| &content.bytes);
         let is_so = |(path, thing)| bytes(thing).is_none_or(|bytes| *bytes == found[path].bytes);
@@ -338,8 +338,8 @@ impl DirectoryModel {
         }
     }
 
-    /// The disk had all that was written, and nobody took its power: what has no record is there, and what
-    /// has one is as it was recorded last.
+    /// Checks the directory after a crash of the server without a loss of power: contents without a record
+    /// are as the disk has them, the others as last recorded.
     fn is_unharmed(&self, names: &Names, found: &DiskListing) {
         for (path, thing) in names {
             let Some(content) = &self.files[thing] else {
@@ -401,7 +401,7 @@ impl DirectoryModel {
     }
 }
 
-/// The same paths, and those of one file are one file's.
+/// Checks that the paths are the same and that the same paths share a file.
 fn same_names(names: &Names, found: &DiskListing) -> Result<(), String> {
     if !names.keys().eq(found.keys()) {
         let told = |path: &Vec<u8>| path.escape_ascii().to_string();
@@ -421,7 +421,7 @@ fn same_names(names: &Names, found: &DiskListing) -> Result<(), String> {
     }
 }
 
-/// Where only whole pages are written, each page is whole.
+/// Checks that page-written files have only whole pages.
 fn whole_pages(found: &DiskListing) {
     for (path, found) in { found.iter() }.filter(|(path, found)| !found.directory && is_paged(path)) {
         if let Some(index) = { found.bytes.chunks(PAGE) }.position(|page| stamp(page).is_none()) {
@@ -448,7 +448,7 @@ fn rename(names: &mut Names, from: &[u8], to: &[u8], exchange: bool) {
     }
 }
 
-/// What is at a path, and below it.
+/// Removes and returns the entry at a path and everything below it.
 fn take(names: &mut Names, path: &[u8]) -> Vec<(Vec<u8>, ModelFileId)> {
     let below = [path, b"/"].concat();
     let taken = names.extract_if(.., |other, _| other == path || other.starts_with(&below));

@@ -1,5 +1,5 @@
-//! What must happen in the end: with the faults healed a journal opens, a commit finishes, and the view grows
-//! back.
+//! Progress that must happen in the end: with all faults healed a journal opens, a commit finishes, and the
+//! view grows back to its wanted size.
 
 use netram_proto::journal::RecoveryError;
 
@@ -7,7 +7,8 @@ use super::{fail, rule01};
 use crate::process::{OpenFailure, WAIT_MAX};
 use crate::world::World;
 
-/// Calls that a program may make without an event between them. One that makes more will do so for ever.
+/// Maximum number of calls that a program makes without an event between them. One that makes more would loop
+/// for ever.
 const CALLS_MAX: u32 = 1_000_000;
 
 /// A program asked the log for its state.
@@ -21,7 +22,7 @@ pub(crate) fn called(world: &mut World) {
     }
 }
 
-/// A program has waited as long as it will. Only a failed disk excuses that.
+/// Fails the run: a program has waited as long as it will. Only a failed disk excuses that.
 pub(crate) fn waited(world: &World, process: usize) {
     let Some(serving) = world.serving(process) else {
         return;
@@ -37,7 +38,7 @@ pub(crate) fn waited(world: &World, process: usize) {
     }
 }
 
-/// After healing, the view has the size wanted, or all the lenders there are.
+/// Checks that after healing the view has the wanted size, or all lenders if there are fewer.
 pub(crate) fn grown_back(world: &World, process: usize) {
     let Some(serving) = world.serving(process) else {
         return;
@@ -55,13 +56,13 @@ pub(crate) fn grown_back(world: &World, process: usize) {
     }
 }
 
-/// With everything healed, a journal that does not open has lost too many members, or its log is damaged.
+/// Checks a refused opening with everything healed: too many members are lost, or the log is damaged.
 pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
     let view = &world.hosts[host].view;
     match failure {
         OpenFailure::Refused(RecoveryError::Missing { answered, needed, .. }) => {
-            // A view whose store was cut off may be in the cache and not on the platter: what was found there
-            // may demand more, or name fewer of those who have everything (seed 6093678).
+            // A view whose store was cut off may be in the page cache but not on the platter. It may demand
+            // more members, or name fewer of those that have everything (seed 6093678).
             let found = &world.hosts[host].cached_view;
             let intact = rule01::intact(world, view).min(rule01::intact(world, found));
             if intact >= view.answers().max(*needed) && !world.has_liars() {
@@ -107,7 +108,7 @@ pub(crate) fn refused_loss(world: &World, host: usize, failure: &OpenFailure) {
     }
 }
 
-/// A first writer that still runs has learnt that it was overtaken.
+/// Checks that a first writer that still runs has learnt that it was fenced.
 pub(crate) fn fenced(world: &mut World, first: usize, copy: usize) {
     let overtaken = world.hosts[copy].copied_from.is_none() && world.living(copy).is_some();
     let Some(serving) = world.serving(first) else {

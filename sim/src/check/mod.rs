@@ -1,7 +1,8 @@
-//! The oracles: one module a rule of the journal (`docs/failure-model.md`), each looking from outside.
+//! The oracles, one module for each rule of the journal (`docs/design/failure-model.md`). Each checks its rule from
+//! outside.
 //!
-//! They compare what the machines say with the bytes that are really in the members' windows and on the
-//! platter, and with [`crate::history::JournalHistory`]; never with another machine's word.
+//! An oracle compares answers of the machines with the bytes in the members' windows and on the platter, and
+//! with [`crate::history::JournalHistory`], never with another machine's answer.
 
 pub mod files;
 pub mod liveness;
@@ -31,22 +32,22 @@ pub use rule02::MemberObserver;
 use crate::process::ServingState;
 use crate::world::World;
 
-/// A promise was broken.
+/// A rule that a run broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleViolation {
-    /// The rule's number; zero: liveness.
+    /// The rule's number; zero stands for liveness.
     pub rule: u8,
-    /// What was seen.
+    /// Observation that contradicts the rule, for the report.
     pub what: String,
 }
 
-/// Ends the run: `rule` is broken.
+/// Ends the run because `rule` is broken.
 pub(crate) fn fail(rule: u8, what: String) -> ! {
-    // Unwinding without the panic hook: the runner prints it.
+    // This unwinds without the panic hook; the runner prints the violation.
     std::panic::resume_unwind(Box::new(RuleViolation { rule, what }))
 }
 
-/// After an event reached a serving process.
+/// Runs the checks that follow every event of a serving process.
 pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut ServingState) {
     rule10::bounded(world, serving);
     rule04::fenced(world, serving);

@@ -1,17 +1,18 @@
-//! What multicast is for: bytes go once. Where nothing is lost, whoever listens is served by it.
+//! Oracle of multicast: bytes are sent once, and where no frame is lost every listening lender is served by
+//! the multicast alone.
 
 use netram_proto::journal::MulticastStats;
 
 use super::fail;
 use crate::world::World;
 
-/// Of the bytes multicast, at most one in this many goes again over links where nothing is lost: an answer
-/// that takes far longer than those before it cannot be foreseen.
+/// Over links without loss, at most one multicast byte in this many is sent again. The rest would be a timing
+/// error: an answer that takes far longer than earlier ones cannot be foreseen.
 const AGAIN: u64 = 8;
-/// Beside that: what a first misjudgement costs.
+/// Bytes allowed beside that for the first wrong estimate.
 const AGAIN_BYTES: u64 = 4096;
 
-/// What multicast has come to.
+/// Multicast statistics of the serving writer.
 pub(crate) fn stats(world: &World, process: usize) -> MulticastStats {
     world
         .serving(process)
@@ -19,7 +20,7 @@ pub(crate) fn stats(world: &World, process: usize) -> MulticastStats {
         .unwrap_or_default()
 }
 
-/// Every lender listens.
+/// Checks that every lender listens.
 pub(crate) fn all_listen(world: &World, process: usize) {
     let Some(serving) = world.serving(process) else {
         return;
@@ -33,7 +34,8 @@ pub(crate) fn all_listen(world: &World, process: usize) {
     }
 }
 
-/// Since `before` little was sent to listeners over their links, and none was left to its own.
+/// Checks that since `before` little was sent to listeners over their own links, and that no listener fell
+/// back to its own link.
 pub(crate) fn check_sent_once(world: &World, process: usize, before: MulticastStats) {
     let now = stats(world, process);
     let again = now.linked_bytes - before.linked_bytes;

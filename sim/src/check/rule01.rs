@@ -8,15 +8,15 @@ use netram_proto::member::MemberState;
 use super::fail;
 use crate::world::{ClientHost, World};
 
-/// The writer acknowledges everything below `upto`.
+/// Checks an acknowledgement of everything below `upto`.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
     if host
         .newer_epoch
         .is_some_and(|by| upto <= by.fork || host.view.version != by.version || by.loss_accepted)
     {
-        // An acknowledgement under way when a newer reign took the members over, which has the records on its
-        // disk or was told to do without them.
+        // A newer epoch that took the members over while this acknowledgement was under way has the records
+        // on its disk, or was told to do without them.
         return;
     }
     if let Err(what) = held(world, host, &host.view, upto) {
@@ -24,9 +24,9 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     }
 }
 
-/// Whether everything below `upto` is held as `view`, if it is the one on the platter, demands.
+/// Checks that everything below `upto` is held as `view` demands, if that view is the one on the platter.
 pub(crate) fn held(world: &World, host: &ClientHost, view: &View, upto: Lsn) -> Result<(), String> {
-    // What is acknowledged without members.
+    // Part of the log that may be acknowledged without members.
     let (who, from) = match &world.server {
         Some(server) => ("the server keeps", server.merged_end.lsn),
         None => ("the platter has", host.history.durable),
@@ -41,7 +41,7 @@ pub(crate) fn held(world: &World, host: &ClientHost, view: &View, upto: Lsn) -> 
         .count();
     let copies = view.rule.copies(view.members.len());
     let demanded = copies.max(world.profile.min).max(1);
-    // A liar may have said that it lives anywhere.
+    // A lying lender may have claimed any domain.
     let here = |member: &&ViewMember| {
         let index = world.lender_of(member);
         world.lenders[index].domain == "d0" && !world.is_untrusted(index)
@@ -59,7 +59,8 @@ pub(crate) fn held(world: &World, host: &ClientHost, view: &View, upto: Lsn) -> 
     ))
 }
 
-/// Whether a member's memory really has the bytes from `from` to `upto`. A liar has whatever it says.
+/// Whether a member's memory really has the bytes from `from` to `upto`. A liar counts as having whatever it
+/// claims.
 fn holds(world: &World, host: &ClientHost, member: &ViewMember, from: Lsn, upto: Lsn) -> bool {
     let index = world.lender_of(member);
     if world.is_untrusted(index) {
@@ -68,7 +69,7 @@ fn holds(world: &World, host: &ClientHost, member: &ViewMember, from: Lsn, upto:
     let lender = &world.lenders[index];
     let covers = |state: &MemberState| state.joined && state.trim <= from && state.held >= upto;
     if lender.incarnation != member.incarnation {
-        // It held the bytes when it said so, and has died since; the acknowledgement was on its way.
+        // The member held the bytes when it answered and has died since; its acknowledgement was on the way.
         return lender
             .lost_memories
             .iter()
@@ -80,7 +81,7 @@ fn holds(world: &World, host: &ClientHost, member: &ViewMember, from: Lsn, upto:
             .is_some_and(|bytes| bytes == host.history.bytes(from, upto))
 }
 
-/// Members of `view` whose memory is still that of the view.
+/// Number of members of `view` whose memory is still the one that the view names.
 pub(crate) fn intact(world: &World, view: &View) -> usize {
     let alive = |member: &&ViewMember| {
         let lender = &world.lenders[world.lender_of(member)];
@@ -90,7 +91,7 @@ pub(crate) fn intact(world: &World, view: &View) -> usize {
     view.members.iter().filter(alive).count()
 }
 
-/// Whether the window is the one that the view names: a member that joined anew has emptied it.
+/// Whether the window is the one that the view names. A member that joined again has emptied it.
 pub(crate) fn as_joined(member: &ViewMember, state: &MemberState) -> bool {
     member
         .join

@@ -1,7 +1,7 @@
 //! Rule 2, *a member acknowledges what it holds*: whole records, checked and chained, without a gap, from
 //! where its window begins.
 //!
-//! Also what rules 4, 10 and 11 say of a member alone: see [`MemberObserver::after_frame`].
+//! Also the parts of rules 4, 10 and 11 that concern one member alone: see [`MemberObserver::after_frame`].
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::member::{MemberReply, MemberState, Window};
@@ -11,19 +11,19 @@ use netram_proto::wire::{ChainPoint, CrcSeed, Flag, Frame, FrameKind, ScanStep, 
 use super::{fail, rule04, rule10, rule11};
 use crate::lender::SimLender;
 
-/// What an observer remembers of one member: which bytes it has walked over, and what writers declared.
+/// State that the oracle keeps for one member: the bytes that it has verified, and the writers' declarations.
 #[derive(Clone, Debug, Default)]
 pub struct MemberObserver {
-    /// Records were walked over from the window's beginning to here.
+    /// End of the records that were verified, from the window's beginning.
     walked: ChainPoint,
     /// The highest LSN that a writer declared to be on its disk.
     pub(crate) declared: Lsn,
-    /// The epoch of the last seal that must hold: nobody has said that the journal is over.
+    /// Epoch of the last fence that must hold; cleared when the journal is declared over.
     pub(crate) fenced: Epoch,
 }
 
 impl MemberObserver {
-    /// A member has handled `frame` and will answer `reply`.
+    /// Checks a member after it handled `frame`, before it answers `reply`.
     pub fn after_frame(
         &mut self,
         lender: &SimLender,
@@ -49,7 +49,7 @@ impl MemberObserver {
         }
     }
 
-    /// A writer declared what it has on its disk, to a member that may have died over it.
+    /// Records what a writer declared to be on its disk. The member may have died while it handled the frame.
     pub(crate) fn on_declared(&mut self, frame: &Frame<'_>) {
         if matches!(frame.header.kind, FrameKind::Append | FrameKind::Ping) {
             self.declared = self.declared.max(frame.header.stable);
@@ -71,12 +71,12 @@ impl MemberObserver {
         }
         self.on_declared(frame);
         if after.trim > self.walked.lsn && after.trim == frame.header.lsn {
-            // It had fallen behind what is stable, and begins anew there.
+            // The member had fallen behind the stable LSN and begins anew there.
             self.walked = start;
         }
     }
 
-    /// Walks over the bytes from where the last walk ended to `claimed`.
+    /// Verifies the bytes from the end of the last walk to `claimed`.
     fn walk(&mut self, lender: &SimLender, claimed: Lsn, seed: CrcSeed) {
         while self.walked.lsn < claimed {
             let at = self.walked.lsn;
@@ -112,8 +112,8 @@ impl MemberObserver {
     }
 }
 
-/// A lender's process died and its memory stayed, but did not check: what it held is as good as lost. Only an
-/// intruder gives it reason to.
+/// Fails the run: a lender's process died and its memory stayed, but the memory failed its check, so its
+/// records are lost. Only an intruder can cause that.
 pub(crate) fn fail_unproven_memory(lender: usize) -> ! {
     fail(
         2,

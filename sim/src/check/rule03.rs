@@ -1,12 +1,12 @@
-//! Rule 3, *the view is durable before it counts*: the view on the platter holds everything acknowledged from
-//! the moment it is there, and never promises less than configured.
+//! Rule 3, *the view is durable before it counts*: the view on the platter holds everything acknowledged as
+//! soon as it is stored, and never promises less than configured.
 
 use netram_proto::journal::View;
 
 use super::{fail, rule01, rule16, rule19};
 use crate::world::World;
 
-/// The store of `view` ended well.
+/// Checks `view` after its store has succeeded.
 pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
     rule19::stored(world, process, view);
     let host = &world.hosts[world.processes[process].host];
@@ -21,7 +21,7 @@ pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
     }
     rule16::stored(world, view);
     if host.newer_epoch.is_some() {
-        // A newer reign on a copied disk may have taken the members over already.
+        // A newer epoch on a copied disk may have taken the members over already.
         return;
     }
     if let Err(what) = rule01::held(world, host, view, host.history.acked) {

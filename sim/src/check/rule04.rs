@@ -1,6 +1,6 @@
-//! Rule 4, *fencing*: a sealed member takes nothing from a lower epoch; a fenced writer acknowledges and
-//! sends nothing; and once a newer reign has recovered, the older one acknowledges nothing that the newer
-//! does not have.
+//! Rule 4, *fencing*: a fenced member accepts nothing from a lower epoch; a fenced writer acknowledges and
+//! sends nothing; and once a newer epoch has recovered, the older one acknowledges nothing that the newer one
+//! lacks.
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::member::{MemberReply, MemberState};
@@ -10,7 +10,8 @@ use super::fail;
 use crate::process::ServingState;
 use crate::world::{NewerEpoch, World};
 
-/// A member handled a frame: if its writer is not the one that sealed the member, nothing may have changed.
+/// Checks a frame that a member handled: if its sender is not the writer that fenced the member, the member
+/// may not have changed.
 pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_>) {
     let stranger = frame.header.epoch < before.epoch
         || frame.header.epoch == before.epoch && frame.header.sender != before.writer.0;
@@ -31,8 +32,8 @@ pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_
     }
 }
 
-/// A lender has answered for a journal that was `sealed` here: it may have forgotten that only if whoever
-/// sealed it has said that the journal is over, or closed.
+/// Checks that a fence holds. A lender may forget a fence only after the writer that set it has declared the
+/// journal over or closed.
 pub(crate) fn fence_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<'_>, reply: &MemberReply) {
     if after.epoch < *sealed {
         fail(
@@ -45,14 +46,15 @@ pub(crate) fn fence_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame
     }
     let over = frame.header.flags & (Flag::ENDED | Flag::CLOSED_CLEAN) != 0;
     match reply.header().kind {
-        // Whoever ended the journal may seal it again, because the answer was lost: it is over all the same.
+        // The writer that ended the journal may fence it again because the answer was lost; the journal is
+        // over all the same.
         FrameKind::Fenced if !after.ended && !after.closed => *sealed = after.epoch,
         FrameKind::LeaveAck if over && !after.joined => *sealed = Epoch(0),
         _ => (),
     }
 }
 
-/// A fenced writer's acknowledgements stand still.
+/// Checks that a fenced writer acknowledges nothing more.
 pub(crate) fn fenced(world: &mut World, serving: &mut ServingState) {
     if serving.writer.fenced().is_none() {
         return;
@@ -71,14 +73,14 @@ pub(crate) fn fenced(world: &mut World, serving: &mut ServingState) {
     }
 }
 
-/// A writer sends a frame.
+/// Checks a frame that a writer sends.
 pub(crate) fn sends(_world: &World, process: usize, serving: &ServingState) {
     if serving.writer.fenced().is_some() {
         fail(4, format!("process {process} is fenced and still sends"));
     }
 }
 
-/// A writer sends a frame. It calls its journal closed only if nobody will ask a lender for any of it.
+/// Checks that a writer calls its journal closed only when no lender will be asked for any of it.
 pub(crate) fn closes(world: &World, process: usize, serving: &ServingState, sent: &FrameHeader) {
     if sent.kind != FrameKind::Leave || sent.flags & Flag::CLOSED_CLEAN == 0 {
         return;
@@ -95,8 +97,8 @@ pub(crate) fn closes(world: &World, process: usize, serving: &ServingState, sent
     }
 }
 
-/// A writer acknowledges `upto`: not by members that a newer reign has taken over, unless that reign has the
-/// records.
+/// Checks that a writer acknowledges `upto` without members that a newer epoch has taken over, unless that
+/// epoch has the records.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
     if let Some(NewerEpoch {
@@ -111,7 +113,7 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
         fail(
             4,
             format!(
-                "process {process} acknowledged {upto} by members; the newer reign's log forked off at {fork}"
+                "process {process} acknowledged {upto} by members; the newer epoch's log forked at {fork}"
             ),
         );
     }
@@ -125,8 +127,8 @@ mod tests {
     use super::*;
     use crate::lender::WindowRing;
 
-    /// A seal that came again after the end counted as one that must hold, and the oracle called it broken
-    /// when the lender had used the room for another journal (seed 3033957).
+    /// A fence repeated after the journal's end was counted as one that must hold. The oracle then reported a
+    /// broken rule when the lender had reused the slot for another journal (seed 3033957).
     #[test]
     fn a_fence_that_comes_again_after_the_end_need_not_hold() {
         let mut member = Member::new(JournalId(7), Incarnation(1));

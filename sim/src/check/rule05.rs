@@ -1,5 +1,5 @@
 //! Rule 5, *recovery is provable or refused*: a journal that opens has everything that was ever acknowledged,
-//! on the platter, before it serves; and what the members told is all they will ever hold of the old reign.
+//! on the platter, before it serves. The members' answers are all that they will ever hold of the old epoch.
 //!
 //! Rules 6 and 7 are checked at the same moment: see [`super::rule06`].
 
@@ -10,7 +10,7 @@ use netram_proto::wire::ChainPoint;
 use super::{fail, rule06, rule16};
 use crate::world::World;
 
-/// Recovery is content with these answers.
+/// Checks the answers that recovery takes as sufficient.
 pub(crate) fn answered(
     world: &mut World,
     process: usize,
@@ -44,7 +44,8 @@ pub(crate) fn answered(
         }
         let state = lender.state();
         if lender.incarnation != member.incarnation {
-            // It may have lost its memory after it was read; before, its answer would have been no answer.
+            // The member may have lost its memory after it was read. If it lost it before, it could not have
+            // answered.
             if !world.lost_since(number, process) {
                 fail(
                     5,
@@ -70,7 +71,7 @@ pub(crate) fn answered(
     }
 }
 
-/// The journal is about to serve: it ends at `end`.
+/// Checks a journal that is about to serve and ends at `end`.
 pub(crate) fn recovered(
     world: &mut World,
     process: usize,
@@ -81,7 +82,7 @@ pub(crate) fn recovered(
     let host = world.processes[process].host;
     rule06::genuine(world, host, head, end);
     let (acked, promised) = (world.hosts[host].history.acked, world.promised_to_copy(host));
-    // What the server of a shared region keeps a node's own disk may lack. Above that the members have
+    // A node's own disk may lack the records that the region's server keeps. Above those the members have
     // everything.
     let elsewhere = world
         .server
@@ -105,7 +106,7 @@ pub(crate) fn recovered(
     on_platter(world, host, head.lsn, end.lsn);
 }
 
-/// What recovery took is on the platter before anything is served.
+/// Checks that everything recovered is on the platter before anything is served.
 fn on_platter(world: &mut World, host: usize, head: Lsn, end: Lsn) {
     let from = head;
     if let Some(at) = world.platter_lacks(host, from, end) {

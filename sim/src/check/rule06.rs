@@ -1,5 +1,5 @@
-//! Rules 6 and 7: what is found at recovery is what was appended, whole and in order, to the byte; torn,
-//! stale and foreign bytes are no part of it.
+//! Rules 6 and 7: recovery finds exactly the appended bytes, whole and in order. Torn, stale and foreign
+//! bytes are no part of the log.
 
 use netram_proto::id::Lsn;
 use netram_proto::limit::SLOT_BYTES;
@@ -48,7 +48,7 @@ pub(crate) fn genuine(world: &World, host: usize, head: ChainPoint, end: ChainPo
 /// The offset of the data area in a log file.
 pub(crate) const DATA_OFFSET: usize = 2 * SLOT_BYTES;
 
-/// Copies of a log's bytes from a file image.
+/// Copies the log's bytes from `from` to `to` out of a file image.
 pub(crate) fn image_bytes(image: &[u8], from: Lsn, to: Lsn) -> Vec<u8> {
     let data = &image[DATA_OFFSET..];
     let length = to.since(from) as usize;
@@ -60,7 +60,7 @@ pub(crate) fn image_bytes(image: &[u8], from: Lsn, to: Lsn) -> Vec<u8> {
     out
 }
 
-/// A program read something else than was appended.
+/// Fails the run: a program read bytes that were never appended there.
 pub(crate) fn misread(from: Lsn, to: Lsn) -> ! {
     fail(
         6,
@@ -68,7 +68,7 @@ pub(crate) fn misread(from: Lsn, to: Lsn) -> ! {
     )
 }
 
-/// A program could not read the log. Damage at rest excuses that, nothing else.
+/// Checks a failed read of the log. Only damage at rest excuses one.
 pub(crate) fn unread(world: &World, host: usize, error: LogError) {
     if !world.hosts[host].damaged {
         fail(8, format!("the log is sound, and reading it failed: {error}"));

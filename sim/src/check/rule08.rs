@@ -1,6 +1,6 @@
-//! Rule 8, *unknown is never reported as done*: a program is told "done" only of what was acknowledged, as
-//! rule 1 saw it. (That damage below what was durable is never taken for the end, rule 5's oracle sees: the
-//! log would be too short.)
+//! Rule 8, *unknown is never reported as done*: a program gets success only for records that were
+//! acknowledged, as rule 1 saw it. Rule 5's oracle catches damage that is taken for the end of the log,
+//! because the log would be too short.
 
 use netram_proto::id::Lsn;
 

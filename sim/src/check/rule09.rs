@@ -1,11 +1,11 @@
-//! Rule 9, *a failed sync is final*: what is called stable is on the platter, byte for byte.
+//! Rule 9, *a failed sync is final*: everything reported as stable is on the platter, byte for byte.
 
 use netram_proto::id::Lsn;
 
 use super::fail;
 use crate::world::World;
 
-/// The writer is told that everything below `end` is stable.
+/// Checks a report to the writer that everything below `end` is stable.
 pub(crate) fn stable(world: &mut World, process: usize, end: Lsn) {
     let host = world.processes[process].host;
     let from = world.hosts[host].history.durable;

@@ -1,4 +1,4 @@
-//! Rule 10, *memory is bounded*: the window never exceeds its size, and a member gives up nothing that its
+//! Rule 10, *memory is bounded*: the window never exceeds its size, and a member drops nothing that its
 //! writer has not declared to be on the disk.
 
 use netram_proto::id::Lsn;
@@ -8,7 +8,7 @@ use super::fail;
 use crate::process::ServingState;
 use crate::world::World;
 
-/// The writer's window.
+/// Checks the size of the writer's window.
 pub(crate) fn bounded(world: &World, serving: &ServingState) {
     let window = serving.writer.tail().since(serving.writer.stable());
     if window > world.profile.window {
@@ -19,7 +19,7 @@ pub(crate) fn bounded(world: &World, serving: &ServingState) {
     }
 }
 
-/// One member's window.
+/// Checks the size and the trim point of one member's window.
 pub(crate) fn member(state: &MemberState, capacity: u64, declared: Lsn) {
     if !state.joined {
         return;

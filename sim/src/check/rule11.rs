@@ -1,11 +1,11 @@
-//! Rule 11, *nothing a peer sends is trusted*: lengths stay within what is there. (That nothing panics, the
-//! runner sees.)
+//! Rule 11, *nothing a peer sends is trusted*: lengths stay within the buffers they describe. The runner
+//! catches panics.
 
 use netram_proto::member::{MemberReply, MemberState};
 
 use super::fail;
 
-/// A member answers a read with bytes of its window, and of nothing else.
+/// Checks that a member answers a read with bytes of its window only.
 pub(crate) fn read_within_window(state: &MemberState, reply: &MemberReply) {
     let MemberReply::Data(header, bytes) = reply else {
         return;

@@ -1,5 +1,5 @@
-//! Rule 12, *a replica is what it says*: what a data lender calls flushed is on its platter, and a replica
-//! that calls itself whole is the volume as of its log's end.
+//! Rule 12, *a replica is what it says*: everything that a data lender calls flushed is on its platter, and a
+//! replica that calls itself whole equals the volume at its log's end.
 
 use netram_block::{BLOCK_BYTES, SECTOR_BYTES};
 use netram_proto::id::Lsn;
@@ -7,16 +7,16 @@ use netram_proto::id::Lsn;
 use super::fail;
 use crate::world::World;
 
-/// Every change of a volume that was ever logged and is part of its journal.
+/// Every change of a volume that was ever logged and is still part of its journal.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeHistory {
     bytes: usize,
-    /// Where the record ends, where it writes, and what; ascending.
+    /// End LSN, byte offset and bytes of each record, ascending.
     records: Vec<(Lsn, usize, Vec<u8>)>,
 }
 
 impl VolumeHistory {
-    /// Of a volume of `bytes` zeros.
+    /// A history of a volume of `bytes` zeros.
     pub fn new(bytes: usize) -> VolumeHistory {
         VolumeHistory {
             bytes,
@@ -24,18 +24,18 @@ impl VolumeHistory {
         }
     }
 
-    /// A change was logged.
+    /// Records a change that was logged.
     pub fn push(&mut self, end: Lsn, offset: usize, bytes: Vec<u8>) {
         self.records.push((end, offset, bytes));
     }
 
-    /// Recovery found the journal to end here: what was beyond it never was.
+    /// Drops the changes beyond `end`, where recovery found the journal to end.
     pub fn rewind(&mut self, end: Lsn) {
         let keep = self.records.partition_point(|record| record.0 <= end);
         self.records.truncate(keep);
     }
 
-    /// The last state in which `sector` had these bytes: everything below there.
+    /// LSN up to which `sector` last had these bytes.
     fn when(&self, sector: u64, bytes: &[u8]) -> Option<Lsn> {
         let at = (sector * SECTOR_BYTES) as usize;
         let ends = self.records.iter().rev().map(|record| record.0);
@@ -43,7 +43,7 @@ impl VolumeHistory {
             .find(|end| self.at(*end)[at..at + bytes.len()] == *bytes)
     }
 
-    /// The volume with everything below `lsn`.
+    /// Contents of the volume with every change below `lsn`.
     fn at(&self, lsn: Lsn) -> Vec<u8> {
         let mut volume = vec![0; self.bytes];
         for (_, offset, bytes) in self.records.iter().take_while(|record| record.0 <= lsn) {
@@ -53,7 +53,7 @@ impl VolumeHistory {
     }
 }
 
-/// A replica that is whole has `contents`, and its log ends at `end`.
+/// Checks a whole replica with these `contents`, whose log ends at `end`.
 pub(crate) fn whole(world: &mut World, end: Lsn, contents: &[u8]) {
     let wanted = world.changes.at(end);
     if let Some(at) = wanted
@@ -77,8 +77,8 @@ pub(crate) fn whole(world: &mut World, end: Lsn, contents: &[u8]) {
     world.coverage.hit("data: replicas compared with history");
 }
 
-/// The client reads blocks from `first` on to send them: a write that its machine may still lose must not be
-/// among them.
+/// Checks blocks that the client is about to send, from block `first`: a write that its machine may still
+/// lose must not be among them.
 pub(crate) fn sent(world: &mut World, process: usize, first: u64, bytes: &[u8]) {
     let Some(stable) = world.serving(process).map(|serving| serving.writer.stable()) else {
         return;
@@ -96,7 +96,7 @@ pub(crate) fn sent(world: &mut World, process: usize, first: u64, bytes: &[u8]) 
     world.coverage.hit("data: blocks compared with what the disk has");
 }
 
-/// A volume that was restored up to `end` has `contents`.
+/// Checks a volume that was restored up to `end`.
 pub(crate) fn restored(world: &World, end: Lsn, contents: &[u8]) {
     if world.changes.at(end) != contents {
         fail(
@@ -106,7 +106,7 @@ pub(crate) fn restored(world: &World, end: Lsn, contents: &[u8]) {
     }
 }
 
-/// The client hears that the data lender has flushed everything below `end`.
+/// Checks the data lender's report that everything below `end` is flushed.
 pub(crate) fn flushed(world: &World, process: usize, end: Lsn) {
     let Some((head, platter)) = world.data.as_ref().and_then(|data| data.platter(end)) else {
         return;

@@ -1,6 +1,6 @@
-//! Rule 13, *a fenced node has no say*: what is acknowledged in a shared journal is kept by its server, or
-//! held by the newest view that the server has as its rule demands, above what it keeps; what the server
-//! reads of a fenced node is all that was ever acknowledged, and nothing more is afterwards.
+//! Rule 13, *a fenced node has no say*. An acknowledged record of a shared journal is kept by its server, or
+//! held by the newest view known to the server as the view's rule demands. The server's reading of a fenced
+//! node finds everything ever acknowledged, and nothing is acknowledged afterwards.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::ViewMember;
@@ -9,7 +9,7 @@ use netram_proto::wire::ChainPoint;
 use super::{fail, rule01};
 use crate::world::World;
 
-/// The writer of a shared journal acknowledges everything below `upto`.
+/// Checks an acknowledgement of everything below `upto` in a shared journal.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let Some(server) = &world.server else { return };
     if let Some(read) = server.read
@@ -31,7 +31,7 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     }
 }
 
-/// The server has read the node's journal: `records`, which end at `end`.
+/// Checks the server's reading of the node's journal: `records`, which end at `end`.
 pub(crate) fn read(world: &World, records: &[u8], end: ChainPoint) {
     let Some(server) = &world.server else { return };
     let history = &world.hosts[0].history;
@@ -61,7 +61,7 @@ pub(crate) fn read(world: &World, records: &[u8], end: ChainPoint) {
     }
 }
 
-/// With everything healed the server could not read the node's journal.
+/// Checks a failed reading of the node's journal with everything healed.
 pub(crate) fn refused(world: &World) {
     let Some(server) = &world.server else { return };
     let intact = rule01::intact(world, &server.view);
@@ -78,12 +78,12 @@ pub(crate) fn refused(world: &World) {
     }
 }
 
-/// With everything healed the node that was given up has learnt it.
+/// Checks that, with everything healed, the node that was given up has learnt it.
 pub(crate) fn learnt(world: &mut World, process: usize) {
     let (Some(serving), Some(server)) = (world.serving(process), &world.server) else {
         return;
     };
-    // A member whose memory was lost since, and its seal with it, tells nobody.
+    // A member that lost its memory since lost its fence too and cannot report it.
     let (seal, _) = server.view.fence();
     let sealed = |member: &ViewMember| world.lenders[world.lender_of(member)].state().epoch >= seal;
     if !server.view.members.iter().any(sealed) {

@@ -1,6 +1,6 @@
-//! Rule 16, *recovery takes a window only as it was joined*: a lender is its memory. A view names each memory
-//! once; a window that the only durable view names is not emptied; and recovery reads it as it was joined, or
-//! not at all.
+//! Rule 16, *recovery takes a window only as it was joined*. A lender is identified by its memory, and a view
+//! names each memory once. A window that only the durable view names is not emptied. Recovery reads a window
+//! as it was joined, or not at all.
 
 use netram_proto::journal::{View, ViewMember};
 use netram_proto::member::MemberState;
@@ -9,10 +9,10 @@ use super::fail;
 use crate::lender::SimLender;
 use crate::world::World;
 
-/// The store of `view` ended well.
+/// Checks `view` after its store has succeeded.
 pub(crate) fn stored(world: &World, view: &View) {
     if world.has_liars() {
-        // A liar may say that its memory is another's.
+        // A lying lender may claim another's incarnation.
         return;
     }
     for (index, member) in view.members.iter().enumerate() {
@@ -29,7 +29,7 @@ pub(crate) fn stored(world: &World, view: &View) {
     }
 }
 
-/// Recovery counts `member`'s answer; the lender that gave it has this window.
+/// Checks `member`'s answer, which recovery counts, against the window of the lender that gave it.
 pub(crate) fn as_joined(lender: usize, member: &ViewMember, state: &MemberState) {
     let joined = member
         .join
@@ -38,19 +38,19 @@ pub(crate) fn as_joined(lender: usize, member: &ViewMember, state: &MemberState)
         fail(
             16,
             format!(
-                "lender {lender} counts as an answer with the window of join {} in reign {}; the view means {:?}",
+                "lender {lender} counts as an answer with the window of join {} in epoch {}; the view means {:?}",
                 state.generation, state.window_epoch, member.join
             ),
         );
     }
 }
 
-/// A frame was handled by `lender`, whose window had been as `before` says.
+/// Checks `lender` after it handled a frame; `before` describes its window until then.
 pub(crate) fn not_emptied(world: &World, lender: &SimLender, before: &MemberState) {
     let after = lender.state();
     let window = |state: &MemberState| (state.joined, state.window_epoch, state.generation);
     let [host] = &world.hosts[..] else { return };
-    // A replica that is taken over knows an older view than the client that is gone had.
+    // A replica that is taken over knows an older view than the lost client had.
     let replicated = world.data.is_some() || world.volume_bytes > 0;
     let excused = host.damaged || replicated || world.has_liars() || world.server.is_some();
     if !before.joined || window(before) == window(&after) || excused {

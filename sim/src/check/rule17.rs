@@ -1,5 +1,4 @@
-//! Rule 17, *only a failed sync is a failed disk*: a journal that gives its disk up has met a sync that
-//! failed.
+//! Rule 17, *only a failed sync is a failed disk*: a journal gives up its disk only after a failed sync.
 
 use netram_proto::failure::CallError;
 
@@ -7,8 +6,8 @@ use super::fail;
 use crate::process::ServingState;
 use crate::world::World;
 
-/// The driver gives the disk up for `failure`. The disk itself knows whether a sync failed: in this world no
-/// write fails for longer than the system refuses it.
+/// Checks that the driver gives up the disk for `failure` only after a failed sync. In this world no write
+/// fails for longer than the system's refusals last.
 pub(crate) fn given_up(world: &World, process: usize, serving: &ServingState, failure: CallError) {
     let host = world.processes[process].host;
     let failed = world.hosts[host].disk.borrow().counts.sync_failures;

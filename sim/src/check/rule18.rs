@@ -1,21 +1,21 @@
 //! Rule 18, *prove, then fence*: an opening that is refused before it has proven that it can succeed has
-//! changed nothing: not the view on its own platter, and no member's seal.
+//! changed neither the view on its own platter nor any member's fence.
 
 use netram_proto::id::{Epoch, WriterId};
 
 use super::fail;
 use crate::world::World;
 
-/// What the platter of a host says of the newest reign.
+/// Newest epoch on the platter of a host, with its writer and view number.
 pub(crate) fn newest_epoch(world: &World, host: usize) -> (Epoch, WriterId, u64) {
     let view = &world.hosts[host].view;
     (view.epoch, view.writer, view.version)
 }
 
-/// The opening in `process` was refused, on a host whose platter had the reign `before`.
+/// Checks a refused opening in `process`; `before` is the newest epoch on the host's platter when it began.
 pub(crate) fn refused(world: &mut World, process: usize, before: (Epoch, WriterId, u64)) {
     if world.processes[process].proven {
-        // What the members had answered changed before they were sealed.
+        // The members' state changed between their answers and the fence.
         world.coverage.hit("openings refused after their proof");
         return;
     }
@@ -34,7 +34,7 @@ pub(crate) fn refused(world: &mut World, process: usize, before: (Epoch, WriterI
     world.coverage.hit("openings refused that changed nothing");
 }
 
-/// Whoever has sealed a member had proven before that it could succeed.
+/// Checks that every writer that fenced a member had proven before that its opening could succeed.
 pub(crate) fn fences_are_proven(world: &World) {
     for (number, lender) in world.lenders.iter().enumerate() {
         let writer = lender.state().writer;
@@ -53,13 +53,13 @@ pub(crate) fn fences_are_proven(world: &World) {
     }
 }
 
-/// Everything is healed, and the directory on `host`, whose opening was the last to be proven, is refused as
-/// fenced: somebody else must have proven that it could open, later.
+/// Checks an opening on `host` that is refused as fenced, with everything healed, although it was the last to
+/// be proven: another opening must have been proven later.
 pub(crate) fn is_fenced(world: &mut World, host: usize) {
     let states = world.lenders.iter().map(crate::lender::SimLender::state);
     let highest = states.clone().map(|state| state.epoch).max().unwrap_or_default();
-    // Two openings of one number may have sealed one member each: that of this host is one of them, if it
-    // went on without the other's member.
+    // Two openings with the same epoch may have fenced one member each. This host's opening is one of them if
+    // it went on without the other's member.
     let others = states.filter(|state| state.epoch == highest).any(|state| {
         let mut processes = world.processes.iter();
         processes.any(|process| process.writer == state.writer && process.host != host && process.proven)

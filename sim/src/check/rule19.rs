@@ -1,5 +1,6 @@
-//! Rule 19, *an idle journal is clean*: what is called clean is on the platter, and a journal that rests
-//! survives the loss of its machine's power and of all that its members hold, without a question.
+//! Rule 19, *an idle journal is clean*: everything that a view calls clean is on the platter. A journal at
+//! rest survives the loss of its machine's power together with all of its members' memory, without an
+//! operator's decision.
 
 use netram_proto::journal::View;
 
@@ -7,7 +8,7 @@ use super::fail;
 use crate::process::OpenFailure;
 use crate::world::World;
 
-/// The store of `view` ended well.
+/// Checks `view` after its store has succeeded.
 pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
     let Some(clean) = view.clean else { return };
     world.coverage.hit("journals called clean");
@@ -31,7 +32,7 @@ pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
     }
 }
 
-/// A process has rested, with members and a sound disk.
+/// Checks a process that has been idle, with members and a sound disk.
 pub(crate) fn rests(world: &World, process: usize) {
     let Some(serving) = world.serving(process) else {
         return;
@@ -51,7 +52,7 @@ pub(crate) fn rests(world: &World, process: usize) {
     }
 }
 
-/// A journal that rested was opened after everything else was lost.
+/// Checks the opening of an idle journal after everything else was lost.
 pub(crate) fn opened(failure: &OpenFailure) {
     fail(
         19,

@@ -1,13 +1,13 @@
-//! Rule 20, *a peer's claims are bounded before they cost anything*: what members say of their windows takes
-//! no more memory than the windows have. A member that makes no progress leaves the view, and one whose
-//! writer stood still does not.
+//! Rule 20, *a peer's claims are bounded before they cost anything*: the members' answers take no more memory
+//! than their windows have. A member that makes no progress leaves the view; one whose writer stood still
+//! does not.
 
 use netram_proto::journal::{LenderRole, Recovery};
 
 use super::fail;
 use crate::world::World;
 
-/// A recovery has taken something in. Each member has a window of `window` bytes.
+/// Checks a recovery after an answer. Each member has a window of `window` bytes.
 pub(crate) fn recovery(recovery: &Recovery, window: u64) {
     let (read, most) = (recovery.bytes_read(), window * recovery.answers().count() as u64);
     if read > most {
@@ -18,7 +18,7 @@ pub(crate) fn recovery(recovery: &Recovery, window: u64) {
     }
 }
 
-/// All is well but that the writer stood still: its members are what they were.
+/// Checks that a writer which stood still, with all else well, kept its members.
 pub(crate) fn kept_members(world: &World, process: usize, before: usize) {
     let Some(serving) = world.serving(process) else {
         return;
@@ -37,7 +37,7 @@ pub(crate) fn kept_members(world: &World, process: usize, before: usize) {
     }
 }
 
-/// Lender `lender` has made no progress for long: it is no member.
+/// Checks that lender `lender`, which has made no progress for long, has left the view.
 pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
     let Some(serving) = world.serving(process) else {
         return;

@@ -1,5 +1,5 @@
-//! Rule 23, *what was is not what is, and nobody guesses*: a deletion frees what the deleted log had, and
-//! nothing else.
+//! Rule 23, *what was is not what is, and nobody guesses*: a deletion frees the memory of the deleted log
+//! only.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
@@ -8,8 +8,8 @@ use netram_proto::member::MemberState;
 use super::fail;
 use crate::world::World;
 
-/// Lender `index`, which was in state `before`, was told that a directory with `view` was deleted, which had
-/// everything below `had` on a disk.
+/// Checks lender `index`, in state `before`, after it was told of the deletion of a directory with `view`
+/// that had everything below `had` on a disk.
 pub(crate) fn check_forget(world: &mut World, index: usize, before: &MemberState, (view, had): (&View, Lsn)) {
     let after = world.lenders[index].state();
     if !before.joined {

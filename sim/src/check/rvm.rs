@@ -1,25 +1,25 @@
-//! Recoverable memory: after a crash it is some prefix of the transactions that were committed, with every
-//! one that was acknowledged, and never a part of one; an abort leaves nothing behind.
+//! Oracle of recoverable memory. After a crash it holds some prefix of the committed transactions, with every
+//! acknowledged one and never a part of one. An abort leaves nothing behind.
 
 use super::fail;
 
-/// One committed transaction: its writes, in order.
+/// One committed transaction: its writes in order.
 #[derive(Clone, Debug, Default)]
 pub struct ModelTransaction {
-    /// Segment, offset, bytes.
+    /// Segment index, byte offset and bytes of each write.
     pub writes: Vec<(usize, usize, Vec<u8>)>,
 }
 
-/// The reference model of recoverable memory: what it was at the last opening, and every commit since.
+/// The reference model of recoverable memory: its state at the last opening, and every commit since.
 #[derive(Clone, Debug)]
 pub struct MemoryModel {
     base: Vec<Vec<u8>>,
-    /// What made memory what it was at the last opening, from zeros on.
+    /// Transactions that lead from zeros to the memory at the last opening.
     before_opening: Vec<ModelTransaction>,
-    /// Memory as it must be now.
+    /// Expected contents of each segment.
     pub now: Vec<Vec<u8>>,
     commits: Vec<ModelTransaction>,
-    /// So many commits are acknowledged.
+    /// Number of leading `commits` that are acknowledged.
     acked: usize,
 }
 
@@ -36,7 +36,7 @@ impl MemoryModel {
         }
     }
 
-    /// A transaction was handed to the log; with `acked`, it and all before it are safe.
+    /// Records a transaction that was handed to the log. With `acked`, it and all before it are durable.
     pub fn commit(&mut self, transaction: ModelTransaction, acked: bool) {
         apply(&mut self.now, &transaction);
         self.commits.push(transaction);
@@ -45,17 +45,19 @@ impl MemoryModel {
         }
     }
 
-    /// Everything so far is safe.
+    /// Records that every commit so far is durable.
     pub fn flushed(&mut self) {
         self.acked = self.commits.len();
     }
 
-    /// No more than the first `count` are safe: what the others were kept by is lost.
+    /// Limits the durable commits to the first `count`, because the members or disk that kept the others are
+    /// lost.
     pub fn keep_first(&mut self, count: usize) {
         self.acked = self.acked.min(count);
     }
 
-    /// Memory was mapped after an opening. Returns how many commits in doubt were found.
+    /// Checks the memory that was mapped after an opening. Returns the number of commits in doubt that were
+    /// found.
     pub fn reopened(&mut self, found: Vec<Vec<u8>>) -> usize {
         let mut image = self.base.clone();
         let mut matching = None;
@@ -91,9 +93,8 @@ impl MemoryModel {
         in_doubt
     }
 
-    /// A copy of the log was opened over segments that were as in `before`, and left them as in `after`.
-    /// Those that it may map are in the state after some commit, which is no earlier than that of any byte
-    /// before.
+    /// Checks the opening of a copied log over segments that were as in `before` and are as in `after`. Each
+    /// segment that may be mapped is in the state after some commit, no earlier than any of its bytes before.
     pub fn copy_opened(&self, before: &[Vec<u8>], after: &[Vec<u8>], mapped: &[bool]) {
         let zeros = self.base.iter().map(|segment| vec![0; segment.len()]);
         let mut image: Vec<Vec<u8>> = zeros.collect();
@@ -131,7 +132,7 @@ impl MemoryModel {
         }
     }
 
-    /// Memory as a running program sees it.
+    /// Checks memory as a running program sees it.
     pub fn check_running(&self, segment: usize, memory: &[u8], when: &str) {
         if self.now[segment] != memory {
             fail(6, format!("{when}, memory is not what the commits made it"));

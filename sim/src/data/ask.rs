@@ -1,5 +1,5 @@
-//! Questions to the data lender over sessions of their own: blocks for a volume that lacks them, and what
-//! whoever restores one says. An answer comes at once, or the data lender is away: time passes between
+//! Questions to the data lender over sessions of their own: blocks for a volume that lacks them, and the
+//! questions of a restore. The answer comes at once, or the data lender is away; time passes only between
 //! questions.
 
 use netram_block::{BLOCK_BYTES, BlockFetch, FetchError};
@@ -13,11 +13,11 @@ use super::VOLUME;
 use crate::lender::packet_of;
 use crate::world::{World, WorldHandle};
 
-/// What came of a question: the answer, or the number of a refusal. `None`: nothing came.
+/// The data lender's answer, or the number of its refusal. `None` if no answer came.
 pub(crate) type DataAnswer = Option<Result<ReplicaMessage, u8>>;
 
 impl World {
-    /// What a data lender is told of the volume.
+    /// The data lender's parameters for the volume.
     pub(crate) fn follow_of_volume(&self) -> FollowRequest {
         FollowRequest {
             identity: ReplicaIdentity {
@@ -30,14 +30,14 @@ impl World {
         }
     }
 
-    /// A connection of its own.
+    /// Opens a connection used only for questions.
     pub(crate) fn data_session(&mut self) -> u64 {
         self.data_sessions += 1;
         self.data_sessions
     }
 
-    /// Says `question` over `session`, whose answer is of the kind `expected`. What else is said there is for
-    /// `process`.
+    /// Sends `question` over `session` and returns the answer of kind `expected`. Other frames that arrive
+    /// are delivered to `process`.
     pub(crate) fn ask_data(
         &mut self,
         process: usize,
@@ -53,8 +53,8 @@ impl World {
         let data = self.data.as_mut().filter(|data| data.paused_until <= now)?;
         let mut served = data.handle_packet(process, session, &packet);
         if data.is_up() {
-            // Nobody else speaks meanwhile: a sync may as well end now, and one that was begun for another
-            // session too.
+            // No other client speaks here, so a sync that is under way may end now, even if it was begun for
+            // another session.
             if let Some((.., more)) = data.flush() {
                 served.answers.extend(more.answers);
                 served.became_whole |= more.became_whole;
@@ -78,8 +78,8 @@ impl World {
         })
     }
 
-    /// Has the replica keep `view`, if it is of the history of `ours`. `closed`: its volume is closed, and it
-    /// has all of it. Returns the session.
+    /// Asks the replica to keep `view` if its history is that of `ours`. With `closed` the volume is closed
+    /// and the replica has all of it. Returns the session.
     pub(crate) fn store_view_at_data(
         &mut self,
         process: usize,
@@ -101,7 +101,7 @@ impl World {
         Some(kept.map(|_| session))
     }
 
-    /// Blocks for `process`: over its connection once it has one; before that, over a session of its own.
+    /// Fetches blocks for `process`: over its connection if it has one, otherwise over a session of its own.
     fn fetch(
         &mut self,
         process: usize,
@@ -152,11 +152,11 @@ impl World {
     }
 }
 
-/// Where a process's volume takes blocks from.
+/// Source from which a process's volume takes missing blocks.
 pub(crate) struct SimFetch {
     pub(crate) world: WorldHandle,
     pub(crate) process: usize,
-    /// There is a data lender.
+    /// Whether there is a data lender.
     pub(crate) exists: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The client's part: its connection to the data lender, and what drives the source. What needs the volume's
-//! own files is left for the program to do, as a thread beside it would.
+//! The client's part: its connection to the data lender, and the driver of the replica source. Actions that
+//! need the volume's files are left to the program, as a second thread of the real client would do them.
 
 use netram_block_machine::{
     ReplicaIdentity, ReplicaMessage, ReplicaSource, SourceAction, SourceConfig, SourceTiming,
@@ -20,20 +20,20 @@ use crate::world::{World, WorldEvent};
 pub(crate) struct DataLink {
     pub(crate) source: ReplicaSource,
     pub(super) session: Option<u64>,
-    /// What the program is to do with its volume, before anything else is sent.
+    /// Action that the program must perform on its volume before anything else is sent.
     pub(crate) action: Option<SourceAction>,
-    /// Frames arrive in order.
+    /// Arrival time of the newest frame upwards; frames arrive in order.
     last_up: Time,
 }
 
 impl DataLink {
-    /// What the program is to do, and for which connection.
+    /// The action that waits for the program, and the connection it is for.
     pub(crate) fn pending_action(&self) -> (Option<u64>, Option<SourceAction>) {
         (self.session, self.action.clone())
     }
 }
 
-/// The source of a reign that begins with `view`, for a volume of `bytes`.
+/// A replica source for an epoch that begins with `view`, of a volume of `bytes`.
 pub(crate) fn new_source(world: &World, view: View, bytes: u64, head: Lsn, end: Lsn) -> DataLink {
     let config = SourceConfig {
         identity: ReplicaIdentity {
@@ -57,7 +57,7 @@ pub(crate) fn new_source(world: &World, view: View, bytes: u64, head: Lsn, end: 
 }
 
 impl World {
-    /// Everything that is to be sent to the data lender is on its way, and the writer knows what it has.
+    /// Sends everything due to the data lender and tells the writer what it has.
     pub(crate) fn pump_data(&mut self, process: usize, serving: &mut ServingState) {
         let Some(mut link) = serving.data.take() else {
             return;
@@ -65,8 +65,7 @@ impl World {
         let now = self.now;
         link.source.on_stable(serving.writer.stable());
         if link.action.is_none() {
-            // The driver asks and acts in one go: nothing comes between, least of all what begins a resync
-            // anew.
+            // The driver asks and acts in one step: nothing comes between, and no resync can begin there.
             link.source.on_head(serving.superblock.head.lsn);
         }
         link.source.on_tick(now);
@@ -121,7 +120,7 @@ impl World {
         self.queue.push(at, event);
     }
 
-    /// The program did what [`DataLink::todo`] said.
+    /// Reports that the program performed the action in [`DataLink::action`].
     pub(crate) fn data_done(
         &mut self,
         process: usize,
@@ -132,7 +131,7 @@ impl World {
             let Some(mut link) = serving.data.take() else {
                 return;
             };
-            // The connection it was for may have gone meanwhile.
+            // The connection of the action may have ended since.
             if link.action.take().is_some() {
                 for message in tell(&mut link.source, now) {
                     world.send_data(process, &mut link, &message);
@@ -143,7 +142,7 @@ impl World {
         self.settle(process);
     }
 
-    /// So many blocks are dirty although the replica is whole.
+    /// Records that `blocks` blocks are dirty although the replica is whole.
     pub(crate) fn data_dirty(&mut self, process: usize, blocks: u64) {
         let now = self.now;
         self.with_serving(process, |_, serving| {
@@ -167,7 +166,7 @@ impl World {
 
     pub(crate) fn on_data_up(&mut self, process: usize, session: u64, packet: &[u8]) {
         if !self.reaches_data() {
-            // Whoever cannot be reached resets nothing; one that is back does.
+            // A data lender that cannot be reached resets nothing; it does so when it is back.
             return;
         }
         self.trace_data("gets", packet);
@@ -241,7 +240,7 @@ impl World {
         });
     }
 
-    /// A line of the story for a frame to or from the data lender.
+    /// Traces a frame to or from the data lender.
     fn trace_data(&mut self, does: &str, packet: &[u8]) {
         let Ok(frame) = Frame::parse(packet) else { return };
         let header = frame.header;
@@ -291,7 +290,7 @@ impl World {
         }
     }
 
-    /// All connections to the data lender end, and both sides learn of it.
+    /// Ends all connections to the data lender; both sides learn of it.
     pub(crate) fn break_data(&mut self, process: usize) {
         let Some(link) = self.serving(process).and_then(|serving| serving.data.as_ref()) else {
             return;
@@ -302,7 +301,7 @@ impl World {
         }
     }
 
-    /// The data lender's process is gone. It is started again some time later.
+    /// Handles the death of the data lender's process and schedules its restart.
     pub(crate) fn data_died(&mut self) {
         self.tell(|| String::from("the data lender's process dies"));
         self.coverage.hit("data: deaths of its process");

@@ -1,4 +1,4 @@
-//! A log that somebody else writes: raw bytes come in, records are read, nothing is appended.
+//! A log that is written as raw bytes by a replica. Records are read from it; none are appended here.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use netram_proto::wire::{ChainPoint, RecordHeader};
 
 use crate::disk::SimFile;
 
-/// The log of a replica. Clones are the same log.
+/// The log of a replica. Clones share it.
 #[derive(Clone)]
 pub(super) struct ReplicaLog(Rc<RefCell<State>>);
 
@@ -26,7 +26,7 @@ struct State {
 }
 
 impl ReplicaLog {
-    /// Opens it. What stands behind the valid records is erased.
+    /// Opens the log and erases the bytes behind its valid records.
     pub(super) fn open(file: SimFile) -> Option<ReplicaLog> {
         let (log, slots, superblock) = LogFile::open(file).ok()?;
         let limit = superblock.head.lsn.plus(log.capacity());

@@ -1,14 +1,13 @@
-//! A data lender: a machine with a disk of its own, on which it keeps the client's volume once more. The
-//! machines inside are the ones that ship: `netram_block_machine::Replica`, and a `netram_block::Disk` that
-//! follows.
+//! A data lender: a machine with its own disk, on which it keeps a second copy of the client's volume. It
+//! runs the machines that ship: `netram_block_machine::Replica`, and a `netram_block::Disk` that follows.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `mod.rs` | the machine: its files, its process's life |
-//! | `log.rs` | the log that somebody else writes |
-//! | `serve.rs` | what becomes of a frame |
+//! | `mod.rs` | the machine: its files and its process's lifetime |
+//! | `log.rs` | the log written as raw bytes |
+//! | `serve.rs` | handling of one frame |
 //! | `link.rs` | the client's part: the connection, and the source's driver |
-//! | `ask.rs` | questions over sessions of their own: blocks for a volume, and what a restore says |
+//! | `ask.rs` | questions over sessions of their own: blocks for a volume, and those of a restore |
 
 mod ask;
 mod link;
@@ -49,7 +48,7 @@ pub(crate) fn add_volume(disk: &SimDiskHandle, blocks: u64) -> SimVolumeFiles {
     [image, sums, VolumeSuperblock::FILE_BYTES, dirty].map(|bytes| disk.borrow_mut().add(bytes))
 }
 
-/// The files of a volume, to be opened.
+/// The files of a volume on the simulated disk, ready to be opened.
 pub(crate) fn volume_files(disk: &SimDiskHandle, files: SimVolumeFiles, dirty: bool) -> DiskFiles<SimFile> {
     let file = |index: usize| SimFile::new(disk, files[index]);
     DiskFiles {
@@ -68,37 +67,37 @@ pub(crate) struct SimDataLender {
     pub(crate) header_file: usize,
     pub(crate) volume: SimVolumeFiles,
     journal: JournalId,
-    /// A stage ends with so many bytes of records.
+    /// Bytes of records after which a stage ends.
     stage_bytes: u64,
     planted: FaultSwitch,
     process: Option<ReplicaProcess>,
-    /// Nobody reaches it until then.
+    /// The machine cannot be reached until this time.
     pub(crate) away_until: Time,
-    /// It does nothing until then.
+    /// The process stands still until this time.
     pub(crate) paused_until: Time,
 }
 
-/// Its process.
+/// The process of the data lender.
 struct ReplicaProcess {
     replica: Replica,
     log: ReplicaLog,
     view_slots: SlotPair,
     header_slots: SlotPair,
     volume: Volume<ReplicaLog, SimFile>,
-    /// The connection whose frames are taken.
+    /// The connection whose frames are accepted.
     session: Option<u64>,
-    /// The client's process at its other end.
+    /// The client's process at the other end of that connection.
     client: usize,
-    /// A sync is on its way.
+    /// Whether a sync is under way.
     flushing: bool,
 }
 
-/// What its files say when nobody serves them.
+/// State of a replica as read from its files while no process serves them.
 pub(crate) struct ReplicaState {
     pub(crate) condition: ReplicaCondition,
     pub(crate) closed: Option<Lsn>,
     pub(crate) view: View,
-    /// Where its log ends.
+    /// End of its log.
     pub(crate) end: Lsn,
 }
 
@@ -161,7 +160,7 @@ impl SimDataLender {
         self.planted = planted;
     }
 
-    /// Whether it takes the frames of this connection.
+    /// Whether frames of this connection are accepted.
     fn serves(&self, session: u64) -> bool {
         self.process
             .as_ref()
@@ -172,7 +171,7 @@ impl SimDataLender {
         self.process.is_some()
     }
 
-    /// A process starts, unless one runs. It may die on the way.
+    /// Starts the process unless one runs. It may die while it starts.
     pub(crate) fn start(&mut self) {
         if self.process.is_none() {
             self.disk.borrow_mut().revive();
@@ -224,7 +223,7 @@ impl SimDataLender {
         Some((slots, ReplicaHeader::decode(&payload).ok()?))
     }
 
-    /// The process dies; with `power_cut`, its machine.
+    /// Kills the process; with `power_cut`, its machine.
     pub(crate) fn crash(&mut self, power_cut: bool) {
         self.process = None;
         if power_cut {
@@ -232,8 +231,8 @@ impl SimDataLender {
         }
     }
 
-    /// Brings the whole log into the image, so that the log has room for all that members hold, and ends the
-    /// process. What a replica that is whole had then.
+    /// Applies the whole log to the image, to make room for all that members hold, and ends the process.
+    /// Returns the log's end and the contents of a whole replica.
     pub(crate) fn prepare(&mut self) -> Option<(Lsn, Vec<u8>)> {
         self.start();
         let contents = self.contents();
@@ -241,7 +240,7 @@ impl SimDataLender {
         contents
     }
 
-    /// What the files say. Nobody may serve them.
+    /// Reads the state from the files. No process may serve them.
     pub(crate) fn inspect(&self) -> Option<ReplicaState> {
         assert!(self.process.is_none());
         self.disk.borrow_mut().revive();
@@ -256,7 +255,7 @@ impl SimDataLender {
         })
     }
 
-    /// Where the log on the platter begins, and its bytes up to `end`, while the log that says so is served.
+    /// Beginning of the log on the platter, and its bytes up to `end`, while that log is served.
     pub(crate) fn platter(&self, end: Lsn) -> Option<(Lsn, Vec<u8>)> {
         let process = self
             .process
@@ -266,12 +265,12 @@ impl SimDataLender {
         let taken = process.replica.unflushed().map(|unflushed| unflushed.end);
         let taken = taken.unwrap_or_else(|| process.replica.flushed()).lsn;
         let disk = self.disk.borrow();
-        // It may have begun its log anew, further back, since it said so.
+        // The replica may have begun its log anew, further back, since it reported `end`.
         (head <= end && end <= taken).then(|| (head, image_bytes(disk.durable(self.log_file), head, end)))
     }
 
-    /// The volume as it is here, if a replica that is whole is served: everything in its log is brought into
-    /// the image.
+    /// End of the log and contents of the volume, if a whole replica is served. Everything in its log is
+    /// applied to the image first.
     pub(crate) fn contents(&mut self) -> Option<(Lsn, Vec<u8>)> {
         let process = self.process.as_mut()?;
         serve::drain(process).ok()?;

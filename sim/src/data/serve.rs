@@ -1,5 +1,5 @@
-//! What becomes of a frame at the data lender: the machine says what to do, this does it. The process may die
-//! between any two operations of its disk; then nothing more is said.
+//! Handling of a frame at the data lender: the machine decides, this code performs. The process may die
+//! between any two disk operations and then sends nothing.
 
 use netram_block::{ApplyProgress, FetchError};
 use netram_block_machine::message::FollowRequest;
@@ -13,7 +13,7 @@ use netram_proto::wire::{Frame, FrameKind};
 use super::{ReplicaProcess, SimDataLender};
 use crate::disk::SimFile;
 
-/// The disk does not do what it is told: it is dead, for this disk has no other faults.
+/// The disk has stopped with its process. It has no other faults here.
 pub(super) struct DeadDiskError;
 
 impl From<IoError> for DeadDiskError {
@@ -28,20 +28,20 @@ impl From<CallError> for DeadDiskError {
     }
 }
 
-/// What came of a frame.
+/// Result of handling one frame.
 pub(super) struct ServeOutcome {
-    /// What to send.
+    /// Messages to send to the client.
     pub(super) answers: Vec<ReplicaMessage>,
-    /// The connection ends then.
+    /// Whether the connection ends after the answers.
     pub(super) ends: bool,
-    /// A sync is to end some time from now.
+    /// Whether a sync is to end later.
     pub(super) flush: bool,
-    /// The replica has just called itself whole.
+    /// Whether the replica has just become whole.
     pub(super) became_whole: bool,
 }
 
 impl SimDataLender {
-    /// A frame arrived from `client` over connection `session`.
+    /// Handles a frame that arrived from `client` over connection `session`.
     pub(super) fn handle_packet(&mut self, client: usize, session: u64, packet: &[u8]) -> ServeOutcome {
         let nothing = ServeOutcome {
             answers: Vec::new(),
@@ -59,8 +59,8 @@ impl SimDataLender {
         self.put_back(process, served).unwrap_or(nothing)
     }
 
-    /// A sync ends: what there is to say, to which client, over which connection. It need not be the one for
-    /// which it was begun.
+    /// Ends a sync. Returns the messages with their client and connection, which need not be those for which
+    /// the sync was begun.
     pub(super) fn flush(&mut self) -> Option<(usize, u64, ServeOutcome)> {
         let mut process = self.process.take()?;
         process.flushing = false;
@@ -70,7 +70,7 @@ impl SimDataLender {
         Some((client, session?, served?))
     }
 
-    /// The connection is gone.
+    /// Handles the end of a connection.
     pub(super) fn hang_up(&mut self, session: u64) {
         if let Some(process) = self
             .process
@@ -82,7 +82,7 @@ impl SimDataLender {
         }
     }
 
-    /// Puts the process back, if it lives.
+    /// Puts the process back if it still lives.
     fn put_back(
         &mut self,
         process: ReplicaProcess,
@@ -106,16 +106,16 @@ impl SimDataLender {
     ) -> Result<ServeOutcome, DeadDiskError> {
         let known = process.session == Some(session);
         let question = !known && frame.header.kind == FrameKind::Inquire;
-        let deed = match known {
+        let action = match known {
             true => process.replica.handle(frame),
             false if question => ReplicaAction::Describe,
             false => process.replica.follow(frame),
         };
-        let refused = matches!(deed, ReplicaAction::Refuse(_));
+        let refused = matches!(action, ReplicaAction::Refuse(_));
         if !known && !refused && !question {
             process.session = Some(session);
         }
-        let mut answers: Vec<ReplicaMessage> = self.perform(process, deed)?.into_iter().collect();
+        let mut answers: Vec<ReplicaMessage> = self.perform(process, action)?.into_iter().collect();
         answer_fetches(process, &mut answers);
         let settled = self.announce_whole(process)?;
         let whole = settled.is_some();
@@ -134,9 +134,9 @@ impl SimDataLender {
     fn perform(
         &self,
         process: &mut ReplicaProcess,
-        deed: ReplicaAction<'_>,
+        action: ReplicaAction<'_>,
     ) -> Result<Option<ReplicaMessage>, DeadDiskError> {
-        Ok(match deed {
+        Ok(match action {
             ReplicaAction::Nothing => None,
             ReplicaAction::Describe => {
                 if let Some(unflushed) = process.replica.unflushed() {
@@ -207,7 +207,7 @@ impl SimDataLender {
         Ok(process.header_slots.store(&file, &standing.encode())?)
     }
 
-    /// Says that the replica is whole, once it is.
+    /// Announces that the replica is whole, once it is.
     fn announce_whole(&self, process: &mut ReplicaProcess) -> Result<Option<ReplicaMessage>, DeadDiskError> {
         let Some(standing) = process.replica.pending_header() else {
             return Ok(None);
@@ -222,7 +222,7 @@ impl SimDataLender {
             process.log.flush(unflushed.end)?;
             process.replica.on_flushed(unflushed.end);
         }
-        // It keeps its image near its log, or the log has no room.
+        // The image must stay near the log, or the log runs out of room.
         for _ in 0..4 {
             process.volume.follow().map_err(|_| DeadDiskError)?;
             process.volume.apply_step().map_err(|_| DeadDiskError)?;
@@ -247,7 +247,7 @@ impl SimDataLender {
     }
 }
 
-/// Blocks as the volume is here now, by the code that ships.
+/// Answers requests for blocks of the volume as it is now, with the code that ships.
 fn answer_fetches(process: &mut ReplicaProcess, answers: &mut Vec<ReplicaMessage>) {
     while let Some((asked, first, count)) = process.replica.next_fetch() {
         let mut blocks = vec![0; count * netram_block_machine::BLOCK_BYTES];
@@ -278,7 +278,7 @@ fn describe(process: &ReplicaProcess) -> ReplicaMessage {
     })
 }
 
-/// Brings everything in the log into the image.
+/// Applies everything in the log to the image.
 pub(super) fn drain(process: &mut ReplicaProcess) -> Result<(), DeadDiskError> {
     loop {
         let at = process.volume.follow().map_err(|_| DeadDiskError)?;

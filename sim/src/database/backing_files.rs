@@ -1,4 +1,4 @@
-//! The disk, as one process sees it.
+//! The disk as one process of a database sees it.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ pub(super) struct ProcessDisk {
     process: usize,
 }
 
-/// Nobody else settles.
+/// Held while this process checkpoints, so that no other does.
 pub(super) struct SimCheckpointGuard(MachineHandle);
 
 impl Drop for SimCheckpointGuard {
@@ -57,8 +57,8 @@ impl ProcessDisk {
             fails
         };
         if fails {
-            // No death here, before it is told: of that whoever had the files open is told by the system
-            // (docs/sqlite.md).
+            // The process does not die here, before the failure is reported: the system reports it to any
+            // process that had the file open (docs/design/sqlite.md).
             return Err(IoError::EIO.of(SystemCall::Sync));
         }
         self.step();
@@ -73,8 +73,8 @@ impl BackingFiles for ProcessDisk {
     fn lock_checkpoint(&self) -> Result<SimCheckpointGuard, IoError> {
         self.admit_call()?;
         let mut machine = self.machine.borrow_mut();
-        // Another one settles, in the middle of which this is: whoever would wait for it here would wait for
-        // ever.
+        // Another process is checkpointing, and this code runs in the middle of it. Waiting for it here would
+        // never end.
         if machine.checkpointing {
             return Err(IoError::EINTR);
         }

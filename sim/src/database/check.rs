@@ -1,4 +1,4 @@
-//! What must be there, whoever died, was refused, or lost its power.
+//! State that a database must have after any death, refusal or loss of power.
 
 use netram_sqlite_machine::{DatabaseRecoverError, FileRole};
 
@@ -11,7 +11,7 @@ fn byte(file: Option<&Vec<u8>>, at: usize) -> Option<u8> {
 }
 
 impl World {
-    /// After a recovery: every byte that was synced is there, or a later one.
+    /// Checks after a recovery that every synced byte is there, or a later one.
     pub(super) fn check_files(&self) {
         let machine = self.machine.borrow();
         for role in FileRole::ALL {
@@ -22,7 +22,7 @@ impl World {
             for at in 0..super::SIZE + 8 {
                 let found = byte(now, at);
                 let mut may = later.iter().any(|file| byte(file.as_ref(), at) == found);
-                // A file that was made longer, and lost what it was made longer for.
+                // The file was made longer, and the new part was lost.
                 may |= later.len() > 1 && found == Some(0);
                 if !may {
                     let was = byte(story[synced].as_ref(), at);
@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// Only a sync that failed is a failed disk.
+    /// Checks that a disk counts as failed only after a failed sync.
     pub(super) fn check_failed(&self) {
         if self.shared_index().has_failed() && !self.machine.borrow().has_failed {
             fail(
@@ -49,8 +49,8 @@ impl World {
         fail(0, format!("nothing fails any more, and recovery does: {error}"));
     }
 
-    /// Nothing goes wrong any more: whoever writes and syncs is served, by journals as far as there are some,
-    /// and after one more loss of power it is there.
+    /// Checks the database without further faults: each process that writes and syncs is served, by journals
+    /// as far as there are some, and its bytes survive one more loss of power.
     pub(super) fn quiesce(&mut self) {
         (self.profile.kills, self.profile.sync_failures) = (0, 0);
         (self.profile.refusals, self.profile.journals_break) = (0, 0);

@@ -1,11 +1,11 @@
-//! Three files with a page cache before the disk, byte by byte.
+//! Three files with a page cache in front of the disk, tracked byte by byte.
 
 use netram_sqlite_machine::FileRole;
 
 use crate::rng::Rng;
 
-/// A file, by whatever name. Bytes that are dirty are in the cache and perhaps on the disk; a sync brings
-/// them there. After a sync that failed they are clean, in the cache, and not on the disk.
+/// A file whatever its name. Dirty bytes are in the cache and perhaps on the disk until a sync writes them.
+/// After a failed sync they are clean and in the cache, but not on the disk.
 #[derive(Clone, Debug, Default)]
 struct Inode {
     number: u64,
@@ -19,7 +19,7 @@ struct Inode {
 #[derive(Debug, Default)]
 pub(super) struct DatabaseFiles {
     named: [Option<Inode>; 3],
-    /// What the disk has under each name.
+    /// The file on the disk under each name.
     on_disk: [Option<Inode>; 3],
     numbers: u64,
 }
@@ -28,7 +28,7 @@ impl Inode {
     fn resize(&mut self, size: usize) {
         self.size_is_dirty |= size != self.cache.len();
         self.cache.resize(size, 0);
-        // What is behind an end and then before it again are zeros.
+        // Bytes behind the file's end are zeros when the file grows again.
         self.dirty.resize(size, true);
     }
 
@@ -45,13 +45,13 @@ impl Inode {
         self.clean();
     }
 
-    /// What a sync that fails does, too.
+    /// Marks all bytes clean. A failed sync does this too.
     fn clean(&mut self) {
         self.dirty.fill(false);
         self.size_is_dirty = false;
     }
 
-    /// As the disk has it, but for what is dirty.
+    /// Reverts the cached bytes to the disk's, except dirty ones.
     fn drop_cache(&mut self) {
         let behind = (0..self.cache.len()).rev().find(|at| self.dirty[*at]);
         let size = match self.size_is_dirty {
@@ -65,7 +65,7 @@ impl Inode {
         }
     }
 
-    /// What is left when the power fails.
+    /// Reduces the file to what a loss of power leaves.
     fn lose_power(&mut self, rng: &mut Rng) {
         let size = match self.size_is_dirty && rng.chance(500) {
             true => self.cache.len(),
@@ -87,7 +87,7 @@ impl Inode {
 }
 
 impl DatabaseFiles {
-    /// Its bytes, as every process sees them.
+    /// Contents of a file, as every process sees them.
     pub(super) fn bytes(&self, role: FileRole) -> Option<&Vec<u8>> {
         self.named[role as usize].as_ref().map(|file| &file.cache)
     }
@@ -119,7 +119,7 @@ impl DatabaseFiles {
         let Some(gone) = self.named[role as usize].take() else {
             return;
         };
-        // Its name is on the disk until names are synced, with what the file got until now.
+        // The name stays on the disk until names are synced, with the bytes that the file got until now.
         if let Some(on_disk) = &mut self.on_disk[role as usize]
             && on_disk.number == gone.number
         {
@@ -127,7 +127,7 @@ impl DatabaseFiles {
         }
     }
 
-    /// Syncs one of them, or fails to: then what should have got to the disk is taken for clean.
+    /// Syncs one file. If the sync fails, its dirty bytes count as clean all the same.
     pub(super) fn sync(&mut self, role: FileRole, fails: bool) {
         if let Some(file) = &mut self.named[role as usize] {
             match fails {
@@ -137,7 +137,7 @@ impl DatabaseFiles {
         }
     }
 
-    /// Syncs the names.
+    /// Syncs the directory, and with it all names.
     pub(super) fn sync_names(&mut self) {
         for (on_disk, named) in self.on_disk.iter_mut().zip(&self.named) {
             on_disk.clone_from(named);
@@ -150,7 +150,7 @@ impl DatabaseFiles {
         }
     }
 
-    /// Writes it over itself.
+    /// Writes the file's bytes over themselves.
     pub(super) fn rewrite(&mut self, role: FileRole) {
         if let Some(file) = &mut self.named[role as usize] {
             file.dirty.fill(true);
@@ -158,11 +158,11 @@ impl DatabaseFiles {
         }
     }
 
-    /// What was synced stays, and of the rest any part.
+    /// Applies a loss of power: synced bytes stay, and any part of the others.
     pub(super) fn lose_power(&mut self, rng: &mut Rng) {
         for role in FileRole::ALL {
             let (named, on_disk) = (&mut self.named[role as usize], &mut self.on_disk[role as usize]);
-            // Of a name that is still of the same file the disk has what the file got since.
+            // If a name still belongs to the same file, the disk has the bytes that the file got since.
             if let (Some(now), Some(then)) = (&named, &mut *on_disk)
                 && now.number == then.number
             {

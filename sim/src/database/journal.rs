@@ -1,5 +1,5 @@
-//! A database's journals, as one process sees them. What was waited for is held; of the rest a recovery finds
-//! any part.
+//! A database's journals as one process sees them. Records that were waited for are held; recovery finds any
+//! prefix of the others.
 
 use std::rc::Rc;
 
@@ -14,24 +14,24 @@ use super::machine::{Hook, MachineHandle, die_if_dead, step};
 use crate::rng::Rng;
 
 const RECORD_BYTES: u64 = 8;
-/// Small, so that it is full now and then.
+/// Journal capacity in bytes; small, so that it is full now and then.
 const CAPACITY: u64 = 400;
-/// Little, so that a change takes several records.
+/// Maximum payload of a record in bytes; small, so that a change takes several records.
 const PAYLOAD_MAX: usize = 17 + 10;
 
-/// What is in a journal.
+/// Records of one journal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JournalContents {
     pub(super) records: Vec<(Lsn, RecordKind, Vec<u8>)>,
     head: Lsn,
     tail: Lsn,
     durable: Lsn,
-    /// Nothing is held any more, until it is opened anew.
+    /// Whether the journal failed. Then nothing is held until it is opened anew.
     pub(super) broken: bool,
 }
 
 impl JournalContents {
-    /// What its recovery finds.
+    /// Reduces the journal to the records that recovery finds.
     pub(super) fn recover(&mut self, rng: &mut Rng) {
         let held = { self.records.iter() }
             .filter(|(lsn, ..)| *lsn < self.durable)
@@ -46,7 +46,7 @@ impl JournalContents {
     }
 }
 
-/// The right to a journal, of a process in one of its lives.
+/// A process's lock on a journal, in one of the process's lives.
 pub(super) struct JournalSlotLock {
     machine: MachineHandle,
     slot: usize,
@@ -69,7 +69,7 @@ pub(super) struct DatabaseJournal {
 }
 
 impl DatabaseJournal {
-    /// For a recovery, which nobody else disturbs.
+    /// Opens a journal for a recovery, which no other process disturbs.
     pub(super) fn of_recovery(machine: &MachineHandle, process: usize, seat: usize) -> DatabaseJournal {
         DatabaseJournal {
             machine: Rc::clone(machine),
@@ -84,13 +84,13 @@ impl DatabaseJournal {
     }
 }
 
-/// All of them.
+/// All journals of a database.
 pub(super) struct DatabaseJournals {
     pub(super) machine: MachineHandle,
     pub(super) process: usize,
 }
 
-/// No descriptor is left for it.
+/// No file descriptor is left for the journal.
 #[derive(Debug)]
 pub(super) struct NoDescriptorError;
 

@@ -1,4 +1,4 @@
-//! One machine: its processes, the journals with their locks, and the steps at which something else happens.
+//! One machine: its processes, the journals with their locks, and the steps at which other processes run.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,51 +10,51 @@ use super::files::DatabaseFiles;
 use super::journal::JournalContents;
 use crate::rng::Rng;
 
-/// What another process, or another thread, does in the middle of what is done.
+/// Actions of another process or thread in the middle of a step.
 pub(super) type Hook = Box<dyn FnOnce()>;
 
 pub(super) type MachineHandle = Rc<RefCell<DatabaseMachine>>;
 
-/// Unwinds out of a process that is killed: none of its code goes on.
+/// Payload of the unwinding that ends a killed process: none of its code goes on.
 struct ProcessKilled;
 
 /// One process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DatabaseProcess {
     pub(super) alive: bool,
-    /// Steps until it is killed.
+    /// Number of steps until the process is killed.
     pub(super) steps_left: Option<u32>,
-    /// Which of those that have had this slot it is.
+    /// Number of the process among those that have used this slot.
     pub(super) life: u64,
 }
 
-/// The machine.
+/// The machine on which all processes run.
 pub(super) struct DatabaseMachine {
     pub(super) processes: Vec<DatabaseProcess>,
     pub(super) files: DatabaseFiles,
-    /// The number before which no record counts.
+    /// The record number below which no record counts.
     pub(super) start: u64,
-    /// Somebody settles.
+    /// Whether a process is checkpointing.
     pub(super) checkpointing: bool,
     pub(super) logs: Vec<JournalContents>,
-    /// Who has each journal's lock: process and life.
+    /// Holder of each journal's lock: process and life.
     pub(super) locks: Vec<Option<(usize, u64)>>,
     pub(super) hook: Option<(u32, Hook)>,
-    /// What another thread of a process does while a record is waited for.
+    /// Actions of another thread of a process while the process waits for a record.
     pub(super) wait_hook: Option<(usize, Hook)>,
-    /// Each file as it was after each thing that was done to it.
+    /// Contents of each file after every operation on it.
     pub(super) file_versions: [Vec<Option<Vec<u8>>>; 3],
-    /// Which of them must be there, or a later one.
+    /// Index in `file_versions` of the oldest version that recovery may find.
     pub(super) synced: [usize; 3],
-    /// A recovery is going on: what it does is no part of the story.
+    /// Whether a recovery is running. Its operations add no versions.
     pub(super) recovering: bool,
-    /// Syncs that fail from now on.
+    /// Number of further syncs that fail.
     pub(super) syncs_fail: u32,
-    /// One failed since the journals were brought into the files.
+    /// Whether a sync failed since the journals were last applied to the files.
     pub(super) has_failed: bool,
-    /// Calls of which some are refused from now on, which are no syncs.
+    /// Number of further calls, other than syncs, of which some are refused.
     pub(super) refusals: u32,
-    /// Whether the system drops the logs' cache when it is asked to.
+    /// Whether the system drops the logs' cached pages when asked to.
     pub(super) drops_cache: bool,
     pub(super) rng: Rng,
     lives: u64,
@@ -103,7 +103,7 @@ impl DatabaseMachine {
         };
     }
 
-    /// From here on it does nothing, and its locks are free.
+    /// Ends a process and frees its locks.
     pub(super) fn die(&mut self, process: usize) {
         self.processes[process].alive = false;
         for lock in &mut self.locks {
@@ -111,7 +111,7 @@ impl DatabaseMachine {
         }
     }
 
-    /// Tells what a file has become.
+    /// Records a new version of a file.
     pub(super) fn tell(&mut self, role: FileRole) {
         if !self.recovering {
             let now = self.files.bytes(role).cloned();
@@ -119,14 +119,14 @@ impl DatabaseMachine {
         }
     }
 
-    /// Whether this call is refused.
+    /// Draws whether this call is refused.
     pub(super) fn refuses(&mut self) -> bool {
         let refuses = self.refusals > 0 && self.rng.chance(500);
         self.refusals = self.refusals.saturating_sub(1);
         refuses
     }
 
-    /// Whether this sync fails.
+    /// Draws whether this sync fails.
     pub(super) fn sync_fails(&mut self) -> bool {
         let fails = self.syncs_fail > 0;
         self.syncs_fail = self.syncs_fail.saturating_sub(1);
@@ -134,7 +134,8 @@ impl DatabaseMachine {
         fails
     }
 
-    /// The power fails: files, and of the journals what their lenders or disk hold, and by chance more.
+    /// Applies a loss of power to the files and the journals. Of a journal, the acknowledged records stay,
+    /// and by chance later ones.
     pub(super) fn lose_power(&mut self) {
         let DatabaseMachine { files, logs, rng, .. } = self;
         files.lose_power(rng);
@@ -146,7 +147,7 @@ impl DatabaseMachine {
     }
 }
 
-/// A step of a process: it may be killed here, and others may do something.
+/// A step of a process: it may be killed here, and other processes may run.
 pub(super) fn step(machine: &MachineHandle, process: usize) {
     let hook = {
         let mut machine = machine.borrow_mut();
@@ -174,14 +175,14 @@ pub(super) fn step(machine: &MachineHandle, process: usize) {
     }
 }
 
-/// Another thread may have died, and with it the process.
+/// Unwinds if another thread of the process has died, and with it the process.
 pub(super) fn die_if_dead(machine: &MachineHandle, process: usize) {
     if !machine.borrow().processes[process].alive {
         resume_unwind(Box::new(ProcessKilled));
     }
 }
 
-/// Does something as a process does it. `None`: it was killed in the middle.
+/// Runs `act` as a process. `None` if the process was killed in the middle.
 pub(super) fn as_process<T>(act: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(done) => Some(done),

@@ -1,18 +1,18 @@
-//! Worlds of a database: several processes that write its files, sync them, take journals and lose them,
-//! `Party` and `recover` as they ship.
+//! Worlds of a database: several processes write its files, sync them, and take and lose journals.
+//! `WriterHandle` and `recover` are the ones that ship.
 //!
-//! A process is killed at any step of disk or journal; while it is in the middle of one, others do something,
-//! and may die of it. Calls are refused, syncs fail and leave in the page cache what the disk never got, and
-//! the machine loses its power. `docs/simulator.md` says what can happen.
+//! A process is killed at any step of disk or journal. In the middle of a step other processes run and may
+//! die. Calls are refused, syncs fail and leave bytes in the page cache that the disk never got, and the
+//! machine loses power. `docs/design/simulator.md` lists all faults.
 //!
 //! | module | is |
 //! |---|---|
-//! | `machine` | the machine: processes, the journals and their locks, steps at which something happens |
-//! | `files` | files with a page cache before the disk |
-//! | `backing_files` | the disk as a party sees it |
-//! | `journal` | a journal as a party sees it |
-//! | `program` | what processes do |
-//! | `check` | what must be there |
+//! | `machine` | the machine: processes, the journals and their locks, steps at which other processes run |
+//! | `files` | files with a page cache in front of the disk |
+//! | `backing_files` | the disk as a process sees it |
+//! | `journal` | a journal as a process sees it |
+//! | `program` | operations of the processes |
+//! | `check` | state that must hold after recovery |
 
 mod backing_files;
 mod check;
@@ -37,23 +37,23 @@ use backing_files::ProcessDisk;
 use journal::DatabaseJournal;
 use machine::{DatabaseMachine, MachineHandle, as_process};
 
-/// Bytes of a file, about.
+/// Approximate size of a file in bytes.
 const SIZE: usize = 48;
-/// Processes at most.
+/// Maximum number of processes.
 const PROCESSES_MAX: usize = 4;
-/// Journals at most.
+/// Maximum number of journals.
 const JOURNAL_SLOTS_MAX: usize = 2;
-/// The mark of a ledger that counts, here.
+/// Mark of a valid shared index in this world.
 const INDEX_MARK: u64 = 1;
 
 type WriterHandle = Rc<DatabaseWriter<DatabaseJournal, ProcessDisk>>;
 
-/// What one seed's world is like.
+/// Parameters of one seed's world.
 #[derive(Debug)]
 struct DatabaseProfile {
     processes: usize,
     journal_slots: usize,
-    /// Chances in a thousand, of each turn.
+    /// Chances in a thousand, for each turn.
     kills: u64,
     sync_failures: u64,
     refusals: u64,
@@ -73,7 +73,7 @@ impl DatabaseProfile {
     }
 }
 
-/// Everything there is.
+/// The whole simulated database: machine, processes and random source.
 struct World {
     machine: MachineHandle,
     words: Arc<[AtomicU64]>,
@@ -86,7 +86,7 @@ struct World {
     now: Time,
 }
 
-/// Lets the world of one seed live and come to rest. Its fingerprint, and what happened.
+/// Runs the world of one seed until it rests. Returns its fingerprint and its coverage.
 pub(crate) fn run(mut rng: Rng, planted: FaultSwitch, mut trace: EventTrace) -> (u64, Coverage) {
     let nature = DatabaseProfile::draw(&mut rng);
     trace.tell(Time(0), || format!("{nature:?}"));
@@ -103,7 +103,7 @@ pub(crate) fn run(mut rng: Rng, planted: FaultSwitch, mut trace: EventTrace) -> 
         planted,
         now: Time(0),
     };
-    world.coverage.hit("party: worlds");
+    world.coverage.hit("database: worlds");
     world.begin(0);
     for _ in 0..3 {
         for _ in 0..world.rng.between(10, 160) {
@@ -122,7 +122,7 @@ impl World {
         SharedIndex::new(Box::new(Arc::clone(&self.words)))
     }
 
-    /// All is on the disk, and nobody is there.
+    /// Begins with everything on the disk and no process running.
     fn begin(&mut self, next: u64) {
         self.shared_index().reset(INDEX_MARK, next);
         self.machine.borrow_mut().begin_versions();
@@ -132,31 +132,31 @@ impl World {
         ProcessDisk::new(&self.machine, process)
     }
 
-    /// A process opens the database. One that had its slot was killed, or has left.
+    /// Opens the database in a process slot whose earlier process was killed or has left.
     fn join(&mut self, process: usize) {
         self.machine.borrow_mut().start(process);
-        let (disk, ledger) = (self.disk(process), self.shared_index());
+        let (disk, index) = (self.disk(process), self.shared_index());
         let planted = self.planted;
-        let joined = as_process(|| DatabaseWriter::join(disk, ledger, process, Durability::Remote, planted));
-        if let Some(Ok(party)) = joined {
-            self.writers[process] = Some(Rc::new(party));
-            self.coverage.hit("party: processes that came");
+        let joined = as_process(|| DatabaseWriter::join(disk, index, process, Durability::Remote, planted));
+        if let Some(Ok(writer)) = joined {
+            self.writers[process] = Some(Rc::new(writer));
+            self.coverage.hit("database: processes that came");
         } else {
             self.machine.borrow_mut().die(process);
         }
     }
 
-    /// Forgets the processes that have died.
+    /// Removes the processes that have died.
     fn reap_dead(&mut self) {
         for (process, member) in self.writers.iter_mut().enumerate() {
             if member.is_some() && !self.machine.borrow().processes[process].alive {
                 *member = None;
-                self.coverage.hit("party: processes killed");
+                self.coverage.hit("database: processes killed");
             }
         }
     }
 
-    /// Says what happens, and mixes it into the fingerprint.
+    /// Traces an event and mixes it into the fingerprint.
     fn tell(&mut self, what: u64, detail: u64, line: impl FnOnce() -> String) {
         self.now = Time(self.now.0 + 1_000_000);
         self.trace.mark(self.now, what, detail);

@@ -1,5 +1,5 @@
-//! What processes do: write, cut, remove and sync files, take journals, settle, leave, and die in the middle
-//! of it.
+//! Operations of the processes: they write, truncate, remove and sync files, take journals, checkpoint,
+//! leave, and die in the middle of each.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use super::machine::{Hook, MachineHandle, as_process, step};
 use super::{SIZE, World, WriterHandle};
 use crate::rng::Rng;
 
-/// Something that a process does.
+/// One operation of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProgramOp {
     Write(FileRole, usize, usize, u8),
@@ -28,7 +28,7 @@ impl ProgramOp {
         match rng.below(12) {
             0..5 => ProgramOp::write(rng, role),
             5 => ProgramOp::Resize(role, rng.index(SIZE)),
-            // The database itself is never removed.
+            // The database file itself is never removed.
             6 if role != FileRole::Main => ProgramOp::Remove(role),
             7 => ProgramOp::Checkpoint,
             _ => ProgramOp::Sync(role),
@@ -41,7 +41,7 @@ impl ProgramOp {
     }
 }
 
-/// An error in the place of SQLite's.
+/// An error in place of SQLite's.
 #[derive(Debug)]
 struct ProgramError;
 
@@ -81,7 +81,7 @@ impl FileContents for CurrentFile<'_> {
     }
 }
 
-/// Does it, to its end or until the process dies. Whether it was done.
+/// Runs an operation to its end or to the death of the process. Returns whether it was completed.
 pub(super) fn run_op(
     machine: &MachineHandle,
     member: &WriterHandle,
@@ -150,7 +150,7 @@ fn try_op(machine: &MachineHandle, member: &WriterHandle, process: usize, doing:
 }
 
 impl World {
-    /// One process does one thing.
+    /// Lets one process run one operation.
     pub(super) fn run_one_op(&mut self) {
         let process = self.rng.index(self.profile.processes);
         self.draw_faults();
@@ -169,7 +169,7 @@ impl World {
             let steps = self.rng.below(8) as u32;
             self.machine.borrow_mut().processes[process].steps_left = Some(steps);
         }
-        // Whoever removes a file has it to itself, by SQLite's locks.
+        // SQLite's locks give a process that removes a file exclusive access to it.
         if !matches!(doing, ProgramOp::Remove(_)) && self.rng.chance(330) {
             self.hook_other_process(process);
         }
@@ -192,9 +192,9 @@ impl World {
 
     fn count(&mut self, doing: ProgramOp, done: bool) {
         match (doing, done) {
-            (ProgramOp::Sync(_), true) => self.coverage.hit("party: syncs"),
-            (ProgramOp::TakeJournalSlot, true) => self.coverage.hit("party: journals taken"),
-            (_, false) => self.coverage.hit("party: calls that were not done"),
+            (ProgramOp::Sync(_), true) => self.coverage.hit("database: syncs"),
+            (ProgramOp::TakeJournalSlot, true) => self.coverage.hit("database: journals taken"),
+            (_, false) => self.coverage.hit("database: calls that were not done"),
             _ => (),
         }
     }
@@ -203,20 +203,20 @@ impl World {
         let mut machine = self.machine.borrow_mut();
         if self.rng.chance(self.profile.sync_failures) {
             machine.syncs_fail = 1;
-            self.coverage.hit("party: syncs that failed");
+            self.coverage.hit("database: syncs that failed");
         }
         if self.rng.chance(self.profile.refusals) {
             machine.refusals = self.rng.between(1, 12) as u32;
-            self.coverage.hit("party: calls refused for a while");
+            self.coverage.hit("database: calls refused for a while");
         }
         if self.rng.chance(self.profile.journals_break) {
             let seat = self.rng.index(machine.logs.len());
             machine.logs[seat].broken = true;
-            self.coverage.hit("party: journals that broke");
+            self.coverage.hit("database: journals that broke");
         }
     }
 
-    /// In the middle of it another process does some things, and perhaps is killed.
+    /// Prepares another process's operations, and perhaps its death, for the middle of this one.
     fn hook_other_process(&mut self, process: usize) {
         let others = self.profile.processes - 1;
         let other = (process + 1 + self.rng.index(others)) % self.profile.processes;
@@ -226,7 +226,7 @@ impl World {
         let mut all: Vec<ProgramOp> = (0..self.rng.between(1, 3))
             .map(|_| ProgramOp::draw(&mut self.rng))
             .collect();
-        // What matters most is what was said to be safe.
+        // The operation on which most depends is the one reported as durable.
         if let Some(ProgramOp::Write(role, ..)) = all.last().copied() {
             all.push(ProgramOp::Sync(role));
         }
@@ -244,7 +244,7 @@ impl World {
         self.machine.borrow_mut().hook = Some((steps, hook));
     }
 
-    /// In the middle of a sync or a checkpoint.
+    /// Prepares another thread's operation for the middle of a sync or a checkpoint.
     fn hook_other_thread(&mut self, process: usize, member: &WriterHandle, doing: ProgramOp) {
         if !self.rng.chance(330) {
             return;
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// All processes close the database, and somebody opens it again.
+    /// Closes the database in all processes and opens it again in one.
     fn leave_all(&mut self) {
         for process in 0..self.profile.processes {
             if let Some(member) = self.writers[process].take() {
@@ -279,7 +279,7 @@ impl World {
         if self.shared_index().is_of_boot(super::INDEX_MARK) {
             return;
         }
-        self.coverage.hit("party: recoveries in the same boot");
+        self.coverage.hit("database: recoveries in the same boot");
         let logs = self.machine.borrow().logs.len();
         for seat in 0..logs {
             let mut machine = self.machine.borrow_mut();
@@ -289,7 +289,7 @@ impl World {
         self.recover();
     }
 
-    /// Everything dies at once, or one after the other; now and then the power stays.
+    /// Ends all processes, at once or one by one. The power usually fails too.
     pub(super) fn end_all(&mut self) {
         if self.rng.chance(200) {
             self.leave_all();
@@ -299,11 +299,11 @@ impl World {
         self.tell(3, 0, || String::from("the power fails"));
         self.machine.borrow_mut().lose_power();
         self.shared_index().invalidate();
-        self.coverage.hit("party: power cuts");
+        self.coverage.hit("database: power cuts");
         self.recover();
     }
 
-    /// Whoever opens it first brings the journals into the files, in the end.
+    /// Lets the first process that opens the database apply the journals to the files.
     pub(super) fn recover(&mut self) {
         self.machine.borrow_mut().recovering = true;
         for attempt in 0.. {
@@ -327,8 +327,9 @@ impl World {
             self.machine.borrow_mut().die(0);
             match recovered {
                 Some(Ok(recovered)) => {
-                    self.coverage.add("party: records done again", recovered.records);
-                    self.coverage.hit("party: recoveries");
+                    self.coverage
+                        .add("database: records done again", recovered.records);
+                    self.coverage.hit("database: recoveries");
                     self.tell(4, recovered.records, || format!("recovered: {recovered:?}"));
                     self.check_files();
                     self.machine.borrow_mut().has_failed = false;
@@ -336,9 +337,9 @@ impl World {
                     break;
                 }
                 Some(Err(error)) if last => self.fail_recovery(&error),
-                // Cut off in the middle, it is done again, also if the power failed on top of that.
+                // A recovery that was cut off is repeated, also after a loss of power in the middle.
                 _ => {
-                    self.coverage.hit("party: recoveries cut off");
+                    self.coverage.hit("database: recoveries cut off");
                     if self.rng.chance(500) {
                         self.machine.borrow_mut().lose_power();
                     }

@@ -1,4 +1,4 @@
-//! A program that wants some blocks of pages, and leaves the pages where they are.
+//! A program that reads some blocks of remote pages without fetching the pages.
 
 use std::collections::BTreeSet;
 
@@ -8,37 +8,37 @@ use netram_far_machine::limit::BLOCK_BYTES;
 use super::World;
 use super::owner::PAGE;
 
-/// Blocks that were asked for together, and what happened to their pages since.
+/// Blocks that were requested together, and the history of their pages since.
 #[derive(Clone, Debug)]
 pub(super) struct PendingGather {
     request: BlockRequest,
-    /// Pages that were put anew.
+    /// Pages that were evicted again with new contents.
     rewritten: BTreeSet<Page>,
-    /// Pages that came home, and of which words were lies that this program has not seen yet.
+    /// Fetched pages with false blocks of which this request has seen none yet.
     new_lies: BTreeSet<Page>,
-    /// The same, and it had seen one before.
+    /// Fetched pages with false blocks of which this request has seen one before.
     known_lies: BTreeSet<Page>,
 }
 
-/// How sure it is that words of a page were lies that are not found yet.
+/// Certainty that undetected false blocks of a page were delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LieCertainty {
     Certain,
-    /// They may have been found with others.
+    /// The false blocks may have been detected together with others.
     Possible,
 }
 
 const WHOLE_BLOCKS: u64 = (PAGE / BLOCK_BYTES) as u64;
-/// Pages that are asked for together, at most.
+/// Maximum number of pages in one request.
 const PAGES_MAX: u64 = 8;
 
 impl PendingGather {
-    /// Whether blocks of the page are among them.
+    /// Whether the request has blocks of the page.
     pub(super) fn has(&self, page: Page) -> bool {
         self.request.iter().any(|(of, _)| of == page)
     }
 
-    /// The page is put anew.
+    /// Records that the page was evicted again with new contents.
     pub(super) fn renew(&mut self, page: Page) {
         self.rewritten.insert(page);
         self.new_lies.remove(&page);
@@ -47,7 +47,7 @@ impl PendingGather {
 }
 
 impl World {
-    /// The program wants blocks of a page that is not here, and perhaps of others of the like.
+    /// Requests blocks of a remote page, and perhaps of other remote pages.
     pub(super) fn gather_block(&mut self, arena: usize, page: Page) {
         let others = match self.rng.below(2) {
             0 => self.rng.below(PAGES_MAX) as usize,
@@ -89,7 +89,7 @@ impl World {
         owner.gathers.insert(ticket, asked);
     }
 
-    /// The program takes what has come of blocks.
+    /// Collects the blocks that have arrived.
     pub(super) fn collect_blocks(&mut self, arena: usize) {
         let Some(owner) = &self.arenas[arena] else {
             return;
@@ -138,8 +138,8 @@ impl World {
         }
     }
 
-    /// What honest lenders give must be what the program put last. What liars gave must be found when the
-    /// page comes home.
+    /// Checks delivered blocks. Honest lenders return the newest contents; a liar's false block must be
+    /// detected when the page is fetched.
     fn check_blocks(
         &mut self,
         arena: usize,
@@ -187,7 +187,7 @@ impl World {
         self.coverage.hit("far: words that were lies");
     }
 
-    /// Pages have come home, and `lies` were said to be other than they are.
+    /// Handles fetched pages that differ from the blocks delivered before; `lies` names them.
     pub(super) fn on_lies_proven(&mut self, arena: usize, lies: &[Page]) {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
@@ -211,7 +211,7 @@ impl World {
         ));
     }
 
-    /// A page has come home from a lender.
+    /// Checks that false blocks of a page are detected when it is fetched from a lender.
     pub(super) fn check_lies_detected(&self, arena: usize, page: Page) {
         let deceived =
             |owner: &super::DepositOwner| owner.undetected_lies.get(&page) == Some(&LieCertainty::Certain);

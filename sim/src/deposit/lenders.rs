@@ -1,4 +1,4 @@
-//! Lenders: holders, their memory, and what is left of it.
+//! Lenders: their deposit servers and the memory of each deposit.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use super::LEASE;
 use super::owner::PAGE;
 use crate::rng::Rng;
 
-/// Slots of one deposit, out of a lender's room.
+/// Slots of one deposit, taken from a lender's room.
 #[derive(Clone, Debug, Default)]
 struct LenderMemory {
     pages: Vec<Vec<u8>>,
-    /// What the lender has left for others, while a frame is handled.
+    /// Slots that the lender has left for this deposit, set while a frame is handled.
     free: u32,
 }
 
@@ -44,18 +44,18 @@ impl SlotMemory for LenderMemory {
 
 pub(super) struct DepositLender {
     pub(super) up: bool,
-    /// Counts its processes: a connection to an earlier one is dead.
+    /// Number of the lender's current process; connections to an earlier one are dead.
     pub(super) boot: u32,
     pub(super) room: u32,
     pub(super) paused_until: Time,
     pub(super) leaving: bool,
-    /// It wants all deposits together to have no more slots than these.
+    /// Maximum number of slots that all deposits together may keep; `None` if there is no limit.
     pub(super) limit: Option<u32>,
-    /// Counts when it has wanted that, or something else.
+    /// Number of changes of `limit`.
     pub(super) limit_changes: u64,
     hostile: bool,
     deposits: BTreeMap<DepositId, (DepositServer, LenderMemory)>,
-    /// Something that was put here once: what a liar gives.
+    /// Bytes of an earlier page. A lying lender returns them.
     stale_page: Vec<u8>,
 }
 
@@ -79,7 +79,7 @@ impl DepositLender {
         self.hostile
     }
 
-    /// It dies, with everything that it held.
+    /// Kills the lender; its deposits are lost.
     pub(super) fn die(&mut self) {
         self.up = false;
         self.leaving = false;
@@ -92,7 +92,7 @@ impl DepositLender {
         self.deposits.retain(|_, (holder, _)| !holder.is_over(now, LEASE));
     }
 
-    /// Slots of all deposits.
+    /// Number of slots that all deposits use.
     pub(super) fn slots_used(&self) -> u32 {
         self.deposits
             .values()
@@ -110,7 +110,7 @@ impl DepositLender {
         }
     }
 
-    /// What a deposit is to be told of what it may keep, if it has not been told.
+    /// The reclaim frame due to a deposit, unless it was sent already.
     pub(super) fn poll_reclaim(&mut self, id: DepositId, epoch: Epoch) -> Option<FrameHeader> {
         let sizes = self.deposits.values();
         let sizes = sizes.map(|(holder, _)| u64::from(holder.slots()));
@@ -121,7 +121,7 @@ impl DepositLender {
         (holder.epoch() == epoch).then(|| holder.ask_back(keep)).flatten()
     }
 
-    /// A session's first frame. `life`: for a deposit that begins here.
+    /// Handles a session's first frame; a new deposit gets the number `life`.
     pub(super) fn open(
         &mut self,
         frame: &Frame<'_>,
@@ -138,7 +138,7 @@ impl DepositLender {
         holder.open(&frame.header, LEASE).encode(0).to_vec()
     }
 
-    /// Any other frame; `None`: the deposit has ended, and so does the session.
+    /// Handles any other frame. `None`: the deposit has ended, and so does the session.
     pub(super) fn handle(&mut self, frame: &Frame<'_>, id: DepositId, rng: &mut Rng) -> Option<Vec<u8>> {
         let room = self.room.min(self.limit.unwrap_or(u32::MAX));
         let free = room.saturating_sub(self.slots_used());
@@ -161,7 +161,7 @@ impl DepositLender {
                 Some([&header.encode(8)[..], &number.to_le_bytes()].concat())
             }
             DepositReply::Blocks(header, mut body) => {
-                // Now and then another word, or no sense at all.
+                // A hostile lender changes the answer now and then, or sends nonsense.
                 if hostile && rng.chance(150) {
                     let at = rng.index(body.len());
                     body[at] ^= 1;
@@ -184,7 +184,7 @@ impl DepositLender {
     }
 }
 
-/// Nothing, something else that was put here, or a flipped bit; mostly the truth.
+/// Changes a hostile lender's answer: nothing, an earlier page, or a flipped bit; mostly it stays true.
 fn corrupt(bytes: &mut Vec<u8>, old: &[u8], rng: &mut Rng) {
     match rng.below(12) {
         0 => bytes.clear(),
@@ -197,7 +197,7 @@ fn corrupt(bytes: &mut Vec<u8>, old: &[u8], rng: &mut Rng) {
     }
 }
 
-/// A frame of an owner's.
+/// A frame from an owner.
 pub(super) fn frame(kind: FrameKind, epoch: Epoch, owner: WriterId) -> FrameHeader {
     FrameHeader {
         epoch,

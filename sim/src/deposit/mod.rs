@@ -1,22 +1,23 @@
-//! Worlds of deposits: owners whose pages are at lenders, `Depot` and `Holder` as they ship.
+//! Worlds of deposits: owners keep pages at lenders. `RemotePageClient` and `DepositServer` are the ones that
+//! ship.
 //!
-//! Links between them are late and break, and what is in them may arrive behind what the next one brings;
-//! lenders die and lose everything, stand still, have no more room, stop with notice, or lie; an owner dies,
-//! and another begins. `docs/simulator.md` says what can happen. Rule 14 of `docs/failure-model.md` is looked
-//! at wherever a page comes back, and at rest.
+//! Links are late and break, and their last frames may arrive after those of the next link. Lenders die and
+//! lose everything, stand still, run out of room, withdraw, or lie. An owner dies and another begins.
+//! `docs/design/simulator.md` lists all faults. Rule 14 of `docs/design/failure-model.md` is checked wherever a page comes
+//! back, and at quiescence.
 //!
 //! | module | is |
 //! |---|---|
-//! | `nature` | what one seed's world is like |
-//! | `owner` | a depot, the bytes aside, and a program that knows what each page should be |
-//! | `gather` | blocks of pages that stay away |
-//! | `lenders` | lenders: holders, their memory, and what is left of it |
+//! | `profile` | parameters of one seed's world |
+//! | `owner` | an owner: its page client, its memory, and a program that knows each page's contents |
+//! | `gather` | reads of blocks of remote pages |
+//! | `lenders` | lenders: deposit servers and their memory |
 //! | `net` | connections |
-//! | `spill` | an owner's spill file, and its disk |
-//! | `pressure` | lenders that want back what they have lent |
-//! | `nemesis` | what goes wrong |
-//! | `wait_bound` | how long a page may be waited for |
-//! | `quiesce` | what must hold when nothing goes wrong any more |
+//! | `spill` | an owner's spill file and its disk |
+//! | `pressure` | lenders that reclaim slots |
+//! | `nemesis` | faults |
+//! | `wait_bound` | the longest wait for a page |
+//! | `quiescence` | state that must hold once no more faults happen |
 
 mod gather;
 mod lenders;
@@ -43,14 +44,14 @@ use net::DepositConnection;
 use owner::DepositOwner;
 use profile::DepositProfile;
 
-/// Events of one world, as a guard against one that never ends.
+/// Maximum number of events of one world, as a guard against an endless one.
 const EVENTS_MAX: u64 = 2_000_000;
-/// How often owners and lenders look at the time.
+/// Interval at which owners and lenders handle timers.
 const TICK: Nanos = Nanos::from_ms(100);
-/// A lender keeps a deposit for so long here: absences are as long as that, now and then.
+/// A lender's lease of a deposit. Some absences are as long.
 const LEASE: Nanos = Nanos::from_ms(4000);
 
-/// Something on the agenda.
+/// An event of this world.
 #[derive(Debug)]
 enum Event {
     Connected {
@@ -99,7 +100,7 @@ enum Event {
     Mark,
 }
 
-/// Everything there is.
+/// The whole simulated deposit world.
 struct World {
     now: Time,
     queue: EventQueue<Event>,
@@ -111,14 +112,14 @@ struct World {
     machines: Vec<DepositLender>,
     arenas: Vec<Option<DepositOwner>>,
     conns: Vec<DepositConnection>,
-    /// `[arena][lender]`: until when nothing passes.
+    /// `[arena][lender]`: frames between the two are blocked until this time.
     blocked: Vec<Vec<Time>>,
     lives: u64,
-    /// Nothing goes wrong any more.
+    /// Whether no more faults happen.
     faults_over: bool,
 }
 
-/// Lets the world of one seed live and come to rest. Its fingerprint, and what happened.
+/// Runs the world of one seed until it rests. Returns its fingerprint and its coverage.
 pub(crate) fn run(mut rng: Rng, planted: FaultSwitch, mut trace: EventTrace) -> (u64, Coverage) {
     let nature = DepositProfile::draw(&mut rng);
     let now = Time(1_000_000_000);
@@ -155,7 +156,7 @@ pub(crate) fn run(mut rng: Rng, planted: FaultSwitch, mut trace: EventTrace) -> 
 }
 
 impl World {
-    /// Lets the next event happen.
+    /// Handles the next event.
     fn step(&mut self) {
         let Some((at, event)) = self.queue.pop() else {
             unreachable!("a mark is always ahead")

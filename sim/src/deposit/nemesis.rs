@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Fault injection into a world of deposits.
 
 use netram_proto::time::Nanos;
 use netram_proto::wire::{FrameHeader, FrameKind};
@@ -28,12 +28,12 @@ impl World {
     }
 
     fn inject_fault(&mut self, action: DepositFault) {
-        // One blow at a time: bytes may go when one place has them, and it is to stand until its loss is
-        // known.
+        // Within budget one fault comes at a time: bytes may be lost while one copy remains, which must stand
+        // until the loss is noticed.
         if self.profile.within_budget && self.has_unnoticed() {
             return;
         }
-        // Without lenders nothing is drawn that needs one.
+        // Without lenders, faults that need one are not drawn.
         let lender = match self.machines.len() {
             0 => 0,
             count => self.rng.index(count),
@@ -51,31 +51,10 @@ impl World {
                     self.coverage.hit("far: connections broken");
                 }
             }
-            DepositFault::Partition => {
-                let ms = self.rng.pick(&[20, 300, 2500, 3500, LEASE.ms() + 500]);
-                // Longer than the lease is as good as dead.
-                if ms >= 2000 && self.profile.within_budget && !self.can_spare(lender) {
-                    return;
-                }
-                self.tell(|| {
-                    format!("owner {arena} and lender {lender} do not reach each other for {ms} ms")
-                });
-                let until = &mut self.blocked[arena][lender];
-                *until = (*until).max(self.now + Nanos::from_ms(ms));
-                self.coverage.hit("far: partitions");
-                let conns = (0..self.conns.len()).filter(|conn| {
-                    let conn = &self.conns[*conn];
-                    conn.open && (conn.arena, conn.lender) == (arena, lender)
-                });
-                // Sooner or later the machines notice.
-                for conn in conns.collect::<Vec<_>>() {
-                    if self.rng.chance(700) {
-                        self.break_conn(conn);
-                    }
-                }
-            }
+            DepositFault::Partition => self.partition(arena, lender),
             DepositFault::Pause => {
-                // The longest is too long to wait for it. Its lease may end in it if its link breaks as well.
+                // The longest pause is too long to wait for. The lease may end during it if the link breaks
+                // too.
                 let ms = self.rng.pick(&[5, 100, 1000, 3500]);
                 if ms >= 2000 && self.profile.within_budget {
                     return;
@@ -107,7 +86,30 @@ impl World {
         }
     }
 
-    /// Whether everything that is there is elsewhere, too, and nobody else is on the point of going.
+    /// Blocks frames between an owner and a lender for a while.
+    fn partition(&mut self, arena: usize, lender: usize) {
+        let ms = self.rng.pick(&[20, 300, 2500, 3500, LEASE.ms() + 500]);
+        // A lender that is away for longer than the lease counts as dead.
+        if ms >= 2000 && self.profile.within_budget && !self.can_spare(lender) {
+            return;
+        }
+        self.tell(|| format!("owner {arena} and lender {lender} do not reach each other for {ms} ms"));
+        let until = &mut self.blocked[arena][lender];
+        *until = (*until).max(self.now + Nanos::from_ms(ms));
+        self.coverage.hit("far: partitions");
+        let conns = (0..self.conns.len()).filter(|conn| {
+            let conn = &self.conns[*conn];
+            conn.open && (conn.arena, conn.lender) == (arena, lender)
+        });
+        // The machines notice sooner or later.
+        for conn in conns.collect::<Vec<_>>() {
+            if self.rng.chance(700) {
+                self.break_conn(conn);
+            }
+        }
+    }
+
+    /// Whether every page of the lender has another copy, and no other lender is about to go.
     fn can_spare(&self, lender: usize) -> bool {
         let others = (0..self.machines.len()).filter(|other| *other != lender);
         let sound = others.clone().all(|other| {
@@ -142,7 +144,7 @@ impl World {
         self.at(Nanos::from_ms(ms), Event::MachineUp { machine: lender });
     }
 
-    /// The lender says that it stops, and a while later it does; or its operator thinks better of it.
+    /// Lets a lender announce its withdrawal. It stops a while later, or its operator cancels that.
     fn withdraw(&mut self, lender: usize) {
         if !self.machines[lender].up || self.machines[lender].leaving {
             return;

@@ -1,5 +1,5 @@
-//! Connections: two lanes of frames, each in order and whole until it breaks. Then a tail of it is lost, and
-//! what is left on the way up arrives late, perhaps behind what the next connection brings.
+//! Connections: two lanes of frames, each in order and whole until it breaks. Then a tail is lost; frames
+//! left on the way up arrive late, perhaps after those of the next connection.
 
 use netram_proto::id::Epoch;
 use netram_proto::time::{Nanos, Time};
@@ -10,7 +10,7 @@ use super::{Event, World};
 use crate::lane_pair::LanePair;
 use crate::net::FrameDirection;
 
-/// Frames on one lane that have not arrived; beyond that there is no room.
+/// Maximum number of frames in flight on one lane.
 const LANE_FRAMES_MAX: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -20,12 +20,12 @@ pub(super) struct DepositConnection {
     pub(super) lender: usize,
     pub(super) epoch: Epoch,
     pub(super) open: bool,
-    /// When its owner began it.
+    /// Time at which its owner began it.
     pub(super) since: Time,
-    /// Nothing new gets into it any more; its owner may not know yet.
+    /// The connection takes no more frames. Its owner may not know yet.
     pub(super) broken: bool,
     pub(super) boot: u32,
-    /// Once it has broken: what is left in it arrives no sooner.
+    /// After the break, frames left on the way arrive no sooner.
     delayed_until: Time,
     lanes: LanePair,
 }
@@ -180,7 +180,8 @@ impl World {
         self.settle(arena);
     }
 
-    /// It breaks: some of what is on the way arrives, the rest never. Its owner learns of it later.
+    /// Breaks a connection: some frames on the way still arrive, the rest are lost. Its owner learns of it
+    /// later.
     pub(super) fn break_conn(&mut self, conn: usize) {
         if self.conns[conn].open && !self.conns[conn].broken {
             let delay = self.latency();
@@ -190,7 +191,7 @@ impl World {
         }
     }
 
-    /// Whether an owner has yet to learn that a connection of its has broken.
+    /// Whether an owner has yet to notice that one of its connections has broken.
     pub(super) fn has_unnoticed(&self) -> bool {
         self.conns.iter().any(|conn| conn.open && conn.broken)
     }
@@ -203,7 +204,7 @@ impl World {
         }
     }
 
-    /// Its owner closes it, or knows that it is closed, or is dead.
+    /// Closes a connection for its owner, which closes it, knows that it is closed, or is dead.
     pub(super) fn on_closed(&mut self, conn: usize) {
         let DepositConnection {
             arena,

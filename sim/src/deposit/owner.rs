@@ -1,4 +1,4 @@
-//! A depot, the bytes aside, and a program that knows what each page should be.
+//! An owner: its page client, its memory, and a program that knows each page's contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,9 @@ use super::spill::SpillDisk;
 use super::{Event, LEASE, World};
 use crate::net::FrameDirection;
 
-/// Bytes of a page in this world: whose, which, its version, what is in it, and a sum over these.
+/// Bytes of a page in this world: owner, page number, version, content, and a checksum.
 pub(super) const PAGE: usize = 36;
-/// A link that is gone for nearly the lease may be one whose deposit is gone.
+/// Tolerance of timers: a link that is gone for the lease less this may be one whose deposit is gone.
 const SLACK: Nanos = Nanos::from_ms(500);
 
 /// The deposit of an owner's life.
@@ -25,8 +25,8 @@ pub(super) fn deposit_of(life: u64) -> DepositId {
     DepositId(0xFA12 << 64 | u128::from(life))
 }
 
-/// What is in a page, 0 for zeros; sealed with a sum instead of a key: lenders here do not know how to make
-/// one.
+/// Seals a page's content (0 for zeros) with a checksum instead of a key. Lenders in this world do not know
+/// how to compute it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChecksumSeal {
     life: u64,
@@ -83,21 +83,21 @@ pub(super) struct DepositOwner {
     pub(super) life: u64,
     pub(super) page_client: RemotePageClient<ChecksumSeal>,
     pub(super) conns: Vec<Option<usize>>,
-    /// Its spill file.
+    /// The owner's spill file.
     pub(super) disk: Option<SpillDisk>,
-    /// When a link to each lender stood last; of one that stands it means nothing.
+    /// Time at which the link to each lender was last up; meaningless while it is up.
     pub(super) linked_until: Vec<Time>,
-    /// Lenders that were away for nearly the lease: what they still have may be given up.
+    /// Lenders that were away for nearly the lease; pages that they still have may be given up.
     away_too_long: Vec<bool>,
-    /// What each page should be; 0: zeros.
+    /// Expected content of each page; 0 for zeros.
     expected: BTreeMap<Page, u64>,
-    /// Pages that are here.
+    /// Pages in local memory.
     resident: BTreeSet<Page>,
     /// Pages that the program waits for, and since when.
     pub(super) waiting: BTreeMap<Page, Time>,
-    /// Blocks that it waits for.
+    /// Requests of blocks that the program waits for.
     pub(super) gathers: BTreeMap<GatherTicket, PendingGather>,
-    /// Pages of which a liar has given words that are not in them: that is to be found when they come.
+    /// Pages with delivered false blocks that must be detected when the page arrives.
     pub(super) undetected_lies: BTreeMap<Page, LieCertainty>,
 }
 
@@ -106,17 +106,17 @@ impl DepositOwner {
         WriterId(self.life)
     }
 
-    /// Whether its link to a lender has been gone for nearly the lease, however the lender fares.
+    /// Whether the link to a lender has been gone for nearly the lease, whatever state the lender is in.
     fn is_away_too_long(&self, lender: usize, now: Time) -> bool {
         !self.directory().is_linked(lender) && now.since(self.linked_until[lender] - SLACK) >= LEASE
     }
 
-    /// Where its pages are.
+    /// The page directory.
     pub(super) fn directory(&self) -> &PageDirectory {
         self.page_client.directory()
     }
 
-    /// For what becomes of links, and the time.
+    /// The page directory, to report links and time.
     pub(super) fn directory_mut(&mut self) -> &mut PageDirectory {
         self.page_client.links()
     }
@@ -125,13 +125,13 @@ impl DepositOwner {
         self.expected.get(&page).copied().unwrap_or(0)
     }
 
-    /// What a lender has of a page that is away.
+    /// The page's sealed bytes, as a lender keeps them.
     pub(super) fn sealed_page(&self, page: Page, version: u64) -> Vec<u8> {
         let life = self.life;
         ChecksumSeal { life }.sealed(page, version, self.expected_content(page))
     }
 
-    /// The program changes the page, and it leaves.
+    /// Changes a page and evicts it.
     fn evict(&mut self, page: Page, content: u64) {
         self.expected.insert(page, content);
         self.resident.remove(&page);
@@ -214,7 +214,7 @@ impl World {
             return;
         };
         if owner.is_waited_for(page) {
-            // Another thread writes it all, without a look at what was in it.
+            // Another thread overwrites the whole page without reading it.
             if draw < 10 {
                 owner.evict(page, content);
                 self.coverage.hit("far: pages put while they were waited for");
@@ -235,7 +235,7 @@ impl World {
                 owner.page_client.forget(page);
                 self.coverage.hit("far: pages forgotten");
             }
-            // Nothing has changed in it: what is in its places is still it.
+            // The page is unchanged, so its copies are still valid.
             5..30 if owner.resident.contains(&page) => {
                 owner.resident.remove(&page);
             }
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// The program wants a page that is not here.
+    /// The program accesses a remote page.
     pub(super) fn fault(&mut self, arena: usize, page: Page) {
         let now = self.now;
         let Some(owner) = &mut self.arenas[arena] else {
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// The program takes what has come.
+    /// The program collects pages that have arrived.
     fn collect(&mut self, arena: usize) {
         self.collect_blocks(arena);
         let Some(owner) = &mut self.arenas[arena] else {
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// What the program gets must be what it put last.
+    /// Checks that the program gets the newest content of the page.
     fn check_arrival(&mut self, arena: usize, page: Page, content: Option<Box<u64>>) {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
@@ -303,7 +303,7 @@ impl World {
         owner.waiting.remove(&page);
     }
 
-    /// A page is said to be lost. That is no fault if nobody can have it any more.
+    /// Checks the report of a lost page: it is correct if no place can have the page any more.
     pub(super) fn on_page_lost(&mut self, arena: usize, page: Page, lenders: LenderSet) {
         self.tell(|| format!("owner {arena}: {page:?} is lost by {lenders:?}"));
         self.coverage.hit("far: pages lost");
@@ -323,7 +323,7 @@ impl World {
             };
             let has = (0..holder.slots()).any(|slot| holder.version(slot) == version);
             let reachable = !owner.is_away_too_long(index, self.now) && !owner.away_too_long[index];
-            // What lies in a slot that was given up may be there by chance.
+            // A slot that was given up may still have the page by chance.
             if has && reachable && lenders.contains(index) && !machine.is_hostile() {
                 self.fail(format!(
                     "{page:?} is said to be lost by lender {index}, which has it"
@@ -348,7 +348,7 @@ impl World {
         owner.page_client.forget(page);
     }
 
-    /// What a lender says. An offence ends the link.
+    /// Handles a frame from a lender. A protocol violation ends the link.
     pub(super) fn on_lender_frame(
         &mut self,
         arena: usize,
@@ -371,7 +371,7 @@ impl World {
         Ok(())
     }
 
-    /// Hears what became of pages, and sends what is to be sent.
+    /// Handles the outcomes of pages, and sends the frames due.
     pub(super) fn settle(&mut self, arena: usize) {
         let (trace, coverage, now) = (&mut self.trace, &mut self.coverage, self.now);
         if let Some(owner) = &mut self.arenas[arena] {
@@ -412,7 +412,7 @@ impl World {
         Some([&outgoing.header.encode(body.len())[..], &body].concat())
     }
 
-    /// Owners give up links over which answers are due for too long.
+    /// Gives up links whose answers are overdue.
     pub(super) fn give_up_silent(&mut self, arena: usize) {
         for lender in 0..self.profile.lenders {
             if let Some(owner) = &mut self.arenas[arena] {

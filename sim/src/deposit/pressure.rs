@@ -1,4 +1,4 @@
-//! Lenders that want back what they have lent, and what must hold when they get it.
+//! Lenders that reclaim lent slots, and the rules that hold when they do.
 
 use netram_far_machine::deposit::{DepositServer, Page};
 use netram_proto::time::Nanos;
@@ -10,7 +10,7 @@ use crate::check;
 use crate::net::FrameDirection;
 
 impl World {
-    /// A lender wants back a part of what it has lent, for a while.
+    /// Makes a lender reclaim a part of its lent slots for a while.
     pub(super) fn press(&mut self, lender: usize, span: Nanos) {
         let machine = &mut self.machines[lender];
         if !machine.up {
@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// Lenders tell what they want back, and when they want no more.
+    /// Sends the lenders' reclaims, and their ends.
     pub(super) fn send_reclaims(&mut self) {
         for conn in 0..self.conns.len() {
             let DepositConnection {
@@ -54,7 +54,8 @@ impl World {
         }
     }
 
-    /// Before slots are gone: no page is in them that its owner counts on, or that is nowhere else.
+    /// Checks slots before they are released: their owner counts on none of the pages in them, and each page
+    /// has another copy.
     pub(super) fn check_released_slots(&mut self, conn: usize, frame: &Frame<'_>) {
         let DepositConnection {
             arena, lender, life, ..
@@ -111,8 +112,8 @@ impl World {
         }
     }
 
-    /// All is well, and one lender wants half of its slots back: it gets them if pages have somewhere else to
-    /// go, and its owners get more when it has them again.
+    /// Makes one lender reclaim half of its slots, with all else well. It gets them if the pages fit
+    /// elsewhere, and its owners get more when it lends them again.
     pub(super) fn press_one(&mut self, patience: Nanos) {
         let Some(lender) = (0..self.machines.len()).max_by_key(|lender| self.machines[*lender].slots_used())
         else {

@@ -1,10 +1,10 @@
-//! What one seed's world of deposits is like. Drawn once.
+//! Parameters of one seed's world of deposits, drawn once.
 
 use netram_proto::time::Nanos;
 
 use crate::rng::Rng;
 
-/// What may go wrong, see `nemesis`.
+/// Faults of a world of deposits, see `nemesis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DepositFault {
     /// A connection breaks.
@@ -13,25 +13,25 @@ pub(super) enum DepositFault {
     Partition,
     /// A lender stands still.
     Pause,
-    /// A lender dies, and what it held with it.
+    /// A lender dies and loses its memory.
     Kill,
-    /// A lender says that it stops; a moment later it does.
+    /// A lender announces its withdrawal and stops a moment later.
     WithdrawLender,
-    /// A lender wants back some of what it has lent, for a while.
+    /// A lender reclaims some of its lent slots for a while.
     PressLender,
-    /// A lender has less room than it had, or more.
+    /// A lender has less room than before, or more.
     ResizeLender,
     /// An owner dies; another begins in its place.
     KillOwner,
     /// A write to a spill file fails.
     DiskFails,
-    /// A write to a spill file is done by half, and called done.
+    /// A write to a spill file is done by half and reported as done.
     DiskTears,
     /// A page of a spill file cannot be read.
     DiskLoses,
     /// A disk stands still.
     DiskStalls,
-    /// A disk has less room than it had, or more.
+    /// A disk has less room than before, or more.
     DiskRoom,
 }
 
@@ -57,24 +57,24 @@ pub(super) struct DepositProfile {
     pub(super) lenders: usize,
     pub(super) copies: usize,
     pub(super) pages: u32,
-    /// Slots that each lender has in all.
+    /// Number of slots that each lender has in all.
     pub(super) room: Vec<u32>,
-    /// Slots that an owner wants of each.
+    /// Number of slots that an owner wants of each lender.
     pub(super) slots_max: u32,
-    /// How many it asks for at once.
+    /// Number of slots that an owner requests at once.
     pub(super) grow: u32,
-    /// The most slots of an owner's spill file; 0: it has none.
+    /// Maximum slots of an owner's spill file; 0 if it has none.
     pub(super) spill: u32,
-    /// One that gives bytes which are not those that were put, or says that it has none.
+    /// Index of a lender that returns false bytes, or denies having a page.
     pub(super) hostile: Option<usize>,
-    /// Never is more lost than what has another place: then nothing may be.
+    /// Whether faults only ever destroy pages that have another copy, so that no page may be lost.
     pub(super) within_budget: bool,
-    /// One way through the network, at least and at most, in µs.
+    /// Latency of one way through the network, from and to, in µs.
     pub(super) latency_us: (u64, u64),
-    /// Between two deeds of a program, at most.
+    /// Longest time between two operations of a program, in µs.
     pub(super) pace_us: u64,
     pub(super) faults: Vec<DepositFault>,
-    /// On average between two of them.
+    /// Mean time between two faults.
     pub(super) fault_interval: Nanos,
     pub(super) run_time: Nanos,
 }
@@ -105,14 +105,14 @@ impl DepositProfile {
         let density = rng.pick(&[300, 600, 1000]);
         let mut actions: Vec<DepositFault> = FAULTS.into_iter().filter(|_| rng.chance(density)).collect();
         actions.retain(|action| match action {
-            // These may lose what is whole nowhere else.
+            // These faults may lose pages that have no other whole copy.
             DepositFault::DiskRoom | DepositFault::DiskTears | DepositFault::DiskLoses => !within,
             DepositFault::ResizeLender => !within && lenders > 0,
             DepositFault::DiskFails | DepositFault::DiskStalls | DepositFault::KillOwner => true,
             _ => lenders > 0,
         });
         let low = rng.pick(&[20, 100, 2000]);
-        // Long enough for a storm of breaks to keep a lender away for its whole lease.
+        // Long enough for a series of broken links to keep a lender away for its whole lease.
         let longest = if within { 4000 } else { 12_000 };
         DepositProfile {
             arenas,

@@ -1,4 +1,4 @@
-//! What must hold when nothing goes wrong any more.
+//! State that must hold once no more faults happen.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use netram_proto::time::{Nanos, Time};
 use super::{LEASE, World};
 use crate::check;
 
-/// By then every link stands, and what is short has another place: a disk that began to stand still at the
-/// last moment is given up 7 s later at the latest, and opened again after 2.5 s.
+/// Longest time until quiescence. By then every link is up and every page has its copies: a disk that began
+/// to stall at the last moment is given up within 7 s and opened again after 2.5 s.
 const QUIESCE_MAX: Nanos = Nanos::from_ms(10_000);
 
 impl World {
     pub(super) fn quiesce(&mut self) {
         self.faults_over = true;
-        // The operators have thought better of it.
+        // Operators cancel the withdrawals.
         let leaving = (0..self.machines.len()).filter(|lender| self.machines[*lender].leaving);
         { leaving }
             .collect::<Vec<_>>()
@@ -51,7 +51,8 @@ impl World {
         self.coverage.hit("far: worlds at rest");
     }
 
-    /// Every slot is free or a page's, of nobody else's; every page has its places, if there is room.
+    /// Checks that every slot is free or has a page of this owner, and that every page has its copies if
+    /// there is room.
     fn check_owner(&self, arena: usize) {
         let Some(owner) = &self.arenas[arena] else {
             return;
@@ -127,7 +128,7 @@ impl World {
         }
     }
 
-    /// Owners go; after the lease nothing of theirs is left.
+    /// Ends all owners. After the lease no slot of theirs is left.
     fn end(&mut self) {
         for arena in 0..self.arenas.len() {
             for conn in self.arenas[arena]

@@ -1,4 +1,4 @@
-//! An owner's spill file, and its disk: slow, full, and sometimes it fails.
+//! An owner's spill file and its disk, which is slow, fills up, and fails.
 
 use std::collections::VecDeque;
 
@@ -12,12 +12,12 @@ use super::owner::{DepositOwner, deposit_of};
 use super::{Event, World};
 use crate::net::FrameDirection;
 
-/// What the disk does next with what it is given.
+/// The disk's next fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpillFault {
     /// A write fails, with half of it done.
     WriteError,
-    /// A write is done by half, and called done.
+    /// A write is done by half and reported as done.
     TornWrite,
     /// A page cannot be read.
     ReadError,
@@ -28,7 +28,7 @@ pub(super) struct SimSpillFile {
     pages: Vec<Vec<u8>>,
     pub(super) room: u32,
     pub(super) next_fault: Option<SpillFault>,
-    /// It has once not kept what it called written.
+    /// Whether the disk has ever lost bytes that it reported as written.
     pub(super) faulty: bool,
 }
 
@@ -43,13 +43,13 @@ impl SlotFile for SimSpillFile {
     }
 
     fn write(&mut self, pages: &[StoredPage<'_>]) -> bool {
-        let mishap = self.next_fault.filter(|next| *next != SpillFault::ReadError);
-        if mishap.is_some() {
+        let fault = self.next_fault.filter(|next| *next != SpillFault::ReadError);
+        if fault.is_some() {
             self.next_fault = None;
         }
         for (index, page) in pages.iter().enumerate() {
             let kept = &mut self.pages[page.slot as usize];
-            match mishap {
+            match fault {
                 Some(_) if index % 2 == 0 => {
                     kept.resize(page.bytes.len(), 0);
                     let half = page.bytes.len() / 2;
@@ -59,8 +59,8 @@ impl SlotFile for SimSpillFile {
                 None => *kept = page.bytes.to_vec(),
             }
         }
-        self.faulty |= mishap == Some(SpillFault::TornWrite);
-        mishap != Some(SpillFault::WriteError)
+        self.faulty |= fault == Some(SpillFault::TornWrite);
+        fault != Some(SpillFault::WriteError)
     }
 
     fn read(&mut self, pages: &[SlotRequest], each: &mut dyn FnMut(&[u8])) {
@@ -76,14 +76,14 @@ impl SlotFile for SimSpillFile {
     }
 }
 
-/// The file, and what is on its way there and back, in order.
+/// The spill file, with requests and answers in transit, in order.
 pub(super) struct SpillDisk {
     pub(super) spill: SpillServer<SimSpillFile>,
     requests: VecDeque<Vec<u8>>,
-    /// The session of each answer; without bytes: something could not be written.
+    /// Session and bytes of each answer; no bytes if a write failed.
     answers: VecDeque<(Epoch, Option<Vec<u8>>)>,
     last: [Time; 2],
-    /// A session stands, or is about to.
+    /// Whether a session is up or about to be.
     open: bool,
     pub(super) paused_until: Time,
 }
@@ -127,7 +127,7 @@ impl World {
         self.send_to_disk(arena, packet);
     }
 
-    /// Gives the disk what it is to do.
+    /// Sends a request to the disk.
     pub(super) fn send_to_disk(&mut self, arena: usize, packet: Vec<u8>) {
         let at = self.now + Nanos::from_us(self.rng.between(5, 20_000));
         let Some(owner) = &mut self.arenas[arena] else {
@@ -171,7 +171,7 @@ impl World {
                     Some(packet) => self.owner_reads(arena, spill, &packet),
                     None => self.close_disk(arena),
                 },
-                // It answers an earlier session.
+                // The answer belongs to an earlier session.
                 _ => (),
             },
         }
@@ -221,7 +221,7 @@ impl World {
         self.settle(arena);
     }
 
-    /// Its session is over: for a failed write, or because it is silent for too long.
+    /// Ends the disk's session, after a failed write or too long a silence.
     pub(super) fn close_disk(&mut self, arena: usize) {
         let now = self.now;
         let Some(owner) = &mut self.arenas[arena] else {
@@ -237,12 +237,12 @@ impl World {
         }
     }
 
-    /// Something befalls the disk.
-    pub(super) fn inject_disk_fault(&mut self, arena: usize, mishap: SpillFault) {
+    /// Injects a fault into the disk.
+    pub(super) fn inject_disk_fault(&mut self, arena: usize, fault: SpillFault) {
         let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
         if let Some(disk) = disk {
-            disk.spill.file().next_fault = Some(mishap);
-            self.coverage.hit(match mishap {
+            disk.spill.file().next_fault = Some(fault);
+            self.coverage.hit(match fault {
                 SpillFault::WriteError => "far: disks that are to fail",
                 SpillFault::TornWrite => "far: disks that are to tear a write",
                 SpillFault::ReadError => "far: disks that are to lose a page",
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// The disk stands still.
+    /// Makes the disk stand still.
     pub(super) fn stall_disk(&mut self, arena: usize, span: Nanos) {
         let until = self.now + span;
         let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// The disk has less room, or more.
+    /// Gives the disk less room, or more.
     pub(super) fn fill_disk(&mut self, arena: usize) {
         let room = self.rng.between(0, self.profile.spill.into()) as u32;
         let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// Whether no disk is in the middle of a mishap.
+    /// Whether no disk has a fault.
     pub(super) fn disks_are_sound(&self) -> bool {
         let mut disks = { self.arenas.iter().flatten() }.filter_map(|owner| owner.disk.as_ref());
         disks.all(|disk| {
@@ -278,14 +278,14 @@ impl World {
         })
     }
 
-    /// What was to befall disks does not.
+    /// Cancels the pending faults of all disks.
     pub(super) fn cancel_disk_faults(&mut self) {
         for disk in { self.arenas.iter_mut().flatten() }.filter_map(|owner| owner.disk.as_mut()) {
             disk.spill.file().next_fault = None;
         }
     }
 
-    /// Nothing ails any disk any more.
+    /// Ends all faults of all disks.
     pub(super) fn heal_disks(&mut self) {
         for disk in { self.arenas.iter_mut().flatten() }.filter_map(|owner| owner.disk.as_mut()) {
             disk.paused_until = Time(0);
@@ -296,7 +296,7 @@ impl World {
 }
 
 impl SpillDisk {
-    /// When it comes there: behind what went before.
+    /// Arrival time of a packet, behind those sent before it.
     fn after(&mut self, way: usize, at: Time) -> Time {
         self.last[way] = at.max(Time(self.last[way].0 + 1));
         self.last[way]

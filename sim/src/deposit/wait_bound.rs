@@ -1,5 +1,5 @@
-//! How long a page may be waited for: not until a lender that is silent is given up, if another one has it
-//! and answers.
+//! The longest wait for a page. It does not last until a silent lender is given up if another one has the
+//! page and answers.
 
 use netram_far_machine::deposit::Page;
 use netram_far_machine::limit::HEDGE_MAX;
@@ -8,13 +8,13 @@ use netram_proto::time::{Nanos, Time};
 use super::World;
 use crate::check;
 
-/// What is left then is a round trip, behind what is in front of it.
+/// Longest wait: the hedge delay, then a round trip behind the frames sent before.
 const WAIT_MAX: Nanos = Nanos(HEDGE_MAX.0 + 500_000_000);
 
 impl World {
-    /// A page comes in time from whoever has it and could have answered for so long.
+    /// Checks that a page arrives in time if a lender that has it could have answered for that long.
     pub(super) fn check_waits(&mut self, arena: usize) {
-        // What was held up when all became well is held up for a while.
+        // Frames delayed when the faults ended stay delayed for a while.
         let Some(owner) = self.arenas[arena].as_ref().filter(|_| !self.faults_over) else {
             return;
         };
@@ -33,7 +33,7 @@ impl World {
         self.coverage.add("far: pages asked for twice", twice);
     }
 
-    /// Since when a lender could have answered all that it was asked. `None`: it cannot.
+    /// Time since which a lender could have answered all requests. `None` if it cannot.
     fn answerable_since(&self, arena: usize, lender: usize) -> Option<Time> {
         let conns = &self.arenas[arena].as_ref()?.conns;
         let conn = &self.conns[(*conns.get(lender)?)?];

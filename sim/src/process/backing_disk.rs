@@ -1,11 +1,11 @@
-//! The disk beneath a directory of files, in worlds that have one: it stops with the process that uses it,
-//! and loses power with the first host, whose it is.
+//! The backing disk of a directory of files, in worlds that have one. It stops with the process that uses it,
+//! and loses power with the first host, to which it belongs.
 
 use crate::world::World;
 
 impl World {
-    /// The process is dead, perhaps with its machine: nothing that its directory still wants is done on the
-    /// disk.
+    /// Stops the disk with its process, perhaps with its machine: pending operations of the directory are not
+    /// done.
     pub(super) fn stop_backing_disk(&mut self, power_cut: bool) {
         let Some(tree) = &self.backing_disk else { return };
         if power_cut {
@@ -16,8 +16,8 @@ impl World {
         tree.fail_after(0);
     }
 
-    /// The process died between two operations on its directory's disk. Whether the machine died with it,
-    /// chance says.
+    /// Handles a process that died between two operations on its directory's disk. Whether its machine died
+    /// too is drawn.
     pub(crate) fn died_on_backing_disk(&mut self, process: usize) -> bool {
         if !self.backing_disk.as_ref().is_some_and(|tree| tree.has_stopped()) {
             return false;

@@ -1,4 +1,4 @@
-//! What a client program calls. Each call that must wait runs the world until it need not.
+//! Calls of a client program. A call that must wait runs the world until it can return.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use crate::check;
 use crate::world::{World, WorldHandle};
 
 /// A program that has waited this long gives up and restarts its process. Only a failed disk together with a
-/// member that is gone can make a wait this long.
+/// lost member can make a wait this long.
 pub(crate) const WAIT_MAX: Nanos = Nanos::from_ms(30_000);
 
 impl World {
@@ -110,7 +110,7 @@ impl World {
         })
     }
 
-    /// A program beside the scenario's appends, if it can without waiting.
+    /// Lets a program beside the scenario's append, if it can without waiting.
     pub(crate) fn on_busy(&mut self, process: usize) {
         let Some(serving) = self.serving(process) else {
             return;
@@ -185,8 +185,8 @@ impl World {
         };
         let writer = &serving.writer;
         let (acked, stable) = (writer.acked() >= end, writer.stable() >= end);
-        // Of a fenced writer's log the disk may have more than the newer reign will ever know: only what is
-        // acknowledged counts, here too.
+        // The disk may have more of a fenced writer's log than the newer epoch will ever know: only
+        // acknowledged records count here too.
         let done = match durability {
             Durability::Lazy => true,
             Durability::Remote => acked,
@@ -213,14 +213,14 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// One event passes while a program waits. `Err`: it has waited long enough.
+    /// Runs one event while a program waits. `Err`: it has waited long enough.
     fn step_until_timeout(&mut self, process: usize, begun: &mut Time) -> Result<(), ()> {
         self.step();
         if self.now.since(*begun) <= WAIT_MAX {
             return Ok(());
         }
         if !self.nemesis.stopped {
-            // It never had a moment's peace. With everything healed the wait must end.
+            // It was disturbed all the time. With everything healed the wait must end.
             self.heal();
             *begun = self.now;
             return Ok(());
@@ -231,7 +231,7 @@ impl World {
         Err(())
     }
 
-    /// [`ClientLog::state`]; of a process that has ended, the last.
+    /// [`ClientLog::state`]; for a process that has ended, its last state.
     pub fn log_state(&self, process: usize) -> LogState {
         let payload_max = self.payload_max();
         let Some(serving) = self.serving(process) else {
@@ -327,7 +327,7 @@ impl World {
     }
 }
 
-/// The link at `lsn`: from the record that begins there, or the stable end.
+/// The chain point at `lsn`: from the record that begins there, or the stable end.
 fn link_on_disk(serving: &ServingState, lsn: Lsn) -> Result<ChainPoint, LogError> {
     if lsn == serving.superblock.head.lsn {
         return Ok(serving.superblock.head);
@@ -351,7 +351,7 @@ fn fenced(serving: &ServingState) -> Option<(Epoch, Epoch)> {
     Some((serving.writer.epoch(), seen))
 }
 
-/// A [`ClientLog`] in the world: what `rvm` is given.
+/// A [`ClientLog`] in the world, for `rvm`.
 #[derive(Clone)]
 pub struct SimLog {
     world: WorldHandle,

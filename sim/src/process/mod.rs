@@ -7,7 +7,7 @@
 //! | `open.rs` | opening a journal: claim, scan, recover, assemble, release |
 //! | `serve.rs` | a journal that serves: ring, disk writer, view writer, frames |
 //! | `log.rs` | what a client program calls: append, wait, trim, read |
-//! | `tree.rs` | the disk beneath a directory of files |
+//! | `backing_disk.rs` | the backing disk of a directory of files |
 
 mod backing_disk;
 mod log;
@@ -31,7 +31,7 @@ use crate::check;
 use crate::profile::LinkKind;
 use crate::world::{TICK, World, WorldEvent};
 
-/// A process on a host.
+/// A client's process on a host.
 pub(crate) struct SimProcess {
     pub(crate) host: usize,
     pub(crate) writer: WriterId,
@@ -41,11 +41,11 @@ pub(crate) struct SimProcess {
     slots: Vec<usize>,
     pub(crate) phase: ProcessPhase,
     pub(crate) paused_until: Time,
-    /// Where the log stood when the process ended: what its program still sees.
+    /// State of the log when the process ended, which its program still sees.
     last_state: LogState,
-    /// Appends by itself, beside the scenario's program.
+    /// Whether it appends by itself, beside the scenario's program.
     pub(crate) appends_itself: bool,
-    /// All parties were asked, and it may fence.
+    /// Whether all members were asked, so that it may fence.
     pub(crate) proven: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum ProcessPhase {
 /// Recovery under way.
 pub(crate) struct OpeningState {
     recovery: Recovery,
-    /// When each member was last tried or asked.
+    /// Time at which each member was last tried or asked.
     tried_at: Vec<Time>,
 }
 
@@ -93,8 +93,7 @@ impl World {
             .find(|&process| self.processes[process].host == host && self.alive(process))
     }
 
-    /// The process ends, one in four times after it has closed its journal; with `power_cut`, its machine
-    /// dies.
+    /// Ends the process; in one of four cases it closes its journal first. With `power_cut` its machine dies.
     pub(crate) fn end(&mut self, process: usize, power_cut: bool) {
         if !power_cut && self.rng.chance(250) {
             self.close_journal(process);
@@ -102,7 +101,7 @@ impl World {
         self.crash(process, power_cut);
     }
 
-    /// The process dies as it stands; with `power_cut`, its machine.
+    /// Kills the process without a farewell; with `power_cut`, its machine.
     pub(crate) fn crash(&mut self, process: usize, power_cut: bool) {
         if !self.alive(process) {
             return;
@@ -130,7 +129,7 @@ impl World {
         self.refresh_view(host);
     }
 
-    /// A process that ends, however it ends, ends here: connections close, events for it find nobody.
+    /// Ends a process for whatever reason: connections close, and events for it are dropped.
     fn reap(&mut self, process: usize) {
         for conn in self.processes[process].conns.clone().into_iter().flatten() {
             self.close_here(conn);
@@ -140,7 +139,7 @@ impl World {
         self.processes[process].conns.clear();
     }
 
-    /// The process died between two disk operations. Whether the machine died with it, chance says.
+    /// Handles a process that died between two disk operations. Whether its machine died too is drawn.
     pub(crate) fn died_midway(&mut self, process: usize) -> bool {
         let host = self.processes[process].host;
         if !self.hosts[host].disk.borrow().is_dead() {
@@ -207,7 +206,7 @@ impl World {
         self.settle(process);
     }
 
-    /// After an event: everything that the machine inside wants done is begun.
+    /// Begins everything that the machine inside wants done after an event.
     pub(crate) fn settle(&mut self, process: usize) {
         if self.processes[process].paused_until > self.now {
             return;
@@ -219,7 +218,7 @@ impl World {
         }
     }
 
-    /// Whether the process stands still, and until when.
+    /// The time until which the process stands still, if it does.
     pub(crate) fn standing_still(&self, event: &WorldEvent) -> Option<Time> {
         let process = match *event {
             WorldEvent::Tick { process }
@@ -245,7 +244,7 @@ impl World {
         (until > self.now).then_some(until)
     }
 
-    /// The slot in which the machine inside knows a lender.
+    /// Slot under which the machine inside knows a lender.
     pub(crate) fn slot_of(&self, process: usize, lender: usize) -> Option<usize> {
         let process = &self.processes[process];
         (0..process.conns.len()).find(|&slot| self.address_lenders[process.slots[slot]] == Some(lender))

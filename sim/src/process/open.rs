@@ -20,27 +20,27 @@ use crate::disk::SimFile;
 use crate::lender::packet_of;
 use crate::world::World;
 
-/// All members are waited for this long, those needed for [`RECOVERY_TIMEOUT`].
+/// Waiting time for all members; those needed get [`RECOVERY_TIMEOUT`].
 pub(crate) const ALL_MEMBERS_WAIT: Nanos = Nanos::from_ms(300);
 pub(crate) const RECOVERY_TIMEOUT: Nanos = Nanos::from_ms(4000);
-/// A member that cannot be reached, or does not answer, is tried again after this.
+/// Delay after which a member is tried again that cannot be reached or does not answer.
 const RETRY: Nanos = Nanos::from_ms(250);
 
 /// Why a journal did not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenFailure {
-    /// The process died on the way.
+    /// The process died while it opened the journal.
     Crashed,
     /// The disk failed.
     Io(IoError),
-    /// Too few members answered, or a newer writer reigns.
+    /// Too few members answered, or a newer writer has fenced the journal.
     Refused(RecoveryError),
     /// The log is damaged below what had been durable.
     Corrupt {
-        /// Where.
+        /// LSN of the damage.
         at: Lsn,
     },
-    /// A file is not readable as what it should be.
+    /// A file does not have the expected format.
     Unusable(&'static str),
 }
 
@@ -83,7 +83,7 @@ impl From<AssembleError> for OpenFailure {
     }
 }
 
-/// A verdict, how each member stands, and what those that answered hold.
+/// The verdict, the state of each member, and the windows of those that answered.
 type MemberAnswers = (Result<(), RecoveryError>, Vec<PeerAnswer>, Vec<PeerWindow>);
 
 /// The files of a journal that is being opened.
@@ -94,7 +94,7 @@ pub(super) struct OpenedFiles {
     pub(super) view_file: SimFile,
     pub(super) view_slots: SlotPair,
     pub(super) view: View,
-    /// The last view that both slots were given.
+    /// The last view that was stored in both slots.
     pub(super) view_full: View,
 }
 
@@ -117,7 +117,7 @@ impl World {
             self.reap(process);
             self.refresh_view(host);
             if matches!(failure, OpenFailure::Corrupt { .. }) && self.processes[process].proven {
-                // Members may hold what comes next, and only reading it shows that it does not fit.
+                // Members may hold the following records, and only reading them shows that they do not fit.
                 self.coverage.hit("openings that found damage after their proof");
             }
             if matches!(failure, OpenFailure::Refused(_)) {
@@ -135,11 +135,11 @@ impl World {
             self.hosts[host].replica_closed = None;
         }
         let writer = self.processes[process].writer;
-        // An old error report does not matter: what follows reads, and syncs again.
+        // An old error report does not matter: the following steps read and sync again.
         let _ = files.log.sync();
-        // On a copied disk always: records that another machine's disk had proven stable, taken from members
-        // and lost by a failed sync here, would pass for proof about this disk. Copy, failed sync and a cache
-        // that stays are one too many.
+        // On a copied disk always: records that another machine's disk had proven stable, were taken from
+        // members and lost by a failed sync here would pass for proof about this disk. The simulator does not
+        // cover a copy, a failed sync and a kept cache together.
         if self.profile.drops_cache || host != 0 {
             let host = &self.hosts[host];
             host.disk.borrow_mut().drop_cache(host.log_file);
@@ -181,7 +181,7 @@ impl World {
         self.serve(process, files, taken)
     }
 
-    /// A node that offers what it left is told if the server has given it up.
+    /// Refuses the opening if the server has given up the node that offers its records.
     fn not_given_up(&self) -> Result<(), OpenFailure> {
         match &self.server {
             Some(server) if server.has_fenced => {
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// Of a node: the server has had what its library offered, and the log is emptied for the next joining.
+    /// For a node: empties the log, whose offered records the server has, before the node joins again.
     fn merged(&mut self, files: &mut OpenedFiles, end: ChainPoint) -> Result<(), OpenFailure> {
         if self.server.is_some() {
             files.superblock.head = end;
@@ -201,7 +201,7 @@ impl World {
         Ok(())
     }
 
-    /// Of a node: it joins, with a journal that begins at `end`.
+    /// For a node: joins the region with a journal that begins at `end`.
     fn join(&mut self, process: usize, files: &OpenedFiles, end: ChainPoint) {
         let host = self.processes[process].host;
         let Some(server) = &mut self.server else {
@@ -236,8 +236,8 @@ impl World {
         })
     }
 
-    /// What the directory on `host` says to whoever is about to delete it: its view, and up to where its log
-    /// is on a disk for certain.
+    /// View of the directory on `host`, and the LSN up to which its log is proven to be on a disk. A deletion
+    /// needs both.
     pub(crate) fn proven_on(&mut self, host: usize) -> Result<(View, Lsn), OpenFailure> {
         let files = self.open_files(host)?;
         let limit = files.superblock.head.lsn.plus(files.log.capacity());
@@ -246,7 +246,7 @@ impl World {
         Ok((files.view, proof.min(scan.end.lsn)))
     }
 
-    /// Whether a data lender's disk says that it was taken over: then it is a journal like any other.
+    /// Whether a data lender's disk was taken over, so that it is an ordinary journal.
     fn is_taken_over(&self, host: usize) -> Result<bool, OpenFailure> {
         let Some(file) = self.hosts[host].header_file else {
             return Ok(false);
@@ -257,7 +257,7 @@ impl World {
         Ok(standing.condition == ReplicaCondition::TakenOver)
     }
 
-    /// The log has everything, and the members are still named.
+    /// Marks the disk as taken over. The log has everything, and the members are still named.
     fn mark_taken_over(&mut self, host: usize) -> Result<(), OpenFailure> {
         let Some(file) = self.hosts[host].header_file else {
             return Ok(());
@@ -279,7 +279,7 @@ impl World {
         Ok(stored?)
     }
 
-    /// The members are given up: from here on the local disk has everything.
+    /// Releases the members: from here on the local disk has everything.
     fn release(&mut self, host: usize, files: &mut OpenedFiles, end: Lsn) -> Result<(), OpenFailure> {
         let noted = files.superblock.for_ring(self.profile.window, end);
         if noted != files.superblock {
@@ -290,7 +290,7 @@ impl World {
         self.store_view(host, files)
     }
 
-    /// Asks whether the reign of `files` may begin, before anything is changed (rule 18).
+    /// Asks whether the epoch of `files` may begin, before anything is changed (rule 18).
     fn probe(
         &mut self,
         process: usize,
@@ -332,7 +332,7 @@ impl World {
         }
     }
 
-    /// What seals and reads the members for the reign of `files`, or only asks them.
+    /// The recovery that fences and reads the members for the epoch of `files`, or only asks them.
     fn recovery(&self, process: usize, files: &OpenedFiles, scan: LogScan) -> Recovery {
         let view = &files.view;
         let mut recovery = Recovery::new(
@@ -377,7 +377,7 @@ impl World {
         Ok(windows)
     }
 
-    /// Lets `process` ask the members until the machine knows enough. `None`: it died, or `cut` came.
+    /// Lets `process` ask the members until the machine knows enough. `None` if it died, or `cut` came.
     fn ask(&mut self, process: usize, recovery: Recovery, cut: Option<Time>) -> Option<MemberAnswers> {
         let slots: Vec<usize> = recovery.addresses().map(lender_at).collect();
         let count = slots.len();
@@ -404,7 +404,7 @@ impl World {
         }
     }
 
-    /// A server asks a node's members, from a machine of its own. `None`: it died on the way.
+    /// Lets a server ask a node's members, from a machine of its own. `None` if it died before the end.
     pub(crate) fn ask_members(
         &mut self,
         host: usize,
@@ -492,7 +492,7 @@ pub(super) fn describe_view(view: &View) -> String {
     format!("view {version} of epoch {epoch}, {members:?} counting {counting}")
 }
 
-/// The number of an address: the lender's, where none has another.
+/// The number of an address: the lender's, if no address leads elsewhere.
 pub(crate) fn lender_at(address: &str) -> usize {
     address
         .strip_prefix('l')

@@ -1,4 +1,4 @@
-//! A journal that serves: the ring, the log's writer, the view's writer, and frames to and from lenders.
+//! A journal that serves: the ring, the log writer, the view writer, and frames to and from lenders.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ use crate::net::FrameDirection;
 use crate::server::SimServerLink;
 use crate::world::{World, WorldEvent};
 
-/// The machine that serves, and what its driver keeps for it.
+/// The serving machine, and the state that its driver keeps for it.
 pub(crate) struct ServingState {
     pub(crate) writer: JournalWriter,
     pub(crate) log: LogFile<SimFile>,
@@ -33,36 +33,36 @@ pub(crate) struct ServingState {
     view_slots: SlotPair,
     view_full: View,
     ring: Vec<u8>,
-    /// Where the next record goes, and what it chains to.
+    /// Position of the next record, and the chain value before it.
     pub(crate) tail: ChainPoint,
-    /// The end of what the disk has, as the writer was told.
+    /// End of the stable log as reported to the writer.
     stable: ChainPoint,
     /// Ends of records that are not on the disk yet.
     ends: VecDeque<ChainPoint>,
-    /// The batch that is being synced ends here.
+    /// End of the batch that is being synced.
     flushing: Option<ChainPoint>,
     /// The view that is being stored.
     storing: Option<View>,
-    /// What the system refused of the log, and of the view file.
+    /// Retries after refused operations on the log.
     log_policy: RetryPolicy,
     view_policy: RetryPolicy,
-    /// The log is not written before this.
+    /// The log is not written before this time.
     log_due: Time,
-    /// The local disk was given up; nothing more is written.
+    /// Error for which the local disk was given up; nothing more is written.
     pub(crate) poisoned: Option<IoError>,
-    /// Syncs of this disk that had failed when the process began to serve.
+    /// Number of syncs of this disk that had failed when the process began to serve.
     pub(crate) syncs_failed_before: u64,
     planted: FaultSwitch,
-    /// What the oracle saw acknowledged when the writer learnt that it is fenced.
+    /// LSN that was acknowledged when the writer learnt that it is fenced, as the oracle saw it.
     pub(crate) acked_at_fence: Option<Lsn>,
-    /// The volume is kept by a data lender too.
+    /// Link to a data lender that also keeps the volume.
     pub(crate) data: Option<DataLink>,
-    /// The journal is a node's: its link to the server.
+    /// Link to the server, if the journal is a node's.
     pub(crate) server: Option<SimServerLink>,
 }
 
 impl ServingState {
-    /// The reign that `files.view` made durable; the log ends at `end`.
+    /// A writer for the epoch that `files.view` made durable; the log ends at `end`.
     pub(super) fn new(world: &World, host: usize, files: OpenedFiles, end: ChainPoint) -> ServingState {
         let failed_before = world.hosts[host].disk.borrow().counts.sync_failures;
         let mut writer = JournalWriter::new(
@@ -145,7 +145,7 @@ impl ServingState {
         self.writer.on_disk_failed();
     }
 
-    /// Stores the superblock with a new head. Durable on return.
+    /// Stores the superblock with a new head. It is durable on return.
     pub(super) fn store_head(&mut self, head: ChainPoint) -> Result<(), CallError> {
         let superblock = LogSuperblock {
             head,
@@ -287,8 +287,8 @@ impl World {
         self.settle(process);
     }
 
-    /// What the driver does after a failure: the pause before it tries again, or none, and it gives the disk
-    /// up.
+    /// Handles a failure as the driver does: returns the pause before the next try, or `None` when it gives
+    /// up the disk.
     fn retry_pause(
         &mut self,
         planted: FaultSwitch,
@@ -322,8 +322,7 @@ impl World {
         }
     }
 
-    /// The batch up to `end` did not get to the disk: it is written again after a pause, or the disk is given
-    /// up.
+    /// Handles a failed batch up to `end`: it is written again after a pause, or the disk is given up.
     fn not_flushed(
         &mut self,
         process: usize,
@@ -352,7 +351,7 @@ impl World {
                 return;
             };
             if serving.poisoned.is_some() {
-                // Another sync of the same file failed meanwhile, and may have failed for these bytes.
+                // Another sync of the same file failed since, and may have failed for these bytes.
                 return;
             }
             let mut synced = serving.log.sync();
@@ -388,7 +387,7 @@ impl World {
         self.hosts[host].disk.borrow().is_dead()
     }
 
-    /// Connects, and sends whatever is to be sent and has room.
+    /// Connects, and sends the frames that are due and have room.
     fn pump(&mut self, process: usize, serving: &mut ServingState) {
         let now = self.now;
         while let Some(outgoing) = serving.writer.next_multicast(now) {
@@ -421,8 +420,8 @@ impl World {
         }
     }
 
-    /// Before it ends, the process closes its journal, as a program does that is told to stop, if the disk
-    /// has everything at this moment.
+    /// Closes the journal before the process ends, as a program does that is told to stop, if the disk has
+    /// everything at this moment.
     pub(crate) fn close_journal(&mut self, process: usize) {
         self.with_serving(process, |world, serving| {
             let busy = serving.poisoned.is_some() || serving.storing.is_some() || serving.flushing.is_some();
@@ -457,9 +456,9 @@ impl World {
         });
     }
 
-    /// What a machine that dies now leaves half done: a view may be on its way to the platter.
+    /// Leaves a half-done store of a view, as a machine does that dies now.
     pub(super) fn leave_view_in_doubt(&mut self, process: usize) {
-        // Of two slots, each written and synced: how far it got. Zero: nothing was written.
+        // Number of operations done on two slots, each written and synced. Zero: nothing was written.
         let operations = self.rng.below(5) as u32;
         self.with_serving(process, |world, serving| {
             let host = world.processes[process].host;

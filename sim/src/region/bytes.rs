@@ -1,4 +1,4 @@
-//! The region: words, the spans of its locks, and records that write them.
+//! The region's memory: words, the spans of its locks, and records that write them.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ pub(super) type PayloadBytes = Arc<[u8]>;
 
 pub(super) const LOCKS: u32 = 5;
 const SPAN_WORDS: usize = 4;
-/// The spans of locks 0 and 1 touch; between the others is a word that nobody may ever write.
+/// The spans of locks 0 and 1 touch; between the others is a word that no program may ever write.
 pub(super) const WORDS: usize = (SPAN_WORDS + 1) * LOCKS as usize;
 
-/// The words of a lock's span. The first has the lock's version, as the record that made it says.
+/// The words of a lock's span. The first has the lock's version, as the record that wrote it says.
 pub(super) fn span(lock: LockId) -> std::ops::Range<usize> {
     let gaps = lock.0.saturating_sub(1) as usize;
     let start = lock.0 as usize * SPAN_WORDS + gaps;
@@ -24,12 +24,12 @@ pub(super) fn locks() -> impl Iterator<Item = LockId> {
     (0..LOCKS).map(LockId)
 }
 
-/// Whether nobody may write a word.
+/// Whether no program may write a word.
 pub(super) fn is_outside(word: usize) -> bool {
     !locks().any(|lock| span(lock).contains(&word))
 }
 
-/// A record: some words get values.
+/// A record that gives values to some words.
 pub(super) fn record(stamp: &Stamp, writes: &[(usize, u64)]) -> PayloadBytes {
     let (mut preamble, mut bytes) = (Vec::new(), Vec::new());
     stamp.encode(&mut preamble);

@@ -1,5 +1,5 @@
-//! The rules of `docs/shared.md`, looked at from outside while things happen. What must hold at rest is in
-//! `rest.rs`.
+//! Oracles of the rules in `docs/design/shared.md` that are checked during a run. Those that hold at quiescence are
+//! in `quiescence.rs`.
 
 use netram_proto::id::JournalId;
 use netram_proto::time::Nanos;
@@ -15,38 +15,38 @@ use super::orphans::NEVER;
 use super::process::TxnPhase;
 use crate::check;
 
-/// Rules of regions are told apart from those of journals by this, in a [`check::RuleViolation`].
+/// Added to the rules' numbers in a [`check::RuleViolation`], to tell them from those of journals.
 pub const REGION_RULES: u8 = 200;
-/// Timers are looked at so late at most.
+/// Longest delay of a timer.
 const SLACK: Nanos = Nanos::from_ms(60);
 
-/// A rule, by what it says.
+/// Rules of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RegionRule {
     /// Applied versions never skip and never go back.
     Applied = 1,
-    /// What was acknowledged survives.
+    /// An acknowledged record survives.
     Survives,
     /// Versions under a lock are 1, 2, 3 ...
     Versions,
-    /// Nothing of a node after its end.
+    /// No record of a node counts after its end.
     AfterEnd,
-    /// Who has a lock has applied its version.
+    /// A node that holds a lock has applied the lock's version.
     Granted,
-    /// At rest all are equal.
+    /// At quiescence all copies are equal.
     Equal,
     /// Any order that the stamps allow leads to the same region.
     AnyOrder,
-    /// Readers see what was, whole.
+    /// Readers see states that existed, whole.
     Readers,
     /// Every acquire ends.
     Ends,
-    /// What nobody declared never changes.
+    /// Undeclared bytes never change.
     Undeclared,
-    /// An outcome that was told never changes.
+    /// A reported outcome never changes.
     Outcome,
-    /// At rest no lender has a window of a node that is gone.
+    /// At quiescence no lender has a window of a node that is gone.
     Forgotten,
 }
 
@@ -55,14 +55,14 @@ impl World {
         check::fail(REGION_RULES + rule as u8, String::from(what))
     }
 
-    /// A node's memory takes another's record.
+    /// Applies a record of another node to a node's memory.
     pub(super) fn apply(&mut self, slot: usize, payload: &PayloadBytes) {
         let stamp = bytes::stamp(payload);
         self.tell(|| format!("slot {slot} applies {stamp:?}"));
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
-        // While pages come the memory may be ahead of the stream.
+        // While pages are transferred the memory may be ahead of the stream.
         let wrong = stamp.written.iter().find(|(lock, makes)| {
             process.is_whole() && process.region[bytes::span(*lock).start] + 1 != makes.0
         });
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// What the memory shows of each record is all of it, and all that it had read.
+    /// Checks that the memory shows each record as a whole, with every record that it had read.
     fn check_closed(&self, slot: usize) {
         let Some(process) = &self.slots[slot].process else {
             return;
@@ -93,13 +93,13 @@ impl World {
         }
     }
 
-    /// A hint was taken: whatever had read what it overwrote is there as well. Otherwise a reader sees what
-    /// no order of the records ever shows.
+    /// Checks a hint that was applied: every reader of the overwritten version is there as well. Otherwise a
+    /// reader would see a state that no order of the records produces.
     pub(super) fn check_hint(&self, slot: usize, payload: &PayloadBytes) {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
-        // What waits for a reader is not in the memory yet.
+        // A record that waits for a reader is not in the memory yet.
         let has = |lock: &LockId, version: &LockVersion| process.node.version(*lock) >= *version;
         for (lock, makes) in bytes::stamp(payload).written {
             for stamp in self.history.readers(lock, LockVersion(makes.0 - 1)) {
@@ -123,12 +123,12 @@ impl World {
         }
     }
 
-    /// A transaction has its locks: its memory has everything that was acknowledged under them.
+    /// Checks a transaction that has its locks: its memory has everything that was acknowledged under them.
     pub(super) fn check_locks_held(&self, slot: usize, txn: TxnId) {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
-        // What it has had for longer than its lease may be old: its commit will be refused.
+        // Under a lock held for longer than its lease the memory may be old: the commit will be refused.
         if !process.node.tokens().leased(self.local(slot)) {
             return;
         }
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// Nobody waits for longer than he said.
+    /// Checks that no transaction waits for longer than its deadline.
     pub(super) fn check_waits(&self, slot: usize) {
         let now = self.local(slot);
         let process = self.slots[slot].process.iter();
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// A node's members, or its server, acknowledge what its journal has up to this record.
+    /// Checks an acknowledgement of a node's journal up to this record, by its members or the server.
     pub(super) fn check_acked(&mut self, slot: usize, journal: JournalId, acked: RecordNumber) {
         let before = self.history.journals.get(&journal).map(|truth| truth.acked);
         self.history.acknowledge(journal, acked);
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// The server merges a record.
+    /// Checks a record that the server merges.
     pub(super) fn check_merged(&mut self, node: NodeId, number: RecordNumber, payload: &PayloadBytes) {
         for (lock, makes) in bytes::stamp(payload).written {
             let stands = self.server.memory()[bytes::span(lock).start];
@@ -207,7 +207,7 @@ impl World {
         self.coverage.hit("region: records merged");
     }
 
-    /// A node is told that the server keeps so much of its journal.
+    /// Checks the server's report to a node of how much of its journal it keeps.
     pub(super) fn check_server_ack(&self, slot: usize, number: RecordNumber, end: ChainPoint, view: u64) {
         let Some(process) = &self.slots[slot].process else {
             return;
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// The server has read a dead node's journal.
+    /// Checks the server's reading of a dead node's journal.
     pub(super) fn check_read(&mut self, node: NodeId, records: &[(RecordNumber, PayloadBytes)]) {
         let Some(truth) = self.history.node_history(node) else {
             return;
@@ -254,7 +254,7 @@ impl World {
         self.history.read.entry(node).or_insert(last);
     }
 
-    /// A node's own library has opened a journal that was left.
+    /// Checks the opening of an orphan journal by its node's own library.
     pub(super) fn check_orphan(&self, node: NodeId, first: RecordNumber, records: &[PayloadBytes]) {
         let Some(truth) = self.history.node_history(node) else {
             return;
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// That a node is gone is durable: so is all of it that was ever acknowledged.
+    /// Checks a durable report that a node is gone: all of its acknowledged records are durable too.
     pub(super) fn check_gone(&self, node: NodeId) {
         let row = self.server.disk.table.nodes.get(&node);
         let has = row.map_or(RecordNumber(0), |row| row.number);
@@ -291,7 +291,8 @@ impl World {
         }
     }
 
-    /// Nodes of this world do nothing wrong. One that leaves may have to wait for others for too long.
+    /// Checks the reason for a fence. Nodes of this world break no rules; one that leaves may have to wait
+    /// too long for others.
     pub(super) fn check_fencing(&self, node: NodeId, why: FenceReason) {
         let sound = matches!(
             why,

@@ -1,4 +1,4 @@
-//! What truly happened, for the rules to compare with.
+//! True history of a region, for the oracles to compare with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use netram_shared_machine::{LockId, LockVersion, NodeId, RecordNumber, Stamp};
 
 use super::bytes::{self, LOCKS, PayloadBytes};
 
-/// What was appended to one journal.
+/// Records that were appended to one journal.
 #[derive(Default)]
 pub(super) struct NodeHistory {
     pub(super) node: Option<NodeId>,
     pub(super) records: Vec<PayloadBytes>,
-    /// So many were acknowledged.
+    /// Number of acknowledged records.
     pub(super) acked: RecordNumber,
 }
 
@@ -21,13 +21,13 @@ pub(super) struct NodeHistory {
 pub(super) struct RegionHistory {
     pub(super) journals: BTreeMap<JournalId, NodeHistory>,
     pub(super) outcomes: BTreeMap<(NodeId, RecordNumber), RecordOutcome>,
-    /// Up to which record a dead node's journal was read.
+    /// Record up to which a dead node's journal was read.
     pub(super) read: BTreeMap<NodeId, RecordNumber>,
-    /// Nodes of which an operator gave up what could not be proven.
+    /// Nodes whose unproven records an operator gave up.
     pub(super) excused: BTreeSet<NodeId>,
-    /// The newest version of each lock that was acknowledged.
+    /// The newest acknowledged version of each lock.
     newest: [LockVersion; LOCKS as usize],
-    /// Acknowledged records, by what they had read.
+    /// Acknowledged records, by the versions that they had read.
     readers: BTreeMap<(LockId, LockVersion), Vec<Stamp>>,
 }
 
@@ -52,7 +52,7 @@ impl RegionHistory {
         self.journals.values().find(|truth| truth.node == Some(node))
     }
 
-    /// So many of a journal's records are acknowledged.
+    /// Records that a journal's records up to `acked` are acknowledged.
     pub(super) fn acknowledge(&mut self, journal: JournalId, acked: RecordNumber) {
         let Some(truth) = self.journals.get_mut(&journal) else {
             return;

@@ -1,5 +1,5 @@
-//! A node's journal: the ring, the log's writer, the view's writer, frames to and from lenders. Its disk
-//! never fails, but for what a power cut leaves: failing ones are met in the worlds of one journal.
+//! A node's journal: the ring, the log writer, the view writer, and frames to and from lenders. Its disk
+//! fails only by power cuts; the worlds of one journal have failing disks.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ use crate::net::FrameDirection;
 
 const HEALTHY: &str = "a disk of this world never fails";
 
-/// Where a journal is on its machine's disk.
+/// File numbers of a journal on its machine's disk.
 #[derive(Clone)]
 pub(super) struct RegionJournalFiles {
     pub(super) disk: SimDiskHandle,
@@ -55,21 +55,21 @@ pub(super) struct RegionJournal {
     unflushed: VecDeque<ChainPoint>,
     flushing: Option<ChainPoint>,
     storing: Option<View>,
-    /// Where each record ends, by its number less one.
+    /// End of each record, by its number less one.
     pub(super) ends: Vec<ChainPoint>,
     pub(super) start: ChainPoint,
-    /// The view that it was opened with: it has no members.
+    /// Number of the view with which it was opened, which has no members.
     pub(super) first_view: u64,
-    /// As the node's machine was told.
+    /// Whether there are too few members, as the node's machine was told.
     pub(super) few_members: bool,
     pub(super) told_view: u64,
-    /// The record that the log begins behind.
+    /// The record before the beginning of the log.
     pub(super) trimmed: RecordNumber,
     pub(super) server_ack: RecordNumber,
 }
 
 impl RegionJournal {
-    /// A new one, opened.
+    /// Creates and opens a journal.
     pub(super) fn create(
         disk: &SimDiskHandle,
         id: JournalId,
@@ -131,7 +131,7 @@ impl RegionJournal {
             && end.since(self.writer.stable()) <= self.ring.len() as u64
     }
 
-    /// Where the record ends.
+    /// Appends a record and returns its end.
     pub(super) fn append(&mut self, payload: &[u8]) -> ChainPoint {
         let (epoch, stable) = (self.writer.epoch(), self.writer.stable());
         let header = RecordHeader::new(self.tail, epoch, stable, RecordKind(16), false, payload.len());
@@ -154,7 +154,7 @@ impl RegionJournal {
         end
     }
 
-    /// The last record that is acknowledged.
+    /// The last acknowledged record.
     pub(super) fn acked(&self) -> RecordNumber {
         let acked = self.writer.acked();
         RecordNumber(self.ends.partition_point(|end| end.lsn <= acked) as u64)
@@ -167,7 +167,7 @@ impl RegionJournal {
         }
     }
 
-    /// Gives up what the server keeps and the disk has, once the log is a quarter full.
+    /// Trims the records that the server keeps and the disk has, once the log is a quarter full.
     fn trim(&mut self) -> bool {
         let used = self.tail.lsn.since(self.superblock.head.lsn);
         let stable = self.writer.stable();
@@ -206,7 +206,7 @@ impl RegionJournal {
 }
 
 impl World {
-    /// Begins what the journal's disk is to do.
+    /// Begins the due operations of the journal's disk.
     pub(super) fn run_disk(&mut self, slot: usize) {
         let (flush, store) = (self.disk_time(), self.disk_time());
         let Some(process) = &mut self.slots[slot].process else {
@@ -266,7 +266,7 @@ impl World {
         self.settle(slot);
     }
 
-    /// Connects, and sends whatever is to be sent and has room.
+    /// Connects, and sends the frames that are due and have room.
     pub(super) fn pump(&mut self, slot: usize) {
         let now = self.local(slot);
         let Some(process) = &mut self.slots[slot].process else {

@@ -14,11 +14,11 @@ use crate::process::lender_at;
 pub(super) struct RegionLender {
     incarnation: Incarnation,
     domain: String,
-    /// It has so many slots that it never needs one of a journal that is over.
+    /// Whether it has so many slots that it never reuses one of a journal that is over.
     has_spare_slots: bool,
     windows: BTreeMap<JournalId, SimLender>,
     pub(super) up: bool,
-    /// Counts its processes.
+    /// Number of its current process.
     pub(super) boot: u32,
     pub(super) paused_until: Time,
 }
@@ -72,16 +72,16 @@ impl RegionLender {
         self.windows.values_mut().for_each(|window| window.lose(next));
     }
 
-    /// Journals that it has windows of, but for those whose end it had forgotten when their old writers came
-    /// and asked for a window: that one stays until its memory ends.
+    /// Journals whose windows it has. Left out are those whose end it had forgotten when their old writers
+    /// asked for a window; such a window stays until the memory's end.
     pub(super) fn windows(&self) -> impl Iterator<Item = JournalId> {
         let joined = |window: &SimLender| window.state().joined && !window.has_forgotten;
         let joined = self.windows.iter().filter(move |(_, window)| joined(window));
         joined.map(|(journal, _)| *journal)
     }
 
-    /// Journals whose end it has forgotten, and of these the ones whose old writers came later and were
-    /// obeyed.
+    /// Number of journals whose end it has forgotten, and of those whose old writers came later and got a
+    /// window.
     pub(super) fn forgotten(&self) -> (usize, usize) {
         let forgotten = self.windows.values().filter(|window| window.has_forgotten);
         let haunted = forgotten.clone().filter(|window| window.state().epoch > Epoch(0));
@@ -96,7 +96,7 @@ impl RegionLender {
 }
 
 impl World {
-    /// A lender's process dies; with `memory`, its machine.
+    /// Kills a lender's process; with `memory`, its machine.
     pub(super) fn kill_machine(&mut self, machine: usize, memory: bool) {
         if !self.machines[machine].up {
             return;
@@ -137,7 +137,7 @@ impl World {
         Incarnation(self.incarnations)
     }
 
-    /// Members of `view` that still have what they held for it.
+    /// Number of members of `view` that still have the memory they held for it.
     pub(super) fn intact(&self, view: &View) -> usize {
         let is =
             |member: &&ViewMember| self.machines[lender_at(&member.address)].is_intact(member, view.journal);

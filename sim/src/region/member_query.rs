@@ -1,5 +1,5 @@
-//! Whoever asks a journal's members: the server that reads what a dead node left, or has it forgotten; a
-//! node's library that opens what an earlier process left.
+//! Queries of a journal's members: by the server, which reads a dead node's journal or has it forgotten, or
+//! by a node's library, which opens an orphan journal.
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::{
@@ -15,20 +15,20 @@ use crate::lender::packet_of;
 use crate::net::FrameDirection;
 use crate::process::lender_at;
 
-/// All members are waited for this long, those needed for [`QUERY_TIMEOUT`].
+/// Waiting time for all members; those needed get [`QUERY_TIMEOUT`].
 pub(super) const ALL_MEMBERS_WAIT: Nanos = Nanos::from_ms(20);
 pub(super) const QUERY_TIMEOUT: Nanos = Nanos::from_ms(150);
-/// A member that cannot be reached is tried again after this.
+/// Delay after which a member is tried again that cannot be reached.
 const RETRY: Nanos = Nanos::from_ms(30);
 const POLL_INTERVAL: Nanos = Nanos::from_ms(10);
 
-/// What is said to the members.
+/// Purpose of a query.
 pub(super) enum QueryKind {
     Read(Recovery),
     Forget(ForgetNotice),
 }
 
-/// On whose behalf.
+/// Process for which the query runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryOwner {
     Server { boot: u32, node: NodeId },
@@ -46,7 +46,7 @@ pub(super) struct MemberQuery {
     until: Time,
 }
 
-/// What came of a reading: the verdict, and what those hold that answered.
+/// Result of a reading: the verdict, and the windows of the members that answered.
 pub(super) type ReadOutcome = (Result<(), RecoveryError>, Vec<PeerWindow>);
 
 impl World {
@@ -59,7 +59,7 @@ impl World {
             }
         };
         let count = machines.len();
-        let asker = self.queries.len();
+        let query = self.queries.len();
         self.queries.push(Some(MemberQuery {
             kind: talk,
             owner: whose,
@@ -70,94 +70,94 @@ impl World {
             tried_at: vec![Time(0); count],
             until: self.now + QUERY_TIMEOUT,
         }));
-        self.on_query(asker);
+        self.on_query(query);
     }
 
-    /// It has ended, whoever asked.
+    /// Stops the queries of owners that have ended.
     pub(super) fn stop_queries(&mut self, ends: impl Fn(QueryOwner) -> bool) {
-        for asker in 0..self.queries.len() {
-            let over = |asker: &MemberQuery| ends(asker.owner);
-            if self.queries[asker].as_ref().is_some_and(over) {
-                self.take_query(asker);
+        for query in 0..self.queries.len() {
+            let over = |query: &MemberQuery| ends(query.owner);
+            if self.queries[query].as_ref().is_some_and(over) {
+                self.take_query(query);
             }
         }
     }
 
-    /// A node's library has no use any more for what the members hold.
+    /// Stops a node's queries about a journal whose members it no longer needs.
     pub(super) fn stop_queries_about(&mut self, journal: JournalId) {
-        for asker in 0..self.queries.len() {
-            let about = |asker: &MemberQuery| {
-                asker.journal == journal && matches!(asker.owner, QueryOwner::Orphan { .. })
+        for query in 0..self.queries.len() {
+            let about = |query: &MemberQuery| {
+                query.journal == journal && matches!(query.owner, QueryOwner::Orphan { .. })
             };
-            if self.queries[asker].as_ref().is_some_and(about) {
-                self.take_query(asker);
+            if self.queries[query].as_ref().is_some_and(about) {
+                self.take_query(query);
             }
         }
     }
 
-    fn take_query(&mut self, asker: usize) -> Option<MemberQuery> {
-        let taken = self.queries[asker].take()?;
+    fn take_query(&mut self, query: usize) -> Option<MemberQuery> {
+        let taken = self.queries[query].take()?;
         for conn in taken.conns.iter().flatten() {
             self.close_conn(*conn);
         }
         Some(taken)
     }
 
-    pub(super) fn on_query(&mut self, asker: usize) {
-        let Some(MemberQuery { host, .. }) = &self.queries[asker] else {
+    pub(super) fn on_query(&mut self, query: usize) {
+        let Some(MemberQuery { host, .. }) = &self.queries[query] else {
             return;
         };
         let paused = self.paused_until(*host);
         if paused > self.now {
-            return self.queue.push(paused, Event::Query { asker });
+            return self.queue.push(paused, Event::Query { query });
         }
-        self.settle_query(asker);
-        if self.queries[asker].is_some() {
-            self.at(POLL_INTERVAL, Event::Query { asker });
+        self.settle_query(query);
+        if self.queries[query].is_some() {
+            self.at(POLL_INTERVAL, Event::Query { query });
         }
     }
 
-    pub(super) fn query_linked(&mut self, asker: usize, index: usize) {
-        match self.queries[asker].as_mut().map(|asker| &mut asker.kind) {
+    pub(super) fn query_linked(&mut self, query: usize, index: usize) {
+        match self.queries[query].as_mut().map(|query| &mut query.kind) {
             Some(QueryKind::Read(recovery)) => recovery.on_connected(index),
             Some(QueryKind::Forget(forget)) => forget.on_connected(index),
             None => return,
         }
-        self.settle_query(asker);
+        self.settle_query(query);
     }
 
-    pub(super) fn query_lost(&mut self, asker: usize, index: usize) {
-        let Some(found) = &mut self.queries[asker] else {
+    pub(super) fn query_lost(&mut self, query: usize, index: usize) {
+        let Some(found) = &mut self.queries[query] else {
             return;
         };
         found.conns[index] = None;
         if let QueryKind::Read(recovery) = &mut found.kind {
             recovery.on_lost(index);
         }
-        self.settle_query(asker);
+        self.settle_query(query);
     }
 
-    pub(super) fn on_query_frame(&mut self, asker: usize, index: usize, frame: &Frame<'_>) {
-        match self.queries[asker].as_mut().map(|asker| &mut asker.kind) {
+    pub(super) fn on_query_frame(&mut self, query: usize, index: usize, frame: &Frame<'_>) {
+        match self.queries[query].as_mut().map(|query| &mut query.kind) {
             Some(QueryKind::Read(recovery)) => recovery.on_frame(index, frame),
             Some(QueryKind::Forget(forget)) => forget.on_frame(index, frame),
             None => return,
         }
-        self.settle_query(asker);
+        self.settle_query(query);
     }
 
-    fn settle_query(&mut self, asker: usize) {
-        if self.has_answer(asker) {
-            return self.answered(asker);
+    fn settle_query(&mut self, query: usize) {
+        if self.has_answer(query) {
+            return self.answered(query);
         }
-        let count = self.queries[asker].as_ref().map_or(0, |asker| asker.conns.len());
+        let count = self.queries[query].as_ref().map_or(0, |query| query.conns.len());
         for index in 0..count {
-            self.send_question(asker, index);
+            self.send_question(query, index);
         }
     }
 
-    fn has_answer(&self, asker: usize) -> bool {
-        let Some(found) = &self.queries[asker] else {
+    fn has_answer(&self, query: usize) -> bool {
+        let Some(found) = &self.queries[query] else {
             return false;
         };
         match &found.kind {
@@ -166,9 +166,9 @@ impl World {
         }
     }
 
-    fn answered(&mut self, asker: usize) {
+    fn answered(&mut self, query: usize) {
         let now = self.now;
-        let Some(mut taken) = self.take_query(asker) else {
+        let Some(mut taken) = self.take_query(query) else {
             return;
         };
         match &mut taken.kind {
@@ -192,17 +192,17 @@ impl World {
         }
     }
 
-    fn send_question(&mut self, asker: usize, index: usize) {
+    fn send_question(&mut self, query: usize, index: usize) {
         let now = self.now;
-        let Some(found) = &mut self.queries[asker] else {
+        let Some(found) = &mut self.queries[query] else {
             return;
         };
         let (host, machine, journal) = (found.host, found.machines[index], found.journal);
         let Some(conn) = found.conns[index] else {
             if now.since(found.tried_at[index]) >= RETRY {
                 found.tried_at[index] = now;
-                let conn = self.connect(ConnectionOwner::Query(asker), index, host, machine, journal);
-                if let Some(found) = &mut self.queries[asker] {
+                let conn = self.connect(ConnectionOwner::Query(query), index, host, machine, journal);
+                if let Some(found) = &mut self.queries[query] {
                     found.conns[index] = Some(conn);
                 }
             }

@@ -1,21 +1,21 @@
-//! Worlds in which several nodes share a region: the machines of a shared region (`SimServer`, `Node`)
-//! together with those of the nodes' journals (`Writer`, `Recovery`, `assemble`, `WriterHandle`, `Forget`),
-//! which are all the ones that ship.
+//! Worlds in which several nodes share a region. The machines of a shared region (`RegionServer`,
+//! `RegionNode`) and those of the nodes' journals (`JournalWriter`, `Recovery`, `assemble`, `MemberForget`)
+//! are the ones that ship.
 //!
-//! Machines with processes of a node, lenders, and the server; between them links that are late and break,
-//! and a clock each. A process dies, its machine loses power, anybody stands still. `docs/simulator.md` says
-//! what can happen; the rules are those of `docs/shared.md`.
+//! There are machines with processes of a node, lenders, and the server, with a clock each. Links between
+//! them are late and break. A process dies, its machine loses power, or any of them stands still.
+//! `docs/design/simulator.md` lists all faults; the rules are those of `docs/design/shared.md`.
 //!
 //! | module | is |
 //! |---|---|
-//! | `nature`, `scenario`, `nemesis` | what one seed's world is like, what it is about, what goes wrong |
+//! | `profile`, `scenario`, `nemesis` | parameters of one seed's world, its scenario, its faults |
 //! | `bytes` | a region of words, spans, records |
-//! | `process`, `program` | a node's process, and what the program in it does |
-//! | `journal`, `orphans` | its journal; the journals of processes before |
+//! | `process`, `program` | a node's process, and the program in it |
+//! | `journal`, `orphans` | its journal; journals of earlier processes |
 //! | `server` | the server's process, its disk, its readings |
-//! | `lenders`, `net`, `asker` | lenders, connections to them, whoever seals and reads |
-//! | `node_link` | links between nodes and server; records straight from node to node |
-//! | `history`, `check`, `quiesce` | what truly happened, the rules, and what must hold at rest |
+//! | `lenders`, `net`, `member_query` | lenders, connections to them, queries that fence and read members |
+//! | `node_link` | links between nodes and server; hints from node to node |
+//! | `history`, `check`, `quiescence` | true history, the oracles, and the state at quiescence |
 
 mod bytes;
 mod check;
@@ -60,16 +60,16 @@ use process::MachineSlot;
 use profile::RegionProfile;
 use server::ServerHost;
 
-/// Events of one world, as a guard against one that never ends.
+/// Maximum number of events of one world, as a guard against an endless one.
 const EVENTS_MAX: u64 = 3_000_000;
 
-/// Something on the agenda.
+/// An event of this world.
 #[derive(Debug)]
 enum Event {
     Connected { conn: usize },
     Frame { conn: usize, way: FrameDirection },
     Closed { conn: usize },
-    Query { asker: usize },
+    Query { query: usize },
     MachineUp { machine: usize },
     SlotUp { slot: usize },
     Tick { slot: usize, life: u64 },
@@ -111,7 +111,7 @@ impl Clock {
     }
 }
 
-/// Everything there is.
+/// The whole simulated region.
 struct World {
     now: Time,
     queue: EventQueue<Event>,
@@ -122,10 +122,10 @@ struct World {
     profile: RegionProfile,
     machines: Vec<RegionLender>,
     conns: Vec<RegionConnection>,
-    /// `[host][lender]`: until when nothing passes. The last host is the server.
+    /// `[host][lender]`: frames are blocked until this time. The last host is the server.
     blocked: Vec<Vec<Time>>,
     queries: Vec<Option<MemberQuery>>,
-    /// Journals that were removed although not all lenders could be told, or nobody knew whether they may be.
+    /// Journals that were removed before all lenders were told, or without knowing whether they may be.
     pending_forgets: BTreeSet<JournalId>,
     server: ServerHost,
     slots: Vec<MachineSlot>,
@@ -133,12 +133,12 @@ struct World {
     sessions: u64,
     lives: u64,
     incarnations: u64,
-    /// Since when nothing goes wrong, and nothing begins any more.
+    /// Time since which no more faults happen and no transaction begins.
     calm_since: Option<Time>,
     history: RegionHistory,
 }
 
-/// Lets the region of one seed live and come to rest. Its fingerprint, and what happened.
+/// Runs the region of one seed until it rests. Returns its fingerprint and its coverage.
 pub(crate) fn run(mut rng: Rng, planted: FaultSwitch, trace: EventTrace) -> (u64, Coverage) {
     let nature = RegionProfile::draw(&mut rng);
     let lasts = nature.run_time;
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// Lets the next event happen.
+    /// Handles the next event.
     fn step(&mut self) {
         let Some((at, event)) = self.queue.pop() else {
             unreachable!("a mark is always ahead")
@@ -220,7 +220,7 @@ impl World {
             Event::Connected { conn } => self.on_connected(conn),
             Event::Frame { conn, way } => self.on_frame(conn, way),
             Event::Closed { conn } => self.on_closed(conn),
-            Event::Query { asker } => self.on_query(asker),
+            Event::Query { query } => self.on_query(query),
             Event::MachineUp { machine } => self.start_machine(machine),
             Event::SlotUp { slot } => self.start_process(slot),
             Event::Tick { slot, life } => self.on_tick(slot, life),
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// Until when whoever an event is for stands still.
+    /// Time until which the receiver of an event stands still.
     fn standing_still(&self, event: &Event) -> Option<Time> {
         let until = match event {
             Event::Hint { slot, .. }
@@ -291,7 +291,7 @@ impl World {
         self.trace.tell(self.now, line);
     }
 
-    /// What a slot's machine takes for the time.
+    /// Local time of a slot's machine.
     fn local(&self, slot: usize) -> Time {
         let MachineSlot {
             clock,
@@ -311,7 +311,7 @@ impl World {
         Nanos::from_us(self.rng.between(low, high))
     }
 
-    /// The views of journals that somebody may still have to read: at the server, and at their nodes.
+    /// The views of journals that may still have to be read: at the server, and at their nodes.
     fn views(&self) -> impl Iterator<Item = &View> {
         let rows = self.server.disk.table.nodes.values();
         let stored = rows

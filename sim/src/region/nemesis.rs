@@ -1,4 +1,4 @@
-//! What goes wrong: every now and then one of the actions that visit this region.
+//! Fault injection into a region: now and then one of the faults of its profile.
 
 use netram_proto::planted::PlantedFault;
 use netram_proto::time::Nanos;
@@ -82,8 +82,8 @@ impl World {
         }
     }
 
-    /// The server begins to read the journal of a node that it holds to be dead. One that lives and has a
-    /// transaction open commits it just then: between the answers of its members, and between their seals.
+    /// Lets a node commit an open transaction while the server, which holds it to be dead, reads its journal:
+    /// between its members' answers, or between their fences.
     pub(super) fn provoke_late_commit(&mut self, node: NodeId) {
         if self.calm_since.is_some() || !self.rng.chance(self.profile.late_commits_permille) {
             return;
@@ -114,8 +114,8 @@ impl World {
         self.settle(slot);
     }
 
-    /// A node stands still, and wakes to everything that has waited: its process was stopped, or its machine
-    /// slept.
+    /// Lets a node stand still and then handle everything that has waited: its process was stopped, or its
+    /// machine slept.
     pub(super) fn pause_node(&mut self, slot: usize, span: Nanos) {
         self.slots[slot].paused_until = self.now + span;
         if self.planted.is(PlantedFault::SleepStopsClock) {

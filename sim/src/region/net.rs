@@ -1,5 +1,4 @@
-//! Connections to lenders: two lanes of frames, each in order and whole until it breaks; then a tail of it is
-//! lost.
+//! Connections to lenders: two lanes of frames, each in order and whole until it breaks; then a tail is lost.
 
 use netram_proto::id::JournalId;
 use netram_proto::time::Nanos;
@@ -10,22 +9,22 @@ use crate::lane_pair::LanePair;
 use crate::lender::PacketOutcome;
 use crate::net::FrameDirection;
 
-/// Frames on one lane that have not arrived; beyond that there is no room.
+/// Maximum number of frames in flight on one lane.
 const LANE_FRAMES_MAX: usize = 12;
 
-/// Whose end it is.
+/// Owner of a connection's client end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionOwner {
     /// The journal of a process.
     Process { slot: usize, life: u64 },
-    /// Somebody who seals and reads, or tells members to forget.
+    /// A query that fences and reads members, or tells them to forget.
     Query(usize),
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct RegionConnection {
     owner: ConnectionOwner,
-    /// By what number its owner knows the lender.
+    /// Index under which its owner knows the lender.
     index: usize,
     host: usize,
     machine: usize,
@@ -135,7 +134,8 @@ impl World {
         }
     }
 
-    /// It breaks: some of what is on the way arrives, the rest never. Its owner learns of it later.
+    /// Breaks a connection: some frames on the way still arrive, the rest are lost. Its owner learns of it
+    /// later.
     pub(super) fn break_conn(&mut self, conn: usize) {
         if self.conns[conn].open {
             self.conns[conn].lanes.cut(&mut self.rng);
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Its owner closes it, or is dead. What is on the way up may still arrive.
+    /// Closes a connection because its owner closes it or is dead. Frames on the way up may still arrive.
     pub(super) fn close_conn(&mut self, conn: usize) {
         self.conns[conn].open = false;
         self.conns[conn].lanes.cut(&mut self.rng);
@@ -167,7 +167,7 @@ impl World {
         conns.into_iter().for_each(|conn| self.break_conn(conn));
     }
 
-    /// Connections that stand.
+    /// Connections that are up.
     pub(super) fn open_conns(&self) -> Vec<usize> {
         (0..self.conns.len())
             .filter(|conn| self.conns[*conn].open)
@@ -178,7 +178,7 @@ impl World {
         let RegionConnection { owner, index, .. } = self.conns[conn];
         match owner {
             ConnectionOwner::Process { slot, life } => self.lender_linked(slot, life, index),
-            ConnectionOwner::Query(asker) => self.query_linked(asker, index),
+            ConnectionOwner::Query(query) => self.query_linked(query, index),
         }
     }
 
@@ -186,7 +186,7 @@ impl World {
         let RegionConnection { owner, index, .. } = self.conns[conn];
         match owner {
             ConnectionOwner::Process { slot, life } => self.lender_lost(slot, life, index),
-            ConnectionOwner::Query(asker) => self.query_lost(asker, index),
+            ConnectionOwner::Query(query) => self.query_lost(query, index),
         }
     }
 
@@ -197,7 +197,7 @@ impl World {
         };
         match owner {
             ConnectionOwner::Process { slot, life } => self.on_lender_frame(slot, life, index, &frame),
-            ConnectionOwner::Query(asker) => self.on_query_frame(asker, index, &frame),
+            ConnectionOwner::Query(query) => self.on_query_frame(query, index, &frame),
         }
     }
 }

@@ -1,9 +1,8 @@
 //! Links between nodes and their server, and hints from node to node.
 //!
-//! A link keeps order until it breaks; then the last of what is in it is lost, and each end learns of it for
-//! itself, so that a node may be back over another link before the server knows that the first is gone. A
-//! link may also fall silent, in one direction or both: what is said vanishes for ever, and neither end is
-//! told.
+//! A link keeps order until it breaks. Then its last messages are lost, and each end notices separately: a
+//! node may be back over another link before the server knows that the first is gone. A link may also fall
+//! silent, in one direction or both: its messages vanish for ever, and neither end notices at once.
 
 use std::collections::VecDeque;
 
@@ -16,7 +15,7 @@ use netram_shared_machine::{ToNode, ToServer};
 use super::bytes::{self, PayloadBytes};
 use super::{Event, World};
 
-/// Messages that a link takes before its receiver has read some.
+/// Maximum number of messages in flight on a link.
 const WINDOW: usize = 6;
 /// The two directions of a link.
 const UP: usize = 0;
@@ -33,23 +32,23 @@ pub(super) struct SimNodeLink {
     last_up: Time,
     last_down: Time,
     broken: bool,
-    /// Both ends have it.
+    /// Whether both ends have the link.
     linked: bool,
-    /// What goes up vanishes; what goes down does.
+    /// Whether messages vanish on the way up, and on the way down.
     silent: [bool; 2],
-    /// It is broken, and what is still in it comes no earlier: the machine of a process that has closed it
-    /// goes on sending.
+    /// Set on a broken link: messages left in it arrive no earlier, because the machine of a process that
+    /// closed it goes on sending.
     delayed_until: Time,
-    /// Which of its ends have learnt that it is gone, or never will.
+    /// Ends that have noticed that it is gone, or never will.
     ends_informed: [bool; 2],
-    /// The server has said its last.
+    /// Whether the server has closed it.
     closed: bool,
-    /// Which of the server's processes it leads to.
+    /// Boot of the server's process to which it leads.
     boot: u32,
 }
 
 impl World {
-    /// A node's process tries to reach the server.
+    /// Begins to connect a node's process to the server.
     pub(super) fn connect_node(&mut self, slot: usize) {
         let (now, boot) = (self.now, self.server.boot);
         if !self.server.is_up() || self.slots[slot].cut_off_until > now {
@@ -93,7 +92,7 @@ impl World {
         }
     }
 
-    /// The slot at whose process a link ends, if that has not given it up.
+    /// The slot whose process has this link, if it has not given it up.
     fn node_end(&self, session: SessionId) -> Option<usize> {
         let pipe = self.node_links.get(&session)?;
         let process = self.slots[pipe.slot].process.as_ref()?;
@@ -144,7 +143,7 @@ impl World {
         self.maybe_break(session);
     }
 
-    /// Sends what the server has for a link, as far as that takes it.
+    /// Sends the server's messages for a link, as far as the link has room.
     pub(super) fn send_down(&mut self, session: SessionId) {
         loop {
             let at = self.now + self.latency();
@@ -195,7 +194,7 @@ impl World {
         let Some(pipe) = self.node_links.get_mut(&session) else {
             return;
         };
-        // What vanishes is taken by nobody: it fills the link.
+        // A vanished message is never read and fills the link.
         let Some(message) = (!pipe.silent[DOWN]).then(|| pipe.down.pop_front()).flatten() else {
             return;
         };
@@ -215,7 +214,7 @@ impl World {
         self.maybe_break(session);
     }
 
-    /// Between any two messages a link may break.
+    /// Breaks the link between two messages, now and then.
     fn maybe_break(&mut self, session: SessionId) {
         if self.calm_since.is_none() && self.rng.chance(self.profile.link_break_permille) {
             self.break_node_link(session);
@@ -223,7 +222,7 @@ impl World {
         }
     }
 
-    /// It breaks. Both ends learn of it, each when it does.
+    /// Breaks a link. Each end notices at its own time.
     pub(super) fn break_node_link(&mut self, session: SessionId) {
         let (draw, other) = (self.rng.draw(), self.rng.draw());
         let held = self.rng.pick(&[0, 0, 0, 10, 40, 150]);
@@ -255,8 +254,8 @@ impl World {
         }
     }
 
-    /// One link falls silent for ever, in one direction or in both. Before it is a link, or its node has a
-    /// lease, the driver's patience ends it.
+    /// Makes a link silent for ever, in one direction or both. Before the link is established, or while its
+    /// node has no lease, only the driver's timeout ends it.
     pub(super) fn silence_link(&mut self) {
         let ways = self.rng.pick(&[[true, true], [true, false], [false, true]]);
         let linked = self.node_links.iter().filter(|(_, pipe)| pipe.linked);
@@ -272,14 +271,14 @@ impl World {
         }
         let session = known[self.rng.index(known.len())];
         if let Some(pipe) = self.node_links.get_mut(&session) {
-            // What is silent stays so.
+            // A silent direction stays silent.
             pipe.silent = [UP, DOWN].map(|way| pipe.silent[way] || ways[way]);
             self.coverage.hit("region: links that fell silent");
             self.tell(|| format!("session {session:?} falls silent: {ways:?}"));
         }
     }
 
-    /// A node has found its link silent, and goes on over another.
+    /// Lets a node give up its silent link and connect again.
     pub(super) fn give_up_link(&mut self, slot: usize) {
         let Some(process) = &mut self.slots[slot].process else {
             return;
@@ -294,7 +293,7 @@ impl World {
         self.settle(slot);
     }
 
-    /// The node's process ends. `told`: its machine closes the link, behind what was sent.
+    /// Ends the link of a node's process. `told`: its machine closes the link, behind the messages sent.
     pub(super) fn drop_node_link(&mut self, session: SessionId, told: bool) {
         self.break_node_link(session);
         if told && let Some(pipe) = self.node_links.get(&session) {
@@ -304,7 +303,7 @@ impl World {
         }
     }
 
-    /// The node's end learns that the link is no more.
+    /// Tells the node that its link is gone.
     pub(super) fn on_unlinked(&mut self, session: SessionId) {
         let Some(slot) = self.node_end(session) else {
             return self.inform_end(session, NODE);
@@ -318,7 +317,7 @@ impl World {
             process.node.on_unlinked();
             self.settle(slot);
         }
-        // What closed properly is known at both ends.
+        // Both ends know of a link that was closed in order.
         if self.node_links.get(&session).is_some_and(|pipe| pipe.closed) {
             self.inform_end(session, SERVER);
         }
@@ -334,7 +333,7 @@ impl World {
         }
     }
 
-    /// The server's end learns it.
+    /// Tells the server that the link is gone.
     pub(super) fn on_hung_up(&mut self, session: SessionId, closed: LinkEnd) {
         let paused = self.server.paused_until;
         if paused > self.now {
@@ -351,7 +350,8 @@ impl World {
         self.inform_end(session, SERVER);
     }
 
-    /// What a node has for its peers. There are no links between them here: whoever is there may be sent to.
+    /// Handles a node's message to its peers. Links between peers are not simulated: every running node can
+    /// be reached.
     pub(super) fn on_peer_action(&mut self, from: usize, straight: PeerAction<PayloadBytes>) {
         let PeerAction::Hint(hint) = straight else {
             return;
@@ -361,7 +361,7 @@ impl World {
         message.head(&mut bytes);
         bytes.extend_from_slice(message.payload().map_or(&[], |payload| payload));
         for slot in (0..self.slots.len()).filter(|slot| *slot != from) {
-            // Lost, doubled, late, in any order.
+            // Hints are lost, repeated, late, and in any order.
             for permille in [self.profile.hints_permille, self.profile.hints_permille / 10] {
                 if self.rng.chance(permille) {
                     let late = self.rng.pick(&[0, 0, 0, 3, 60]);

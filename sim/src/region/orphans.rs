@@ -1,5 +1,6 @@
-//! Journals that earlier processes left on a machine's disk: recovered as the node's own library does it
-//! (local log and members, under a reign of its own), offered to the server, removed when that has all of it.
+//! Orphan journals of earlier processes on a machine's disk. They are recovered as the node's own library
+//! does it, from local log and members in an epoch of their own, offered to the server, and removed once it
+//! has all of them.
 
 use netram_proto::id::{JournalId, WriterId};
 use netram_proto::journal::{AssembleOptions, ForgetNotice, LogFile, Recovery, SlotPair, View, assemble};
@@ -14,16 +15,16 @@ use super::bytes::PayloadBytes;
 use super::journal::{RegionJournal, RegionJournalFiles};
 use super::member_query::{ALL_MEMBERS_WAIT, QUERY_TIMEOUT, QueryKind, QueryOwner, ReadOutcome};
 
-/// A record that no node has.
+/// A record number that no node has.
 pub(super) const NEVER: RecordNumber = RecordNumber(u64::MAX);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Unread,
     Asking,
-    /// Its records, from which number on, and how often it was offered.
+    /// Its records with the number of the first, and how often it was offered.
     Read(RecordNumber, Vec<PayloadBytes>),
-    /// The server needs nothing of it: its lenders are told that it is over, then it is removed.
+    /// The server needs nothing of it. Its lenders are told that it is over, then it is removed.
     Over,
 }
 
@@ -31,7 +32,7 @@ pub(super) struct RegionOrphan {
     pub(super) node: NodeId,
     id: JournalId,
     files: RegionJournalFiles,
-    /// The record that the log begins behind.
+    /// The record before the beginning of the log.
     before: RecordNumber,
     state: State,
     retry_at: Time,
@@ -49,14 +50,14 @@ impl RegionOrphan {
         }
     }
 
-    /// The process that read it has ended.
+    /// Handles the end of the process that read it.
     pub(super) fn interrupt(&mut self) {
         self.state = State::Unread;
     }
 }
 
 impl World {
-    /// Reads what was left, and offers what was read.
+    /// Reads orphan journals, and offers those that were read.
     pub(super) fn offer_orphans(&mut self, slot: usize) {
         let now = self.now;
         let due =
@@ -65,7 +66,7 @@ impl World {
             return;
         };
         self.slots[slot].orphans[at].retry_at = now + self.profile.offer_interval;
-        // Of a node that is gone nobody needs it; and one whose members are sealed cannot be opened.
+        // No one needs the journal of a node that is gone, and one whose members are fenced cannot be opened.
         let node = self.slots[slot].orphans[at].node;
         if let Some(process) = &mut self.slots[slot].process {
             process.node.ask_outcome(node, NEVER);
@@ -85,9 +86,9 @@ impl World {
         }
     }
 
-    /// The server has written down that it needs nothing of this node's journal. A process that stood still
-    /// may have joined a lender after the server had told that lender that the node is gone, if the lender
-    /// has lost its memory in between.
+    /// Handles the server's durable statement that it needs nothing of this node's journal. A process that
+    /// stood still may have joined a lender after the server told that lender that the node is gone, if the
+    /// lender lost its memory in between.
     pub(super) fn orphan_is_over(&mut self, slot: usize, node: NodeId) {
         let Some(life) = self.slots[slot].process.as_ref().map(|process| process.life) else {
             return;
@@ -118,7 +119,8 @@ impl World {
         self.start_query(talk, QueryOwner::Orphan { slot, life }, slot, &view);
     }
 
-    /// `all`: all lenders have been told. The others may keep a window, until their operator frees it.
+    /// Handles the end of telling the lenders. `all`: every one was told. The others may keep a window until
+    /// their operator frees it.
     pub(super) fn orphan_is_told(&mut self, slot: usize, journal: JournalId, all: bool) {
         self.slots[slot].orphans.retain(|left| left.id != journal);
         self.coverage.hit("region: journals left that were removed");
@@ -161,7 +163,7 @@ impl World {
         );
     }
 
-    /// The members have said what they have of it.
+    /// Handles the members' answers about an orphan journal.
     pub(super) fn orphan_is_read(
         &mut self,
         slot: usize,
@@ -210,14 +212,14 @@ impl World {
         self.check_orphan(node, first, &records);
     }
 
-    /// The server's answer to an offer.
+    /// Handles the server's answer to an offer.
     pub(super) fn on_wanted(&mut self, slot: usize, node: NodeId, from: Option<RecordNumber>) {
         let Some(at) = self.slots[slot].orphans.iter().position(|left| left.node == node) else {
             return;
         };
         let Some(from) = from else {
-            // It says so too where it only has all that was offered. That nothing more is to come shows in
-            // the outcome of a record that never was.
+            // The server answers so too if it only has all offered records. The outcome of a record that
+            // never existed shows that no more will come.
             if let Some(process) = &mut self.slots[slot].process {
                 process.node.ask_outcome(node, NEVER);
             }
@@ -229,7 +231,7 @@ impl World {
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
-        // Records that are no more in the log the server has, or has lost: then it reads them from the
+        // The server has the records that are no longer in the log, or has lost them and reads them from the
         // members.
         for (index, payload) in records.into_iter().enumerate() {
             let number = RecordNumber(first.0 + index as u64);

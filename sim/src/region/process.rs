@@ -1,5 +1,5 @@
-//! A node's machine, and the process that runs on it: what the node's machine says is done, what its journal
-//! says it is told.
+//! A node's machine and the process on it: it performs the actions of the node's machine, and feeds it the
+//! journal's reports.
 
 use netram_proto::id::{JournalId, WriterId};
 use netram_proto::journal::ServerAck;
@@ -20,7 +20,7 @@ use super::orphans::{NEVER, RegionOrphan};
 use super::{Clock, Event, World};
 use crate::disk::SimDiskHandle;
 
-/// Timers are looked at this often.
+/// Interval at which timers are checked.
 const TICK: Nanos = Nanos::from_ms(5);
 
 /// A machine on which processes run one after another.
@@ -29,14 +29,13 @@ pub(super) struct MachineSlot {
     pub(super) disk: SimDiskHandle,
     pub(super) clock: Clock,
     pub(super) paused_until: Time,
-    /// How far its clock is behind, for the times in which the machine slept: only where that fault is
-    /// planted.
+    /// Lag of its clock for the times the machine slept; used only with that fault planted.
     pub(super) clock_lag: Nanos,
-    /// It and the server cannot reach each other.
+    /// The machine and the server cannot reach each other until this time.
     pub(super) cut_off_until: Time,
-    /// Journals that processes before have left.
+    /// Journals that earlier processes left.
     pub(super) orphans: Vec<RegionOrphan>,
-    /// Records of which nobody here knows yet what became of them.
+    /// Records whose outcome is not known here yet.
     pub(super) unknown_outcomes: Vec<(NodeId, RecordNumber)>,
 }
 
@@ -74,12 +73,12 @@ pub(super) enum TxnPhase {
 #[derive(Clone, Debug)]
 pub(super) struct ProgramTxn {
     pub(super) id: TxnId,
-    /// Locks that it still wants, the next one last.
+    /// Locks that the transaction still wants, the next one last.
     pub(super) wants: Vec<(LockId, LockMode)>,
     pub(super) phase: TxnPhase,
-    /// Until when it waits, by its machine's clock.
+    /// Time until which it waits, by its machine's clock.
     pub(super) deadline: Time,
-    /// It must not wait in vain.
+    /// Whether its wait must succeed.
     pub(super) must_succeed: bool,
 }
 
@@ -90,14 +89,14 @@ pub(super) struct RegionProcess {
     pub(super) session: Option<SessionId>,
     pub(super) conns: Vec<Option<usize>>,
     pub(super) region: Vec<u64>,
-    /// The last record under each lock.
+    /// Stamp of the last record under each lock.
     pub(super) last: Vec<Option<Stamp>>,
     pub(super) txns: Vec<ProgramTxn>,
-    /// What a pinned reader saw when it began, or accepted.
+    /// Memory that a pinned reader saw when it began, or accepted since.
     pub(super) pinned: Option<Vec<u64>>,
-    /// It has stood still.
+    /// Whether the process has stood still.
     pub(super) was_paused: bool,
-    /// Acknowledged, as its machine was told.
+    /// The acknowledged record, as its machine was told.
     acked: RecordNumber,
 }
 
@@ -113,7 +112,7 @@ impl RegionProcess {
         self.txns.retain(|txn| txn.phase != TxnPhase::Failed);
     }
 
-    /// Transactions that are not on their way to the members fail.
+    /// Fails the transactions that are not on their way to the members.
     fn fail_open(&mut self, now: Time) {
         for txn in &mut self.txns {
             if !matches!(txn.phase, TxnPhase::Committing(_)) {
@@ -123,7 +122,7 @@ impl RegionProcess {
         self.end_failed(now);
     }
 
-    /// The memory takes a record, its own or another's.
+    /// Applies a record to the memory, its own or another node's.
     pub(super) fn change(&mut self, stamp: &Stamp, payload: &PayloadBytes) {
         bytes::apply(payload, &mut self.region);
         for (lock, _) in &stamp.written {
@@ -186,7 +185,7 @@ impl World {
         self.at(Nanos(2), Event::Program { slot, life });
     }
 
-    /// Its process dies; with `power_cut`, its machine.
+    /// Kills its process; with `power_cut`, its machine.
     pub(super) fn kill_process(&mut self, slot: usize, power_cut: bool) {
         self.slots[slot].paused_until = Time(0);
         if let Some(process) = self.slots[slot].process.take() {
@@ -199,7 +198,7 @@ impl World {
         }
     }
 
-    /// A process has ended. Its journal stays, and what it was doing is unknown.
+    /// Handles the end of a process. Its journal stays, and the outcome of its transactions is unknown.
     fn reap(&mut self, slot: usize, process: RegionProcess, told: bool) {
         for conn in process.conns.iter().flatten() {
             self.close_conn(*conn);
@@ -222,8 +221,8 @@ impl World {
                 .orphans
                 .push(RegionOrphan::from_journal(node, &process.journal));
         } else {
-            // It never heard that it had joined, so it cannot ask whether the server needs the members: it
-            // tells them nothing.
+            // The node never heard that it had joined, so it cannot ask whether the server needs the members,
+            // and tells them nothing.
             self.pending_forgets.insert(process.journal.id);
         }
         let ms = self.rng.pick(&[1, 20, 100, 400]);
@@ -254,7 +253,7 @@ impl World {
         self.at(TICK, Event::Tick { slot, life });
     }
 
-    /// Tells the node's machine what its journal has to say to the server.
+    /// Passes the journal's messages for the server to the node's machine.
     fn tell_members(&mut self, slot: usize) {
         let now = self.local(slot);
         let Some(process) = &mut self.slots[slot].process else {
@@ -273,7 +272,7 @@ impl World {
         }
     }
 
-    /// After an event: everything that follows from it is begun.
+    /// Begins everything that follows from an event.
     pub(super) fn settle(&mut self, slot: usize) {
         if self.slots[slot].paused_until > self.now {
             return;
@@ -289,7 +288,7 @@ impl World {
         self.check_memory(slot);
     }
 
-    /// What members acknowledge, the node's machine is told, and whoever waits for it.
+    /// Reports the members' acknowledgements to the node's machine and to waiting transactions.
     fn take_acks(&mut self, slot: usize) -> bool {
         let now = self.local(slot);
         let Some(process) = &mut self.slots[slot].process else {
@@ -320,18 +319,18 @@ impl World {
 
     pub(super) fn run_actions(&mut self, slot: usize) {
         while let Some(process) = &mut self.slots[slot].process
-            && let Some(deed) = process.node.poll()
+            && let Some(action) = process.node.poll()
         {
-            self.run_action(slot, deed);
+            self.run_action(slot, action);
         }
     }
 
-    fn run_action(&mut self, slot: usize, deed: NodeAction<PayloadBytes>) {
+    fn run_action(&mut self, slot: usize, action: NodeAction<PayloadBytes>) {
         let now = self.local(slot);
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
-        match deed {
+        match action {
             NodeAction::Send(message) => self.send_up(slot, &message),
             NodeAction::Peer(straight) => self.on_peer_action(slot, straight),
             NodeAction::Open(joined) => {
@@ -443,7 +442,7 @@ impl World {
         }
         self.reap(slot, process, false);
         if over == NodeEnd::Left {
-            // The server has all of it, and forgets it: there is nothing to offer.
+            // The server has all of it and forgets it: there is nothing to offer.
             self.slots[slot].orphans.pop();
         }
     }

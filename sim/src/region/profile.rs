@@ -1,4 +1,4 @@
-//! What one seed's region is like: its machines, its pace, and what visits it. Drawn once.
+//! Parameters of one seed's region: its machines, its pace and its faults. Drawn once.
 
 use netram_proto::journal::{CommitRule, Voter, WriterConfig, WriterTimings};
 use netram_proto::time::Nanos;
@@ -6,16 +6,16 @@ use netram_proto::time::Nanos;
 use super::scenario::RegionScenario;
 use crate::rng::Rng;
 
-/// A node may be silent for so long.
+/// A node that is silent for this long loses its lease.
 pub(super) const LEASE: Nanos = Nanos::from_ms(200);
 
-/// What may happen to a region, see `nemesis`.
+/// Faults of a region, see `nemesis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RegionFault {
     /// A node's link to the server breaks.
     BreakLink,
-    /// What is said over a node's link to the server vanishes from now on, one way or both, and neither end
-    /// is told.
+    /// Messages over a node's link to the server vanish from now on, one way or both, and neither end is
+    /// told.
     SilenceLink,
     /// A connection to a lender breaks.
     BreakConn,
@@ -39,7 +39,7 @@ pub(super) enum RegionFault {
     LoseLender,
     /// A lender stands still.
     PauseLender,
-    /// The server's disk takes its time.
+    /// The server's disk is slow for a while.
     SlowDisk,
 }
 
@@ -60,7 +60,7 @@ const FAULTS: [RegionFault; 14] = [
     RegionFault::SlowDisk,
 ];
 
-/// One region's nature.
+/// Parameters of one region.
 #[derive(Clone, Debug)]
 pub(super) struct RegionProfile {
     pub(super) scenario: RegionScenario,
@@ -69,37 +69,37 @@ pub(super) struct RegionProfile {
     wanted: usize,
     min: usize,
     rule: CommitRule,
-    /// Bytes of a journal's window and log.
+    /// Size of a journal's window and log, in bytes.
     pub(super) window: u64,
     pub(super) capacity: u64,
-    /// Bytes of records that the server keeps for those behind.
+    /// Bytes of records that the server keeps for nodes that lag.
     pub(super) recent_bytes_max: usize,
     pub(super) pinned_bytes_max: usize,
-    /// One way through the network, at least and at most, in µs.
+    /// Latency of one way through the network, from and to, in µs.
     pub(super) latency_us: (u64, u64),
-    /// A sync, at least and at most, in µs.
+    /// Duration of a sync, from and to, in µs.
     pub(super) disk_us: (u64, u64),
-    /// Of a thousand hints, how many arrive; as many of those twice.
+    /// Chance in a thousand that a hint arrives; as many of those arrive twice.
     pub(super) hints_permille: u64,
     pub(super) survives_permille: u64,
-    /// Clocks run faster or slower by up to so much.
+    /// Greatest drift of a clock, in a thousand.
     pub(super) drift_permille: u64,
-    /// Of a thousand messages between a node and the server, behind how many their link breaks.
+    /// Chance in a thousand, for each message between a node and the server, that their link breaks behind
+    /// it.
     pub(super) link_break_permille: u64,
-    /// Of a thousand readings of a dead node's journal, in how many the server dies before its disk knows of
-    /// them.
+    /// Chance in a thousand that the server dies during a reading of a dead node's journal before its disk
+    /// has it.
     pub(super) crash_readings_permille: u64,
-    /// Of a thousand nodes whose journal is being read while they live, how many wake and commit what they
-    /// have open.
+    /// Chance in a thousand that a node commits its open transactions while its journal is being read.
     pub(super) late_commits_permille: u64,
-    /// Of a thousand looks at a transaction that has its locks, how many leave it open.
+    /// Chance in a thousand, at each turn, that a transaction with all its locks stays open.
     pub(super) leave_open_permille: u64,
-    /// A journal that was left is offered again after so long.
+    /// Interval at which an orphan journal is offered again.
     pub(super) offer_interval: Nanos,
     pub(super) faults: Vec<RegionFault>,
-    /// Mean time between two.
+    /// Mean time between two faults.
     pub(super) fault_interval: Nanos,
-    /// More members may be lost than the rule bears.
+    /// Whether more members may be lost than the rule tolerates.
     pub(super) beyond_budget: bool,
     pub(super) run_time: Nanos,
 }
@@ -166,7 +166,7 @@ impl RegionProfile {
         }
     }
 
-    /// Members that do not bear the loss of one make worlds of little use to some stories.
+    /// Adds a spare member. Worlds that cannot lose one are of little use to some scenarios.
     pub(super) fn with_spare_member(&mut self) {
         self.lenders = self.lenders.max(3);
         self.wanted = self.wanted.max(2);

@@ -1,4 +1,4 @@
-//! What the program in a process does: transactions, readers, questions, offers.
+//! The program in a process: its transactions, readers, queries and offers.
 
 use netram_proto::time::Nanos;
 use netram_shared_machine::lock::{Acquired, TxnId};
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Commits a transaction that is open, as it is. `false`: there is none that could write.
+    /// Commits an open transaction as it is. `false`: there is none that could write.
     pub(super) fn commit_open(&mut self, slot: usize) -> bool {
         let process = self.slots[slot].process.iter();
         let mut txns = process.flat_map(|process| &process.txns);
@@ -163,8 +163,7 @@ impl World {
         open.is_some_and(|id| self.write(slot, id))
     }
 
-    /// Writes under locks that a transaction has, and commits; or lets it wait for room. `false`: it may not
-    /// write.
+    /// Writes under a transaction's locks and commits, or lets it wait for room. `false`: it may not write.
     fn write(&mut self, slot: usize, id: TxnId) -> bool {
         let Some(process) = &mut self.slots[slot].process else {
             return false;
@@ -180,7 +179,8 @@ impl World {
         }
         let mut written: Vec<LockId> = Vec::new();
         for (lock, hold) in held {
-            // Some locks are taken alone and not written under: nobody may wait for a version of theirs.
+            // Some exclusive locks are not written under, so that no transaction waits for a version of
+            // theirs.
             if hold == LockMode::Exclusive && (written.is_empty() || self.rng.chance(700)) {
                 process.node.on_written(id, lock);
                 written.push(lock);
@@ -217,7 +217,7 @@ impl World {
         self.tell(|| format!("slot {slot} appends record {number}, {stamp:?}, to {}", end.lsn));
     }
 
-    /// Readers come, look again, and go.
+    /// Readers begin, look again, and end.
     fn read(&mut self, slot: usize) {
         let choice = self.rng.below(100);
         let calm = self.calm_since.is_some();
@@ -232,7 +232,7 @@ impl World {
                 self.tell(|| format!("slot {slot} pins a reader"));
             }
             Some(_) if !idle => {
-                // Whoever has acquired a lock sees what is new.
+                // A program that has acquired a lock sees the newest memory.
                 process.pinned = None;
                 process.node.end_read();
             }

@@ -1,4 +1,4 @@
-//! Rest: nothing goes wrong any more, everything ends, and then all must be equal.
+//! Quiescence: no more faults happen, all work ends, and then all copies must be equal.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::bytes::{self, PayloadBytes, WORDS};
 use super::check::RegionRule;
 use super::{Event, World};
 
-/// Everything must have ended after so long.
+/// Longest time until everything has ended.
 const QUIESCE_MAX: Nanos = Nanos::from_ms(12_000);
 const POLL_INTERVAL: Nanos = Nanos::from_ms(40);
 
@@ -54,7 +54,7 @@ impl World {
         self.at(Nanos(1), Event::ServerUp);
     }
 
-    /// Why it is not at rest; empty if it is.
+    /// Reason why the region is not at rest; empty if it is.
     fn busy_reason(&self) -> String {
         let Some(server) = self.server.machine() else {
             return "no server".into();
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// A window that nobody needs: all of its node is at the server, and will be for ever.
+    /// A window that no process needs: the server has all of its node's journal, for good.
     fn wasted_window(&self) -> Option<String> {
         let rows = self.server.disk.table.nodes.iter();
         let gone = rows.filter(|(_, row)| row.state == NodeState::Gone);
@@ -108,7 +108,7 @@ impl World {
         if !self.busy_reason().is_empty() || self.wasted_window().is_some() {
             return false;
         }
-        // Lazy nodes are at rest with less.
+        // Lazy nodes may rest with less.
         for slot in 0..self.slots.len() {
             if let Some(process) = &mut self.slots[slot].process {
                 process.node.pull();
@@ -169,7 +169,7 @@ impl World {
         self.coverage.hit("region: worlds at rest");
     }
 
-    /// The journals of all, merged in an order of chance.
+    /// Merges all journals in a random order that the stamps allow, and compares.
     fn check_any_order(&mut self) {
         let mut lanes: BTreeMap<NodeId, Vec<(RecordNumber, PayloadBytes)>> = BTreeMap::new();
         for merged in &self.server.disk.log {

@@ -1,5 +1,4 @@
-//! What a region's world is about. Each story has one thing happen again and again, beside whatever else
-//! visits the world.
+//! Scenarios of a region's world. Each makes one thing happen again and again, beside the world's faults.
 
 use netram_proto::time::Nanos;
 use netram_shared_machine::{LockId, LockMode};
@@ -9,30 +8,30 @@ use super::profile::{LEASE, RegionFault, RegionProfile};
 use super::{Event, World};
 use crate::rng::Rng;
 
-/// A lock of a dead node is somebody else's after so long: its lease, a reading, and queues.
+/// Longest time until another node gets a dead node's lock: the lease, a reading, and queues.
 const FAILOVER_MAX: Nanos = Nanos::from_ms(4000);
 
-/// A sleeper that wakes up has no server for so long, and a commit of its own to end.
+/// Time in which a node that wakes up has no server, and has a commit of its own to finish.
 const AWAKE_ALONE: Nanos = Nanos::from_ms(200);
 
-/// The stories.
+/// The scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RegionScenario {
-    /// Whatever comes.
+    /// No particular scenario.
     Any,
-    /// Server and nodes die at once, when the disk has little: several journals are merged anew.
+    /// Server and nodes die at once while the disk has little, so that several journals are merged anew.
     Logs,
-    /// Logs and windows are small and worn many times over.
+    /// Logs and windows are small and reused many times.
     Trimming,
     /// Nodes leave and join while others write.
     Joining,
-    /// Who dies has tokens.
+    /// Nodes that hold tokens die.
     TokenHolder,
     /// The server dies.
     Server,
-    /// Members die, and lose what they held.
+    /// Members die with their memory.
     Member,
-    /// Nodes sleep longer than their lease, with a transaction open, and wake: perhaps while their journal is
+    /// Nodes sleep longer than their lease with a transaction open, and wake, perhaps while their journal is
     /// read.
     Sleeper,
 }
@@ -51,7 +50,7 @@ impl RegionScenario {
         }
     }
 
-    /// Makes a world one of this story.
+    /// Adapts a world's parameters to this scenario.
     pub(super) fn adapt(self, nature: &mut RegionProfile) {
         match self {
             RegionScenario::Any => return,
@@ -129,7 +128,7 @@ impl World {
         }
     }
 
-    /// A lock that a slot's transaction has for itself.
+    /// A lock that a slot's transaction holds exclusively.
     fn exclusive_lock(&self, slot: usize) -> Option<LockId> {
         let process = self.slots[slot].process.as_ref()?;
         let open = |phase| matches!(phase, TxnPhase::Ready | TxnPhase::Committing(_));
@@ -139,7 +138,7 @@ impl World {
         held.map(|held| held.lock)
     }
 
-    /// A node dies that has a token, and another one wants it.
+    /// Kills a node that has a token while another node wants it.
     fn holder_dies(&mut self) {
         let holders: Vec<(usize, LockId)> = (0..self.slots.len())
             .filter_map(|slot| Some((slot, self.exclusive_lock(slot)?)))
@@ -176,7 +175,7 @@ impl World {
             let extra = Nanos::from_ms(self.rng.pick(&[10, 100, 300, 1500]));
             self.pause_node(slot, Nanos(LEASE.0 + extra.0));
             self.coverage.hit("region: nodes that slept with a token");
-            // Its lenders notice, and when it wakes up it comes to them anew before it hears of its server:
+            // Its lenders notice. When it wakes up it reconnects to them before it hears of its server,
             // perhaps to some that have forgotten it.
             if self.rng.chance(500) {
                 self.slots[slot].cut_off_until = self.now + Nanos(LEASE.0 + extra.0) + AWAKE_ALONE;

@@ -1,8 +1,7 @@
 //! The server's machine: its process, its disk, and the journals that it reads.
 //!
-//! Its disk takes writes in their order, and a crash leaves all that was synced and some of what was not,
-//! never a later write without an earlier: it is one log ([`crate::scenario`] has worlds in which that is
-//! made of sectors).
+//! Its disk keeps the order of writes. A crash leaves everything synced and some of the rest, never a later
+//! write without an earlier one: it is one log. Other worlds ([`crate::scenario`]) model that log by sectors.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,14 +24,14 @@ use super::member_query::{ALL_MEMBERS_WAIT, QUERY_TIMEOUT, QueryKind, QueryOwner
 use super::profile::LEASE;
 use super::{Clock, Event, World};
 
-/// Time is told to the machine this often.
+/// Interval at which the machine is told the time.
 const TICK: Nanos = Nanos::from_ms(10);
-/// Lenders that could not be told that a node is gone are told again after this, at first.
+/// First delay after which lenders are told again that a node is gone.
 const TELL_AGAIN: Nanos = Nanos::from_ms(40);
-/// A journal that could not be read is tried again after this.
+/// Delay after which a journal that could not be read is tried again.
 const READ_AGAIN: Nanos = Nanos::from_ms(60);
 
-/// Something on its way to the disk.
+/// A write on its way to the disk.
 #[derive(Clone, Debug)]
 enum QueuedWrite {
     Fact(u64, DurableFact),
@@ -49,7 +48,7 @@ pub(super) struct ServerRecord {
     pub(super) payload: PayloadBytes,
 }
 
-/// A dead node's journal.
+/// The reading of a dead node's journal.
 #[derive(Clone, Debug)]
 struct JournalReading {
     known: Known,
@@ -60,7 +59,7 @@ struct JournalReading {
 
 pub(super) struct ServerHost {
     machine: Option<RegionServer<PayloadBytes>>,
-    /// Counts its processes.
+    /// Number of its current process.
     pub(super) boot: u32,
     pub(super) clock: Clock,
     pub(super) paused_until: Time,
@@ -72,11 +71,11 @@ pub(super) struct ServerHost {
     pub(super) disk: ServerDisk,
 }
 
-/// What is durable.
+/// Durable state of the server.
 pub(super) struct ServerDisk {
     pub(super) table: RegionState,
     pub(super) region: Vec<u64>,
-    /// Every record that ever was.
+    /// Every record that was ever stored.
     pub(super) log: Vec<ServerRecord>,
 }
 
@@ -148,7 +147,7 @@ impl World {
         };
         self.tell(|| String::from("the server starts"));
         let now = self.server_time();
-        // A log that was trimmed has only the newest records.
+        // A trimmed log has only the newest records.
         let trimmed = self.rng.index(2 * self.server.disk.log.len() + 1);
         let host = &mut self.server;
         host.boot += 1;
@@ -163,7 +162,7 @@ impl World {
         self.at(TICK, Event::ServerTick { boot });
     }
 
-    /// Its process dies. Some of what it had written, and not synced, is on the disk all the same.
+    /// Kills the server's process. Some of its unsynced writes are on the disk all the same.
     pub(super) fn kill_server(&mut self) {
         if !self.server.is_up() {
             return;
@@ -228,10 +227,10 @@ impl World {
         self.at(TICK, Event::ServerTick { boot });
     }
 
-    /// Does what the machine says, and sends what it has.
+    /// Performs the machine's actions, and sends its messages.
     pub(super) fn after_server(&mut self) {
-        while let Some(deed) = self.server.machine.as_mut().and_then(RegionServer::poll) {
-            self.run_server_action(deed);
+        while let Some(action) = self.server.machine.as_mut().and_then(RegionServer::poll) {
+            self.run_server_action(action);
         }
         if !self.server.writes.is_empty() && !self.server.flushing {
             self.server.flushing = true;
@@ -244,8 +243,8 @@ impl World {
         sessions.into_iter().for_each(|session| self.send_down(session));
     }
 
-    fn run_server_action(&mut self, deed: ServerAction<PayloadBytes>) {
-        match deed {
+    fn run_server_action(&mut self, action: ServerAction<PayloadBytes>) {
+        match action {
             ServerAction::Store { ticket, fact } => {
                 self.server.writes.push_back(QueuedWrite::Fact(ticket, fact))
             }
@@ -317,7 +316,7 @@ impl World {
         self.after_server();
     }
 
-    /// The disk has the first so many writes.
+    /// Applies the first `count` writes to the disk.
     fn flush(&mut self, count: usize) -> (Option<u64>, Option<Position>) {
         let (mut ticket, mut position) = (None, None);
         for write in self.server.writes.drain(..count).collect::<Vec<QueuedWrite>>() {
@@ -395,7 +394,7 @@ impl World {
         disk.log.push(merged);
     }
 
-    /// Begins to read what is due.
+    /// Begins the readings that are due.
     fn read_due(&mut self) {
         let (now, boot, host) = (self.now, self.server.boot, self.slots.len());
         let due = |reading: &JournalReading| !reading.runs && reading.due <= now;
@@ -425,7 +424,7 @@ impl World {
         }
     }
 
-    /// The members of a dead node's journal have said what they have.
+    /// Handles the members' answers about a dead node's journal.
     pub(super) fn on_server_read(&mut self, node: NodeId, (verdict, windows): ReadOutcome) {
         let now = self.now;
         let Some(reading) = self.server.readings.get_mut(&node) else {
@@ -484,7 +483,7 @@ impl World {
         }
     }
 
-    /// The lenders of a node that is gone have been told, as far as they could be reached.
+    /// Handles the end of telling a dead node's lenders, as far as they could be reached.
     pub(super) fn on_server_forget_done(&mut self, node: NodeId, all: bool) {
         if !all {
             self.coverage
@@ -497,8 +496,8 @@ impl World {
         self.after_server();
     }
 
-    /// With everything healed, and too few members left for a proof, an operator gives up what they had, as
-    /// `netram shared merge` does for journals that it cannot read.
+    /// With everything healed and too few members left for a proof, gives up the unproven records, as an
+    /// operator does with `netram shared merge` for a journal that cannot be read.
     fn accepts_loss(&mut self, node: NodeId, known: &Known, refusal: &RecoveryError) -> bool {
         let since = self.calm_since;
         if since.is_none_or(|since| self.now.since(since) <= Nanos::from_ms(1500)) {
@@ -512,7 +511,7 @@ impl World {
         self.tell(|| format!("the loss of what node {node} had is accepted"));
         self.coverage.hit("region: losses accepted");
         self.history.excuse(node);
-        // The server is stopped for that, and started again: so all nodes say what they have.
+        // The server is stopped for that and restarted, so all nodes report their state.
         let all = self.server.writes.len();
         self.flush(all);
         self.store_fact(DurableFact::Gone { node });
@@ -520,7 +519,7 @@ impl World {
         true
     }
 
-    /// Whether that a node is gone is durable.
+    /// Whether it is durable that a node is gone.
     pub(super) fn is_gone(&self, node: NodeId) -> bool {
         let row = self.server.disk.table.nodes.get(&node);
         row.is_some_and(|row| row.state == NodeState::Gone)

@@ -1,6 +1,6 @@
-//! A copy of a log over its original's segments: somebody copies a machine's disk while a program keeps its
-//! state there in recoverable memory, the program goes on and dies, and the copy is opened over the segments
-//! that the program left.
+//! A copy of a log over its original's segments. The disk of a machine is copied while a program keeps its
+//! state there in recoverable memory. The program goes on and dies, and the copy is opened over the segments
+//! that it left.
 
 use netram_proto::port::Durability;
 use netram_rvm::{RestoreMode, Rvm, RvmOpenError, SegmentError, TruncateError};
@@ -12,7 +12,7 @@ use crate::process::SimLog;
 use crate::storage::SimStorage;
 use crate::world::World;
 
-/// Runs the story and gives the world back.
+/// Runs the scenario and returns the world.
 pub(super) fn run(world: World) -> World {
     let mut program = MemoryProgram::new(world);
     let (lives, deeds) = {
@@ -28,7 +28,7 @@ pub(super) fn run(world: World) -> World {
         let stamps = program.directory.stamps();
         open_copy(&mut program);
         match stamps == program.directory.stamps() {
-            // The copy has changed nothing: everything is as if it had never been.
+            // The copy has changed nothing: the original must not notice it.
             true => program.live(),
             false => reopen_original(&program),
         }
@@ -36,7 +36,7 @@ pub(super) fn run(world: World) -> World {
     program.end()
 }
 
-/// The segments' bytes, as whoever reads the files sees them.
+/// Bytes of the segments, as a reader of the files sees them.
 fn contents(program: &MemoryProgram) -> Vec<Vec<u8>> {
     let world = program.world.borrow();
     program.directory.contents(&world.hosts[0].disk)
@@ -49,7 +49,7 @@ fn open_copy(program: &mut MemoryProgram) {
     };
     let storage = {
         let world = program.world.borrow();
-        // The program that had it is dead; the disk is not.
+        // The program that had the disk is dead; the disk is not.
         world.hosts[0].disk.borrow_mut().revive();
         SimStorage::beside(&world.hosts[copy].disk, &world.hosts[0].disk, &program.directory)
     };
@@ -72,7 +72,7 @@ fn open_copy(program: &mut MemoryProgram) {
             }
             hit(program, "rvm: copies of a log that were refused");
         }
-        // The disk, or the end of the process.
+        // The disk failed, or the process has ended.
         Err(_) => {}
     }
     let mut world = program.world.borrow_mut();
@@ -80,7 +80,7 @@ fn open_copy(program: &mut MemoryProgram) {
     world.crash(process, cut);
 }
 
-/// What the copy left of the segments, and what its program makes of those that it may have.
+/// Checks the segments as the copy left them, and its program's use of those that it may map.
 fn judge(program: &MemoryProgram, memory: &Rvm<SimLog, SimStorage>, before: &[Vec<u8>]) {
     if program.world.borrow_mut().rng.chance(300) {
         return;
@@ -110,7 +110,7 @@ fn judge(program: &MemoryProgram, memory: &Rvm<SimLog, SimStorage>, before: &[Ve
     let _ = memory.truncate();
 }
 
-/// The original, after the copy has changed its segments: it changes nothing of that.
+/// Reopens the original after the copy has changed its segments; it must change none of that.
 fn reopen_original(program: &MemoryProgram) {
     let Some(process) = healed(program, 0) else { return };
     let before = contents(program);
@@ -136,7 +136,7 @@ fn reopen_original(program: &MemoryProgram) {
     program.world.borrow_mut().crash(process, false);
 }
 
-/// A process that has the journal on `host` open; `None`: it must not be opened, or records were lost that it
+/// A process that has the journal on `host` open. `None`: it must not be opened, or it lost records that it
 /// had.
 fn healed(program: &MemoryProgram, host: usize) -> Option<usize> {
     let accepted = || program.world.borrow().coverage.get("losses that were accepted");

@@ -1,6 +1,6 @@
-//! An operator deletes a copy: the directory is copied while its journal serves, rests or has just opened;
+//! An operator deletes a copy. The directory is copied while its journal serves, rests or has just opened;
 //! the original goes on and is killed, and the copy is deleted with `netram journal delete`. The original
-//! opens with everything that was acknowledged.
+//! must then open with everything acknowledged.
 
 use netram_proto::journal::{ForgetNotice, FrameBody};
 use netram_proto::planted::PlantedFault;

@@ -1,5 +1,5 @@
-//! A program commits by multicast while one of its members is far away. Nothing goes wrong: so whoever hears
-//! is served by multicast, however long it takes to answer, and its bytes go once.
+//! A program commits by multicast while one of its members is far away. Without faults every listener is
+//! served by multicast, however late its answers are, and the bytes are sent once.
 
 use netram_proto::port::Durability;
 use netram_proto::time::Nanos;

@@ -1,5 +1,5 @@
-//! A program keeps a directory of files: makes, writes, syncs, renames, links, removes; checkpoints run, the
-//! disk beneath fails, machines die.
+//! A program keeps a directory of files. It creates, writes, syncs, renames, links and removes files;
+//! checkpoints run, the backing disk fails, machines die.
 
 mod maintenance;
 
@@ -25,18 +25,18 @@ use crate::check::{fail, rule06};
 use crate::process::SimLog;
 use crate::world::{World, WorldHandle};
 
-/// Pages of a file, at most: several records of the smallest journal.
+/// Maximum number of pages of a file: several records of the smallest journal.
 const PAGES_MAX: u64 = 24;
-/// Pages of one write.
+/// Maximum number of pages of one write.
 const WRITE_PAGES_MAX: u64 = 8;
-/// Bytes of a file that is written at any place.
+/// Maximum size of an unpaged file, in bytes.
 const UNPAGED_BYTES_MAX: u64 = 20_000;
-/// How deep directories are in one another.
+/// Maximum depth of nested directories.
 const DEPTH_MAX: usize = 3;
-/// Files that the program has open.
+/// Maximum number of files that the program has open.
 const OPEN_MAX: usize = 4;
 
-/// Files that may be open where descriptors are few.
+/// Maximum number of open files where descriptors are few.
 const FEW_FILES: usize = 10;
 const POWER_CUTS: &str = "files: power cuts of the disk beneath";
 
@@ -48,19 +48,19 @@ struct Program {
     disk: MemoryDisk,
     model: DirectoryModel,
     durability: Durability,
-    /// Loss was accepted, and the directory has not been opened since.
+    /// Whether a loss was accepted and the directory has not been opened since.
     lossy: bool,
-    /// After such a loss the directory cannot be opened, and need not be.
+    /// Whether after such a loss the directory cannot be opened, and need not be.
     unrecoverable: bool,
-    /// The disk beneath fails no more.
+    /// Whether the backing disk fails no more.
     healed: bool,
-    /// Power cuts, and syncs that failed, before the directory was opened last: after either the disk is not
-    /// what the server saw.
+    /// Number of power cuts and of failed syncs before the last opening. After either the disk may differ
+    /// from the state the server saw.
     losses: (u64, u64),
     maintenance: MountMaintenance,
 }
 
-/// Runs the story and gives the world back.
+/// Runs the scenario and returns the world.
 pub(super) fn run(mut world: World) -> World {
     let durability = match world.rng.below(8) {
         0 => Durability::Disk,
@@ -95,7 +95,7 @@ pub(super) fn run(mut world: World) -> World {
 }
 
 impl Program {
-    /// One process, from its opening to its end.
+    /// Runs one process, from its opening to its end.
     fn live(&mut self) {
         if self.unrecoverable {
             return;
@@ -130,7 +130,7 @@ impl Program {
         drop(opened);
         if self.world.borrow_mut().rng.chance(200) && directory.close().is_ok() {
             self.hit("files: closings");
-            // The disk alone has all of it, whatever it has not synced.
+            // The disk alone has everything, synced or not.
             self.model.synced_all();
             self.disk.power_off(|| false);
             self.model
@@ -146,9 +146,9 @@ impl Program {
         self.world.borrow_mut().tell(line);
     }
 
-    /// Opens the directory, and compares it.
+    /// Opens the directory and compares it with the model.
     fn open(&mut self, process: usize) -> Option<TestedDirectory> {
-        // The process is a new one, and has a disk that works.
+        // The process is a new one and has a disk that works.
         self.disk.kill();
         self.disk.set_room(None);
         let (log, journal, cut) = {
@@ -159,14 +159,13 @@ impl Program {
         if let Some(steps) = cut {
             self.disk.fail_after(steps);
         }
-        let planted = self.world.borrow().planted;
         let files_max = self.world.borrow_mut().rng.pick(&[1 << 20, 1 << 20, FEW_FILES]);
         let options = DirectoryOptions {
             journal,
             durability: self.durability,
             loss_accepted: self.lossy,
             files_max,
-            planted,
+            planted: self.world.borrow().planted,
         };
         let (directory, recovered) =
             match JournaledDirectory::open(log, self.disk.clone(), self.disk.clone(), options) {
@@ -219,7 +218,7 @@ impl Program {
         Some(directory)
     }
 
-    /// The directory was not opened. Somebody must be dead, or the journal's disk ill.
+    /// Checks a refused opening: the process must be dead, or the journal's disk must have failed.
     fn refused(&mut self, process: usize, error: DirectoryOpenError) {
         let mut world = self.world.borrow_mut();
         if world.died_on_backing_disk(process) {
@@ -240,7 +239,7 @@ impl Program {
         }
     }
 
-    /// What is on the disk, as a program sees it.
+    /// Everything on the disk, as a program sees it.
     fn on_disk(&self) -> DiskListing {
         let found = { self.disk.contents().into_iter() }.map(|(path, inode)| {
             let found = PathEntry {
@@ -253,8 +252,8 @@ impl Program {
         found.collect()
     }
 
-    /// Now and then the disk beneath is about to fail: the process dies between two operations on it, or one
-    /// is refused.
+    /// Plans a fault of the backing disk now and then: the process dies between two operations, or one is
+    /// refused.
     fn arm_disk_fault(&self) {
         let rng = &mut self.world.borrow_mut().rng;
         match rng.below(100) {
@@ -271,7 +270,7 @@ impl Program {
         }
     }
 
-    /// `false`: this life is over.
+    /// Runs one step. `false`: this life is over.
     fn run_step(&mut self, process: usize, directory: &TestedDirectory, opened: &mut OpenModelFiles) -> bool {
         let draw = self.world.borrow_mut().rng.below(40);
         match draw {
@@ -304,7 +303,7 @@ impl Program {
             return true;
         };
         let named = |path: &Vec<u8>| self.model.names().get(path).copied();
-        // What was written to a file that is renamed or linked is as safe as its name.
+        // Contents of a file that is renamed or linked are as durable as its new name.
         let taken_along = match &naming {
             NameChange::Link(of, _) => named(of),
             NameChange::Rename(from, ..) => named(from),
@@ -371,13 +370,13 @@ impl Program {
         }
     }
 
-    /// A file: one that is open, which may have no name any more, or any other.
+    /// Draws a file: an open one, which may have no name any more, or any other.
     fn file(
         &self,
         directory: &TestedDirectory,
         opened: &mut OpenModelFiles,
     ) -> Option<(ModelFileId, Arc<OpenFile<u64>>, bool)> {
-        // Whoever opens a file may have others recorded and closed, which is the world's business.
+        // Opening a file may make the server record and close others, which draws from the world.
         let index = |count| self.world.borrow_mut().rng.index(count);
         let names = self.model.names();
         let files: Vec<(&Vec<u8>, ModelFileId)> = { names.iter() }
@@ -397,7 +396,7 @@ impl Program {
             }
             false => opened[index(opened.len())].clone(),
         };
-        // How one is written that nobody can call by its name is nobody's concern.
+        // For a file without a name it does not matter whether it is paged.
         let path = files.iter().find(|(_, other)| *other == thing);
         Some((thing, file, path.is_none_or(|(path, _)| is_paged(path))))
     }
@@ -426,7 +425,7 @@ impl Program {
                 self.hit("files: writes");
                 self.model.write(thing, offset, &bytes);
                 if done.is_err() || directory.status().open >= FEW_FILES / 2 {
-                    // Others may have been closed for it, and recorded before.
+                    // Other files may have been recorded and closed to make room.
                     self.model.asked_to_record_all();
                 }
                 done.is_ok()
@@ -465,8 +464,8 @@ impl Program {
         self.tell(|| format!("{thing} is made {size} bytes long: {done:?}"));
         match done {
             Err(ChangeError::Disk(_)) => true,
-            // It is held when it returns, with what was written before; what is in doubt is done whole or not
-            // at all.
+            // The change is held when the call returns, with everything written before. A change in doubt is
+            // done whole or not at all.
             Ok(()) => {
                 self.model.resize(thing, size);
                 self.model.synced(thing);
@@ -510,7 +509,7 @@ impl Program {
                 self.model.synced_all();
                 true
             }
-            // Whoever is told so once is told so until the directory is opened again.
+            // This error repeats until the directory is opened again.
             Err(CheckpointError::Sync(_)) => {
                 self.hit("files: syncs of the disk beneath that failed");
                 self.world.borrow_mut().rng.chance(500)
@@ -520,8 +519,8 @@ impl Program {
     }
 }
 
-/// Whether the program goes on. What the disk or the names refuse is not done, and no more; nor is what a
-/// full journal has no room for.
+/// Whether the program goes on. A change that the disk or the names refuse, or for which a full journal has
+/// no room, is not done.
 fn may_continue(done: Result<(), ChangeError>) -> bool {
     match done {
         Ok(()) | Err(ChangeError::Name(_) | ChangeError::Disk(_) | ChangeError::Full(_)) => true,
@@ -529,7 +528,7 @@ fn may_continue(done: Result<(), ChangeError>) -> bool {
     }
 }
 
-/// The directory's node with this path.
+/// The node of this path in the directory.
 fn node(names: &NameTable, path: &[u8]) -> InodeId {
     let mut node = InodeId::ROOT;
     for name in path.split(|byte| *byte == b'/') {

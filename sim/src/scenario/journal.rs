@@ -9,7 +9,7 @@ use crate::check;
 use crate::process::OpenFailure;
 use crate::world::World;
 
-/// Refused openings before everything is healed.
+/// Number of refused openings before everything is healed.
 const TRIES: u32 = 4;
 
 pub(super) fn run(world: &mut World) {
@@ -29,8 +29,8 @@ pub(super) fn run(world: &mut World) {
     settle_down(world, 0);
 }
 
-/// Opens the journal on `host`, whatever it takes. `None`: the process died on the way, or there is nothing
-/// to open.
+/// Opens the journal on `host`, with as many tries as it takes. `None`: the process died while it opened, or
+/// there is nothing to open.
 pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
     for _ in 0..TRIES {
         match world.open(host, false) {
@@ -44,7 +44,7 @@ pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
     open_healed(world, host)
 }
 
-/// With everything healed, the journal opens, or there is a reason why it must not.
+/// Opens the journal with everything healed. If that fails there must be a reason.
 pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
     let rested = world.nemesis.stopped;
     world.heal();
@@ -88,7 +88,7 @@ fn count(world: &mut World, failure: &OpenFailure) {
     });
 }
 
-/// The program's life: appends mostly, waits often, now and then trims, reads, or does nothing.
+/// Runs the program: it appends mostly, waits often, and now and then trims, reads or does nothing.
 pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
     let mut last: Option<CommitTicket> = None;
     for _ in 0..deeds {
@@ -155,7 +155,7 @@ fn trim(world: &mut World, process: usize) {
     }
 }
 
-/// Reads from the head: every record is the one that was appended, or the log says that it cannot.
+/// Reads from the head: every record is the appended one, or the log reports that it cannot be read.
 fn read(world: &mut World, process: usize) {
     let state = world.log_state(process);
     let host = world.processes[process].host;
@@ -185,7 +185,7 @@ fn read(world: &mut World, process: usize) {
     }
 }
 
-/// A process that is left behind ends before the next one begins (the real one holds a lock on its files).
+/// Ends a process that is left over before the next one begins; the real one holds a lock on its files.
 fn end_of(world: &mut World, process: usize) {
     if world.alive(process) {
         world.crash(process, false);
@@ -194,8 +194,7 @@ fn end_of(world: &mut World, process: usize) {
     world.run_for(Nanos::from_ms(pause));
 }
 
-/// Everything is healed: the journal opens, a commit ends, the view grows back, and one more crash loses
-/// nothing.
+/// Heals everything: the journal opens, a commit ends, the view grows back, and one more crash loses nothing.
 pub(super) fn settle_down(world: &mut World, host: usize) {
     for round in 0..2 {
         let Some(process) = world.living(host).or_else(|| open_healed(world, host)) else {

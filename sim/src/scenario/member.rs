@@ -1,6 +1,5 @@
-//! One lender alone with clients that hold the key and behave as they like: frames in any order, gaps,
-//! overlaps, overruns, bytes that are no records, old epochs, lengths of their fancy. Whatever they send,
-//! rules 2, 4, 10 and 11 hold.
+//! One lender with clients that hold the key and misbehave: frames in any order, gaps, overlaps, overruns,
+//! bytes that are no records, old epochs, arbitrary lengths. Rules 2, 4, 10 and 11 must hold all the same.
 
 use netram_proto::id::{Epoch, Incarnation, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;
@@ -11,7 +10,7 @@ use crate::lender::{PacketOutcome, SimLender, packet_of};
 use crate::rng::Rng;
 use crate::world::World;
 
-/// A client's idea of the log: some records, one behind the other.
+/// A client's idea of the log: some records in a chain.
 struct ClientLog {
     start: ChainPoint,
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The stories that seeds tell: what the client program does while the nemesis visits.
+//! The scenarios: programs of a client that run while faults happen.
 
 mod copies;
 mod deletion;
@@ -9,6 +9,7 @@ mod member;
 mod operators;
 mod quiet;
 mod replica;
+mod replica_proof;
 mod restore;
 mod rvm;
 mod second;
@@ -28,12 +29,12 @@ use crate::rng::Rng;
 use crate::trace::{EventTrace, TraceLines};
 use crate::world::World;
 
-/// What one seed's run came to. A run that broke a rule did not get here.
+/// Result of one seed's run that broke no rule.
 #[derive(Clone, Debug)]
 pub struct RunOutcome {
     /// The run's fingerprint.
     pub hash: u64,
-    /// What happened how often.
+    /// Counts of interesting events.
     pub coverage: Coverage,
 }
 
@@ -67,16 +68,16 @@ const FILES_DRAW: u64 = 0x6669_6C65_7321_2121;
 const COPIES_DRAW: u64 = 0x636F_7069_6573_2121;
 /// Mixed into a seed to draw which worlds are those of a database's processes.
 const DATABASE_DRAW: u64 = 0x7061_7274_7921_2121;
-/// Mixed into a seed to draw in which worlds addresses are many, and change.
+/// Mixed into a seed to draw which worlds have several addresses for each lender.
 const ADDRESSES_DRAW: u64 = 0x6E61_6D65_7321_2121;
 
 /// Mixed into a seed to draw which worlds are quiet, and after how long a journal rests.
 const QUIET_DRAW: u64 = 0x7175_6965_7421_2121;
 
-/// Mixed into a seed to draw in which worlds a client with the cluster's key means harm.
+/// Mixed into a seed to draw which worlds have a client with the cluster's key that means harm.
 const INTRUDER_DRAW: u64 = 0x696E_7472_7564_6521;
 
-/// Drawn for no other kind of world.
+/// Kind of world that is drawn for no other scenario.
 const FILES_KIND: u64 = 100;
 
 /// Whether the world of `seed` is that of several processes that have a database open.
@@ -138,19 +139,24 @@ pub fn has_deletion(seed: u64) -> bool {
     Rng::new(seed ^ DELETION_DRAW).chance(200)
 }
 
+/// Runs a world that has an event loop of its own.
+type RunWorld = fn(Rng, FaultSwitch, EventTrace) -> (u64, Coverage);
+
+fn separate_world(seed: u64) -> Option<RunWorld> {
+    if is_region(seed) {
+        return Some(region::run);
+    }
+    if is_deposit(seed) {
+        return Some(deposit::run);
+    }
+    is_database(seed).then_some(database::run as RunWorld)
+}
+
 /// Runs `seed`. Unwinds with a [`crate::check::RuleViolation`] when a rule is broken.
 pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOutcome {
     let mut rng = Rng::new(seed);
-    if is_region(seed) {
-        let (hash, coverage) = region::run(rng, planted, EventTrace::new(story));
-        return RunOutcome { hash, coverage };
-    }
-    if is_deposit(seed) {
-        let (hash, coverage) = deposit::run(rng, planted, EventTrace::new(story));
-        return RunOutcome { hash, coverage };
-    }
-    if is_database(seed) {
-        let (hash, coverage) = database::run(rng, planted, EventTrace::new(story));
+    if let Some(run) = separate_world(seed) {
+        let (hash, coverage) = run(rng, planted, EventTrace::new(story));
         return RunOutcome { hash, coverage };
     }
     let mut profile = WorldProfile::draw(&mut rng);
@@ -164,7 +170,7 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOut
     if kind < 5 {
         profile.storm(&mut rng);
     }
-    // Drawn apart, so that the worlds of other seeds stay what they were.
+    // Drawn from a separate generator, so that the worlds of other seeds do not change.
     let mut apart = Rng::new(seed ^ MULTICAST_DRAW);
     if kind >= 5 && apart.chance(250) {
         profile.multicast(&mut apart);
@@ -176,8 +182,8 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOut
     if distant {
         profile.distant(&mut far);
     }
-    // A restore asks each address who sealed its memory before it seals: another memory there in between is
-    // one too many.
+    // A restore asks each address who fenced its memory before it fences. A change of the memory at an
+    // address in between is not modelled.
     if has_many_addresses(seed) && profile.links == LinkKind::Stream && !distant && !kept && kind >= 5 {
         profile.many_addresses(&mut Rng::new(seed ^ ADDRESSES_DRAW ^ 1));
     }

@@ -1,7 +1,7 @@
-//! Operators who type the wrong command at the worst time: the directory is copied, and original and copy are
-//! opened by turns, while the other one serves, stands still, or was killed in the middle of its own opening,
-//! and while lenders come and go. Whoever is refused has changed nothing; whoever was able to open is able to
-//! open again.
+//! Operators who type the wrong command at the worst time. The directory is copied, and original and copy are
+//! opened by turns while the other serves, stands still, or was killed during its own opening, and while
+//! lenders come and go. A refused opening has changed nothing, and a directory that could be opened can be
+//! opened again.
 
 use netram_proto::journal::RecoveryError;
 use netram_proto::time::Nanos;
@@ -21,11 +21,11 @@ pub(super) fn run(world: &mut World) {
     world.coverage.hit("operators: stories");
     let mut last = 0;
     for _ in 0..world.rng.between(2, 6) {
-        // Once the copy has opened, the world does not know what the original may take back from it.
+        // Once the copy has opened, the world does not know which records the original may take back from it.
         let begun = world.hosts[copy].copied_from.is_none();
         let host = if world.rng.chance(500) && !begun { 0 } else { copy };
         let other = if host == 0 { copy } else { 0 };
-        // A journal's lock keeps a second process from the same directory, not from a copy of it.
+        // A journal's lock excludes a second process from the same directory, but not from a copy of it.
         if let Some(process) = world.living(host) {
             let cut = world.rng.chance(300);
             world.crash(process, cut);
@@ -54,7 +54,7 @@ pub(super) fn run(world: &mut World) {
     settle_down(world, last);
 }
 
-/// The other directory's process stands still or works on; its disk may be about to die.
+/// Disturbs the other directory's process: it stands still or works on, and its disk may be about to die.
 fn disturb(world: &mut World, other: usize) {
     let Some(process) = world.living(other) else {
         return;
@@ -75,7 +75,7 @@ fn disturb(world: &mut World, other: usize) {
     }
 }
 
-/// With everything healed, the directory whose opening was the last to be proven opens, unless too much was
+/// Opens, with everything healed, the directory that was last proven. That must succeed unless too much was
 /// lost.
 fn settle_down(world: &mut World, last: usize) {
     world.heal();

@@ -1,6 +1,5 @@
-//! A world in which one thing happens at a time. A journal that rests is clean, and survives the loss of
-//! everything else; a writer that stands still keeps its members; a member that stands still, and answers,
-//! does not stay one.
+//! A world with one event at a time. An idle journal is clean and survives the loss of everything else; a
+//! writer that stands still keeps its members; a member that answers but accepts nothing is dropped.
 
 use netram_proto::port::Durability;
 use netram_proto::time::Nanos;
@@ -41,7 +40,7 @@ fn commit(world: &mut World, process: usize) {
     }
 }
 
-/// The process stands still under load, for longer than a lender may be silent.
+/// Makes the process stand still under load, for longer than a lender may be silent.
 fn pause_writer(world: &mut World, process: usize) {
     let before = world
         .serving(process)
@@ -54,7 +53,7 @@ fn pause_writer(world: &mut World, process: usize) {
     rule20::kept_members(world, process, before);
 }
 
-/// A member answers, and takes nothing.
+/// Makes a member answer but accept nothing.
 fn stall_member(world: &mut World, process: usize) {
     let lender = world.rng.index(world.lenders.len());
     world.lenders[lender].stalled = true;
@@ -70,7 +69,7 @@ fn stall_member(world: &mut World, process: usize) {
     world.run_for(Nanos::from_ms(6000));
 }
 
-/// Nothing happens for a while. Then every lender loses its memory, and the client's machine its power.
+/// Lets the journal rest. Then every lender loses its memory, and the client's machine its power.
 fn lose_everything(world: &mut World, process: usize) {
     let idle = world.profile.timing.idle;
     world.run_for(Nanos(idle.0 + Nanos::from_ms(2500).0));

@@ -1,30 +1,34 @@
-//! A volume that a data lender keeps too: both machines die and come back, the data lender is away for so
-//! long that only blocks can bring it back, and now and then the client's disk is lost for good, and the
-//! volume restored from the replica.
+//! A volume with a replica at a data lender. Both machines die and restart, and the data lender is away for
+//! so long that only a resync of blocks brings it back. Now and then the client's disk is lost for good, and
+//! the volume is restored from the replica.
 
 use netram_block::{BLOCK_BYTES, digest};
 use netram_block_machine::{ReplicaCondition, ResyncScope, SourceAction};
 use netram_proto::id::Lsn;
-use netram_proto::journal::{CommitRule, RecoveryError, View, ViewMember};
+use netram_proto::journal::{RecoveryError, View};
 use netram_proto::port::RecordLog;
 use netram_proto::time::Nanos;
 use netram_proto::wire::ChainPoint;
 
+use super::replica_proof::{
+    FENCED_UNHEARD_OF, PROVES_NO_MORE, acked_by_members, is_backed, is_fenced_unheard_of, is_provable,
+};
 use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
+use crate::check::fail;
 use crate::check::rule12::{self, VolumeHistory};
-use crate::check::{fail, rule01};
 use crate::data::SimDataLender;
 use crate::process::OpenFailure;
 use crate::profile::{WorldFault, WorldProfile};
 use crate::world::World;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Rounds in which a healed world brings the replica back. Each is 100 ms and a few steps.
+/// Maximum number of rounds in which a healed world brings the replica up to date. Each takes 100 ms and a
+/// few steps.
 const ROUNDS_MAX: u32 = 400;
-/// Openings from a replica before everything is healed.
+/// Number of openings from a replica before everything is healed.
 const TRIES: u32 = 3;
 
-/// Leaves out what the rules of other scenarios are for.
+/// Removes faults that other scenarios cover.
 pub(super) fn adapt(profile: &mut WorldProfile) {
     profile.hostile = None;
     let damage = [
@@ -38,7 +42,7 @@ pub(super) fn adapt(profile: &mut WorldProfile) {
     profile.capacity *= 4;
 }
 
-/// Runs the story and gives the world back.
+/// Runs the scenario and returns the world.
 pub(super) fn run(mut world: World) -> World {
     let lives = world.rng.between(1, 5);
     let permille = world.profile.disk.survives_permille;
@@ -61,7 +65,7 @@ pub(super) fn run(mut world: World) -> World {
 }
 
 impl VolumeProgram {
-    /// One life, and perhaps the client's disk is lost after it. `false`: the story is over.
+    /// Runs one life of the client, after which its disk may be lost. `false`: the scenario is over.
     fn live_and_lose(&mut self) -> bool {
         let (lost, lives_on, taken_over) = {
             let rng = &mut self.world.borrow_mut().rng;
@@ -93,8 +97,8 @@ impl VolumeProgram {
         false
     }
 
-    /// Now and then the client opens once more while its data lender is away, and is lost before it serves
-    /// anybody. What it may have written then, only its members can tell.
+    /// Opens the client once more while its data lender is away, now and then, and loses it before it serves.
+    /// Only its members know the records of that opening.
     fn open_unheard(&mut self) {
         let world = &mut *self.world.borrow_mut();
         if self.restore_unannounced || !world.rng.chance(150) {
@@ -108,7 +112,7 @@ impl VolumeProgram {
         }
     }
 
-    /// What the data lender's part in this life is, after each deed of the program.
+    /// Lets the data lender do its part after an operation of the program.
     pub(super) fn run_data_lender(&mut self, process: usize, volume: &SimVolume) {
         let draw = self.world.borrow_mut().rng.below(40);
         if draw == 0 {
@@ -117,7 +121,7 @@ impl VolumeProgram {
         self.run_source_action(process, volume);
     }
 
-    /// In most lives nothing is written before the replica has caught up: what follows is then about its
+    /// In most lives the program writes nothing before the replica has caught up, so that they test its
     /// service.
     pub(super) fn begin_life(&mut self, process: usize, volume: &SimVolume) {
         if self.world.borrow_mut().rng.chance(300) {
@@ -134,7 +138,7 @@ impl VolumeProgram {
         }
     }
 
-    /// Something happens to the data lender.
+    /// Disturbs the data lender.
     fn disturb_data_lender(&mut self, process: usize) {
         let mut world = self.world.borrow_mut();
         if world.nemesis_stopped() {
@@ -169,7 +173,7 @@ impl VolumeProgram {
         }
     }
 
-    /// Does what the source asks of the volume.
+    /// Performs the source's actions on the volume.
     pub(super) fn run_source_action(&mut self, process: usize, volume: &SimVolume) {
         for _ in 0..64 {
             let (todo, flushed) = {
@@ -195,7 +199,7 @@ impl VolumeProgram {
         }
     }
 
-    /// `None`: it could not be done. The volume's disk failed, or its process is at its end.
+    /// Performs an action. `None`: the volume's disk failed, or its process is ending.
     fn perform(&mut self, process: usize, volume: &SimVolume, todo: SourceAction) -> Option<()> {
         match todo {
             SourceAction::Begin { scope, since } => {
@@ -227,54 +231,9 @@ impl VolumeProgram {
                     Vec::new()
                 });
             }
-            SourceAction::Choose { max, pass } => {
-                if self.pass != pass {
-                    (self.pass, self.cursor) = (pass, 0);
-                }
-                // Few at a time, so that a resync of a small volume takes long too.
-                let most = self.world.borrow_mut().rng.between(1, 4).min(max as u64);
-                let run = match pass {
-                    0 => volume.next_resync(self.cursor, most).ok()?,
-                    _ => volume.next_dirtied(self.cursor, most).ok()?,
-                };
-                let numbers: Vec<u64> = run.iter().flat_map(|run| run.first..run.end).collect();
-                self.cursor = run.map_or(self.cursor, |run| run.end);
-                let head = volume.log().state().head;
-                self.done(process, |source, _| {
-                    source.on_chosen(&numbers, head);
-                    Vec::new()
-                });
-            }
-            SourceAction::Digest { first, count } => {
-                let most = self.world.borrow_mut().rng.between(1, 6).min(count as u64);
-                let count = most.min(BLOCKS.saturating_sub(first)) as usize;
-                let mut bytes = vec![0; count * BLOCK];
-                if count > 0 && !self.read_to_send(process, volume, first, &mut bytes)? {
-                    return Some(());
-                }
-                let digests: Vec<_> = bytes.chunks_exact(BLOCK).map(digest).collect();
-                let tail = volume.log().state().tail;
-                self.done(process, |source, now| {
-                    source
-                        .on_digested(first, &digests, tail, now)
-                        .into_iter()
-                        .collect()
-                });
-            }
-            SourceAction::Read(numbers) => {
-                let mut blocks = Vec::new();
-                for number in numbers {
-                    let mut bytes = vec![0; BLOCK];
-                    if !self.read_to_send(process, volume, number, &mut bytes)? {
-                        return Some(());
-                    }
-                    let zeros = bytes.iter().all(|byte| *byte == 0);
-                    blocks.push((number, (!zeros).then_some(bytes)));
-                }
-                let tail = volume.log().state().tail;
-                self.count("data: blocks sent");
-                self.done(process, |source, now| source.on_read(&blocks, tail, now));
-            }
+            SourceAction::Choose { max, pass } => self.choose_blocks(process, volume, max, pass)?,
+            SourceAction::Digest { first, count } => self.send_digests(process, volume, first, count)?,
+            SourceAction::Read(numbers) => self.send_blocks(process, volume, numbers)?,
             SourceAction::Clear => {
                 volume.finish_resync().ok()?;
                 self.count("data: resyncs that ended");
@@ -295,7 +254,61 @@ impl VolumeProgram {
         Some(())
     }
 
-    /// Blocks for the data lender. `false`: the connection that they were for went meanwhile.
+    fn choose_blocks(&mut self, process: usize, volume: &SimVolume, max: usize, pass: u32) -> Option<()> {
+        if self.pass != pass {
+            (self.pass, self.cursor) = (pass, 0);
+        }
+        // A few at a time, so that even the resync of a small volume takes long.
+        let most = self.world.borrow_mut().rng.between(1, 4).min(max as u64);
+        let run = match pass {
+            0 => volume.next_resync(self.cursor, most).ok()?,
+            _ => volume.next_dirtied(self.cursor, most).ok()?,
+        };
+        let numbers: Vec<u64> = run.iter().flat_map(|run| run.first..run.end).collect();
+        self.cursor = run.map_or(self.cursor, |run| run.end);
+        let head = volume.log().state().head;
+        self.done(process, |source, _| {
+            source.on_chosen(&numbers, head);
+            Vec::new()
+        });
+        Some(())
+    }
+
+    fn send_digests(&mut self, process: usize, volume: &SimVolume, first: u64, count: usize) -> Option<()> {
+        let most = self.world.borrow_mut().rng.between(1, 6).min(count as u64);
+        let count = most.min(BLOCKS.saturating_sub(first)) as usize;
+        let mut bytes = vec![0; count * BLOCK];
+        if count > 0 && !self.read_to_send(process, volume, first, &mut bytes)? {
+            return Some(());
+        }
+        let digests: Vec<_> = bytes.chunks_exact(BLOCK).map(digest).collect();
+        let tail = volume.log().state().tail;
+        self.done(process, |source, now| {
+            source
+                .on_digested(first, &digests, tail, now)
+                .into_iter()
+                .collect()
+        });
+        Some(())
+    }
+
+    fn send_blocks(&mut self, process: usize, volume: &SimVolume, numbers: Vec<u64>) -> Option<()> {
+        let mut blocks = Vec::new();
+        for number in numbers {
+            let mut bytes = vec![0; BLOCK];
+            if !self.read_to_send(process, volume, number, &mut bytes)? {
+                return Some(());
+            }
+            let zeros = bytes.iter().all(|byte| *byte == 0);
+            blocks.push((number, (!zeros).then_some(bytes)));
+        }
+        let tail = volume.log().state().tail;
+        self.count("data: blocks sent");
+        self.done(process, |source, now| source.on_read(&blocks, tail, now));
+        Some(())
+    }
+
+    /// Reads blocks for the data lender. `false`: the connection that they were for is gone.
     fn read_to_send(
         &mut self,
         process: usize,
@@ -342,8 +355,8 @@ impl VolumeProgram {
         world.serving(process).map(|serving| serving.superblock.head)
     }
 
-    /// The client's machine is gone, and its disk with it. The replica's files take the disk's place, as a
-    /// take-over does. `false`: that is refused, or not to be had.
+    /// Destroys the client's machine and its disk. The replica's files take the disk's place, as in a
+    /// take-over. `false`: that is refused or impossible.
     fn lose_disk(&mut self) -> bool {
         let world = &mut *self.world.borrow_mut();
         world.coverage.hit("data: clients' disks lost");
@@ -377,8 +390,8 @@ impl VolumeProgram {
         }
         self.files = data.volume;
         self.ends = None;
-        // A take-over leaves nobody who could hear it. What it gives may be older than what the model saw
-        // last.
+        // After a take-over there is no client to tell. The restored volume may be older than the model's
+        // last state.
         (self.restore_unannounced, self.restored) = (false, true);
         let host = &mut world.hosts[self.host];
         host.header_file = Some(data.header_file);
@@ -396,7 +409,7 @@ impl VolumeProgram {
         take_over(world, self.host, &found.view, found.end)
     }
 
-    /// Everything is well: the replica becomes whole and has everything, and is the volume.
+    /// Heals everything: the replica becomes whole, is up to date, and equals the volume.
     fn settle_down(&mut self) {
         if self.lossy {
             return;
@@ -442,7 +455,7 @@ impl VolumeProgram {
         }
     }
 
-    /// Whether the replica has everything; then it must be the volume.
+    /// Whether the replica is up to date; then it must equal the volume.
     fn is_replica_current(&self, process: usize, volume: &SimVolume) -> bool {
         if volume
             .status()
@@ -482,50 +495,6 @@ impl VolumeProgram {
     }
 }
 
-/// What the client's members had acknowledged, and a restore that is not refused must find.
-pub(super) fn acked_by_members(world: &World, host: usize, kept: &View) -> Lsn {
-    let host = &world.hosts[host];
-    let same = |view: &View| {
-        view.members.iter().all(|member| {
-            kept.members
-                .iter()
-                .any(|other| other.address == member.address && other.incarnation == member.incarnation)
-        })
-    };
-    // Out of service, a view may have followed that the data lender was never told. With `all` every member
-    // of it has everything, and one that the replica names too gives it. With other rules, nobody can tell.
-    let shared = host.view.members.iter().any(|member| {
-        kept.members
-            .iter()
-            .any(|other| other.address == member.address && other.incarnation == member.incarnation)
-    });
-    let decidable = host.view.epoch == kept.epoch
-        && (same(&host.view) && host.view.members.len() == kept.members.len()
-            || shared && host.view.rule == CommitRule::All);
-    if decidable {
-        host.history.acked_by_members.max(world.acked_in_service)
-    } else {
-        world.acked_in_service
-    }
-}
-
-/// Whether the members that the replica names have all that it lacks: then it must be possible to restore.
-pub(super) fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
-    let holds = |index: usize, member: &ViewMember| {
-        let state = world.lenders[index].state();
-        let unheard_of = kept.epoch < state.epoch && state.epoch < kept.restored(kept.writer).epoch;
-        let same = rule01::as_joined(member, &state) && state.window_epoch == kept.epoch;
-        state.joined && state.trim <= end && same && !unheard_of
-    };
-    let counted = kept.counting || kept.clean.is_some_and(|clean| clean <= end);
-    counted
-        && kept.base <= end
-        && kept.members.iter().all(|member| {
-            let index = world.lender_of(member);
-            world.lenders[index].incarnation == member.incarnation && holds(index, member)
-        })
-}
-
 /// Opens the replica as the volume's journal. `false`: refused.
 fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
     let unheard_of = is_fenced_unheard_of(world, kept);
@@ -544,7 +513,7 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
                 return true;
             }
             Err(OpenFailure::Refused(RecoveryError::Fenced { .. })) => {
-                world.coverage.hit("data: restores refused: a later reign");
+                world.coverage.hit("data: restores refused: a later epoch");
                 return false;
             }
             Err(OpenFailure::Refused(RecoveryError::Unproven { .. })) => {
@@ -560,7 +529,7 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
         world.run_for(Nanos::from_ms(pause));
     }
     world.coverage.hit("data: restores refused: members missing");
-    // Appends that were on their way when the client died may have told members to drop more.
+    // Appends that were under way when the client died may have told members to drop more.
     if is_backed(world, kept, end) {
         fail(
             12,
@@ -568,27 +537,4 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
         );
     }
     false
-}
-
-/// What is wrong with a restore after [`is_fenced_unheard_of`].
-pub(super) const FENCED_UNHEARD_OF: &str = "a member had been sealed by a reign that the replica was never told of, and the volume was restored as if there had been none";
-/// What is wrong with a refusal after [`is_provable`].
-pub(super) const PROVES_NO_MORE: &str =
-    "an attempt that was cut off took the proof away: the next is refused as unproven";
-
-/// A member that the replica names was sealed by a later reign of its client: what that wrote may be
-/// anywhere.
-pub(super) fn is_fenced_unheard_of(world: &World, kept: &View) -> bool {
-    let leap = kept.restored(kept.writer).epoch;
-    kept.members.iter().any(|member| {
-        let lender = &world.lenders[world.lender_of(member)];
-        let sealed = lender.state().epoch;
-        lender.incarnation == member.incarnation && kept.epoch < sealed && sealed < leap
-    })
-}
-
-/// Whether the members that the view names, and nothing else, can prove that a replica whose log ends at
-/// `end` lacks nothing that they do not hold.
-pub(super) fn is_provable(kept: &View, end: Lsn) -> bool {
-    (kept.counting || kept.clean.is_some()) && kept.base <= end
 }

@@ -1,6 +1,6 @@
 //! A volume restored from its replica over the wire, step by step as `netram_volume::replica::restore` does
-//! it. Every step may be the last of an attempt: the data lender dies or is away, members are, the machine
-//! that restores dies. Now and then the client that was given up lives on.
+//! it. Every step may be the last of an attempt: the data lender, a member, or the restoring machine dies or
+//! is away. Now and then the client that was given up lives on.
 
 use netram_block::{BLOCK_BYTES, VolumeRestore};
 use netram_block_machine::{ReplicaCondition, ReplicaDescription, ReplicaMessage};
@@ -10,7 +10,7 @@ use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::time::Nanos;
 use netram_proto::wire::{FrameHeader, FrameKind};
 
-use super::replica::{
+use super::replica_proof::{
     FENCED_UNHEARD_OF, PROVES_NO_MORE, acked_by_members, is_backed, is_fenced_unheard_of, is_provable,
 };
 use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
@@ -19,31 +19,32 @@ use crate::data::{SimVolumeFiles, VOLUME, add_volume, volume_files};
 use crate::process::{ALL_MEMBERS_WAIT, OpenFailure, RECOVERY_TIMEOUT};
 use crate::world::World;
 
-/// Attempts before everything is healed. Then one more, which nothing cuts off.
+/// Attempts before everything is healed. One more follows, which nothing interrupts.
 const ATTEMPTS: u32 = 5;
-/// Rounds in which a replica may take in what it was sent.
+/// Maximum number of rounds in which a replica takes in the frames it was sent.
 const ROUNDS_MAX: u32 = 100;
 
-/// Why there is no volume after an attempt.
+/// Reason why an attempt produced no volume.
 enum AttemptError {
-    /// It was cut off, or somebody did not answer: the next may come further.
+    /// The attempt was cut off, or a peer did not answer; the next attempt may get further.
     CutOff,
-    /// So it is.
+    /// The restore was refused, for the given reason.
     Refused(&'static str),
 }
 
-/// What was known before the first attempt, and must be true after the last.
+/// State known before the first attempt, which must be true after the last.
 struct Loss {
-    /// What the replica was told of last by its client; `None`: nobody has claimed it yet.
+    /// The client's last message to the replica; `None` while no restore has claimed it.
     last_heard: Option<ReplicaDescription>,
-    /// Who has claimed it, or recovered from it, since.
+    /// Writers that have claimed the replica, or recovered from it, since.
     our_writers: Vec<WriterId>,
-    /// A member was sealed by a reign that the replica was never told of.
+    /// Whether a member was fenced by an epoch that the replica was never told of.
     unheard_of: bool,
 }
 
 impl Loss {
-    /// The replica is so. A claim that broke off before it was kept leaves its client free to say more.
+    /// Notes the replica's state. After a claim that broke off before it was stored, its client may still
+    /// send more.
     fn note(&mut self, world: &World, found: &ReplicaDescription) {
         if self.last_heard.is_none() || !self.our_writers.contains(&found.view.writer) {
             self.unheard_of = is_fenced_unheard_of(world, &found.view);
@@ -52,7 +53,7 @@ impl Loss {
     }
 }
 
-/// What a refusal means for the attempts to come.
+/// Judges a refusal and its meaning for later attempts.
 fn refused(refusal: &RecoveryError, loss: &Loss) -> Result<(), AttemptError> {
     match (refusal, &loss.last_heard) {
         (RecoveryError::Unproven { .. }, Some(heard)) => {
@@ -62,14 +63,14 @@ fn refused(refusal: &RecoveryError, loss: &Loss) -> Result<(), AttemptError> {
             Err(AttemptError::Refused("data: restores refused: unproven"))
         }
         (RecoveryError::Fenced { .. }, _) => {
-            Err(AttemptError::Refused("data: restores refused: a later reign"))
+            Err(AttemptError::Refused("data: restores refused: a later epoch"))
         }
         _ => Err(AttemptError::CutOff),
     }
 }
 
 impl VolumeProgram {
-    /// The client is given up. `false`: there is no volume any more.
+    /// Gives up the client and restores the volume. `false`: there is no volume any more.
     pub(super) fn restore(&mut self) -> bool {
         self.count("data: clients' disks lost");
         let story = || String::from("the client's disk is lost; its volume is restored");
@@ -179,8 +180,8 @@ impl VolumeProgram {
         }
     }
 
-    /// Begins a reign at the data lender. Returns what the replica is from then on, with the view of that
-    /// reign.
+    /// Begins an epoch at the data lender. Returns the replica's new description, with the view of that
+    /// epoch.
     fn claim(
         &mut self,
         process: usize,
@@ -227,7 +228,7 @@ impl VolumeProgram {
         describe(answer)
     }
 
-    /// Makes the journal on a new machine. Returns it, and where the log ends.
+    /// Creates the journal on a new machine. Returns the host, and the end of its log.
     fn recover(&mut self, claimed: &ReplicaDescription, loss: &Loss) -> Result<(usize, Lsn), AttemptError> {
         let world = &mut *self.world.borrow_mut();
         let Some(heard) = &loss.last_heard else {
@@ -247,7 +248,7 @@ impl VolumeProgram {
         if loss.unheard_of {
             fail(12, String::from(FENCED_UNHEARD_OF));
         }
-        // It serves nobody: what follows is said by whoever restores.
+        // This process serves no program: the restore itself sends the following messages.
         world.crash(process, false);
         let end = world.hosts[host].history.durable;
         let promise = acked_by_members(world, self.host, &heard.view).max(heard.closed.unwrap_or_default());
@@ -264,7 +265,7 @@ impl VolumeProgram {
         Ok((host, end))
     }
 
-    /// Sends the replica what members held beyond it.
+    /// Sends the replica the records that members held beyond its end.
     fn hand_over(
         &mut self,
         process: usize,
@@ -311,7 +312,7 @@ impl VolumeProgram {
                 room = room.max(flushed.header.stable);
             }
             sent = sent.plus(bytes as u64);
-            // What is flushed is news once; a sync that was under way already tells somebody else.
+            // A flushed LSN is reported once; the sync under way may report it to another session.
             let ping = ReplicaMessage::bare(FrameHeader::new(FrameKind::Ping));
             let flushed = match (said, world.ask_data(process, session, &ping, FrameKind::Pong)) {
                 (Some(Err(_)), _) | (_, Some(Err(_))) => return Err(AttemptError::CutOff),
@@ -329,7 +330,7 @@ impl VolumeProgram {
         Err(AttemptError::CutOff)
     }
 
-    /// The volume's files, in which all blocks are missing. `None`: the machine died.
+    /// Creates the volume's files, in which all blocks are missing. `None`: the machine died.
     fn fill(&mut self, host: usize, from: Lsn) -> Option<SimVolumeFiles> {
         let world = self.world.borrow();
         let disk = &world.hosts[host].disk;
@@ -342,8 +343,8 @@ impl VolumeProgram {
         Some(files)
     }
 
-    /// Time passes between two steps; the client that was given up goes on, the data lender has its own
-    /// troubles, and this may have been the attempt's last step.
+    /// Lets time pass between two steps. The given-up client goes on, the data lender may be disturbed, and
+    /// this may have been the attempt's last step.
     fn pause(&mut self, last: bool) -> Result<(), AttemptError> {
         if let Some((process, volume)) = self.zombie.take() {
             self.run_zombie(process, &volume);
@@ -367,7 +368,7 @@ impl VolumeProgram {
         }
     }
 
-    /// The client that was given up writes, and hears what the data lender and the members say to it.
+    /// Lets the given-up client write, and receive the answers of data lender and members.
     fn run_zombie(&mut self, process: usize, volume: &SimVolume) {
         if !self.world.borrow().alive(process) {
             return;
@@ -375,7 +376,7 @@ impl VolumeProgram {
         self.count("data: deeds of a client that was given up");
         let overtaken = self.world.borrow().hosts[self.host].newer_epoch.is_some();
         if !overtaken {
-            // Some of it may be restored yet.
+            // Some of these writes may still be restored.
             self.change(process, volume);
             return;
         }
@@ -385,7 +386,7 @@ impl VolumeProgram {
         }
     }
 
-    /// Brings blocks of a restored volume home, a few at a time.
+    /// Fetches blocks of a restored volume, a few at a time.
     pub(super) fn fetch_blocks(&mut self, volume: &SimVolume) {
         if !volume.is_restoring() {
             return;
@@ -398,7 +399,8 @@ impl VolumeProgram {
         }
     }
 
-    /// Everything is well, and the restored volume is in service: the client that was given up has learnt it.
+    /// Checks that the given-up client has learnt of its end, with all well and the restored volume in
+    /// service.
     pub(super) fn stop_zombie(&mut self) {
         let Some((process, _volume)) = self.zombie.take() else {
             return;
@@ -422,7 +424,7 @@ impl VolumeProgram {
     }
 }
 
-/// What a replica is, if it is whole. Frames that its client sent before it was given up may begin a resync
+/// Description of a whole replica. Frames that its client sent before it was given up may begin a resync
 /// between two questions.
 fn describe(answer: crate::data::DataAnswer) -> Result<ReplicaDescription, AttemptError> {
     let Some(Ok(answer)) = answer else {

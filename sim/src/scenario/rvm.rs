@@ -29,20 +29,20 @@ pub(super) struct MemoryProgram {
     pub(super) model: MemoryModel,
     segments: usize,
     batch: usize,
-    /// Bytes of the spool; zero is none.
+    /// Size of the spool in bytes; zero for none.
     spool: usize,
-    /// Lazy commits, in a hundred.
+    /// Percentage of lazy commits.
     lazy_percent: u64,
-    /// Loss was accepted: segments may show, unsynced, what the log no longer has, and nothing is promised of
-    /// them.
+    /// Whether a loss was accepted. Segments may then show unsynced bytes that the log no longer has, and
+    /// nothing is promised of them.
     pub(super) lossy: bool,
-    /// Somebody copies the machine's disk when so many deeds are done.
+    /// Number of operations after which the machine's disk is copied.
     pub(super) copied_after: Option<u64>,
     /// The machine that has the copy.
     pub(super) copy: Option<usize>,
 }
 
-/// Runs the story and gives the world back.
+/// Runs the scenario and returns the world.
 pub(super) fn run(world: World) -> World {
     let mut program = MemoryProgram::new(world);
     let lives = program.world.borrow_mut().rng.between(1, 4);
@@ -77,7 +77,7 @@ impl MemoryProgram {
         }
     }
 
-    /// Gives the world back.
+    /// Returns the world.
     pub(super) fn end(self) -> World {
         let MemoryProgram { world, .. } = self;
         let Ok(world) = Rc::try_unwrap(world) else {
@@ -86,7 +86,7 @@ impl MemoryProgram {
         world.into_inner()
     }
 
-    /// One process, from its opening to its end.
+    /// Runs one process, from its opening to its end.
     pub(super) fn live(&mut self) {
         if self.lossy {
             return;
@@ -119,7 +119,7 @@ impl MemoryProgram {
             }
         }
         self.count(&memory);
-        // Else its handle is dropped, which logs what is spooled if the process can.
+        // Otherwise the handle is dropped, which logs the spool if the process can.
         if self.world.borrow_mut().rng.chance(200) && memory.close().is_ok() {
             self.world.borrow_mut().coverage.hit("rvm: closings");
             self.model.flushed();
@@ -145,7 +145,7 @@ impl MemoryProgram {
         coverage.add("rvm: bytes that a spool saved", statistics.bytes_saved_between);
     }
 
-    /// What memory is opened with.
+    /// Options with which the memory is opened.
     pub(super) fn options(&self) -> RvmOptions {
         let world = self.world.borrow();
         RvmOptions {
@@ -172,7 +172,7 @@ impl MemoryProgram {
         memory.plant(self.world.borrow().planted);
         let mut regions = Vec::new();
         for name in &SEGMENT_NAMES[..self.segments] {
-            // Refused where an earlier life has created it.
+            // Refused if an earlier life has created it.
             let _ = memory.create_segment(name, SEGMENT_BYTES as u64, SegmentAllocation::Preallocated);
             regions.push(memory.map(name, 0, 0).ok()?);
         }
@@ -186,7 +186,7 @@ impl MemoryProgram {
         Some((memory, regions))
     }
 
-    /// `false`: this life is over.
+    /// Runs one step. `false`: this life is over.
     fn run_step(&mut self, process: usize, memory: &Memory, regions: &mut Vec<Region>) -> bool {
         let draw = self.world.borrow_mut().rng.below(22);
         match draw {
@@ -202,7 +202,7 @@ impl MemoryProgram {
                 let _ = memory.truncate();
             }
             20 => {
-                // What the thread does about every second: log what is spooled, and wait for nothing.
+                // The thread does this about every second: it logs the spool without waiting.
                 if memory.flush(Durability::Lazy).is_err() {
                     return self.world.borrow().alive(process);
                 }
@@ -212,7 +212,8 @@ impl MemoryProgram {
                 if regions.swap_remove(segment).unmap().is_err() {
                     unreachable!("no transaction is open");
                 }
-                // A region mapped again shows every commit, those that are spooled or in the log only too.
+                // A region that is mapped again shows every commit, including those only in the spool or the
+                // log.
                 let Ok(region) = memory.map(SEGMENT_NAMES[segment], 0, 0) else {
                     return false;
                 };

@@ -1,5 +1,5 @@
-//! The journal of a node of a shared region: the server gives the node up, whether it lives or not, and reads
-//! its journal from its members. Before that the node may come and go, and offer what it left.
+//! The journal of a node of a shared region. The server gives the node up, alive or not, and reads its
+//! journal from its members. Before that the node may leave and join, and offer its records.
 
 use netram_proto::journal::{Recovery, RecoveryError, node_records};
 use netram_proto::planted::FaultSwitch;
@@ -12,9 +12,9 @@ use crate::process::{ALL_MEMBERS_WAIT, OpenFailure, RECOVERY_TIMEOUT};
 use crate::server::SimServer;
 use crate::world::{World, WorldEvent};
 
-/// Attempts to read before everything is healed. Then one more, which nothing cuts off.
+/// Attempts to read before everything is healed. One more follows, which nothing interrupts.
 const ATTEMPTS: u32 = 4;
-/// Deeds of the node between two troubles of the server.
+/// Operations of the node between two disturbances of the server.
 const STEPS: u64 = 4;
 
 pub(super) fn run(world: &mut World) {
@@ -38,7 +38,7 @@ pub(super) fn run(world: &mut World) {
     fence(world, node);
 }
 
-/// The node works while its server has troubles.
+/// Lets the node work while its server is disturbed.
 fn work(world: &mut World, node: usize) {
     for _ in 0..world.rng.between(1, 10) {
         journal::work(world, node, STEPS);
@@ -48,7 +48,7 @@ fn work(world: &mut World, node: usize) {
     }
 }
 
-/// The server gives the node up: writes that down, seals, reads; again and again, until it has all of it.
+/// Lets the server give the node up: it stores that, fences and reads, repeatedly until it has everything.
 fn fence(world: &mut World, node: Option<usize>) {
     world.coverage.hit("shared: nodes given up");
     if let Some(node) = node {
@@ -84,7 +84,7 @@ fn fence(world: &mut World, node: Option<usize>) {
         .hit("shared: journals of fenced nodes that nobody can prove");
 }
 
-/// What becomes of the node when it is given up: it goes on, stands still and goes on later, or dies.
+/// Draws the fate of the node that is given up: it goes on, stands still and goes on later, or dies.
 fn run_fenced_node(world: &mut World, node: usize) {
     match world.rng.below(4) {
         0 => {
@@ -103,7 +103,7 @@ fn run_fenced_node(world: &mut World, node: usize) {
     }
 }
 
-/// The node's own library, at the directory of a node that is being fenced, gets nowhere.
+/// Opens the directory of a node that is being fenced with the node's own library, which must fail.
 fn reopen(world: &mut World) {
     match world.open(0, false) {
         Ok(_) => unreachable!("the server says that the node is fenced"),
@@ -116,7 +116,7 @@ fn reopen(world: &mut World) {
     }
 }
 
-/// Seals the members and reads. `None`: cut off, or too few answered.
+/// Fences and reads the members. `None`: cut off, or too few answered.
 fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<ChainPoint> {
     let server = world.server.as_ref()?;
     let (view, kept) = (server.view.clone(), server.merged_end);
@@ -124,7 +124,7 @@ fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<ChainPo
     let mut recovery = Recovery::of_node(&view, kept.lsn, world.now, ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT)
         .with_addresses(addresses.iter().map(String::as_str));
     recovery.plant(world.planted);
-    // The server dies on the way.
+    // The server dies before the end.
     let cut = (!last && world.rng.chance(300)).then(|| {
         let us = world.rng.between(0, 500_000);
         world.now + Nanos::from_us(us)
@@ -162,11 +162,11 @@ fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<ChainPo
         world.coverage.hit("shared: readings that found records");
     }
     rule13::read(world, &records, end);
-    // Until it is merged and durable, another attempt may be needed.
+    // Until the records are merged and durable, another attempt may be needed.
     (last || world.rng.chance(700)).then_some(end)
 }
 
-/// The journal was read and merged. The node may live, and must learn it.
+/// Checks that the node, if it lives, learns that its journal was read and merged.
 fn after(world: &mut World, node: Option<usize>) {
     world.run_for(Nanos::from_ms(500));
     world.heal();

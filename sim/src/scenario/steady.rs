@@ -1,4 +1,4 @@
-//! A replica that was left behind, while writes never rest: it becomes whole all the same.
+//! A replica that lags behind while writes never pause: it must become whole all the same.
 
 use netram_block_machine::{ReplicaCondition, SourceStatus};
 use netram_proto::time::Nanos;
@@ -7,15 +7,15 @@ use super::volume::{SimVolume, VolumeProgram};
 use crate::check::fail;
 use crate::process::ServingState;
 
-/// Writes, one after the other, in which it comes into service: many times what the log holds.
+/// Maximum number of consecutive writes until the replica is in service: many times the log's capacity.
 const WRITES_MAX: u32 = 2000;
-/// And at least so long: it is away first, and is tried again only every second or two.
+/// Minimum duration of the writes: the replica is away first, and is retried only every second or two.
 const WRITING_MAX: Nanos = Nanos::from_ms(30_000);
-/// Bytes of log that one of them takes at most: twenty sectors, and its header.
+/// Maximum log bytes of one write: twenty sectors, and the header.
 const WRITE_BYTES_MAX: u64 = 11 * 1024;
 impl VolumeProgram {
-    /// The data lender is away for a while, so that only blocks bring it back. How long to pause between
-    /// writes from now on.
+    /// Keeps the data lender away for so long that only a resync of blocks brings it back. Returns the pause
+    /// between writes.
     fn leave_behind(&mut self, process: usize) -> Nanos {
         let mut world = self.world.borrow_mut();
         let until = world.now + Nanos::from_ms(world.rng.pick(&[0, 500, 3000]));
@@ -23,15 +23,15 @@ impl VolumeProgram {
             data.away_until = until;
         }
         world.break_data(process);
-        // A replica that takes the log more slowly than it is written cannot follow: in the time of a sync an
-        // eighth of the log's room at most.
+        // A replica that takes the log more slowly than it is written cannot follow: during a sync an eighth
+        // of the log's capacity at most is written.
         let sync_us = world.profile.disk_us.1 + 2 * world.profile.latency_us.1;
         let slowest_us = sync_us * 8 * WRITE_BYTES_MAX / world.profile.capacity;
         Nanos::from_us(world.rng.pick(&[2_000, 5_000, 20_000]).max(slowest_us))
     }
 
-    /// All is well, and writes never rest: the replica becomes whole all the same, whatever it had to be
-    /// sent. Whether it is near enough for its service depends on their pace.
+    /// Writes without pause, with all else well: the replica must become whole. Whether it gets close enough
+    /// for service depends on the pace.
     pub(super) fn write_on(&mut self, process: usize, volume: &SimVolume) {
         let pause = self.leave_behind(process);
         let (mut writes, began) = (0, self.world.borrow().now);

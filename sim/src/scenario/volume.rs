@@ -1,5 +1,5 @@
-//! A program keeps a block device's volume: writes, zeros and discards are completed or not, stages go to the
-//! image, machines die. In some worlds a data lender keeps it too (`replica.rs`).
+//! A program keeps a block device's volume. Writes, zeros and discards complete or fail, stages go to the
+//! image, machines die. In some worlds a data lender keeps a replica (`replica.rs`).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,10 +24,10 @@ use crate::world::{World, WorldHandle};
 pub(super) const BLOCKS: u64 = 12;
 pub(super) const BYTES: u64 = BLOCKS * BLOCK_BYTES;
 const SECTORS: u64 = BYTES / SECTOR_BYTES;
-/// A record's payload before its data.
+/// Bytes of a record's payload before its data.
 const HEADER_BYTES: usize = 8;
 
-/// How often a restored volume is read in vain, 100 ms apart.
+/// Maximum number of failed reads of a restored volume, 100 ms apart.
 const CONNECTING_ROUNDS: u32 = 60;
 
 pub(super) type SimVolume = Disk<SimLog, SimFile, SimFetch>;
@@ -38,26 +38,27 @@ pub(super) struct VolumeProgram {
     pub(super) host: usize,
     /// The volume's files on the machine's disk.
     pub(super) files: SimVolumeFiles,
-    /// One segment: the volume. One transaction: a record.
+    /// The model: one segment is the volume, one transaction a record.
     pub(super) model: MemoryModel,
     policy: StagePolicy,
-    /// Loss was accepted: the image may show what the log no longer has, and nothing is promised of it.
+    /// Whether a loss was accepted. The image may then show bytes that the log no longer has, and nothing is
+    /// promised of it.
     pub(super) lossy: bool,
-    /// A data lender keeps it too: where each record of the model ends.
+    /// End LSN of each record of the model, if a data lender keeps a replica.
     pub(super) ends: Option<Vec<Lsn>>,
     /// The next block that a resync may choose.
     pub(super) cursor: u64,
-    /// How often it has chosen from the first block on.
+    /// Number of passes of the resync over all blocks.
     pub(super) pass: u32,
-    /// The volume was restored, and its data lender has not heard it yet.
+    /// Whether the volume was restored and its data lender has not heard of that yet.
     pub(super) restore_unannounced: bool,
-    /// It was restored, and has not been read since.
+    /// Whether the volume was restored and has not been read since.
     pub(super) restored: bool,
-    /// A process that was given up, and lives, with its volume.
+    /// A living process that was given up, with its volume.
     pub(super) zombie: Option<(usize, SimVolume)>,
 }
 
-/// Runs the story and gives the world back.
+/// Runs the scenario and returns the world.
 pub(super) fn run(mut world: World) -> World {
     let lives = world.rng.between(1, 4);
     let mut program = VolumeProgram::new(world, false);
@@ -71,7 +72,7 @@ pub(super) fn run(mut world: World) -> World {
 }
 
 impl VolumeProgram {
-    /// A program with a new volume, on a disk that is healthy meanwhile.
+    /// A program with a new volume. The disk has no faults while it is created.
     pub(super) fn new(mut world: World, kept: bool) -> VolumeProgram {
         let policy = StagePolicy {
             bytes: world.rng.pick(&[2000, 9000, 1 << 20]),
@@ -100,7 +101,7 @@ impl VolumeProgram {
         }
     }
 
-    /// Gives the world back.
+    /// Returns the world.
     pub(super) fn end(mut self) -> World {
         self.zombie = None;
         let Ok(world) = Rc::try_unwrap(self.world) else {
@@ -109,14 +110,14 @@ impl VolumeProgram {
         world.into_inner()
     }
 
-    /// One process, from its opening to its end.
+    /// Runs one process, from its opening to its end.
     pub(super) fn live(&mut self) {
         if let Some((process, _volume)) = self.live_on() {
             self.die(process);
         }
     }
 
-    /// The same, and the process goes on.
+    /// The same, but the process goes on.
     pub(super) fn live_on(&mut self) -> Option<(usize, SimVolume)> {
         if self.lossy {
             return None;
@@ -134,8 +135,8 @@ impl VolumeProgram {
         }
     }
 
-    /// Opens the journal. Nothing is said to a data lender before the volume is open, too, but the first word
-    /// of a restored one.
+    /// Opens the journal. Before the volume is open too, a data lender is told nothing except the first
+    /// message of a restored one.
     pub(super) fn open_journal(&mut self) -> Option<usize> {
         let world = &mut *self.world.borrow_mut();
         let accepted = world.coverage.get("losses that were accepted");
@@ -167,7 +168,7 @@ impl VolumeProgram {
         world.run_for(Nanos::from_ms(pause));
     }
 
-    /// What the program does in one life. The volume, unless it could not be opened.
+    /// Runs the program's one life. Returns the volume unless it could not be opened.
     fn serve(&mut self, process: usize) -> Option<SimVolume> {
         let volume = self.open(process)?;
         if self.ends.is_some() {
@@ -235,7 +236,7 @@ impl VolumeProgram {
         if std::mem::take(&mut self.restored) {
             let world = self.world.borrow();
             rule12::restored(&world, world.hosts[self.host].history.durable, &found);
-            // What it lacks, nobody was promised. From here on this is the volume.
+            // No program was promised the bytes that it lacks. From here on this is the volume.
             self.model = MemoryModel::new(1, BYTES as usize);
             let writes = vec![(0, 0, found.clone())];
             self.model.commit(ModelTransaction { writes }, false);
@@ -248,7 +249,7 @@ impl VolumeProgram {
         Some(volume)
     }
 
-    /// All of it; `None` when the disk does not give it.
+    /// Reads the whole volume; `None` if the disk fails.
     pub(super) fn read(&self, volume: &SimVolume) -> Option<Vec<u8>> {
         let mut bytes = vec![0xee; BYTES as usize];
         match volume.read(0, &mut bytes) {
@@ -258,7 +259,7 @@ impl VolumeProgram {
         }
     }
 
-    /// The same just after an opening: blocks may be at the data lender, to which nobody is connected yet.
+    /// The same just after an opening: blocks may be at the data lender, to which no connection is up yet.
     fn read_patiently(&mut self, process: usize, volume: &SimVolume) -> Option<Vec<u8>> {
         for _ in 0..CONNECTING_ROUNDS {
             let found = self.read(volume);
@@ -271,7 +272,7 @@ impl VolumeProgram {
         None
     }
 
-    /// `false`: this life is over.
+    /// Runs one step. `false`: this life is over.
     fn run_step(&mut self, process: usize, volume: &SimVolume) -> bool {
         let draw = self.world.borrow_mut().rng.below(20);
         match draw {
@@ -319,7 +320,7 @@ impl VolumeProgram {
         };
         let pending: PendingWrite = match changed {
             Ok(pending) => pending,
-            // Refused, and not logged: the image takes no stages, or this process is at its end.
+            // Refused and not logged: the image takes no stages, or this process is ending.
             Err(_) => {
                 self.world.borrow_mut().coverage.hit("volume: requests refused");
                 return self.world.borrow().alive(process);
@@ -345,7 +346,7 @@ impl VolumeProgram {
         true
     }
 
-    /// Where, what, whether it is zeros, and whether it is waited for. One record.
+    /// Draws one record: offset, bytes, whether it is zeros, and whether the program waits for it.
     fn draw_change(&mut self, data_max: usize) -> (usize, Vec<u8>, bool, bool) {
         let mut world = self.world.borrow_mut();
         let rng = &mut world.rng;

@@ -1,6 +1,5 @@
-//! The simulator finds what it is there to find: every fault that can be planted in the machines, one at a
-//! time, breaks a rule within a bounded number of seeds. A fault that is not found means a scenario or an
-//! oracle that has gone blind.
+//! Every fault that can be planted in the machines, one at a time, breaks a rule within a bounded number of
+//! seeds. A fault that is not found means a scenario or an oracle that no longer tests anything.
 
 use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
@@ -9,10 +8,10 @@ use netram_sim::scenario::{
     has_copy, has_data_lender, is_database, is_deposit, is_intruded, is_region, is_shared,
 };
 
-/// Seeds that a fault may take to be found. Most take fewer than a hundred.
+/// Maximum number of seeds until a fault is found. Most need fewer than a hundred.
 const SEEDS_MAX: u64 = 100_000;
 
-/// These need a journal of a shared region's node; the worlds that have none are left out.
+/// These need a journal of a shared region's node; other worlds are left out.
 const OF_NODES: [PlantedFault; 3] = [
     PlantedFault::DiskVotes,
     PlantedFault::ViewBeforeServer,
@@ -21,7 +20,7 @@ const OF_NODES: [PlantedFault; 3] = [
 
 /// These need nodes of a shared region and their server; all other worlds are left out.
 const OF_REGIONS: [PlantedFault; 2] = [PlantedFault::SleepStopsClock, PlantedFault::SilenceTrusted];
-/// The rules of `docs/shared.md` that who has a lock has what was acknowledged under it, and that every
+/// Rule numbers of `docs/design/shared.md`: a node that holds a lock has everything acknowledged under it, and every
 /// acquire ends.
 const REGION_GRANTED: u8 = REGION_RULES + 5;
 const REGION_ENDS: u8 = REGION_RULES + 9;
@@ -161,7 +160,7 @@ faults! {
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 
-/// The same journals, under a region: what breaks a journal's rules breaks the region's.
+/// The same journals in a region: a fault that breaks a journal's rules breaks the region's too.
 #[test]
 fn faults_of_journals_are_found_by_the_rules_of_regions() {
     for fault in OF_NODES.into_iter().chain([PlantedFault::ReadBeforeFence]) {

@@ -1,4 +1,4 @@
-//! The two threads of a mount: what they owe, and that they do it.
+//! The two maintenance threads of a mount: their due work, and checks that they do it.
 
 use netram_files::{ChangeError, CheckpointError, PeriodicTask};
 use netram_proto::limit::RETRY_PAUSE_MAX;
@@ -8,20 +8,20 @@ use netram_proto::time::{Nanos, Time};
 use super::{Program, TestedDirectory};
 use crate::check::fail;
 
-/// How often the keeper looks, and how often it makes a checkpoint.
+/// Interval at which the threads look for work, and interval of checkpoints.
 const POLL_MS: u64 = 50;
 const CHECKPOINT_MS: u64 = 700;
-/// With nothing in its way for so long the keeper has done all that it owes: the longest pause after a
-/// refusal, and what is owed then.
+/// Time without hindrance after which all due work is done: the longest pause after a refusal, and the work
+/// itself.
 const IDLE_MS: u64 = 2500;
 
 const _: () = assert!(IDLE_MS > RETRY_PAUSE_MAX.ms() + CHECKPOINT_MS + 4 * POLL_MS);
 
-/// What the two threads of a mount owe.
+/// Due work of a mount's two threads.
 pub(super) struct MountMaintenance {
     recorder: PeriodicTask,
     checkpoints: PeriodicTask,
-    /// The journal takes nothing any more, and nothing is owed.
+    /// The journal has failed and takes nothing more, so no work is due.
     journal_failed: bool,
 }
 
@@ -36,10 +36,10 @@ impl MountMaintenance {
 }
 
 impl Program {
-    /// The program does nothing for so long, and the keeper's threads do what they owe.
+    /// Lets time pass while the program does nothing and the threads do their work.
     pub(super) fn run_for(&mut self, process: usize, directory: &TestedDirectory, ms: u64) -> bool {
         if ms >= IDLE_MS {
-            // Whatever was short is there again.
+            // Resources that were short are available again.
             self.disk.set_opens_allowed(true);
             self.disk.set_catalog_writable(true);
         }
@@ -64,7 +64,7 @@ impl Program {
         true
     }
 
-    /// What the keeper's threads do whenever they look. `false`: this life is over.
+    /// Does the due work of both threads. `false`: this life is over.
     fn run_due(&mut self, directory: &TestedDirectory) -> bool {
         let now = self.world.borrow().now;
         if self.maintenance.recorder.is_due(now, false) {
@@ -103,8 +103,7 @@ impl Program {
         true
     }
 
-    /// Nothing hindered the keeper for a while: all that was written is recorded and held, and a checkpoint
-    /// was made.
+    /// Checks after a while without hindrance: every write is recorded and held, and a checkpoint was made.
     fn check_nothing_due(&mut self, directory: &TestedDirectory) {
         self.hit("files: lulls");
         let status = directory.status();
