@@ -1,4 +1,4 @@
-//! Far memory: a lender with a deposit, and the owner of its pages, each told anything by the other.
+//! Far memory: a lender with a deposit, and the owner of its pages, each fed with arbitrary frames.
 
 use netram_far_machine::deposit::{
     BlockMac, BlockRequest, DepositReply, DepositServer, DirectorySettings, FramePages, NoSlotsError, Page,
@@ -38,7 +38,7 @@ impl SlotMemory for SlotVec {
     }
 }
 
-/// Pages in a body: cut as they were put together, or not at all.
+/// Pages in a frame's body: they are split as they were joined, or refused.
 pub fn pages(bytes: &[u8]) {
     let Ok(cut) = FramePages::parse(bytes) else {
         return;
@@ -61,7 +61,7 @@ pub(crate) fn pages_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Bodies that are wrong in interesting ways: pages of few bytes, or runs of blocks, or anything.
+/// Invalid bodies of interesting kinds: short pages, runs of blocks, or random bytes.
 fn body(input: &mut FuzzInput<'_>) -> Vec<u8> {
     let how = input.u8();
     let mut body = Vec::new();
@@ -89,7 +89,8 @@ fn body(input: &mut FuzzInput<'_>) -> Vec<u8> {
     body
 }
 
-/// A lender with a deposit, told anything: it never has more than its room, and gives back only what was put.
+/// A lender with a deposit gets arbitrary frames. It never uses more than its room, and returns only pages
+/// that were put.
 pub fn holder(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let mut memory = SlotVec::default();
@@ -166,7 +167,7 @@ pub(crate) fn holder_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Seals that anybody can forge: what is behind the proof is to be reached.
+/// Seals that any lender can forge, so that the code behind the check is reached.
 #[derive(Clone, Copy)]
 struct PlainSeal;
 
@@ -199,8 +200,8 @@ impl PageSeal for PlainSeal {
     }
 }
 
-/// An owner with three lenders that answer anything: each slot is one page's or nobody's, and a page is kept
-/// aside until it is stashed.
+/// An owner with three lenders that answer arbitrarily. Each slot has one page or none, and a page is kept
+/// locally until a lender has it.
 pub fn owner(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let settings = DirectorySettings {
@@ -244,7 +245,7 @@ pub fn owner(bytes: &[u8]) {
     }
 }
 
-/// The lender is asked for what is next, and answers as it should, but for a byte.
+/// Answers the lender's next request correctly, except for one byte.
 fn answer_honestly(
     shelf: &mut RemotePageClient<PlainSeal>,
     lender: usize,

@@ -1,4 +1,4 @@
-//! What stands on disks, in settings and in reports.
+//! Formats of disks, settings and reports.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::input::FuzzInput;
 
 const PAGE: usize = 4096;
 
-/// A mount's catalog, its checksum made right if the first byte is odd: read again as it was written.
+/// A mount's catalog, with a valid checksum if the first byte is odd. It must be re-encoded as it was.
 pub fn catalog(bytes: &[u8]) {
     let Some((mend, bytes)) = bytes.split_first() else {
         return;
@@ -42,7 +42,7 @@ pub(crate) fn catalog_seeds() -> Vec<Vec<u8>> {
     vec![[&[1], bare].concat(), [&[0], &encoded[..]].concat()]
 }
 
-/// A mount's record, behind a byte that is its kind.
+/// A mount's record, after a byte with its kind.
 pub fn file_change(bytes: &[u8]) {
     let Some((kind, payload)) = bytes.split_first() else {
         return;
@@ -52,7 +52,7 @@ pub fn file_change(bytes: &[u8]) {
     }
 }
 
-/// A database's record, behind a byte that is its kind: it has one form.
+/// A database's record, after a byte with its kind. It must have only one encoding.
 pub fn party_change(bytes: &[u8]) {
     let Some((kind, payload)) = bytes.split_first() else {
         return;
@@ -87,8 +87,8 @@ pub(crate) fn database_seeds() -> Vec<Vec<u8>> {
     deeds.map(one).to_vec()
 }
 
-/// A transaction's record, behind a byte that is its kind: ranges are walked as they were counted, and the
-/// compact form is the only one.
+/// A transaction's record, after a byte with its kind. Walking its ranges must agree with their count, and
+/// the compact form must be the only one.
 pub fn transaction(bytes: &[u8]) {
     let Some((kind, payload)) = bytes.split_first() else {
         return;
@@ -129,8 +129,8 @@ pub(crate) fn transaction_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A heap in a segment that is damaged: a good header, and bytes anywhere behind it. What is found lies in
-/// the heap, and no block in another.
+/// A heap in a damaged segment: a valid header, and arbitrary bytes behind it. Every block found must be in
+/// the heap, and none inside another.
 pub fn heap(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let pages = 4 + usize::from(input.u8() % 16);
@@ -144,7 +144,7 @@ pub fn heap(bytes: &[u8]) {
     let raw = input.u8();
     while !input.is_over() {
         let place = match raw & 1 {
-            // A descriptor: what is written there is given its check.
+            // A descriptor gets a valid checksum.
             0 => {
                 let page = u32::from(input.u8());
                 let descriptor =
@@ -188,7 +188,7 @@ pub(crate) fn heap_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A segment's first page, as its loader laid it out.
+/// A segment's first page, as its loader writes it.
 pub fn loader_header(bytes: &[u8]) {
     let mut header = [0; loader::HEADER_BYTES];
     write(&mut header, 0, bytes);
@@ -213,7 +213,7 @@ pub(crate) fn loader_seeds() -> Vec<Vec<u8>> {
     vec![loader::encode(&definitions)[..512].to_vec()]
 }
 
-/// Settings, as in a file and as from the environment.
+/// Settings from a file and from the environment.
 pub fn settings(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -240,8 +240,8 @@ pub(crate) fn settings_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Words in settings and commands: addresses, keys, groups, ways to wait, spans of locks. What is read is
-/// written as what is read again.
+/// Words of settings and commands: addresses, keys, groups, wait policies, spans of locks. Each that is
+/// parsed must be parsed again as it is printed.
 pub fn words(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -273,7 +273,7 @@ pub(crate) fn words_seeds() -> Vec<Vec<u8>> {
     words.map(|word| word.as_bytes().to_vec()).to_vec()
 }
 
-/// A lender's status: read again as it was sent.
+/// A lender's status, which must be decoded as it was encoded.
 pub fn report(bytes: &[u8]) {
     if let Ok(report) = StatusReport::from_frame_body(bytes) {
         let (name, journals) = (report.name.clone(), report.journals.len());

@@ -20,7 +20,7 @@ pub fn packet(header: &FrameHeader, body: &[u8]) -> Vec<u8> {
     [&header.encode(body.len())[..], body].concat()
 }
 
-/// A record that checks, as a writer makes it.
+/// A valid record, as a writer makes it.
 pub fn record(journal: JournalId, link: ChainPoint, epoch: u32, stable: Lsn, payload: &[u8]) -> Vec<u8> {
     let header = RecordHeader::new(link, Epoch(epoch), stable, RecordKind(16), false, payload.len());
     let mut bytes = vec![0; header.length];
@@ -30,8 +30,8 @@ pub fn record(journal: JournalId, link: ChainPoint, epoch: u32, stable: Lsn, pay
     bytes
 }
 
-/// Frames by the wire format, as many as there are bytes for: each is parsed, has no other form, and is
-/// judged by a session.
+/// Consecutive frames of the wire format. Each is parsed, must have only one encoding, and is judged by a
+/// session.
 pub fn frame(bytes: &[u8]) {
     let mut session = LenderSession::default();
     let mut rest = bytes;
@@ -78,7 +78,7 @@ fn one_frame(session: &mut LenderSession, bytes: &[u8]) {
     }
 }
 
-/// Kinds of frames, for seeds.
+/// Kinds of frames for seeds.
 pub(crate) const KINDS: [FrameKind; 12] = [
     FrameKind::Bind,
     FrameKind::Fence,
@@ -112,8 +112,8 @@ pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Bytes of a log, judged as a member and a scan judge them. The last bytes may be made a record that checks,
-/// so that what comes behind the checksum is reached too.
+/// Bytes of a log, judged as a member and a scan do. The last bytes may be made a valid record, so that the
+/// code behind the checksum is reached too.
 pub fn log_bytes(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let (mend, cut) = (input.u8(), usize::from(input.u8()));
@@ -130,7 +130,7 @@ pub fn log_bytes(bytes: &[u8]) {
         _ => ChainPoint::default(),
     };
     let mut at = 0;
-    // The end of the log's numbers is not reached by honest writers: see `Lsn::plus`.
+    // Honest writers never reach the end of the log's numbers: see `Lsn::plus`.
     while link.lsn < Lsn(1 << 62) {
         match scan_step(&log[at..], link, seed, FaultSwitch::NONE) {
             ScanStep::Record(header) => {

@@ -1,19 +1,18 @@
-//! A fuzzer's bytes as choices: whatever they are, they choose something, and when they are used up
-//! everything is zero.
+//! A fuzzer's bytes as choices. Any bytes choose something; when they are used up every choice is zero.
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::wire::{FrameHeader, FrameKind};
 
-/// What is left of the bytes.
+/// The unused bytes.
 pub struct FuzzInput<'a>(&'a [u8]);
 
 impl<'a> FuzzInput<'a> {
-    /// All of them.
+    /// An input with all of `bytes` unused.
     pub fn new(bytes: &'a [u8]) -> FuzzInput<'a> {
         FuzzInput(bytes)
     }
 
-    /// Whether all are used up.
+    /// Whether all bytes are used up.
     pub fn is_over(&self) -> bool {
         self.0.is_empty()
     }
@@ -51,7 +50,7 @@ impl<'a> FuzzInput<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// Bytes behind a length of one byte; fewer, if there are no more.
+    /// Bytes after a length of one byte; fewer if the input ends.
     pub fn bytes(&mut self) -> &'a [u8] {
         let length = usize::from(self.u8()).min(self.0.len());
         let (taken, rest) = self.0.split_at(length);
@@ -59,12 +58,12 @@ impl<'a> FuzzInput<'a> {
         taken
     }
 
-    /// All that is left.
+    /// All unused bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 
-    /// A number near `base`, mostly: in steps of eight, as positions in a log are; or any number at all.
+    /// Mostly a number near `base`, in steps of eight like log positions; sometimes any number.
     pub fn near(&mut self, base: u64) -> u64 {
         match self.u8() {
             0..=99 => base,
@@ -75,7 +74,7 @@ impl<'a> FuzzInput<'a> {
         }
     }
 
-    /// A small number, mostly; or any.
+    /// Mostly a small number; sometimes any.
     pub fn small(&mut self) -> u32 {
         match self.u8() {
             byte @ 0..=239 => u32::from(byte & 7),
@@ -83,7 +82,7 @@ impl<'a> FuzzInput<'a> {
         }
     }
 
-    /// A header of any kind, near a position of the log and of small epochs, mostly.
+    /// A header of this kind, mostly near a log position and with a small epoch.
     pub fn header(&mut self, kind: FrameKind, base: u64) -> FrameHeader {
         FrameHeader {
             kind,

@@ -1,4 +1,4 @@
-//! What a journal has on its disk: view, superblock, log.
+//! A journal's files: view, superblock, log.
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{
@@ -16,8 +16,8 @@ use crate::recovery::MemoryFile;
 const JOURNAL: JournalId = JournalId(0xF00D);
 const SLOT_BYTES: usize = 256;
 
-/// A view as it stands in a file, or comes from a node or a data lender: it is read again as it was, and all
-/// that is made of it can be stored.
+/// A view from a file, a node or a data lender. It must be decoded as it was encoded, and every view derived
+/// from it can be stored.
 pub fn view(bytes: &[u8]) {
     let Ok(view) = View::decode(bytes) else {
         return;
@@ -61,9 +61,9 @@ pub(crate) fn a_view() -> View {
         address: "tcp://lender:7000".into(),
         domain: "rack 1".into(),
     };
-    let mut reigns = EpochHistory::default();
-    reigns.begin(Epoch(2), WriterId(8), Lsn(0));
-    reigns.begin(Epoch(3), WriterId(9), Lsn(64));
+    let mut epochs = EpochHistory::default();
+    epochs.begin(Epoch(2), WriterId(8), Lsn(0));
+    epochs.begin(Epoch(3), WriterId(9), Lsn(64));
     View {
         version: 4,
         epoch: Epoch(3),
@@ -73,7 +73,7 @@ pub(crate) fn a_view() -> View {
         clean: Some(Lsn(640)),
         window_bytes: 1 << 20,
         members: vec![member(7), member(8)],
-        epochs: reigns,
+        epochs,
         note: Some(ClaimNote::new(1_700_000_000, "netram journal on machine")),
         ..View::first(JOURNAL)
     }
@@ -87,8 +87,8 @@ pub(crate) fn view_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A small file of two slots, torn and changed anywhere: what is read was written, and what is stored next is
-/// read again. The first byte says which slots' checksums are to be made right.
+/// A small file of two slots, torn and changed anywhere. A slot that is read was written, and the next stored
+/// value is read again. The first byte says which checksums are made valid.
 pub fn slots(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let mend = input.u8();
@@ -115,7 +115,7 @@ pub fn slots(bytes: &[u8]) {
     let payload = &payload[..payload.len().min(SLOT_BYTES - 24)];
     if mend & 4 != 0 {
         slots.store(&file, payload).expect("memory stores");
-        // One of the two rots: the value is still there.
+        // One of the two is damaged: the value must still be there.
         file.0.borrow_mut()[usize::from(mend >> 4 & 1) * SLOT_BYTES + 30] ^= 1;
     } else {
         slots.store_loosely(&file, payload).expect("memory stores");
@@ -128,7 +128,8 @@ pub fn slots(bytes: &[u8]) {
     );
 }
 
-/// Makes a slot's checksum right, and its magic. A sequence that no file reaches is made one that some might.
+/// Makes a slot's checksum and magic valid. A sequence number that no file reaches is replaced by a possible
+/// one.
 fn fix_slot_checksum(slot: &mut [u8]) {
     slot[..8].copy_from_slice(&View::MAGIC);
     slot[15] = 0;
@@ -147,9 +148,8 @@ pub(crate) fn slots_seeds() -> Vec<Vec<u8>> {
     vec![with(0), with(3), with(6), with(0x16), vec![7]]
 }
 
-/// A log on a damaged disk: a good one, into which the bytes are written somewhere, with checksums made right
-/// or not. It is opened and recovered or refused; nothing is called recovered that another scan does not
-/// find.
+/// A log on a damaged disk: a valid one, into which the bytes are written somewhere, with or without valid
+/// checksums. It is recovered or refused, and a second scan must find everything that recovery found.
 pub fn log(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let (records, mend) = (input.u8() % 6, input.u8());

@@ -1,17 +1,16 @@
-//! What fuzzers feed with bytes: every parser that reads what a stranger sends or a damaged disk gives, and
-//! the machines behind them.
+//! Fuzz targets: every parser that reads bytes from a stranger or a damaged disk, and the machines behind the
+//! parsers.
 //!
-//! A [`FuzzTarget`] is a function of bytes that returns, or panics because something does not hold that must,
-//! whatever the bytes are. It does not matter who chooses them: `fuzz/` lets libFuzzer, and this crate's test
-//! runs all seeds and every file in `fuzz/cases` with the ordinary toolchain. `docs/testing.md` says how both
-//! are run.
+//! A [`FuzzTarget`] is a function of arbitrary bytes that returns, or panics if an invariant does not hold.
+//! `fuzz/` runs it under libFuzzer, and this crate's test runs all seeds and every file in `fuzz/cases` with
+//! the ordinary toolchain. `docs/design/testing.md` describes both.
 //!
 //! | module | feeds |
 //! |---|---|
 //! | [`frames`] | frames of the wire, records of the log |
 //! | [`member`] | a lender's member: fences, joins, appends, reads, the kill of its process |
-//! | [`recovery`] | a client's recovery: three members, one of whom lies |
-//! | [`multicast`] | datagrams; a writer whose lenders answer anything |
+//! | [`recovery`] | a client's recovery: three members, one of which lies |
+//! | [`multicast`] | datagrams; a writer whose lenders answer arbitrarily |
 //! | [`journal`] | views, slots, superblocks, logs |
 //! | [`replica`] | data sessions |
 //! | [`region`] | a shared region's messages, its server, its nodes |
@@ -19,7 +18,7 @@
 //! | [`nbd`] | NBD's options, requests, and whole sessions |
 //! | [`formats`] | catalogs, records, heaps, settings, reports |
 //!
-//! What other crates keep to themselves they lend in a hidden module `fuzzed`.
+//! Other crates expose their internals in a hidden module `fuzzed`.
 
 #![forbid(unsafe_code)]
 

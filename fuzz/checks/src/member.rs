@@ -1,4 +1,4 @@
-//! A lender's member, told anything by anybody.
+//! A lender's member with arbitrary frames from several clients.
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, WINDOW_BYTES_MIN};
@@ -10,7 +10,7 @@ use crate::frames::record;
 use crate::input::FuzzInput;
 
 const JOURNAL: JournalId = JournalId(0xF00D);
-/// What the lender has for one journal.
+/// Memory in bytes that the lender has for one journal.
 const QUOTA: u64 = 2 * WINDOW_BYTES_MIN;
 
 #[derive(Default)]
@@ -54,14 +54,14 @@ impl Window for WindowBuffer {
 struct MemberBench {
     member: Member,
     window: WindowBuffer,
-    /// The rest of a record of which a part was sent.
+    /// The rest of a record that was sent in part.
     pending: Vec<u8>,
-    /// Where records of the window begin or end.
+    /// LSNs at which records of the window begin or end.
     places: Vec<Lsn>,
 }
 
-/// Frames in any order, by any writer and of any reign. Some carry records that follow on, for the member
-/// takes no others. Now and then the lender's process is killed.
+/// Frames in any order, by any writer and with any epoch. Some carry records that continue the log, because
+/// the member takes no others. Now and then the lender's process is killed.
 pub fn member(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let mut bench = MemberBench {
@@ -134,7 +134,7 @@ impl MemberBench {
         self.send_frame(&header, &body);
     }
 
-    /// Records that follow on, the last perhaps in part, perhaps with a byte changed.
+    /// Records that continue the log; the last may be cut, or have a changed byte.
     fn records(&mut self, input: &mut FuzzInput<'_>, state: &MemberState) -> Vec<u8> {
         let mut link = ChainPoint {
             lsn: state.held,
@@ -196,7 +196,7 @@ impl MemberBench {
             self.check_records(before, state.held);
         }
         if !same || state.trim > before.held || state.held < before.held {
-            // It begins anew.
+            // The window begins anew.
             self.places = vec![state.held, state.trim];
         }
         if same && header.kind != FrameKind::Append {
@@ -204,7 +204,7 @@ impl MemberBench {
         }
     }
 
-    /// What was acknowledged since is whole records that chain.
+    /// Checks that newly acknowledged bytes are whole records that chain.
     fn check_records(&mut self, before: &MemberState, held: Lsn) {
         let mut link = ChainPoint {
             lsn: before.held,
@@ -241,8 +241,8 @@ impl MemberBench {
         }
     }
 
-    /// The lender's process is killed, and another takes its memory over. Of a window whose writer has it
-    /// begin amidst a record the member cannot tell; that writer can give its window up in better ways.
+    /// Kills the lender's process and lets another take over its memory. If a writer made its window begin
+    /// inside a record, the member cannot know; such a writer harms only its own window.
     fn restart(&mut self) {
         let state = *self.member.state();
         let again = Member::restore(JOURNAL, Incarnation(42), state, &self.window);

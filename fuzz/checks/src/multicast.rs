@@ -1,4 +1,4 @@
-//! Appends by multicast, and what a writer is told by its lenders.
+//! Appends by multicast, and lenders' answers to a writer.
 
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::{CommitRule, JournalWriter, Voter, WriterConfig, WriterTimings};
@@ -9,7 +9,7 @@ use netram_proto::wire::{ChainPoint, Frame, FrameHeader, FrameKind};
 
 use crate::input::FuzzInput;
 
-/// A datagram's header, and the invitation to a channel: each has one form.
+/// A datagram's header, and the invitation to a channel: each must have only one encoding.
 pub fn datagram(bytes: &[u8]) {
     if let Some(header) = DatagramHeader::parse(bytes) {
         let encoded = header.encode();
@@ -30,7 +30,7 @@ pub(crate) fn datagram_seeds() -> Vec<Vec<u8>> {
     vec![tune.encode().to_vec(), vec![1; 72]]
 }
 
-/// Pieces of a log in any order, some twice and some never: what comes out follows on, what is kept is
+/// Pieces of a log in any order, some repeated and some lost. The output is contiguous, the buffer is
 /// bounded, and no number counts twice.
 pub fn gather(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
@@ -92,8 +92,8 @@ pub(crate) fn gather_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A writer whose three lenders answer anything: what is acknowledged is there, only grows, and is never
-/// taken back.
+/// A writer whose three lenders answer arbitrarily. Every acknowledged record was appended, and the
+/// acknowledged LSN only grows.
 pub fn writer(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let choice = input.u8();
@@ -145,7 +145,7 @@ pub fn writer(bytes: &[u8]) {
 struct WriterBench {
     writer: JournalWriter,
     now: Time,
-    /// What each lender was asked last.
+    /// The last request to each lender.
     asked: [Option<FrameHeader>; 3],
 }
 
@@ -198,7 +198,7 @@ impl WriterBench {
         }
     }
 
-    /// A lender answers as it should, but for a field.
+    /// A lender answers correctly, except for one field.
     fn answer(&mut self, index: usize, input: &mut FuzzInput<'_>) {
         if let Some(outgoing) = self.writer.next_frame(index, self.now) {
             self.asked[index] = Some(outgoing.header);

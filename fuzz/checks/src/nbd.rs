@@ -1,4 +1,4 @@
-//! A network block device's client that says anything.
+//! A network block device server with an arbitrary client.
 
 use netram_nbd::command::{self, NbdCommand, NbdSession};
 use netram_nbd::fuzzed::{EXPORT_BYTES, serve_bytes};
@@ -23,9 +23,9 @@ fn offers() -> Vec<ExportOffer> {
     vec![offer("first", false), offer("second", true)]
 }
 
-/// Options of a handshake, under each of the three policies: it takes bytes or starves, answers in whole
-/// replies, and ends. The first byte says which policy; the second, how many bytes come before those that
-/// would be encrypted.
+/// Options of a handshake, under each of the three policies. It takes bytes or waits for more, answers with
+/// whole replies, and ends. The first byte chooses the policy; the second the number of bytes before those
+/// that would be encrypted.
 pub fn handshake(bytes: &[u8]) {
     let Some(([policy, clear], input)) = bytes.split_first_chunk() else {
         return;
@@ -36,7 +36,7 @@ pub fn handshake(bytes: &[u8]) {
     let offers = offers();
     let mut handshake = NbdHandshake::new(&offers, policy);
     let mut secure = false;
-    // Each option is answered once; and each long one passes in two steps, at most.
+    // Each option is answered once, and each long one takes at most two steps.
     for _ in 0..3 * OPTIONS_MAX {
         let mut out = Vec::new();
         let (taken, step) = handshake.handle(input, &mut out);
@@ -72,7 +72,7 @@ pub fn handshake(bytes: &[u8]) {
     panic!("a handshake ends");
 }
 
-/// Whole replies to options, one after the other.
+/// Checks that `out` consists of whole replies to options.
 fn check_replies(mut out: &[u8]) {
     while let Some((magic, rest)) = out.split_first_chunk::<8>() {
         assert_eq!(u64::from_be_bytes(*magic), OPTION_REPLY_MAGIC);
@@ -127,7 +127,8 @@ pub(crate) fn handshake_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A request, in both forms: read as it was written, and what may be carried out lies inside the export.
+/// A request in both forms. It must be decoded as it was encoded, and every allowed request is inside the
+/// export.
 pub fn request(bytes: &[u8]) {
     let Some((agreed, bytes)) = bytes.split_first() else {
         return;
@@ -188,8 +189,8 @@ pub(crate) fn request_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A whole connection over a socket: the handshake, then requests. Whatever comes, the server ends, and every
-/// byte that it has sent is a reply.
+/// A whole connection over a socket: the handshake, then requests. The server always ends, and every byte
+/// that it sent is a reply.
 pub fn session(bytes: &[u8]) {
     let Some((how, bytes)) = bytes.split_first() else {
         return;
@@ -221,8 +222,8 @@ pub fn session(bytes: &[u8]) {
             Some(CHUNK_MAGIC) => CHUNK_BYTES + number(16),
             Some(EXTENDED_CHUNK_MAGIC) => EXTENDED_CHUNK_BYTES + number(28),
             Some(_) if rest.starts_with(&OPTION_REPLY_MAGIC.to_be_bytes()) => 20 + number(16),
-            // How long a simple reply is only its request tells; and the old way of choosing has an answer
-            // without a beginning.
+            // Only its request determines a simple reply's length, and the old-style option has an answer
+            // without a header.
             Some(SIMPLE_REPLY_MAGIC) if how & 1 == 0 => return,
             Some(SIMPLE_REPLY_MAGIC) => SIMPLE_BYTES,
             _ if how & 8 != 0 || how & 1 == 0 => return,

@@ -1,4 +1,4 @@
-//! A client's recovery, answered by members of whom one may say anything.
+//! A client's recovery, with one member that may answer arbitrarily.
 
 use std::cell::RefCell;
 
@@ -54,7 +54,7 @@ impl StorageFile for MemoryFile {
 struct RecoveryBench {
     recovery: Recovery,
     log: LogFile<MemoryFile>,
-    /// The records that members hold, from the local end on.
+    /// Records that members hold beyond the local end.
     held: Vec<u8>,
     from: Lsn,
     first_honest: usize,
@@ -62,7 +62,7 @@ struct RecoveryBench {
     connected: [bool; 3],
 }
 
-/// The member with number 0 may lie; the others answer as members do, when the input lets them.
+/// Member 0 may lie; the others answer correctly when the input lets them.
 pub fn recovery(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let mut bench = RecoveryBench::new(&mut input);
@@ -151,13 +151,13 @@ impl RecoveryBench {
             0 => self.recovery.on_connected(index),
             1 => self.recovery.on_lost(index),
             2 => self.now = self.now + Nanos::from_ms(u64::from(input.u8())),
-            // A frame of any kind, by the liar or a stranger.
+            // A frame of any kind, from the liar or a stranger.
             3 | 4 if index == 0 || index == 3 => self.lie(index, input),
             _ => self.answer(index, (index == 0 && self.first_honest == 0).then_some(input)),
         }
     }
 
-    /// Asks the address for what is next, and lets a member answer; a liar changes the answer.
+    /// Takes the next request to the address and lets a member answer; the liar's answer is changed.
     fn answer(&mut self, index: usize, liar: Option<&mut FuzzInput<'_>>) {
         if let Some(connected) = self.connected.get_mut(index).filter(|connected| !**connected) {
             *connected = true;
@@ -236,7 +236,7 @@ impl RecoveryBench {
         self.recovery.on_frame(index, &Frame { header, body });
     }
 
-    /// The time is up: a refusal, or a log that is whole.
+    /// After the time limit: recovery refuses, or the log is whole.
     fn end(mut self) {
         let end = self.from.plus(self.held.len() as u64);
         self.now = self.now + Nanos::from_ms(10_000);
@@ -255,7 +255,7 @@ impl RecoveryBench {
             "no verdict without those who are needed"
         );
         if self.recovery.highest_epoch() > Epoch(0) {
-            // It was only asked: there are no bytes.
+            // It only asked: there are no bytes.
             return;
         }
         let local = self
@@ -279,7 +279,7 @@ impl RecoveryBench {
             .scan(ChainPoint::default(), Lsn(LOG_BYTES_MIN), &mut |_| true);
         assert_eq!(again.end, taken.end, "what was taken is on the disk");
         assert!(taken.end.lsn >= self.from, "nothing local is lost");
-        // An honest member has answered in full: whatever the liar said, what it holds is there.
+        // An honest member has answered in full, so its records must be there, whatever the liar answered.
         if complete[1] || complete[2] {
             assert!(
                 taken.end.lsn >= end,
@@ -290,7 +290,7 @@ impl RecoveryBench {
 }
 
 pub(crate) fn recovery_seeds() -> Vec<Vec<u8>> {
-    // Address, and 5 in the bits above it: be asked, and answer.
+    // The address, and 5 in the bits above it: the member is asked and answers.
     let (liar, second, third) = (20, 21, 22);
     vec![
         vec![

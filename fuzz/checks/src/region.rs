@@ -1,4 +1,4 @@
-//! A shared region: what nodes, their server and other nodes say, and what the machines make of it.
+//! A shared region: arbitrary messages between nodes and their server, and the machines that handle them.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ message!(
     to_peer, ToPeer
 );
 
-/// The stamp of a record: it has one form.
+/// The stamp of a record, which must have only one encoding.
 pub fn stamp(bytes: &[u8]) {
     let mut cursor = ByteReader::new(bytes);
     if let Ok(stamp) = Stamp::decode(&mut cursor) {
@@ -201,8 +201,8 @@ fn join(journal: u128) -> JoinRequest {
     }
 }
 
-/// A region's server, told anything over four links: no lock ever has two writers, and what it has for a link
-/// is bounded.
+/// A region's server gets arbitrary messages over four links. No lock ever has two writers, and the output of
+/// a link is bounded.
 pub fn server(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let config = ServerConfig {
@@ -286,8 +286,7 @@ fn run_actions(server: &mut RegionServer<PayloadBytes>, now: Time) {
                 ServerAction::Apply { position, .. } => server.on_durable(position),
                 ServerAction::Recover { node, .. } => server.on_recovered(node, Vec::new()),
                 ServerAction::Close(session) => server.on_closed(now, session, LinkEnd::Broken),
-                ServerAction::Fenced { .. } | ServerAction::Refused { .. } | ServerAction::Forget { .. } => {
-                }
+                ServerAction::Fenced { .. } | ServerAction::Refused { .. } | ServerAction::Forget { .. } => {}
             }
         }
         for session in (1..=4).map(SessionId) {
@@ -300,7 +299,7 @@ fn run_actions(server: &mut RegionServer<PayloadBytes>, now: Time) {
     panic!("a server is never at rest");
 }
 
-/// A node, told anything by its server and by other nodes.
+/// A node gets arbitrary messages from its server and from other nodes.
 pub fn node(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let mut node: RegionNode<PayloadBytes> = RegionNode::new(NodeConfig {

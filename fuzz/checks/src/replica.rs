@@ -1,4 +1,4 @@
-//! A data lender: what its clients send it, and what its replica makes of that.
+//! A data lender: arbitrary messages from its clients, and the replica that handles them.
 
 use netram_block_machine::message::{self, FollowRequest};
 use netram_block_machine::{
@@ -20,10 +20,10 @@ const IDENTITY: ReplicaIdentity = ReplicaIdentity {
     journal: JOURNAL,
 };
 const CAPACITY: u64 = LOG_BYTES_MIN;
-/// Bytes of the volume.
+/// Size of the volume in bytes.
 const VOLUME: u64 = 16 * BLOCK_BYTES as u64;
 
-/// The bodies of data sessions, both ways: what is read is written again as it was.
+/// Bodies of data sessions in both directions, which must be decoded as they were encoded.
 pub fn bodies(bytes: &[u8]) {
     let Ok(frame) = Frame::parse(bytes) else {
         check_header(bytes);
@@ -108,8 +108,8 @@ pub(crate) fn bodies_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A replica in a session that says anything: what it has its driver do is in bounds, and what it calls
-/// flushed is what was written.
+/// A replica in a session with arbitrary messages. The driver's actions are in bounds, and only written bytes
+/// are reported as flushed.
 pub fn session(bytes: &[u8]) {
     let mut input = FuzzInput::new(bytes);
     let view = View {
@@ -136,9 +136,9 @@ pub fn session(bytes: &[u8]) {
 
 struct ReplicaBench {
     replica: Replica,
-    /// What a writer's next record follows.
+    /// Chain point that the next record of a writer follows.
     end: ChainPoint,
-    /// Where the log ends that the driver wrote.
+    /// End of the log that the driver wrote.
     wrote: ChainPoint,
 }
 
@@ -156,8 +156,8 @@ impl ReplicaBench {
             0 => {
                 let message = follow().message(Epoch(3 + input.small() % 3), WriterId(9));
                 (header, body) = (message.header, message.body);
-                let deed = self.replica.follow(&Frame { header, body: &body });
-                return self.run_action(deed);
+                let action = self.replica.follow(&Frame { header, body: &body });
+                return self.run_action(action);
             }
             1 => {
                 let view = View {
@@ -170,18 +170,7 @@ impl ReplicaBench {
                 let message = ReplicaMessage::keep_view(&view, VOLUME, input.u8() & 1 != 0);
                 (header, body) = (message.header, message.body);
             }
-            2..=4 => {
-                body = record(
-                    JOURNAL,
-                    self.end,
-                    3,
-                    self.end.lsn,
-                    &vec![which; usize::from(input.u8()) * 16],
-                );
-                self.end.lsn = self.end.lsn.plus(body.len() as u64);
-                self.end.chain = u32::from_le_bytes([body[4], body[5], body[6], body[7]]);
-                body.truncate(FRAME_BODY_BYTES_MAX);
-            }
+            2..=4 => body = self.draw_record(which, input),
             5 => {
                 header.kind = FrameKind::Resync;
                 header.lsn = Lsn(input.near(self.end.lsn.0));
@@ -214,17 +203,27 @@ impl ReplicaBench {
                 body = input.bytes().to_vec();
             }
         }
-        // A log's numbers end far beyond what any volume writes.
+        // Log positions end far beyond what any volume writes.
         if self.end.lsn > Lsn(1 << 61) {
             self.end = self.wrote;
         }
-        let deed = self.replica.handle(&Frame { header, body: &body });
-        self.run_action(deed);
+        let action = self.replica.handle(&Frame { header, body: &body });
+        self.run_action(action);
         self.settle(input);
     }
 
-    fn run_action(&mut self, deed: ReplicaAction<'_>) {
-        match deed {
+    /// The next record of the log, cut to a frame's length.
+    fn draw_record(&mut self, fill: u8, input: &mut FuzzInput<'_>) -> Vec<u8> {
+        let payload = vec![fill; usize::from(input.u8()) * 16];
+        let mut body = record(JOURNAL, self.end, 3, self.end.lsn, &payload);
+        self.end.lsn = self.end.lsn.plus(body.len() as u64);
+        self.end.chain = u32::from_le_bytes([body[4], body[5], body[6], body[7]]);
+        body.truncate(FRAME_BODY_BYTES_MAX);
+        body
+    }
+
+    fn run_action(&mut self, action: ReplicaAction<'_>) {
+        match action {
             ReplicaAction::Write { at, bytes } => {
                 assert_eq!(at, self.wrote.lsn, "the log is written on where it ends");
                 assert!(bytes.len() as u64 <= CAPACITY, "what is written fits the log");

@@ -5,11 +5,12 @@ use std::{env, fs};
 
 use crate::targets::InputSource;
 
-/// The directory to write seeds into. Beside it, in files of its name: how long inputs may be, and whose they
-/// are.
+/// Environment variable with the directory for seeds. Files beside it, with its name, have the maximum length
+/// and the source of inputs.
 const DIRECTORY: &str = "NETRAM_FUZZ_SEEDS";
 
-/// Writes seeds if the environment says where to. It fails like a program's beginning: by a panic.
+/// Writes seeds if the environment names a directory. It panics on failure, because it runs at a program's
+/// start.
 pub(crate) fn write(seeds: fn() -> Vec<Vec<u8>>, bytes_max: usize, whose: InputSource) {
     let Some(directory) = env::var_os(DIRECTORY).map(PathBuf::from) else {
         return;

@@ -1,27 +1,27 @@
 //! The list of targets.
 
-/// Who has the bytes in his hand.
+/// Source of a target's bytes, which determines how long it is fuzzed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputSource {
-    /// Whoever can connect, or a peer that lies: at least 10^8 executions.
+    /// A stranger that can connect, or a lying peer: at least 10^8 executions.
     Stranger,
     /// A machine that a stranger talks to.
     Machine,
-    /// A disk, a kernel, whoever writes settings.
+    /// A disk, a kernel, or an author of settings.
     Disk,
 }
 
-/// Something to feed with bytes.
+/// A fuzz target.
 pub struct FuzzTarget {
-    /// Its name: of the program in `fuzz/`, and of the directory of its cases.
+    /// Name of the program in `fuzz/` and of the directory of cases.
     pub name: &'static str,
-    /// Whose bytes it reads.
+    /// Source of its bytes.
     pub whose: InputSource,
-    /// More bytes than this are of no use.
+    /// Longest useful input in bytes.
     pub bytes_max: usize,
-    /// Feeds it.
+    /// Runs one input.
     pub run: fn(&[u8]),
-    /// Honest bytes to begin with, as encoders make them.
+    /// Valid inputs to begin with, as encoders make them.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -30,10 +30,10 @@ pub fn target(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// Makes [`TARGETS`], and a function for each program, which must not be linked to all others.
+/// Defines [`TARGETS`], and a function for each program, which must not be linked to all others.
 macro_rules! targets {
     ($($whose:ident $name:ident($bytes_max:literal): $run:path, $seeds:path;)*) => {
-        /// All of them.
+        /// All targets.
         pub const TARGETS: &[FuzzTarget] = &[$(FuzzTarget {
             name: stringify!($name),
             whose: InputSource::$whose,
@@ -42,17 +42,17 @@ macro_rules! targets {
             seeds: $seeds,
         }),*];
 
-        /// What the programs in `fuzz/fuzz_targets` call.
+        /// Functions that the programs in `fuzz/fuzz_targets` call.
         pub mod programs {
             $(
                 /// One program.
                 pub mod $name {
-                    /// Feeds the target.
+                    /// Runs one input.
                     pub fn run(bytes: &[u8]) {
                         $run(bytes);
                     }
 
-                    /// Writes the target's seeds, if the environment says where to.
+                    /// Writes the target's seeds, if the environment names a directory.
                     pub fn begin() {
                         crate::seeds::write($seeds, $bytes_max, super::super::InputSource::$whose);
                     }

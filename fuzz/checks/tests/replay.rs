@@ -1,4 +1,4 @@
-//! Every seed and every case that fuzzers found, through its target, with the ordinary toolchain.
+//! Runs every seed, and every case that fuzzers found, with the ordinary toolchain.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ fn every_seed_is_borne_by_its_target() {
     }
 }
 
-/// Each seed with each of its bytes changed: a small part of what a fuzzer does, each time.
+/// Each seed with each of its bytes changed: a small part of a fuzzer's work.
 #[test]
 fn every_seed_with_a_byte_changed_is_borne_too() {
     for target in TARGETS {
