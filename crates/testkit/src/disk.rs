@@ -1,5 +1,5 @@
-//! A disk that can lose its power: ext4 on a loop device, whose image is copied in that moment. Whatever ext4
-//! had not written by then is not in the copy, which is mounted in the first one's place.
+//! A disk that can lose power: ext4 on a loop device, whose image is copied at that moment. Bytes that ext4
+//! had not written by then are missing in the copy, which is mounted in place of the first.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use super::finish;
 
 /// A disk in a file, with ext4.
 pub struct LoopDisk {
-    /// Where its file system is mounted.
+    /// Mount point of its file system.
     pub at: PathBuf,
     image: PathBuf,
     lives: u32,
 }
 
 impl LoopDisk {
-    /// `None`: there are no loop devices here, and it was said aloud.
+    /// A disk of the default size. `None`, with a printed reason, if there are no loop devices here.
     pub fn new(directory: &Path) -> Option<LoopDisk> {
         LoopDisk::of_mib(directory, 96)
     }
 
-    /// One of so many MiB.
+    /// A disk of `mib` MiB.
     pub fn of_mib(directory: &Path, mib: u64) -> Option<LoopDisk> {
         let disk = LoopDisk {
             at: directory.join("disk"),
@@ -54,11 +54,11 @@ impl LoopDisk {
         if ran.code == 0 { Ok(()) } else { Err(ran.err) }
     }
 
-    /// What has not got to the platter by now is gone.
+    /// Cuts the power: bytes that have not reached the platter are lost.
     pub fn power_off(&mut self) {
         self.lives += 1;
         let copy = self.image.with_file_name(format!("image-{}", self.lives));
-        // What was never written takes no room, and no time.
+        // Sparse copying skips blocks that were never written.
         let mut copying = Command::new("cp");
         copying.arg("--sparse=always").arg(&self.image).arg(&copy);
         let copied = finish(&mut copying);

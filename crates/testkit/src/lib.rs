@@ -1,5 +1,5 @@
-//! What tests of netram's programs share: running them as their users do, lenders, disks, mounts, recoverable
-//! memory.
+//! Helpers of the tests of netram's programs: they run programs as users do, with lenders, disks, mounts and
+//! recoverable memory.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "helpers of tests, named for what they do")]
 #![allow(clippy::new_without_default, reason = "each new one is a new directory")]
@@ -14,21 +14,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What a run of the program said and how it ended.
+/// Output of a program, and its exit code.
 pub struct CommandOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-/// The directory that cargo builds programs into: the parent of the one with this test program.
+/// The directory into which cargo builds programs: the parent of the one with this test program.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("the test program has a file");
     let deps = test.parent().expect("the test program is in a directory");
     deps.parent().expect("cargo builds tests into deps/").to_owned()
 }
 
-/// The file of the program `netram`.
+/// Path of the program `netram`.
 pub fn program() -> &'static str {
     static PROGRAM: OnceLock<String> = OnceLock::new();
     PROGRAM.get_or_init(|| file_of("netram", "netram-cli"))
@@ -61,14 +61,14 @@ fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NETRAM_")) {
         command.env_remove(name);
     }
-    // Not where the user's own programs look for whom to tell that a journal was deleted.
+    // A directory for tests, not the one where the user's programs record deleted journals.
     command.env("NETRAM_STATE_DIR", built().join("state-of-tests"));
     command.stdin(Stdio::null());
     command
 }
 
-/// Held while a process is started, and while a test closes what it has locked: a child that has not become
-/// another program yet has copies of this process's files, and with them its locks.
+/// Held while a process is started, and while a test closes files that it has locked. A child that has not
+/// executed its program yet has copies of this process's files, and with them their locks.
 pub fn forks() -> MutexGuard<'static, ()> {
     static FORKS: Mutex<()> = Mutex::new(());
     FORKS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -105,13 +105,13 @@ pub fn ran(output: Output) -> CommandOutput {
     }
 }
 
-/// Says why a test is not made here: past the test harness, which would swallow it where the test passes.
+/// Prints why a test is skipped, past the test harness, which would swallow it when the test passes.
 pub fn skipped(why: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED: {why}");
 }
 
-/// A library that programs load, of this package of the workspace. Cargo makes it for its own package's tests
-/// only, so it is asked for it; `cargo xtask test` has done that.
+/// A library of this workspace package that programs load. Cargo builds it only for its own package's tests,
+/// so it is built here; `cargo xtask test` has done that already.
 pub fn library(package: &str) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let directory = built();
@@ -126,8 +126,8 @@ pub fn library(package: &str) -> PathBuf {
     let mut command = Command::new("timeout");
     command.arg("500").arg(cargo).args(["build", "--quiet"]);
     command.args(["--package", package, "--profile", profile]);
-    // What cargo tells this test of its package would have build scripts run anew, and much be compiled
-    // twice.
+    // Variables that cargo sets for this test's package would make build scripts run again, and much be
+    // compiled twice.
     std::env::vars_os()
         .map(|(name, _)| name)
         .filter(|name| {
@@ -142,7 +142,7 @@ pub fn library(package: &str) -> PathBuf {
     library
 }
 
-/// What a machine says of its memory, to a lender that is told to look there (`--proc`).
+/// Writes `MemAvailable` of `bytes` into `proc`, for a lender that reads it there (`--proc`).
 pub fn available(proc: &Path, bytes: u64) {
     let whole = proc.join("new");
     let meminfo = format!("MemTotal: 4194304 kB\nMemAvailable: {} kB\n", bytes / 1024);
@@ -150,29 +150,30 @@ pub fn available(proc: &Path, bytes: u64) {
     std::fs::rename(whole, proc.join("meminfo")).expect("the directory is the test's");
 }
 
-/// A lender process, killed when dropped, its memory given back.
+/// A lender process, killed when dropped, with its memory removed.
 pub struct LenderProcess {
     child: Child,
     pub address: String,
-    /// Where data sessions alone come in, if they do.
+    /// Address for data sessions only, if there is one.
     pub data_address: Option<String>,
     store: PathBuf,
 }
 
 impl LenderProcess {
-    /// Starts a lender with `arguments` beside those that every test needs, and waits until it listens.
+    /// Starts a lender with `arguments` beside those of every test, and waits until it listens.
     pub fn start(name: &str, arguments: &[&str]) -> LenderProcess {
         LenderProcess::with_memory("16MiB", name, arguments)
     }
 
-    /// The same, with so much memory.
+    /// The same with another amount of memory.
     pub fn with_memory(memory: &str, name: &str, arguments: &[&str]) -> LenderProcess {
         let name = format!("test-{}-{name}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
         let mut command = netram();
         command
             .args([
-                "lend",
+                "lender",
+                "serve",
                 "--with-parent",
                 "--memory",
                 memory,
@@ -182,7 +183,7 @@ impl LenderProcess {
             ])
             .arg(&store)
             .args(arguments)
-            // However short of memory the machine is that runs the tests.
+            // However little memory the test machine has free.
             .env("NETRAM_KEEP_FREE", "0")
             .env("NETRAM_PRESSURE", "0")
             .stdout(Stdio::piped())
@@ -213,19 +214,19 @@ impl LenderProcess {
         self.child.id()
     }
 
-    /// What it says of itself.
+    /// The lender's status as JSON.
     pub fn status(&self) -> serde_json::Value {
-        let ran = run(["status", "--insecure", "--json", &self.address]);
+        let ran = run(["lender", "status", "--insecure", "--json", &self.address]);
         let answers: serde_json::Value = serde_json::from_str(&ran.out).expect("the status is JSON");
         answers[0]["report"].clone()
     }
 
-    /// Where its memory is.
+    /// Directory of its memory.
     pub fn store(&self) -> &Path {
         &self.store
     }
 
-    /// Sends a signal and waits for the end. Returns the exit code, if it was not killed.
+    /// Sends a signal and waits for the end. Returns the exit code, or `None` if a signal killed the process.
     pub fn stop(&mut self, signal: rustix::process::Signal) -> Option<i32> {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
             .expect("it runs");

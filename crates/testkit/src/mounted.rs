@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::disk::LoopDisk;
 use super::{CommandOutput, LenderProcess, finish, netram, start};
 
-/// Says aloud why a test is not made here. `true`: it is not.
+/// Whether this machine cannot mount. If so, prints why the test is skipped.
 pub fn cannot_mount() -> bool {
     let missing = match (
         rustix::process::geteuid().is_root(),
@@ -27,7 +27,7 @@ pub fn cannot_mount() -> bool {
     true
 }
 
-/// Waits until that is so: a machine may be busy with other tests.
+/// Waits until `so` holds; a machine may be busy with other tests.
 pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !so() {
@@ -36,28 +36,29 @@ pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// A directory with a journal and lenders, mounted by a process of its own.
+/// A directory with a journal and lenders, mounted by its own process.
 pub struct MountFixture {
     pub directory: TempDir,
     pub lenders: Vec<LenderProcess>,
-    /// Where one of them was that was lost.
+    /// Address of a lender that was lost.
     lost: Option<String>,
     name: String,
-    /// What the server is started by, with its own words behind.
+    /// Command that starts the server, given before the server's own command line.
     wrap: Vec<String>,
     pub server: Option<Child>,
     pub disk: Option<LoopDisk>,
 }
 
 impl MountFixture {
-    /// With so many lenders, all of which have to hold a write. The journal has so many bytes.
+    /// A fixture with `lenders` lenders, all of which must hold a write, and a journal of size `journal`.
     pub fn new(name: &str, lenders: usize, journal: &str) -> MountFixture {
         // Not in /tmp, which may be memory.
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         MountFixture::with(directory, None, name, lenders, journal)
     }
 
-    /// One whose server is started by another program, with one lender and these words more.
+    /// A fixture with one lender, whose server is started by the command `wrap`, with further arguments
+    /// `words`.
     pub fn wrapped(name: &str, wrap: &[&str], user: Option<u32>, words: &[&str]) -> MountFixture {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let mut mounted = MountFixture::with(directory, None, name, 0, "4MiB");
@@ -92,18 +93,18 @@ impl MountFixture {
         mounted
     }
 
-    /// Where the catalog is.
+    /// Path of the catalog.
     pub fn catalog(&self) -> PathBuf {
         self.journal().join("catalog")
     }
 
-    /// Waits for a checkpoint of all that was done before.
+    /// Waits for a checkpoint of everything done before.
     pub fn wait_for_checkpoint(&self) {
-        // The first may have begun before.
+        // The first checkpoint may have begun before.
         for _ in 0..2 {
             let before = fs::metadata(self.catalog()).unwrap().modified().unwrap();
             wait_until("a checkpoint", || {
-                // One that has nothing to do writes no catalog.
+                // A checkpoint without changes writes no catalog.
                 let _ = fs::write(self.dir().join("touched"), b"");
                 fs::metadata(self.catalog()).is_ok_and(|there| there.modified().unwrap() > before)
             });
@@ -155,7 +156,7 @@ impl MountFixture {
         self.root().join("journal")
     }
 
-    /// Where directory and journal are: a disk of their own, if they have one.
+    /// Directory of mount and journal: a disk of their own, if they have one.
     fn root(&self) -> PathBuf {
         match &self.disk {
             Some(disk) => disk.at.clone(),
@@ -166,7 +167,7 @@ impl MountFixture {
     fn command(&self) -> Command {
         let mut command = self.program();
         command
-            .arg("mount")
+            .args(["mount", "attach"])
             .arg(self.dir())
             .arg("--on")
             .arg(self.journal());
@@ -188,7 +189,7 @@ impl MountFixture {
         command
     }
 
-    /// Mounts it again, and waits until it is. What was said.
+    /// Mounts the directory again and waits until it is mounted. Returns the output.
     pub fn mount(&mut self) -> String {
         self.mount_with(&[])
     }
@@ -216,7 +217,7 @@ impl MountFixture {
         panic!("it was not mounted: {error}");
     }
 
-    /// Until they have joined, commits wait for the disk.
+    /// Waits for the members; until they have joined, commits wait for the disk.
     pub fn wait_for_members(&self) {
         let probe = self.dir().join("probe");
         for _ in 0..200 {
@@ -234,27 +235,27 @@ impl MountFixture {
         fs::remove_file(&probe).unwrap();
     }
 
-    /// Mounting it again fails so.
+    /// Error output of a mount that must fail.
     pub fn refused(&self) -> String {
         let ran = finish(&mut self.command());
         assert_ne!(ran.code, 0, "{}", ran.out);
         ran.err
     }
 
-    /// SIGKILL, and nothing else.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         let mut server = self.server.take().expect("it is mounted");
         server.kill().unwrap();
         server.wait().unwrap();
     }
 
-    /// A lender dies, with its memory.
+    /// Kills a lender and discards its memory.
     pub fn lose_lender(&mut self, which: u64) {
         let lender = self.lenders.remove(which as usize % self.lenders.len());
         self.lost = Some(lender.address.clone());
     }
 
-    /// Another one comes in its place, with nothing.
+    /// Starts a lender with empty memory in place of the lost one.
     pub fn replace_lender(&mut self) {
         if let Some(address) = self.lost.take() {
             self.lenders.push(lender(&self.name, &address));
@@ -262,7 +263,7 @@ impl MountFixture {
     }
 
     pub fn unmount(&mut self) -> CommandOutput {
-        let ran = finish(self.program().arg("unmount").arg(self.dir()));
+        let ran = finish(self.program().args(["mount", "detach"]).arg(self.dir()));
         if ran.code == 0 {
             let ended = self.server.take().expect("it is mounted").wait().unwrap();
             assert!(ended.success(), "{ended:?}");
@@ -271,7 +272,7 @@ impl MountFixture {
     }
 
     pub fn recover(&self) -> CommandOutput {
-        finish(self.program().arg("recover").arg(self.dir()))
+        finish(self.program().args(["mount", "recover"]).arg(self.dir()))
     }
 }
 
@@ -288,7 +289,7 @@ impl Drop for MountFixture {
             let _ = server.wait();
         }
         let _ = unmount(self.dir(), UnmountFlags::DETACH);
-        // The directory is immutable, and would stay; but where a disk goes as a whole.
+        // The directory is immutable and would remain, unless its whole disk is removed.
         let _ = finish(Command::new("chattr").arg("-i").arg(self.dir()));
     }
 }

@@ -48,7 +48,7 @@ impl RvmFixture {
         )
     }
 
-    /// Runs a subcommand that must go well, with --json.
+    /// Runs a subcommand with --json, which must succeed.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let ran = self.rvm(&[arguments, &["--json"]].concat());
         assert_eq!(ran.code, 0, "{arguments:?}: {}{}", ran.out, ran.err);
@@ -68,7 +68,7 @@ impl RvmFixture {
         OpenFixture(Some((opened, region)))
     }
 
-    /// Commits `bytes` at `offset`; they stay in the log, which is closed.
+    /// Commits `bytes` at each offset; they stay in the log, which is closed.
     pub fn commit(&self, changes: &[(usize, &[u8])]) {
         let open = self.open();
         for (offset, bytes) in changes {
@@ -76,8 +76,8 @@ impl RvmFixture {
         }
     }
 
-    /// Every file of the directory with its contents, but for the lock: that has the number of whoever tried
-    /// last.
+    /// Contents of every file in the directory, except the lock file, which has the process id of the last
+    /// user.
     pub fn contents(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut files: Vec<PathBuf> = fs::read_dir(self.directory.path())
             .unwrap()
@@ -115,7 +115,7 @@ impl OpenFixture {
         &self.0.as_ref().unwrap().1
     }
 
-    /// Both, for whoever needs them apart and drops them while holding [`crate::forks`].
+    /// Log and region, for tests that drop them separately while holding [`crate::forks`].
     pub fn take(mut self) -> (OpenStore, Region) {
         self.0.take().unwrap()
     }

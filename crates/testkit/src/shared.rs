@@ -1,4 +1,4 @@
-//! A shared region in a directory of a test's own, and its server.
+//! A shared region in a test's own directory, and its server.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
@@ -37,7 +37,7 @@ impl SharedFixture {
         serde_json::from_str(&ran.out).unwrap()
     }
 
-    /// A region of 16 locks.
+    /// Creates a region with 16 locks.
     pub fn made(&self) -> CommandOutput {
         let sizes = ["--size", "64KiB", "--span-size", "4KiB", "--log-size", "1MiB"];
         let lenders = [
@@ -57,12 +57,12 @@ pub struct SharedServer {
 }
 
 impl SharedServer {
-    /// Serves a region of the place, with these flags.
+    /// Serves a region of the fixture, with these flags.
     pub fn start(place: &SharedFixture, region: &str, flags: &[&str]) -> SharedServer {
         SharedServer::run(place, region, &[&["--insecure"], flags].concat())
     }
 
-    /// Serves it to whoever has the key.
+    /// Serves it to nodes that have the key.
     pub fn start_with_key(place: &SharedFixture, region: &str, key: &Path) -> SharedServer {
         SharedServer::run(place, region, &["--key-file", key.to_str().unwrap()])
     }
