@@ -1,8 +1,8 @@
 //! An audit: every object, every reference both ways, every index entry; and a digest by which two stores, or
 //! two moments, are compared.
 //!
-//! The digest is over values and over references as ids, in the order of ids: it does not depend on where
-//! objects lie, nor on the order in a bag.
+//! The digest covers values, and references as ids, in the order of ids. It does not depend on the objects'
+//! addresses, nor on the order in a bag.
 
 use std::collections::HashMap;
 
@@ -13,30 +13,30 @@ use crate::store::{
     Oo7Transaction, PartLink, PartValues,
 };
 
-/// What an audit found in a database that is whole.
+/// Contents of a database that an audit found consistent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatabaseAudit {
-    /// Modules.
+    /// Number of modules.
     pub modules: u64,
-    /// Complex assemblies.
+    /// Number of complex assemblies.
     pub complex: u64,
-    /// Base assemblies.
+    /// Number of base assemblies.
     pub base: u64,
-    /// Composites, each with its document.
+    /// Number of composites, each with its document.
     pub composites: u64,
-    /// Atomic parts.
+    /// Number of atomic parts.
     pub parts: u64,
-    /// Connections.
+    /// Number of connections.
     pub connections: u64,
-    /// Uses of composites by base assemblies, private and shared.
+    /// Number of uses of composites by base assemblies: private ones, shared ones.
     pub uses: [u64; 2],
-    /// Composites with a private use.
+    /// Number of composites with a private use.
     pub used: u64,
-    /// Everything, in 64 bits.
+    /// Digest of the whole contents.
     pub digest: u64,
 }
 
-/// Why an audit ended.
+/// Errors of an audit.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// The store failed.
@@ -45,16 +45,21 @@ pub enum AuditError {
     /// The database contradicts itself.
     #[error("the database is not whole: {what} (object {id})")]
     Fault {
-        /// What does not hold.
+        /// The rule that does not hold.
         what: &'static str,
-        /// The id of an object at which it does not.
+        /// Id of an object that breaks it.
         id: u32,
     },
 }
 
-/// Goes through the whole database.
+/// Audits the whole database.
 ///
-/// In a database with [`crate::DateIndex::One`] the index of dates says nothing of most parts; give `false`.
+/// In a database with [`crate::DateIndex::One`] most parts are missing in the date index; pass `false` for it
+/// there.
+///
+/// # Errors
+///
+/// Fails if the store does, or with the first contradiction.
 pub fn audit<W: Oo7Transaction>(
     open: &mut W,
     parameters: &Oo7Parameters,
@@ -77,13 +82,7 @@ pub fn audit<W: Oo7Transaction>(
 }
 
 /// Uses that assemblies have named and composites have not confirmed yet.
-type Uses<W> = HashMap<
-    (
-        <W as Oo7Transaction>::AssemblyValues,
-        <W as Oo7Transaction>::Composite,
-    ),
-    u64,
->;
+type Uses<W> = HashMap<(<W as Oo7Transaction>::Assembly, <W as Oo7Transaction>::Composite), u64>;
 
 struct Auditor<'w, W: Oo7Transaction> {
     open: &'w mut W,
@@ -109,8 +108,8 @@ impl<W: Oo7Transaction> Auditor<'_, W> {
         self.assembly(module, top)
     }
 
-    /// As deep as the tree.
-    fn assembly(&mut self, module: W::Module, assembly: W::AssemblyValues) -> Result<(), AuditError> {
+    /// The recursion is as deep as the tree.
+    fn assembly(&mut self, module: W::Module, assembly: W::Assembly) -> Result<(), AuditError> {
         let values = self.open.assembly(assembly)?;
         let id = values.design.id;
         self.design(values.design);
@@ -138,7 +137,7 @@ impl<W: Oo7Transaction> Auditor<'_, W> {
         Ok(())
     }
 
-    fn components(&mut self, assembly: W::AssemblyValues) -> Result<(), AuditError> {
+    fn components(&mut self, assembly: W::Assembly) -> Result<(), AuditError> {
         for (place, how) in [CompositeUse::Private, CompositeUse::Shared]
             .into_iter()
             .enumerate()
@@ -249,7 +248,7 @@ impl<W: Oo7Transaction> Auditor<'_, W> {
         for (_, part) in &by_id {
             self.part(composite, *part, &mut links)?;
         }
-        let ids: HashMap<W::PartValues, u32> = by_id.iter().map(|(id, part)| (*part, *id)).collect();
+        let ids: HashMap<W::Part, u32> = by_id.iter().map(|(id, part)| (*part, *id)).collect();
         let ends = links_by_id(&links.outward, &ids);
         let ends = ends.ok_or(fault("a connection leaves its composite", id))?;
         let known = links_by_id(&links.inward, &ids);
@@ -266,7 +265,7 @@ impl<W: Oo7Transaction> Auditor<'_, W> {
     fn part(
         &mut self,
         composite: W::Composite,
-        part: W::PartValues,
+        part: W::Part,
         links: &mut CompositeLinks<W>,
     ) -> Result<(), AuditError> {
         let PartValues {
@@ -292,7 +291,7 @@ impl<W: Oo7Transaction> Auditor<'_, W> {
         Ok(())
     }
 
-    /// The index of dates, and that no index has more than was found by walking.
+    /// Checks the date index, and that no index has more entries than the walk found objects.
     fn indexes(&mut self) -> Result<(), AuditError> {
         if self.all_dates {
             let mut dated = Vec::new();
@@ -334,10 +333,10 @@ impl<W: Oo7Transaction> Auditor<'_, W> {
     }
 }
 
-/// The connections of a composite, as their beginnings and as their ends know them.
+/// The connections of a composite, as known where they begin and where they end.
 struct CompositeLinks<W: Oo7Transaction> {
-    outward: Vec<PartLink<W::PartValues>>,
-    inward: Vec<PartLink<W::PartValues>>,
+    outward: Vec<PartLink<W::Part>>,
+    inward: Vec<PartLink<W::Part>>,
 }
 
 impl<W: Oo7Transaction> Default for CompositeLinks<W> {
@@ -349,7 +348,7 @@ impl<W: Oo7Transaction> Default for CompositeLinks<W> {
     }
 }
 
-/// Connections as numbers, in order; `None` when one has an end elsewhere.
+/// Connections as sorted ids; `None` if one ends in another composite.
 fn links_by_id<P: ObjectRef>(links: &[PartLink<P>], ids: &HashMap<P, u32>) -> Option<Vec<[u32; 4]>> {
     let numbers = links.iter().map(|link| {
         let ConnectionValues { kind, length } = link.connection;
@@ -371,7 +370,7 @@ fn holds(condition: bool, what: &'static str, id: u32) -> Result<(), AuditError>
     }
 }
 
-/// FNV-1a: no defence against malice, which is nobody's aim here.
+/// FNV-1a, which is no protection against malice; none is expected here.
 struct AuditDigest(u64);
 
 impl AuditDigest {

@@ -1,8 +1,8 @@
-//! Counts what commits log, as the table of OSDI'94 does: ranges, unique bytes, message bytes, pages.
+//! Counts the ranges, unique bytes, message bytes and pages that commits log, as the table of OSDI'94 does.
 //!
-//! [`CountingLog`] is a log that looks at the records on their way to another: what is counted is what is
-//! really logged, the store's own bookkeeping and the heap's included. Looking costs time; it is switched on
-//! for the transactions that are to be counted.
+//! [`CountingLog`] inspects the records on their way to another log. It counts everything that is logged,
+//! including the bookkeeping of store and heap. Counting costs time, so it is switched on only for the
+//! transactions of interest.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,25 +16,25 @@ use netram_proto::port::{
 use netram_rvm::record::{decode, is_transaction};
 use serde::Serialize;
 
-/// Bytes of a range's header in the prototype of OSDI'94, when the range before is near.
+/// Bytes of a range's header in the prototype of OSDI'94 when the previous range is near.
 pub const SMALL_HEADER_BYTES: u64 = 4;
 
-/// What was logged while the tally was on.
+/// Counts of logged records and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LogCounts {
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Ranges in them: those of a transaction sorted and merged.
+    /// Number of ranges in them; those of a transaction are sorted and merged.
     pub ranges: u64,
-    /// Bytes of the ranges. A byte that one transaction changes often counts once.
+    /// Bytes of the ranges. A byte that a transaction changes several times counts once.
     pub bytes: u64,
-    /// Bytes of the records' payloads, headers of ranges included.
+    /// Bytes of the records' payloads, including headers of ranges.
     pub payload_bytes: u64,
-    /// What they would be with headers of four bytes.
+    /// Payload bytes with headers of [`SMALL_HEADER_BYTES`].
     pub small_header_bytes: u64,
-    /// Pages of 4 KiB with a byte that changed, each once.
+    /// Number of distinct changed pages of 4 KiB.
     pub pages_4k: u64,
-    /// Pages of 8 KiB.
+    /// Number of distinct changed pages of 8 KiB.
     pub pages_8k: u64,
 }
 
@@ -49,12 +49,12 @@ pub struct CountingLog<L> {
 #[derive(Debug, Default)]
 struct CountState {
     tallies: LogCounts,
-    /// Segment and page.
+    /// Segment and page number of each changed page.
     pages: BTreeSet<(u32, u64)>,
 }
 
 impl<L> CountingLog<L> {
-    /// Counts nothing until it is told to.
+    /// A log that counts nothing before [`CountingLog::start`].
     pub fn new(log: L) -> CountingLog<L> {
         CountingLog {
             log,
@@ -63,13 +63,13 @@ impl<L> CountingLog<L> {
         }
     }
 
-    /// Counts from zero.
+    /// Starts counting from zero.
     pub fn start(&self) {
         *self.lock() = CountState::default();
         self.on.store(true, Ordering::Release);
     }
 
-    /// Counts no more; returns what was counted.
+    /// Stops counting; returns the counts.
     pub fn stop(&self) -> LogCounts {
         self.on.store(false, Ordering::Release);
         let CountState { tallies, pages } = &*self.lock();
@@ -83,7 +83,7 @@ impl<L> CountingLog<L> {
         }
     }
 
-    /// The log below.
+    /// The inner log.
     pub fn log(&self) -> &L {
         &self.log
     }

@@ -1,40 +1,40 @@
-//! Why a store failed.
+//! Errors of a store.
 
-/// Why a store could not do what it was asked. The transaction at hand should be dropped.
+/// The store could not do an operation. The current transaction should be dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum Oo7Error {
-    /// What was read is no object of the benchmark. Audit the database, or build it anew.
+    /// The bytes read are no object of the benchmark. Audit the database, or rebuild it.
     #[error("the database is damaged: {what} at {at:#x}; build it anew")]
     Damaged {
-        /// What should be there.
+        /// The expected object.
         what: &'static str,
-        /// Where, in the store's own terms.
+        /// Position in the store's own terms.
         at: u64,
     },
-    /// The database was never completed, or there is none. Build it.
+    /// The database was never completed, or does not exist. Build it.
     #[error("there is no whole OO7 database here: {why}; build one")]
     Missing {
-        /// What was found instead.
+        /// The contradiction to a complete database.
         why: &'static str,
     },
     /// The store is full. Give it more room.
     #[error("no room for {asked} bytes, {largest} are free in a row; choose a larger heap")]
     Full {
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes of the largest block that could be had.
+        /// Bytes of the largest possible block.
         largest: u64,
     },
-    /// The store cannot undo, and somebody dropped a transaction that had changed something.
+    /// A transaction with changes was dropped, and the store cannot undo them.
     #[error("a transaction was given up half done, and plain memory cannot undo: build the database anew")]
     Poisoned,
-    /// What lies below refused.
+    /// The layer below the store failed.
     #[error("{0}")]
     Backend(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Oo7Error {
-    /// An error of what lies below the store.
+    /// Wraps an error of the layer below the store.
     pub fn backend(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Oo7Error {
         Oo7Error::Backend(error.into())
     }

@@ -1,10 +1,10 @@
 //! Builds a database: the order of the random draws is a part of the benchmark.
 //!
-//! Seeded once. Modules first, each with its tree of assemblies, depth first: type, date, then for a base
-//! assembly the ids of its private composites (out of its module's) and of its shared ones (out of all),
-//! which are only remembered. Then composites in the order of their ids: type, date, the parts (type, date,
-//! x, y, document), then for each part its connections (the first to the next part, the others to any part of
-//! the composite; type, length); last, the base assemblies that chose it.
+//! The seed is set once. Modules come first, each with its tree of assemblies, depth first: type, date, then
+//! for a base assembly the ids of its private composites (from its module's) and of its shared ones (from
+//! all), which are only remembered. Then come composites in the order of their ids: type, date, the parts
+//! (type, date, x, y, document), then for each part its connections (the first to the next part, the others
+//! to any part of the composite; type, length); last, the base assemblies that chose it.
 
 use crate::error::Oo7Error;
 use crate::random::Oo7Random;
@@ -21,8 +21,12 @@ use crate::text;
 /// The seed of every database.
 pub const SEED: u64 = 1;
 
-/// Builds the database of the parameters in an empty store. One transaction a module, one a composite, so
-/// that none is large.
+/// Builds the parameters' database in an empty store, with one transaction for each module and each
+/// composite, so that none is large.
+///
+/// # Errors
+///
+/// Fails if the store does.
 pub fn build<S: Oo7Store>(store: &S, parameters: &Oo7Parameters) -> Result<(), Oo7Error> {
     let mut trees = AssemblyTrees {
         parameters,
@@ -39,7 +43,7 @@ pub fn build<S: Oo7Store>(store: &S, parameters: &Oo7Parameters) -> Result<(), O
     let AssemblyTrees {
         mut random, mut uses, ..
     } = trees;
-    // Stable: uses of one composite stay in the order of the assemblies.
+    // A stable sort: uses of one composite stay in the order of the assemblies.
     uses.sort_by_key(|chosen| chosen.composite);
     let mut uses = uses.as_slice();
     for id in 1..=parameters.all_composites() {
@@ -60,17 +64,17 @@ pub fn build<S: Oo7Store>(store: &S, parameters: &Oo7Parameters) -> Result<(), O
     open.commit()
 }
 
-/// The trees of assemblies, while they are built.
+/// The trees of assemblies under construction.
 struct AssemblyTrees<'p> {
     parameters: &'p Oo7Parameters,
     random: Oo7Random,
-    /// Assemblies so far, of each kind.
+    /// Number of assemblies so far, of each kind.
     complex: u32,
     base: u32,
     uses: Vec<PendingUse>,
 }
 
-/// A base assembly chose a composite that is not there yet.
+/// A base assembly's choice of a composite that does not exist yet.
 struct PendingUse {
     base: u32,
     how: CompositeUse,
@@ -89,7 +93,7 @@ impl AssemblyTrees<'_> {
         &mut self,
         open: &mut W,
         module: (W::Module, u32),
-        parent: Option<W::AssemblyValues>,
+        parent: Option<W::Assembly>,
         level: u32,
     ) -> Result<(), Oo7Error> {
         let base = level == self.parameters.levels;
@@ -125,7 +129,7 @@ impl AssemblyTrees<'_> {
     }
 }
 
-/// Adds the composite with this id, with all that it owns. The ids of its parts follow from its own.
+/// Adds the composite with this id and everything that it owns. Its id determines those of its parts.
 pub(crate) fn add_composite<W: Oo7Transaction>(
     open: &mut W,
     parameters: &Oo7Parameters,
@@ -149,7 +153,7 @@ pub(crate) fn add_composite<W: Oo7Transaction>(
     for (number, from) in parts.iter().enumerate() {
         for connection in 0..parameters.connections {
             let to = match connection {
-                // A ring, so that every part can be reached.
+                // The first connections form a ring, so that every part can be reached.
                 0 => (number + 1) % parts.len(),
                 _ => random.below(parameters.parts) as usize,
             };

@@ -1,8 +1,8 @@
-//! OO7, the benchmark of object databases, on any store.
+//! OO7, the benchmark of object databases, for any store.
 //!
-//! A design library of composite parts, each a graph of atomic parts, below a tree of assemblies; traversals,
-//! queries and structural changes over it. The database and the operations are written once, over
-//! [`Oo7Store`]; what is measured is the store. Layout, golden values and deviations: `docs/oo7.md`.
+//! A design library of composite parts, each a graph of atomic parts, below a tree of assemblies, with
+//! traversals, queries and structural changes. Database and operations are written once, over [`Oo7Store`],
+//! so that a measurement compares stores. Layout, golden values and deviations: `docs/results/oo7.md`.
 //!
 //! ```
 //! use netram_oo7::{Operation, Parameters, Plain, Size, Store, Work, build};
@@ -22,13 +22,13 @@
 //! | module | does |
 //! |---|---|
 //! | [`size`] | the databases: tiny, small, medium, large |
-//! | [`store`] | what a store must offer |
+//! | [`store`] | the interface of a store |
 //! | [`generate`] | builds a database |
 //! | [`operation`] | traversals, queries, structural changes, the mix of several users |
-//! | [`graph`] | the store in memory that has blocks: a persistent heap |
-//! | [`plain`] | the store in ordinary structures: what others are compared with |
-//! | [`audit()`] | goes through a whole database, each reference both ways |
-//! | [`user`] | a user of that mix at a node of a shared region |
+//! | [`graph`] | the store in memory with blocks: a persistent heap |
+//! | [`plain`] | the store in ordinary structures, for comparison |
+//! | [`audit()`] | checks a whole database, each reference in both directions |
+//! | [`user`] | a user of the mix at a node of a shared region |
 //! | [`counting_log`] | counts what commits log: ranges, bytes, pages |
 #![forbid(unsafe_code)]
 

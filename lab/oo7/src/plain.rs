@@ -1,8 +1,7 @@
-//! The store in ordinary structures, as a program without a database would have it: what others are compared
-//! with.
+//! The store in ordinary structures, as in a program without a database; other stores are compared with it.
 //!
-//! Objects stand in vectors and name each other by their places. One transaction at a time. It cannot undo: a
-//! transaction that changed something and was dropped leaves a store that refuses everything.
+//! Objects are in vectors and refer to each other by index. There is one transaction at a time. It cannot
+//! undo: after a dropped transaction with changes the store refuses everything.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -144,9 +143,9 @@ fn kind_of(how: CompositeUse) -> usize {
 
 impl Oo7Transaction for PlainTransaction<'_> {
     type Module = usize;
-    type AssemblyValues = usize;
+    type Assembly = usize;
     type Composite = usize;
-    type PartValues = usize;
+    type Part = usize;
     type Document = usize;
 
     fn module(&mut self, id: u32) -> Result<Option<usize>, Oo7Error> {
@@ -464,7 +463,7 @@ impl Oo7Transaction for PlainTransaction<'_> {
     }
 
     fn complete(&mut self) -> Result<(), Oo7Error> {
-        // It is never opened again: it lives as long as who built it.
+        // It is never opened again: it lives as long as its builder.
         Ok(())
     }
 

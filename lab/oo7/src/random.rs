@@ -1,8 +1,8 @@
-//! The benchmark's own random numbers: the same everywhere, for ever.
+//! The benchmark's own random numbers, the same on every machine for ever.
 //!
-//! Golden values depend on them. The generator is SplitMix64: the state advances by a constant, a number is
-//! the state mixed. A number below a bound is the product's upper half, so that no two machines round
-//! otherwise.
+//! Golden values depend on them. The generator is SplitMix64: the state advances by a constant, and a number
+//! is the mixed state. A number below a bound is the upper half of a product, so that machines cannot round
+//! differently.
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]
@@ -22,13 +22,13 @@ impl Oo7Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from zero up to, not including, `bound`.
+    /// A number from zero up to but not including `bound`.
     pub fn below(&mut self, bound: u32) -> u32 {
         let upper = self.next() >> 32;
         ((upper * u64::from(bound)) >> 32) as u32
     }
 
-    /// A number from `first` to `last`.
+    /// A number from `first` to `last`, both included.
     pub fn between(&mut self, first: u32, last: u32) -> u32 {
         assert!(first <= last);
         first + self.below(last - first + 1)

@@ -1,40 +1,40 @@
-//! The databases: how many of what, and how large.
+//! The databases: numbers and sizes of objects.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Assemblies below an assembly.
+/// Number of assemblies below an assembly.
 pub const ASSEMBLIES_PER_ASSEMBLY: u32 = 3;
-/// Composites that a base assembly uses, of each kind of use.
+/// Number of composites that a base assembly uses, for each kind of use.
 pub const COMPOSITES_PER_ASSEMBLY: u32 = 3;
-/// Names of types of design objects.
+/// Number of types of design objects.
 pub const TYPES: u32 = 10;
 /// The first and last build date of modules, assemblies and atomic parts.
 pub const DATES: (u32, u32) = (1000, 1999);
-/// Build dates of composites that are older than everything.
+/// Build dates of composites that are older than everything else.
 pub const OLD_DATES: (u32, u32) = (0, 999);
-/// Build dates of composites that are younger than everything.
+/// Build dates of composites that are younger than everything else.
 pub const YOUNG_DATES: (u32, u32) = (2000, 2999);
-/// One composite in so many is young.
+/// One composite in this many is young.
 pub const YOUNG_EVERY: u32 = 10;
-/// Places, and lengths of connections, are below this.
+/// Coordinates, and lengths of connections, are below this.
 pub const COORDINATE_MAX: u32 = 100_000;
-/// How often the updates marked "c" change each part.
+/// Number of changes of each part by the updates marked "c".
 pub const REPEATS: u32 = 4;
-/// Random atomic parts that Q1 looks up, and titles that Q4 does.
+/// Number of atomic parts that Q1 looks up, and of titles that Q4 looks up.
 pub const LOOKUPS: u32 = 10;
-/// Composites that a structural insertion makes.
+/// Number of composites that a structural insertion adds.
 pub const NEW_COMPOSITES: u32 = 10;
-/// Base assemblies that use each of them.
+/// Number of base assemblies that use each of them.
 pub const NEW_USES: u32 = 1;
 
 /// The size of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DatabaseSize {
-    /// Not in the paper; as later ports had it.
+    /// Not in the paper; its size is that of later ports.
     Tiny,
     /// 10,000 atomic parts: some 5 MB.
     Small,
@@ -44,24 +44,24 @@ pub enum DatabaseSize {
     Large,
 }
 
-/// How many objects a database has, and how large they are.
+/// Numbers and sizes of a database's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Oo7Parameters {
-    /// The size it was derived from.
+    /// The size class.
     pub size: DatabaseSize,
-    /// Atomic parts of a composite.
+    /// Number of atomic parts of a composite.
     pub parts: u32,
-    /// Connections that leave an atomic part.
+    /// Number of connections that leave an atomic part.
     pub connections: u32,
-    /// Bytes of a document, its end mark included.
+    /// Bytes of a document, including its end mark.
     pub document_bytes: u32,
-    /// Bytes of a manual, its end mark included.
+    /// Bytes of a manual, including its end mark.
     pub manual_bytes: u32,
-    /// Composites of a module.
+    /// Number of composites of a module.
     pub composites: u32,
-    /// Levels of the tree of assemblies, that of the base assemblies included.
+    /// Number of levels in the tree of assemblies, including that of the base assemblies.
     pub levels: u32,
-    /// Modules.
+    /// Number of modules.
     pub modules: u32,
 }
 
@@ -86,56 +86,56 @@ impl Oo7Parameters {
         }
     }
 
-    /// The same with so many modules: one a user, for the mix of several users.
+    /// The same with another number of modules: one for each user of the mix.
     pub fn with_modules(self, modules: u32) -> Oo7Parameters {
         Oo7Parameters { modules, ..self }
     }
 
-    /// Composites that the build makes.
+    /// Number of composites that the build creates.
     pub fn all_composites(&self) -> u32 {
         self.composites * self.modules
     }
 
-    /// The module that a composite belongs to, also one that was inserted later.
+    /// The module that a composite belongs to, whether built or inserted later.
     pub fn module_of(&self, composite: u32) -> u32 {
         module_of(composite, self.composites, self.modules)
     }
 
-    /// Atomic parts that the build makes.
+    /// Number of atomic parts that the build creates.
     pub fn all_parts(&self) -> u32 {
         self.all_composites() * self.parts
     }
 
-    /// Base assemblies of a module.
+    /// Number of base assemblies of a module.
     pub fn base_assemblies(&self) -> u32 {
         ASSEMBLIES_PER_ASSEMBLY.pow(self.levels - 1)
     }
 
-    /// Base assemblies of the database.
+    /// Number of base assemblies of the database.
     pub fn all_base_assemblies(&self) -> u32 {
         self.base_assemblies() * self.modules
     }
 
-    /// Complex assemblies of the database.
+    /// Number of complex assemblies of the database.
     pub fn all_complex_assemblies(&self) -> u32 {
         (self.base_assemblies() - 1) / (ASSEMBLIES_PER_ASSEMBLY - 1) * self.modules
     }
 
-    /// Private uses of composites: what a traversal visits.
+    /// Number of private uses of composites, which a traversal visits.
     pub fn uses(&self) -> u32 {
         self.base_assemblies() * COMPOSITES_PER_ASSEMBLY
     }
 
-    /// Bytes under each lock of a shared region whose modules have heaps of their own, with as much again:
-    /// all of a module, or the indexes of all.
+    /// Bytes under each lock of a shared region whose modules have their own heaps: twice the size of a
+    /// module, or of all indexes.
     pub fn lock_span_bytes(&self) -> u64 {
         let module = self.with_modules(1).heap_bytes();
         let nodes = 2 * self.all_parts() + 3 * self.all_composites() + self.all_base_assemblies();
         module.max((u64::from(nodes) * 96 + (1 << 20)).next_multiple_of(4096))
     }
 
-    /// Bytes of a persistent heap in which the database has room, with as much again for structural changes
-    /// and for the documents that move.
+    /// Bytes of a persistent heap for the database: twice its size, with room for structural changes and for
+    /// documents that move.
     pub fn heap_bytes(&self) -> u64 {
         let connections = u64::from(self.connections);
         let part = 88 + 40 * connections + 32 * connections + 2 * 48;
@@ -147,7 +147,7 @@ impl Oo7Parameters {
     }
 }
 
-/// The module of a composite, of so many a module.
+/// The module of a composite, with `composites` in each module.
 pub(crate) fn module_of(composite: u32, composites: u32, modules: u32) -> u32 {
     composite.saturating_sub(1) / composites % modules + 1
 }

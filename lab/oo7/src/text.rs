@@ -1,6 +1,6 @@
 //! The texts of the benchmark: titles, documents, manuals, names of types.
 
-/// Bytes of a title, zeros behind its text.
+/// Bytes of a title, padded with zeros.
 pub(crate) const TITLE_BYTES: usize = 40;
 /// Bytes of the name of a type.
 pub(crate) const TYPE_BYTES: usize = 10;
@@ -20,13 +20,13 @@ pub(crate) fn type_name(number: u32) -> [u8; TYPE_BYTES] {
     padded(&format!("type{number:03}"))
 }
 
-/// A document: its sentence again and again, and a zero.
+/// A document: a repeated sentence, and a zero.
 pub(crate) fn document(composite: u32, bytes: u32) -> Vec<u8> {
     let sentence = format!("I am the documentation for composite part #{composite:08}.\n");
     repeated(&sentence, bytes)
 }
 
-/// A manual, likewise.
+/// A manual: a repeated sentence, and a zero.
 pub(crate) fn manual(module: u32, bytes: u32) -> Vec<u8> {
     let sentence = format!("I am the manual for module #{module:08}.\n");
     repeated(&sentence, bytes)

@@ -1,18 +1,18 @@
-//! A user of the mix at a node of a shared region, where each module has a heap under a lock of its own.
+//! A user of the mix at a node of a shared region, where each module has its own heap and lock.
 //!
 //! | lock | covers |
 //! |---|---|
-//! | 0 | the indexes; and whoever changes which objects there are holds it exclusively |
+//! | 0 | the indexes; also held exclusively to add or remove objects |
 //! | 1 to *n* | the heap of each module: assemblies, composites, documents, parts |
-//! | *n* + 1 to 2*n* | a mark of each module's user: how many transactions it has committed |
+//! | *n* + 1 to 2*n* | a marker of each module's user: how many transactions it has committed |
 //!
-//! Under lock 0, if only shared, everything stands still but parts' values and documents: a user chooses
-//! under it what to do. Then it does that in another transaction, under the locks of the modules that its
-//! choice names.
+//! Under lock 0, even if shared, everything but parts' values and documents stays unchanged. A user chooses
+//! its next operations under it, and performs them in another transaction, under the locks of the modules
+//! that the choice names.
 //!
-//! The mark is changed by each transaction of its user. So who takes over from one that was killed knows how
-//! far it had come, and which of its commits had not been told; it chooses as often and forgets that, and
-//! goes on where the other ended.
+//! Each transaction of a user advances its marker. A process that takes over from a killed one therefore
+//! knows how many transactions were committed, including those not reported. It repeats that many choices
+//! without performing them, and continues.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -33,38 +33,38 @@ use crate::operation::mix::{MixClient, MixStep, OperationMix, perform};
 use crate::size::Oo7Parameters;
 use crate::store::Oo7Transaction;
 
-/// The lock of what belongs to all modules.
+/// The lock of everything common to all modules.
 pub const COMMON: LockId = LockId(0);
 
-/// How a transaction of several steps comes by its locks.
+/// Way in which a transaction of several steps acquires its locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LockAcquisition {
-    /// All at once, sorted: nobody dies.
+    /// All at once, in order: no transaction dies.
     #[default]
     Together,
-    /// A step's when it comes to it, as a program does that does not know yet. Who dies of one tries again
-    /// with all together.
+    /// Each step's locks when it is reached, as in a program that does not know them before. A transaction
+    /// that dies because of a lock is retried with all locks together.
     AsMet,
 }
 
-/// What a user has done, and waited for.
+/// Work of a user, and its waiting time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserProgress {
-    /// Transactions that were committed.
+    /// Number of committed transactions.
     pub transactions: u64,
-    /// Parts that they went through.
+    /// Number of parts that they visited.
     pub parts: u64,
-    /// Times that one died of a lock out of order.
+    /// Number of transactions that died because of a lock out of order.
     pub died: u64,
-    /// Times that a lock did not come in time, or all were lost.
+    /// Number of times that a lock did not come in time, or all were lost.
     pub lost: u64,
-    /// What went by while locks were acquired.
+    /// Time spent acquiring locks.
     pub waited: Duration,
 }
 
 impl UserProgress {
-    /// What was done after that.
+    /// The progress made after `before`.
     pub fn since(&self, before: &UserProgress) -> UserProgress {
         UserProgress {
             transactions: self.transactions - before.transactions,
@@ -81,14 +81,15 @@ pub struct MixUser<'n> {
     graph: ObjectGraph<SharedHeapSpace<'n>>,
     client: MixClient,
     manner: LockAcquisition,
-    /// What is to be done next, and how. What was chosen is done, however often it takes.
+    /// The next steps and the way to acquire their locks. Once chosen they are performed, with any number of
+    /// retries.
     next: Option<(Vec<MixStep<CompositeAt>>, LockAcquisition)>,
-    /// Where its mark is, under which lock, and what it says.
+    /// Offset, lock and value of its marker.
     marker: (u64, LockId, u64),
     done: UserProgress,
 }
 
-/// Locks that a database of so many modules needs: 0, 1, 2 ...
+/// Number of locks that a database with this number of modules needs.
 pub fn locks(modules: u32) -> u32 {
     1 + 2 * modules
 }
@@ -97,7 +98,11 @@ fn module_locks(modules: u32) -> Vec<LockId> {
     (0..=modules).map(LockId).collect()
 }
 
-/// Makes the heaps of an empty database, and the database without its objects.
+/// Creates the heaps of an empty database, and the database without objects.
+///
+/// # Errors
+///
+/// Fails if a lock cannot be acquired, or a span is too small.
 pub fn create<'n>(
     node: &'n Node,
     parameters: &Oo7Parameters,
@@ -110,7 +115,11 @@ pub fn create<'n>(
     ObjectGraph::create(space, parameters, DateIndex::All)
 }
 
-/// The database, to be read: all locks shared.
+/// Opens the database for reading, with all locks shared.
+///
+/// # Errors
+///
+/// Fails if the database is missing or not complete.
 pub fn open<'n>(
     node: &'n Node,
     parameters: &Oo7Parameters,
@@ -119,7 +128,11 @@ pub fn open<'n>(
     ObjectGraph::open(space.reading())
 }
 
-/// Transactions that a module's user has ever committed.
+/// Number of transactions that a module's user has ever committed.
+///
+/// # Errors
+///
+/// Fails if the marker cannot be read.
 pub fn committed(node: &Node, parameters: &Oo7Parameters, module: u32) -> Result<u64, Oo7Error> {
     let (at, lock) = marker_of(node, parameters, module)?;
     let mut txn = node.begin(RestoreMode::Restore).map_err(Oo7Error::backend)?;
@@ -128,7 +141,11 @@ pub fn committed(node: &Node, parameters: &Oo7Parameters, module: u32) -> Result
 }
 
 impl<'n> MixUser<'n> {
-    /// The user of a module, counted from 1, or whoever takes over from it.
+    /// The user of a module, numbered from 1, or its successor.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database or the marker cannot be read.
     pub fn new(
         node: &'n Node,
         parameters: &Oo7Parameters,
@@ -153,23 +170,32 @@ impl<'n> MixUser<'n> {
         Ok(user)
     }
 
-    /// Transactions that this module's user has ever committed.
+    /// Number of transactions that this module's user has ever committed.
     pub fn committed(&self) -> u64 {
         self.marker.2
     }
 
-    /// What was done since it began.
+    /// Work since this user began.
     pub fn done(&self) -> UserProgress {
         self.done
     }
 
-    /// One transaction, tried until it is committed. An error ends the user: drop it, and look at the node.
+    /// Runs one transaction, with retries until it is committed. After an error, drop the user and inspect
+    /// the node.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a transaction does for a reason that a retry cannot mend.
     pub fn transact(&mut self) -> Result<(), Oo7Error> {
         while !self.attempt()? {}
         Ok(())
     }
 
-    /// Tries a transaction once. Whether it was committed; if not, the next attempt is of the same one.
+    /// Tries a transaction once; returns whether it was committed. If not, the next attempt repeats it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the transaction does for a reason that a retry cannot mend.
     pub fn attempt(&mut self) -> Result<bool, Oo7Error> {
         let (steps, manner) = match self.next.take() {
             Some(next) => next,
@@ -184,7 +210,7 @@ impl<'n> MixUser<'n> {
             }
             Err(error) => {
                 count_retry(&mut self.done, error)?;
-                // Sorted it waits for whoever it died of.
+                // With all locks in order it waits for the transaction that it died for.
                 self.next = Some((steps, LockAcquisition::Together));
                 Ok(false)
             }
@@ -203,7 +229,7 @@ impl<'n> MixUser<'n> {
         }
     }
 
-    /// Does the steps in one transaction. Returns the parts that it went through.
+    /// Performs the steps in one transaction. Returns the number of visited parts.
     fn perform(&mut self, steps: &[MixStep<CompositeAt>], manner: LockAcquisition) -> Result<u64, Oo7Error> {
         let (at, mark, committed) = self.marker;
         let mut first = vec![(COMMON, LockMode::Shared)];
@@ -260,7 +286,7 @@ fn acquire(
     acquired
 }
 
-/// Counts what a transaction failed of, if it can be tried again.
+/// Counts the failure of a transaction that can be retried.
 fn count_retry(done: &mut UserProgress, error: Oo7Error) -> Result<(), Oo7Error> {
     let Oo7Error::Backend(below) = &error else {
         return Err(error);
@@ -285,7 +311,7 @@ fn count_retry(done: &mut UserProgress, error: Oo7Error) -> Result<(), Oo7Error>
     }
 }
 
-/// Where a user's mark is, and under which lock.
+/// Offset of a user's marker, and its lock.
 fn marker_of(node: &Node, parameters: &Oo7Parameters, module: u32) -> Result<(u64, LockId), Oo7Error> {
     let lock = LockId(parameters.modules + module);
     let place = node.spans().find(lock).ok_or(Oo7Error::Missing {

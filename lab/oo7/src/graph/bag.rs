@@ -1,4 +1,4 @@
-//! Bags of references: pushed, removed, moved when they outgrow their room.
+//! Bags of references: items are pushed and removed, and move when they outgrow their room.
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
@@ -7,10 +7,10 @@ use super::layout::{Bag, view};
 use super::space::{BlockOwner, BlockTransaction};
 use crate::error::Oo7Error;
 
-/// Room of a bag that had none.
+/// Room of a bag's first block, in items.
 const CAPACITY_FIRST: u32 = 4;
 
-/// Where a bag's header stands, and the items that belong to the block around it (zero: none do).
+/// Offset of a bag's header, and of the items that are part of the block around it; zero if there are none.
 #[derive(Clone, Copy)]
 pub(super) struct BagLocation {
     pub(super) header: u64,
@@ -18,7 +18,7 @@ pub(super) struct BagLocation {
 }
 
 impl BagLocation {
-    /// A bag whose items always have a block of their own.
+    /// A bag whose items always have their own block.
     pub(super) fn detached(header: u64) -> BagLocation {
         BagLocation { header, inline: 0 }
     }
@@ -55,7 +55,7 @@ pub(super) fn push<G: BlockTransaction>(
     free_items(ground, place, items)
 }
 
-/// Takes one occurrence of a reference out; the last one takes its place.
+/// Removes one occurrence of a reference; the last one takes its place.
 pub(super) fn remove<G: BlockTransaction>(
     ground: &mut G,
     place: BagLocation,
@@ -79,7 +79,7 @@ pub(super) fn remove<G: BlockTransaction>(
     set_count(ground, place.header, count - 1)
 }
 
-/// Gives back what a bag that goes owns.
+/// Frees the items of a bag that is removed.
 pub(super) fn discard<G: BlockTransaction>(ground: &mut G, place: BagLocation) -> Result<(), Oo7Error> {
     let bag: &Bag = view(ground.bytes(), place.header, "a bag")?;
     let items = bag.items.get();

@@ -1,9 +1,9 @@
-//! The persistent heap as the ground of the graph.
+//! A persistent heap as block space of the graph.
 //!
-//! The region's lock is taken once to read, once more at the first change, and kept: a traversal follows
-//! offsets with a bounds check each, and changes with a declaration each. Taken and freed with every change
-//! it was almost half of what a change cost: each time the processor waits until all that it has begun is
-//! done, with the misses of the walk.
+//! The region's lock is taken once for reading, once more at the first change, and kept. A traversal then
+//! follows offsets with a bounds check each, and changes bytes with a declaration each. Taking the lock for
+//! every change was almost half of a change's cost: each time the processor waits for all its pending memory
+//! accesses.
 
 use std::fmt;
 use std::ops::Deref;
@@ -15,7 +15,7 @@ use netram_rvm::{ExclusiveGuard, ReadGuard, RestoreMode, Rvm, SegmentStorage, Tr
 use super::space::{BlockOwner, BlockSpace, BlockTransaction};
 use crate::error::Oo7Error;
 
-/// The root of the heap in which the database is kept.
+/// Root of the heap that holds the database.
 const ROOT: usize = 0;
 
 /// A persistent heap whose transactions commit with one durability.
@@ -35,7 +35,7 @@ impl<L: RecordLog, S: SegmentStorage> fmt::Debug for HeapSpace<'_, L, S> {
 }
 
 impl<'h, L: RecordLog, S: SegmentStorage> HeapSpace<'h, L, S> {
-    /// The heap, which must stand in a region of this recoverable memory.
+    /// A block space on `heap`, which must be in a region of this recoverable memory.
     pub fn new(rvm: &'h Rvm<L, S>, heap: &'h Heap, durability: Durability) -> HeapSpace<'h, L, S> {
         HeapSpace {
             rvm,
@@ -45,8 +45,8 @@ impl<'h, L: RecordLog, S: SegmentStorage> HeapSpace<'h, L, S> {
         }
     }
 
-    /// Transactions that keep no old values: cheaper, and a dropped one leaves its changes in memory,
-    /// uncommitted.
+    /// Makes transactions keep no old values. That is cheaper, but a dropped one leaves its uncommitted
+    /// changes in memory.
     pub fn without_undo(self) -> HeapSpace<'h, L, S> {
         HeapSpace {
             mode: RestoreMode::NoRestore,
@@ -70,7 +70,7 @@ impl<'h, L: RecordLog, S: SegmentStorage> BlockSpace for HeapSpace<'h, L, S> {
     }
 }
 
-/// A transaction that can be committed, and changes memory whose lock is held already.
+/// A transaction that can be committed, and that can change memory whose lock is already held.
 pub trait CommitTransaction: Transact {
     /// Declares bytes and stores them.
     fn store(&mut self, held: &mut ExclusiveGuard<'_>, offset: usize, bytes: &[u8]) -> Result<(), Oo7Error>;
@@ -90,12 +90,12 @@ impl<L: RecordLog, S: SegmentStorage> CommitTransaction for Transaction<L, S> {
     }
 }
 
-/// A transaction on a heap, or on several of one region. The first one has the root, and what belongs to all
-/// modules; the others are those of the modules, in the order of their ids.
+/// A transaction on a heap, or on several heaps of one region. The first has the root and everything common
+/// to all modules; the others belong to the modules, in the order of their ids.
 pub struct HeapSpaceTransaction<'s, X, H> {
     // Dropped before the transaction, whose end takes the region's lock.
     reading: Option<ReadGuard<'s>>,
-    /// From the first change on, instead.
+    /// Replaces `reading` from the first change on.
     storing: Option<ExclusiveGuard<'s>>,
     transaction: X,
     heaps: &'s [H],
@@ -118,13 +118,13 @@ impl<'s, X: CommitTransaction, H: Deref<Target = Heap>> HeapSpaceTransaction<'s,
         }
     }
 
-    /// The heap of what belongs to all modules.
+    /// The heap that is common to all modules.
     fn common(&self) -> &'s Heap {
         let heaps = self.heaps;
         &heaps[0]
     }
 
-    /// The heap in which a block lies: the one that begins last before it.
+    /// The heap that contains a block: the last one that begins before it.
     fn heap_of(&self, at: u64) -> &'s Heap {
         let offset = at.saturating_add(self.common().base() as u64);
         let heaps = self.heaps.iter().map(|heap| &**heap);
@@ -151,7 +151,7 @@ impl<X, H> fmt::Debug for HeapSpaceTransaction<'_, X, H> {
 }
 
 impl<X, H> HeapSpaceTransaction<'_, X, H> {
-    /// The transaction, for what takes the region's lock itself, or waits.
+    /// The transaction, for operations that take the region's lock themselves, or wait.
     pub(super) fn transaction_mut(&mut self) -> &mut X {
         self.reading = None;
         self.storing = None;

@@ -1,8 +1,9 @@
-//! The objects as they stand in memory.
+//! Layout of the objects in memory.
 //!
-//! Like the port of OO7 that the OSDI'94 figures were measured with: a C++ object with its fields in a row,
-//! and with 64-bit pointers, here offsets. An atomic part is one block of 208 bytes with both its bags, as
-//! large as the port's three blocks together. Numbers are little endian and need no alignment.
+//! The layout follows the port of OO7 that the OSDI'94 figures were measured with: C++ objects with their
+//! fields in a row, and with 64-bit pointers, here offsets. An atomic part is one block of 208 bytes that
+//! includes both its bags, as large as the port's three blocks together. Numbers are little endian and need
+//! no alignment.
 
 use zerocopy::little_endian::{I32, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -28,28 +29,29 @@ macro_rules! stored {
 }
 
 stored! {
-    /// Where a program begins.
+    /// The database's first row, where a program begins.
     struct DatabaseRow {
         magic: [u8; 8],
         version: U32,
         complete: U32,
-        // One date, one part: as in 1994.
+        // Whether the date index has only one part for a date, as in 1994.
         date_map: U32,
-        // Connections of a part: how much room it has for them.
+        // Room for connections in a part.
         connections: U32,
-        // Composites of a module, and modules: whose block goes where, if each module has a heap.
+        // Numbers of composites in a module and of modules, which determine each block's heap if each module
+        // has its own.
         composites: U32,
         modules: U32,
         indexes: [IndexRow; 7],
     }
 
-    /// An index: its topmost node, and the first of those that wait to be used again, linked to the left.
+    /// An index: its topmost node, and the first of its unused nodes, linked by their left pointers.
     struct IndexRow {
         root: U64,
         spare: U64,
     }
 
-    /// What every design object has. 24 bytes with whatever follows in four.
+    /// Fields of every design object: 24 bytes, with the four bytes that follow.
     struct DesignRow {
         id: U32,
         date: U32,
@@ -57,7 +59,7 @@ stored! {
         spare: [u8; 2],
     }
 
-    /// References, in any order: `count` of them at `items`, where there is room for `room`.
+    /// References in any order: `count` of them at `items`, where there is room for `room`.
     struct Bag {
         items: U64,
         count: U32,
@@ -86,7 +88,7 @@ stored! {
         base: U32,
         module: U64,
         parent: U64,
-        // Assemblies, or composites used privately.
+        // Assemblies, or privately used composites.
         below: Bag,
         shared: Bag,
     }
@@ -101,7 +103,7 @@ stored! {
         shared_users: Bag,
     }
 
-    /// An atomic part. The items of its bags stand behind it.
+    /// An atomic part. The items of its bags follow it.
     struct PartRow {
         design: DesignRow,
         x: U32,
@@ -126,7 +128,7 @@ stored! {
         value: U64,
         left: U64,
         right: U64,
-        // By how much the right side is higher.
+        // Height of the right side less that of the left.
         balance: I32,
         spare: U32,
     }
@@ -136,13 +138,13 @@ const _: () = assert!(size_of::<PartRow>() == 72, "with 3 and 14 references, 208
 const _: () = assert!(size_of::<NodeRow>() == 40, "no padding");
 const _: () = assert!(size_of::<ConnectionRow>() == 32, "as in 1994");
 
-/// Incoming connections that a part has room for: more than four times what is to be expected, so that hardly
-/// any part's bag has to move.
+/// Room for incoming connections of a part: more than four times the expected number, so that hardly any bag
+/// has to move.
 pub(super) fn inward_room(connections: u32) -> u32 {
     4 * connections + 2
 }
 
-/// Bytes of an atomic part's block.
+/// Size of an atomic part's block in bytes.
 pub(super) fn part_bytes(connections: u32) -> usize {
     let items = connections + inward_room(connections);
     size_of::<PartRow>() + 8 * items as usize
@@ -161,7 +163,7 @@ where
     T::ref_from_bytes(bytes).map_err(|_| damaged)
 }
 
-/// The values in a row at an offset.
+/// Consecutive values at an offset.
 pub(super) fn views<'b, T>(
     bytes: &'b [u8],
     at: u64,
@@ -237,7 +239,7 @@ fn kind_of(name: &[u8; TYPE_BYTES]) -> Result<u32, Oo7Error> {
     })
 }
 
-/// Where in a database an index stands.
+/// Offset of an index in a database.
 pub(super) fn index_at(database: u64, index: Oo7Index) -> u64 {
     let place = match index {
         Oo7Index::Module => 0,

@@ -1,9 +1,8 @@
-//! The store in memory that has blocks: objects in place, references as offsets, indexes as trees beside
-//! them.
+//! The store in memory with blocks: objects in place, references as offsets, and trees as indexes.
 //!
-//! It knows its memory as a [`BlockSpace`]: [`HeapSpace`] is a persistent heap in recoverable memory,
-//! whatever log that is on; [`SharedHeapSpace`] is one in a region of several machines. Objects are read
-//! where they stand; each change declares the bytes that change and no others. Layout: `docs/oo7.md`.
+//! Its memory is a [`BlockSpace`]: [`HeapSpace`] is a persistent heap in recoverable memory over any log;
+//! [`SharedHeapSpace`] is one in a region of several machines. Objects are read in place, and each change
+//! declares only the bytes that change. Layout: `docs/results/oo7.md`.
 
 mod bag;
 mod heap;
@@ -27,18 +26,18 @@ use crate::store::{Oo7Index, Oo7Store};
 use layout::{DatabaseRow, IndexRow, MAGIC, VERSION, view};
 use tree::{IndexKey, VisitedNodes};
 
-/// How atomic parts are found by their build date.
+/// Contents of the index of atomic parts by build date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DateIndex {
-    /// All parts of a date: what the benchmark asks for.
+    /// All parts of each date, as the benchmark requires.
     All,
-    /// One part a date, the first that was entered, as in the port of 1994: whoever changes its date takes
-    /// the entry of the old one with it. For comparing the number of updates with the published ones; queries
-    /// by date find too little.
+    /// One part for each date, the first that was entered, as in the port of 1994. A part whose date changes
+    /// takes the old date's entry with it. This serves to compare the number of updates with the published
+    /// ones; queries by date find too few parts.
     One,
 }
 
-/// An OO7 database in memory that has blocks.
+/// An OO7 database in memory with blocks.
 #[derive(Debug)]
 pub struct ObjectGraph<S> {
     space: S,
@@ -46,18 +45,23 @@ pub struct ObjectGraph<S> {
     header: DatabaseHeader,
 }
 
-/// What is said of a database where it begins.
+/// Parameters stored at the beginning of a database.
 #[derive(Clone, Copy, Debug)]
 struct DatabaseHeader {
     dates: DateIndex,
     connections: u32,
-    /// Of a module.
+    /// Number of composites in a module.
     composites: u32,
     modules: u32,
 }
 
 impl<S: BlockSpace> ObjectGraph<S> {
-    /// Makes an empty database, for [`crate::build`]. What was in the space before is left alone and lost.
+    /// Creates an empty database for [`crate::build`]. Earlier contents of the space are neither freed nor
+    /// reachable.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the space has no room.
     pub fn create(
         space: S,
         parameters: &Oo7Parameters,
@@ -90,7 +94,11 @@ impl<S: BlockSpace> ObjectGraph<S> {
         })
     }
 
-    /// Opens a database that was built to its end.
+    /// Opens a completely built database.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the space has none, or one that was never completed.
     pub fn open(space: S) -> Result<ObjectGraph<S>, Oo7Error> {
         let mut open = space.begin()?;
         let database = open.root()?;
@@ -133,7 +141,7 @@ impl<S: BlockSpace> ObjectGraph<S> {
         })
     }
 
-    /// What the database is in.
+    /// The space that holds the database.
     pub fn space(&self) -> &S {
         &self.space
     }
@@ -160,7 +168,7 @@ impl<S: BlockSpace> Oo7Store for ObjectGraph<S> {
     }
 }
 
-/// A transaction of a [`ObjectGraph`].
+/// A transaction of an [`ObjectGraph`].
 #[derive(Debug)]
 pub struct GraphTransaction<G> {
     transaction: G,
@@ -200,12 +208,12 @@ impl<G: BlockTransaction> GraphTransaction<G> {
         view(self.transaction.bytes(), at, what)
     }
 
-    /// What the transaction stands on.
+    /// The underlying transaction.
     pub fn transaction_mut(&mut self) -> &mut G {
         &mut self.transaction
     }
 
-    /// Where a composite and all that it owns belongs.
+    /// Owner of a composite's blocks.
     fn owner_of(&self, composite: u32) -> BlockOwner {
         let DatabaseHeader {
             composites, modules, ..
@@ -213,7 +221,7 @@ impl<G: BlockTransaction> GraphTransaction<G> {
         BlockOwner::Module(module_of(composite, composites, modules))
     }
 
-    /// Stores a row in a block of its own.
+    /// Stores a row in a new block.
     fn add<T: IntoBytes + Immutable>(&mut self, near: BlockOwner, row: &T) -> Result<u64, Oo7Error> {
         let at = self.transaction.allocate(near, size_of::<T>())?;
         self.transaction.write(at, row.as_bytes())?;

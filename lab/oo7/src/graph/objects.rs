@@ -1,4 +1,4 @@
-//! Objects made and removed.
+//! Creation and removal of objects.
 
 use std::mem::offset_of;
 
@@ -151,7 +151,7 @@ impl<G: BlockTransaction> GraphTransaction<G> {
         let row: &TextRow = self.row(at, "a document")?;
         let (old, length) = (row.text.get(), row.length.get());
         if text.len() > length as usize {
-            // As the original: a longer text gets a block of its own.
+            // As in the original, a longer text gets a block of its own.
             let moved = self.transaction.allocate(BlockOwner::Block(at), text.len())?;
             self.transaction.write(moved, text)?;
             self.point(at + offset_of!(TextRow, text) as u64, moved)?;
@@ -196,7 +196,7 @@ impl<G: BlockTransaction> GraphTransaction<G> {
         Ok(())
     }
 
-    /// Connections stay within a composite, which goes whole: each is freed where it begins.
+    /// Connections stay within a composite, which is removed whole, so each is freed where it begins.
     fn unmake_part(&mut self, part: PartAt) -> Result<(), Oo7Error> {
         let bytes = self.transaction.bytes();
         let row: PartRow = *view(bytes, part.0, "a part")?;

@@ -1,4 +1,4 @@
-//! Persistent heaps in a region of several machines as the ground of the graph.
+//! Persistent heaps in a region of several machines as block space of the graph.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::heap::{CommitTransaction, HeapSpaceTransaction};
 use super::space::BlockSpace;
 use crate::error::Oo7Error;
 
-/// Heaps of a shared region, each under a lock. The first one has the root and what belongs to all modules;
-/// if there are others, they are those of the modules, in the order of their ids. A transaction acquires all
-/// their locks as it begins, and those that it is told to acquire with them, or only what
-/// [`begin_with`](OnSharedHeap::begin_with) is given.
+/// Heaps of a shared region, each under a lock. The first has the root and everything common to all modules;
+/// others, if any, belong to the modules in the order of their ids. A transaction acquires all their locks at
+/// its beginning, together with those of [`with_locks`](SharedHeapSpace::with_locks), or only those given to
+/// [`begin_with`](SharedHeapSpace::begin_with).
 pub struct SharedHeapSpace<'n> {
     node: &'n Node,
     heaps: Vec<Arc<Heap>>,
@@ -35,14 +35,22 @@ impl fmt::Debug for SharedHeapSpace<'_> {
 }
 
 impl<'n> SharedHeapSpace<'n> {
-    /// Makes the lock's span a heap without blocks.
+    /// Formats the lock's span as a heap without blocks.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the lock cannot be acquired, or the span is too small.
     pub fn format(node: &Node, lock: LockId) -> Result<(), Oo7Error> {
         let mut txn = begin(node, &[(lock, LockMode::Exclusive)], RestoreMode::Restore)?;
         txn.format_heap(lock).map_err(Oo7Error::backend)?;
         CommitTransaction::commit(txn, Durability::Remote)
     }
 
-    /// The heap under one lock, which transactions acquire to write: all modules are in it.
+    /// The heap under one lock, which has all modules and which transactions acquire to write.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no heap under the lock.
     pub fn open(
         node: &'n Node,
         lock: LockId,
@@ -51,8 +59,12 @@ impl<'n> SharedHeapSpace<'n> {
         SharedHeapSpace::open_all(node, &[lock], durability)
     }
 
-    /// The heaps under these locks, the first of which is for what belongs to all modules. Transactions
-    /// acquire all to write.
+    /// The heaps under these locks, the first of which is common to all modules. Transactions acquire all
+    /// locks to write.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no heap under one of the locks.
     pub fn open_all(
         node: &'n Node,
         locks: &[LockId],
@@ -73,7 +85,7 @@ impl<'n> SharedHeapSpace<'n> {
         })
     }
 
-    /// Transactions acquire their locks to read: several of them at once, that change nothing.
+    /// Makes transactions acquire their locks for reading, so that several read at once.
     pub fn reading(mut self) -> SharedHeapSpace<'n> {
         self.locks
             .iter_mut()
@@ -81,13 +93,13 @@ impl<'n> SharedHeapSpace<'n> {
         self
     }
 
-    /// Transactions acquire these locks, too.
+    /// Makes transactions acquire these locks too.
     pub fn with_locks(mut self, more: &[(LockId, LockMode)]) -> SharedHeapSpace<'n> {
         self.locks.extend_from_slice(more);
         self
     }
 
-    /// Transactions that keep no old values: cheaper, and one that is dropped after a change ends the node.
+    /// Makes transactions keep no old values. That is cheaper, but dropping one after a change ends the node.
     pub fn without_undo(self) -> SharedHeapSpace<'n> {
         SharedHeapSpace {
             mode: RestoreMode::NoRestore,
@@ -95,7 +107,11 @@ impl<'n> SharedHeapSpace<'n> {
         }
     }
 
-    /// Begins a transaction that acquires these locks, in their order, and for the time being no others.
+    /// Begins a transaction that acquires these locks, in this order, and at first no others.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a lock cannot be acquired.
     pub fn begin_with(&self, locks: &[(LockId, LockMode)]) -> Result<SharedHeapTransaction<'_>, Oo7Error> {
         let txn = begin(self.node, locks, self.mode)?;
         Ok(HeapSpaceTransaction::new(txn, &self.heaps, self.durability))
@@ -106,7 +122,11 @@ impl<'n> SharedHeapSpace<'n> {
 pub type SharedHeapTransaction<'s> = HeapSpaceTransaction<'s, Txn<'s>, Arc<Heap>>;
 
 impl SharedHeapTransaction<'_> {
-    /// Acquires one lock more. Out of order it may die of it: see [`Txn::acquire`].
+    /// Acquires another lock. Out of order the transaction may die: see [`Txn::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the lock cannot be acquired.
     pub fn acquire(&mut self, lock: LockId, hold: LockMode) -> Result<(), Oo7Error> {
         self.transaction_mut()
             .acquire(lock, hold)

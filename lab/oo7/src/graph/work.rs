@@ -1,4 +1,4 @@
-//! The benchmark's questions and changes, answered from the objects in place.
+//! The benchmark's queries and changes on the objects in place.
 
 use std::mem::offset_of;
 
@@ -35,7 +35,7 @@ impl<G: BlockTransaction> GraphTransaction<G> {
         self.row(at, "a document")
     }
 
-    /// Adds the references of a bag that was read out of a row.
+    /// Adds the references of a bag that was read from a row.
     fn items<T>(
         &mut self,
         bag: Bag,
@@ -57,9 +57,9 @@ impl<G: BlockTransaction> GraphTransaction<G> {
 
 impl<G: BlockTransaction> Oo7Transaction for GraphTransaction<G> {
     type Module = ModuleAt;
-    type AssemblyValues = AssemblyAt;
+    type Assembly = AssemblyAt;
     type Composite = CompositeAt;
-    type PartValues = PartAt;
+    type Part = PartAt;
     type Document = DocumentAt;
 
     fn module(&mut self, id: u32) -> Result<Option<ModuleAt>, Oo7Error> {

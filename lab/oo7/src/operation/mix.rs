@@ -1,12 +1,12 @@
 //! The mix of several users.
 //!
-//! Each client has a module of its own. An operation walks a random path from the module's top to a base
-//! assembly and goes through the composites that this one uses privately, or those that it shares with the
-//! others; it reads them as t1 does, or writes them as t2b does. Which, is drawn by percentages.
+//! Each client has its own module. An operation walks a random path from the module's top to a base assembly,
+//! and visits the composites that the assembly uses privately, or those that it shares with others. It reads
+//! them as t1 does, or writes them as t2b does. Percentages decide which.
 //!
-//! A [`MixStep`] is chosen first, in a transaction that ends, and done afterwards in another: between the two
-//! the caller takes the locks of the modules that the step names, in their order. Assemblies are only read,
-//! so that what was chosen is still there.
+//! A [`MixStep`] is chosen first, in a transaction that ends, and performed afterwards in another. Between
+//! the two the caller takes the locks of the modules that the step names, in order. Assemblies are only read,
+//! so that the choice stays valid.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,39 +16,39 @@ use crate::random::Oo7Random;
 use crate::size::Oo7Parameters;
 use crate::store::{CompositeUse, Oo7Transaction};
 
-/// How often a client does what, in percent, and how.
+/// Percentages of a client's operations, and their number in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationMix {
-    /// Reads of private composites.
+    /// Percentage of reads of private composites.
     pub private_read: u32,
-    /// Reads of shared ones.
+    /// Percentage of reads of shared ones.
     pub shared_read: u32,
-    /// Writes of private ones.
+    /// Percentage of writes of private ones.
     pub private_write: u32,
-    /// Writes of shared ones.
+    /// Percentage of writes of shared ones.
     pub shared_write: u32,
-    /// Operations of a transaction.
+    /// Number of operations in a transaction.
     pub operations: u32,
 }
 
 impl OperationMix {
-    /// Whether the percentages are a whole.
+    /// Whether the percentages add up to 100.
     pub fn is_whole(&self) -> bool {
         self.private_read + self.shared_read + self.private_write + self.shared_write == 100
             && self.operations > 0
     }
 }
 
-/// What a client does next.
+/// The next operation of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MixStep<C> {
     /// Whether it changes the parts.
     pub writes: bool,
-    /// Which composites of the assembly it goes through.
+    /// Kind of use of the visited composites.
     pub how: CompositeUse,
-    /// They.
+    /// The composites to visit.
     pub composites: Vec<C>,
-    /// The modules that they belong to, each once, in order: what is to be locked.
+    /// Modules that they belong to, sorted and without duplicates, for locking.
     pub modules: Vec<u32>,
 }
 
@@ -62,7 +62,7 @@ pub struct MixClient {
 }
 
 impl MixClient {
-    /// The client of a module, counted from 1. The percentages must be a whole.
+    /// The client of a module, numbered from 1. The percentages must add up to 100.
     pub fn new(mix: OperationMix, parameters: &Oo7Parameters, module: u32, seed: u64) -> MixClient {
         assert!(
             mix.is_whole(),
@@ -77,6 +77,10 @@ impl MixClient {
     }
 
     /// Chooses the operations of a transaction.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store does.
     pub fn choose<W: Oo7Transaction>(
         &mut self,
         open: &mut W,
@@ -115,8 +119,8 @@ impl MixClient {
         })
     }
 
-    /// A random way down to a base assembly.
-    fn path<W: Oo7Transaction>(&mut self, open: &mut W) -> Result<W::AssemblyValues, Oo7Error> {
+    /// A random path down to a base assembly.
+    fn path<W: Oo7Transaction>(&mut self, open: &mut W) -> Result<W::Assembly, Oo7Error> {
         let module = open.module(self.module)?.ok_or(Oo7Error::Missing {
             why: "a client's module is not in its index",
         })?;
@@ -133,7 +137,11 @@ impl MixClient {
     }
 }
 
-/// Does a step; counts the parts that it read or changed.
+/// Performs a step; returns the number of parts that it read or changed.
+///
+/// # Errors
+///
+/// Fails if the store does.
 pub fn perform<W: Oo7Transaction>(open: &mut W, step: &MixStep<W::Composite>) -> Result<u64, Oo7Error> {
     let change = step
         .writes

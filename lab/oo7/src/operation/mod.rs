@@ -1,7 +1,6 @@
-//! The operations: each takes an open transaction and returns its count, which must be the same on every
-//! store.
+//! The operations. Each takes an open transaction and returns a count, which must be the same on every store.
 //!
-//! Random choices are drawn from the seed given, so that a repetition goes the same way.
+//! Random choices are drawn from the given seed, so that a repetition is the same.
 
 pub mod mix;
 mod query;
@@ -21,7 +20,7 @@ use traversal::{GraphWalk, PartChange, PartSelection};
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $variant:ident $name:literal $what:literal,)*) => {
-        /// An operation of the benchmark, by the names of its first driver.
+        /// An operation of the benchmark, by its name in the first driver.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Operation {
             $(#[doc = $what] $variant,)*
@@ -31,12 +30,12 @@ macro_rules! operations {
             /// Every operation.
             pub const ALL: &[Operation] = &[$(Operation::$variant,)*];
 
-            /// What it is called.
+            /// Short name.
             pub fn name(self) -> &'static str {
                 match self { $(Operation::$variant => $name,)* }
             }
 
-            /// What it does, in a line.
+            /// Description in one line.
             pub fn what(self) -> &'static str {
                 match self { $(Operation::$variant => $what,)* }
             }
@@ -76,7 +75,11 @@ operations! {
 }
 
 impl Operation {
-    /// Does it once, in an open transaction. Returns what it counts.
+    /// Performs the operation once in an open transaction. Returns its count.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store does.
     pub fn run<W: Oo7Transaction>(
         self,
         open: &mut W,
@@ -142,7 +145,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// By its name.
+/// Serialized by name.
 impl Serialize for Operation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())

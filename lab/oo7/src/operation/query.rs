@@ -1,4 +1,4 @@
-//! Queries, and the traversals that touch little.
+//! Queries, and traversals that touch little.
 
 use std::collections::HashSet;
 
@@ -9,9 +9,9 @@ use crate::size::{LOOKUPS, Oo7Parameters};
 use crate::store::{CompositeUse, Oo7Transaction, PartValues};
 use crate::text::document_title;
 
-/// The build date from which on a hundredth of the parts was built.
+/// Build date of the youngest hundredth of the parts.
 pub(super) const YOUNGEST_HUNDREDTH: u32 = 1990;
-/// The same of a tenth.
+/// Build date of the youngest tenth of the parts.
 pub(super) const YOUNGEST_TENTH: u32 = 1900;
 
 const NO_MODULE: Oo7Error = Oo7Error::Missing {
@@ -35,7 +35,7 @@ pub(super) fn upward<W: Oo7Transaction>(open: &mut W, part: u32) -> Result<u64, 
     Ok(seen.len() as u64)
 }
 
-/// T8: the letter I in the manual.
+/// T8: occurrences of the letter I in the manual.
 pub(super) fn letters_in_manual<W: Oo7Transaction>(open: &mut W) -> Result<u64, Oo7Error> {
     let module = open.module(1)?.ok_or(NO_MODULE)?;
     let mut count = 0;
@@ -43,7 +43,7 @@ pub(super) fn letters_in_manual<W: Oo7Transaction>(open: &mut W) -> Result<u64, 
     Ok(count)
 }
 
-/// T9: whether the manual begins and ends alike.
+/// T9: whether the manual begins and ends with the same byte.
 pub(super) fn manual_ends_alike<W: Oo7Transaction>(open: &mut W) -> Result<u64, Oo7Error> {
     let module = open.module(1)?.ok_or(NO_MODULE)?;
     let (first, last) = open.manual_ends(module)?;
@@ -110,7 +110,7 @@ pub(super) fn younger_components<W: Oo7Transaction>(open: &mut W) -> Result<u64,
     Ok(count)
 }
 
-/// Q6: assemblies that are older than something below them.
+/// Q6: assemblies that are older than an object below them.
 pub(super) fn younger_below<W: Oo7Transaction>(
     open: &mut W,
     parameters: &Oo7Parameters,
@@ -124,11 +124,11 @@ pub(super) fn younger_below<W: Oo7Transaction>(
     Ok(count)
 }
 
-/// The date of the youngest composite below an assembly; counts the assemblies that are older. As deep as the
-/// tree.
+/// The date of the youngest composite below an assembly; counts the assemblies that are older. The recursion
+/// is as deep as the tree.
 fn youngest<W: Oo7Transaction>(
     open: &mut W,
-    assembly: W::AssemblyValues,
+    assembly: W::Assembly,
     count: &mut u64,
 ) -> Result<u32, Oo7Error> {
     let mut date = 0;
@@ -165,12 +165,12 @@ pub(super) fn join<W: Oo7Transaction>(open: &mut W) -> Result<u64, Oo7Error> {
     Ok(count)
 }
 
-fn touch<W: Oo7Transaction>(open: &mut W, part: W::PartValues) -> Result<(), Oo7Error> {
+fn touch<W: Oo7Transaction>(open: &mut W, part: W::Part) -> Result<(), Oo7Error> {
     std::hint::black_box(open.part_values(part)?);
     Ok(())
 }
 
-fn touch_all<W: Oo7Transaction>(open: &mut W, parts: &[W::PartValues]) -> Result<u64, Oo7Error> {
+fn touch_all<W: Oo7Transaction>(open: &mut W, parts: &[W::Part]) -> Result<u64, Oo7Error> {
     for part in parts {
         touch(open, *part)?;
     }

@@ -1,4 +1,4 @@
-//! Structural changes: composites that come and go, with all that belongs to them.
+//! Structural changes: insertion and deletion of composites with everything they own.
 
 use crate::error::Oo7Error;
 use crate::generate::add_composite;
@@ -6,7 +6,7 @@ use crate::random::Oo7Random;
 use crate::size::{NEW_COMPOSITES, NEW_USES, Oo7Parameters};
 use crate::store::{CompositeUse, Oo7Transaction};
 
-/// S1: adds composites behind the last one, each used by random base assemblies.
+/// S1: adds composites after the last one, each used by random base assemblies.
 pub(super) fn insert<W: Oo7Transaction>(
     open: &mut W,
     parameters: &Oo7Parameters,
@@ -29,7 +29,7 @@ pub(super) fn insert<W: Oo7Transaction>(
     Ok(NEW_COMPOSITES.into())
 }
 
-/// S2: removes every composite that the build did not make.
+/// S2: removes every composite that was inserted after the build.
 pub(super) fn delete<W: Oo7Transaction>(open: &mut W, parameters: &Oo7Parameters) -> Result<u64, Oo7Error> {
     let mut count = 0;
     for id in parameters.all_composites() + 1.. {

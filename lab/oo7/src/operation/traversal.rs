@@ -3,28 +3,28 @@
 use crate::error::Oo7Error;
 use crate::store::{CompositeUse, Oo7Transaction, PartValues};
 
-/// Which parts of a composite are changed.
+/// Selection of a composite's parts to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartSelection {
     Root,
     Every,
 }
 
-/// What is changed of a part.
+/// Change of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartChange {
-    /// x and y change places.
+    /// x and y are exchanged.
     Position,
     /// The build date, which is indexed, moves by a year.
     Date,
 }
 
-/// A walk through the database, with memory that one step leaves to the next.
+/// A walk through the database, whose buffers its steps reuse.
 pub(super) struct GraphWalk<'w, W: Oo7Transaction> {
     open: &'w mut W,
     visited: VisitedParts,
-    /// Parts yet to be looked at, with their ids.
-    unvisited: Vec<(W::PartValues, u32)>,
+    /// Parts to be visited, with their ids.
+    unvisited: Vec<(W::Part, u32)>,
 }
 
 impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
@@ -36,8 +36,8 @@ impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
         }
     }
 
-    /// Visits every part of every private composite as often as it is used. Counts visits, or changes if
-    /// there are any to make.
+    /// Visits every part of every private composite as often as it is used. Returns the number of changes, or
+    /// of visits if nothing is to be changed.
     pub(super) fn parts(
         &mut self,
         module: u32,
@@ -50,7 +50,7 @@ impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
         Ok(count)
     }
 
-    /// Goes through a composite's graph, depth first from its root part.
+    /// Visits a composite's graph, depth first from its root part.
     pub(super) fn graph(
         &mut self,
         composite: W::Composite,
@@ -85,8 +85,8 @@ impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
         Ok(count)
     }
 
-    /// Looks at the root part of each composite and changes its place so many times. Counts changes, or
-    /// visits when there are none to make.
+    /// Visits the root part of each composite and changes its position `changes` times. Returns the number of
+    /// changes, or of visits if there are none.
     pub(super) fn roots(&mut self, changes: u32) -> Result<u64, Oo7Error> {
         let mut count = 0;
         for composite in self.composites(1)? {
@@ -100,7 +100,7 @@ impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
         Ok(count)
     }
 
-    /// Counts the letter I in the documents of all composites.
+    /// Counts occurrences of the letter I in the documents of all composites.
     pub(super) fn documents(&mut self) -> Result<u64, Oo7Error> {
         let mut count = 0;
         for composite in self.composites(1)? {
@@ -110,7 +110,7 @@ impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
         Ok(count)
     }
 
-    /// Replaces the beginning of documents; counts those that began so.
+    /// Replaces the beginning of documents; returns the number of those that began with `old`.
     pub(super) fn replace(&mut self, old: &[u8], new: &[u8]) -> Result<u64, Oo7Error> {
         let mut count = 0;
         let mut replaced = Vec::new();
@@ -151,7 +151,7 @@ impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
         Ok(composites)
     }
 
-    fn change(&mut self, part: W::PartValues, change: PartChange) -> Result<(), Oo7Error> {
+    fn change(&mut self, part: W::Part, change: PartChange) -> Result<(), Oo7Error> {
         match change {
             PartChange::Position => self.open.swap(part),
             PartChange::Date => {
@@ -163,13 +163,13 @@ impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
     }
 }
 
-/// How many times the letter I is in a text.
+/// Number of occurrences of the letter I in a text.
 pub(super) fn letters(text: &[u8]) -> u64 {
     text.iter().filter(|byte| **byte == b'I').count() as u64
 }
 
-/// Parts that a walk through one composite has visited: for each id the walk that saw it last. Forgetting is
-/// free.
+/// Parts that a walk through one composite has visited: for each id the number of the last walk that visited
+/// it. Clearing costs nothing.
 #[derive(Debug, Default)]
 struct VisitedParts {
     walk: u32,
@@ -181,7 +181,7 @@ impl VisitedParts {
         self.walk += 1;
     }
 
-    /// `false` when it was marked before.
+    /// `false` if it was marked before.
     fn mark(&mut self, id: u32) -> bool {
         let place = id as usize;
         if place >= self.last.len() {

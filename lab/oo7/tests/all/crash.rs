@@ -1,4 +1,4 @@
-//! A process that is killed in the middle of t3b, in a real home: what is recovered is what was committed.
+//! A process that is killed in the middle of t3b, with real files: recovery finds exactly what was committed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use netram_store::{Durability, JournalLayout, JournaledRvm, SegmentAllocation, S
 
 const DIRECTORY_VARIABLE: &str = "NETRAM_OO7_PLACE";
 const FIRST_VARIABLE: &str = "NETRAM_OO7_FIRST";
-/// What the process does again and again, each in a transaction of its own.
+/// Operations that the process repeats, each in its own transaction.
 const HISTORY: [Operation; 4] = [Operation::T3b, Operation::I, Operation::T3b, Operation::D];
-/// For one transaction of some milliseconds: this is a process that hangs.
+/// Longest time of a transaction, which takes some milliseconds; a slower process hangs.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(60);
 const LOG_BYTES: u64 = 16 << 20;
 
@@ -37,7 +37,7 @@ fn heap(memory: &JournaledRvm, directory: &Path) -> Heap {
     Heap::open(region).unwrap()
 }
 
-/// Goes on with the history and says of each transaction when it was committed, until it is killed.
+/// Continues the history and reports each transaction after its commit, until it is killed.
 #[test]
 #[ignore = "the process that the other test kills"]
 fn worker() {
@@ -57,7 +57,7 @@ fn worker() {
     }
 }
 
-/// The database as it is after each of the history's transactions.
+/// The database after each of the history's transactions.
 struct ExpectedHistory {
     store: PlainStore,
     after: Vec<DatabaseAudit>,
@@ -101,8 +101,7 @@ fn begin(directory: &Path, first: usize) -> Child {
         .unwrap()
 }
 
-/// Kills the process a while after it has said so many transactions committed; returns how many it had said
-/// by then.
+/// Kills the process a while after it has reported this many commits; returns the number reported by then.
 fn kill_after(mut child: Child, transactions: usize, pause: Duration) -> usize {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (tell, told) = mpsc::channel();
@@ -118,7 +117,7 @@ fn kill_after(mut child: Child, transactions: usize, pause: Duration) -> usize {
     child.kill().unwrap();
     child.wait().unwrap();
     waited.expect("it goes on until it is killed");
-    // What it had said and nobody had read.
+    // Output that was printed and not read yet.
     reader.join().unwrap();
     transactions + told.iter().count()
 }
@@ -145,8 +144,7 @@ fn a_process_killed_in_the_middle_of_t3b_leaves_what_it_committed() {
     let mut done = 0;
     for round in 0..6 {
         let child = begin(directory, done);
-        // The next transaction has begun, and is some way on: a t3b in half of the rounds, and by far the
-        // longest.
+        // The next transaction has begun: a t3b in half of the rounds, which takes by far the longest.
         let pause = Duration::from_millis(3 * round);
         let said = done + kill_after(child, 1 + round as usize, pause);
         let memory = memory(directory);
@@ -154,7 +152,7 @@ fn a_process_killed_in_the_middle_of_t3b_leaves_what_it_committed() {
         heap.check().unwrap();
         let store = ObjectGraph::open(HeapSpace::new(&memory, &heap, Durability::Remote)).unwrap();
         let found = audited(&store);
-        // One more may have been committed and not been said.
+        // One more may have been committed without being reported.
         let more = (said..=said + 1).find(|transactions| found == expected.after(*transactions));
         done =
             more.unwrap_or_else(|| panic!("{said} transactions were committed, and this is after no such"));

@@ -1,5 +1,5 @@
-//! The counts of every operation: the paper's where they follow from it, our own generator's where they do
-//! not, with the bounds that chance allows.
+//! Counts of every operation: the paper's where they follow from it, otherwise the project's own, with bounds
+//! of chance.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use netram_oo7::{
 };
 use netram_rvm::RangeError;
 
-/// Counts of every operation, one after the other on one database, in the order of [`Operation::ALL`].
+/// Counts of every operation, run one after the other on one database, in the order of [`Operation::ALL`].
 fn counts(name: &str) -> Vec<u64> {
     let parameters: Oo7Parameters = name.parse().unwrap();
     let store = plain(&parameters);
@@ -32,7 +32,7 @@ fn audit_of(store: &impl Oo7Store, parameters: &Oo7Parameters) -> DatabaseAudit 
     found
 }
 
-/// From t1 to t12c and cu: they follow from the numbers of objects.
+/// Counts of t1 to t12c and cu, which follow from the numbers of objects.
 const TRAVERSALS: [u64; 9] = [
     43_740, 2_187, 43_740, 174_960, 2_187, 43_740, 174_960, 83_106, 495,
 ];
@@ -44,7 +44,7 @@ fn small_3_counts_what_the_paper_counts() {
         let place = Operation::ALL.iter().position(|other| *other == operation);
         found[place.unwrap()]
     };
-    // Without chance: 729 base assemblies with 3 composites of 20 parts, 38 letters a document, 2,632 in the
+    // Not random: 729 base assemblies with 3 composites of 20 parts, 38 letters in a document, 2,632 in the
     // manual.
     assert_eq!(found[..8], TRAVERSALS[..8]);
     for (operation, count) in [
@@ -63,8 +63,8 @@ fn small_3_counts_what_the_paper_counts() {
     ] {
         assert_eq!(of(operation), count, "{operation}");
     }
-    // By chance, five standard deviations around what is expected; beside it what the same benchmark with
-    // another generator counted.
+    // Random: five standard deviations around the expected count; beside it the count of the same benchmark
+    // with another generator.
     for (operation, expected, deviation, elsewhere) in [
         (Operation::T5Do, 493.7, 2.5, 495),
         (Operation::Q2, 100.0, 9.9, 101),
@@ -146,7 +146,7 @@ fn databases_are_the_same_for_ever() {
     );
 }
 
-/// All operations, in plain memory and on the heap; and in the end both hold the same.
+/// Runs all operations in plain memory and on the heap; at the end both have the same contents.
 #[test]
 #[ignore = "half a minute of a release build on a quiet machine, and a gigabyte"]
 fn medium_databases_have_their_counts() {
@@ -202,19 +202,19 @@ fn medium_databases_have_their_counts() {
     }
 }
 
-/// In the order of [`Operation::ALL`]; what depends on the connections is given.
+/// In the order of [`Operation::ALL`]; counts that depend on the connections are parameters.
 fn medium(young: [u64; 2]) -> [u64; Operation::ALL.len()] {
     let [q2, q3] = young;
-    // Without chance: 2,187 uses, 200 parts, 378 letters a document, 26,316 in the manual.
+    // Not random: 2,187 uses, 200 parts, 378 letters in a document, 26,316 in the manual.
     [
         437_400, 2_187, 437_400, 1_749_600, 2_187, 437_400, 1_749_600, 826_686, 495, 495, 2_187, 32, 26_316,
         0, 437_400, 2_187, 8_748, 2_187, 10, q2, q3, 35, 196, 432, 100_000, 100_000, 10, 10,
     ]
 }
 
-/// A medium t3c declares nearly 17 million ranges. That is more than a transaction may; by chance of the
-/// dates, not with nine connections. It leaves nothing, as it would if it were done: each date is moved there
-/// and back, twice.
+/// A medium t3c declares nearly 17 million ranges, more than a transaction may have, except by chance of the
+/// dates with nine connections. The refusal changes nothing, and neither would success: each date is moved
+/// there and back, twice.
 fn refused(store: &impl Oo7Store, parameters: &Oo7Parameters) {
     let mut open = store.begin().unwrap();
     let Err(Oo7Error::Backend(error)) = Operation::T3c.run(&mut open, parameters, 1) else {

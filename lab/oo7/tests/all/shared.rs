@@ -1,5 +1,4 @@
-//! The benchmark in a heap of a shared region: nodes take turns, and each finds what the others have made of
-//! the database.
+//! The benchmark in a heap of a shared region: nodes take turns, and each finds the others' changes.
 
 use crate::region::SharedTestbed;
 use netram_oo7::operation::Operation;

@@ -17,7 +17,7 @@ fn audited(store: &impl Oo7Store, parameters: &Oo7Parameters) -> DatabaseAudit {
     found
 }
 
-/// Does every operation on both; audits both after those that change something.
+/// Runs every operation on both stores, and audits both after each change.
 fn agree(parameters: &Oo7Parameters) {
     let world = HeapTestbed::new(parameters);
     let heap = world.build(parameters, DateIndex::All);
@@ -65,7 +65,7 @@ fn what_is_inserted_is_deleted_without_a_trace() {
     assert_eq!(between.connections, before.connections + 20 * 20 * 9);
     assert_eq!(run(&store, Operation::D, &parameters), 20);
     assert_eq!(audited(&store, &parameters), before);
-    // Only index nodes wait, and bags that grew: no part, connection or document is left behind.
+    // Only unused index nodes and outgrown bags remain: no part, connection or document is left behind.
     let taken = world.heap.statistics().unwrap().bytes_taken;
     for _ in 0..3 {
         run(&store, Operation::I, &parameters);
@@ -133,7 +133,7 @@ fn a_heap_that_is_too_small_says_so() {
     assert!(matches!(error, Oo7Error::Full { .. }), "{error}");
 }
 
-/// Several users, one after the other: what they choose and count is the same on both stores.
+/// Several users, one after the other: their choices and counts are the same on both stores.
 #[test]
 fn the_mix_of_several_users_agrees() {
     let parameters = "tiny-3".parse::<Oo7Parameters>().unwrap().with_modules(3);
@@ -152,14 +152,14 @@ fn the_mix_of_several_users_agrees() {
         for _ in 0..20 {
             let counts = [transact(&heap, &mut ours), transact(&plain, &mut theirs)];
             assert_eq!(counts[0], counts[1]);
-            // Each operation goes through three composites of twenty parts.
+            // Each operation visits three composites of twenty parts.
             assert_eq!(counts[0].0, 4 * 60);
         }
     }
     assert_eq!(audited(&heap, &parameters), audited(&plain, &parameters));
 }
 
-/// Exchanging x and y twice is nothing, so the database in the end does not depend on who went first.
+/// Exchanging x and y twice changes nothing, so the final database does not depend on the order of users.
 #[test]
 fn users_at_the_same_time_lose_nothing() {
     let parameters = "tiny-3".parse::<Oo7Parameters>().unwrap().with_modules(3);
@@ -173,7 +173,7 @@ fn users_at_the_same_time_lose_nothing() {
         shared_write: 40,
         operations: 2,
     };
-    // Without the locks 300 transactions showed the loss in two runs of six, these in six of six.
+    // Without the locks 300 transactions showed the loss in two runs of six; this number in six of six.
     const TRANSACTIONS: usize = 2_000;
     let locks: Vec<Mutex<()>> = (0..3).map(|_| Mutex::new(())).collect();
     thread::scope(|threads| {
@@ -208,7 +208,7 @@ fn users_at_the_same_time_lose_nothing() {
     assert_eq!(audited(&heap, &parameters), audited(&plain, &parameters));
 }
 
-/// One transaction of a client: parts that it went through, operations that wrote, modules that they named.
+/// One transaction of a client: visited parts, operations that wrote, and the modules that they named.
 fn transact(store: &impl Oo7Store, client: &mut MixClient) -> (u64, usize, Vec<u32>) {
     let mut open = store.begin().unwrap();
     let steps = client.choose(&mut open).unwrap();

@@ -4,7 +4,7 @@
 use crate::common::{HeapTestbed, plain, run};
 use netram_oo7::{DateIndex, LogCounts, Oo7Parameters, Oo7Store, Oo7Transaction, Operation, audit};
 
-/// Declared ranges and what was logged, of one operation in one transaction.
+/// Declared ranges and logged counts of one operation in one transaction.
 fn counted(
     world: &HeapTestbed,
     store: &impl Oo7Store,
@@ -18,7 +18,7 @@ fn counted(
     (world.rvm.statistics().ranges_declared - before, tallies)
 }
 
-/// Composites with a private use: the d of the arithmetic.
+/// Number of composites with a private use: the d of the formulas.
 fn distinct(parameters: &Oo7Parameters) -> u64 {
     let store = plain(parameters);
     let mut open = store.begin().unwrap();
@@ -83,8 +83,8 @@ fn t3_with_the_index_of_1994_is_within_two_percent() {
     }
 }
 
-/// What the heap was given back stays taken until the transaction ends: an index that freed and allocated a
-/// node for each change filled the heap within one t3c.
+/// Blocks freed to the heap stay taken until the transaction ends: an index that freed and allocated a node
+/// for each change filled the heap within one t3c.
 #[test]
 fn moving_every_part_in_the_index_again_and_again_takes_no_room() {
     let parameters: Oo7Parameters = "tiny-3".parse().unwrap();

@@ -1,9 +1,9 @@
-//! The mix of several users between nodes, each a process with a module of its own: they meet in each other's
-//! modules, one is killed again and again, and in the end every node has the database that the same users
-//! make one after the other.
+//! The mix of several users between nodes, each a process with its own module. They visit each other's
+//! modules, and one is killed again and again. At the end every node has the database that the same users
+//! produce one after the other.
 //!
-//! A process is this test binary, started again with the name of one test. It says how many transactions its
-//! user has committed, until it is told to stop; and when it is told again, what its audit has found.
+//! A process is this test binary, started again with the name of one test. It reports the number of its
+//! user's commits until it is told to stop, and on another request the result of its audit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use netram_shared_machine::{LockId, LockMode};
 const DIRECTORY_VARIABLE: &str = "NETRAM_TEST_PLACE";
 const MODULE_VARIABLE: &str = "NETRAM_TEST_MODULE";
 const MODULES: u32 = 2;
-/// What each user commits at least before something happens to it.
+/// Minimum number of commits of each user before it is disturbed.
 const TRANSACTIONS: u64 = 40;
 const SEED: u64 = 3;
 /// Longer than any wait of a test.
@@ -55,7 +55,7 @@ fn audited(store: &impl Oo7Store) -> DatabaseAudit {
     audit(&mut open, &parameters(), true).unwrap()
 }
 
-/// What so many transactions of each module's user make of the database.
+/// The database after this number of transactions of each module's user.
 fn expected(transactions: [u64; MODULES as usize]) -> DatabaseAudit {
     let parameters = parameters();
     let plain = PlainStore::default();
@@ -74,7 +74,7 @@ fn expected(transactions: [u64; MODULES as usize]) -> DatabaseAudit {
 }
 
 fn say(words: &str) {
-    // A line of its own, whatever the test's harness has begun.
+    // A line of its own, whatever the test harness has printed before.
     writeln!(std::io::stdout(), "\n{words}").expect("somebody reads");
 }
 
@@ -88,7 +88,7 @@ fn user() {
     ) else {
         return;
     };
-    // Should it ever wait in vain, it ends, and the test with it.
+    // If it ever hangs, it ends, and the test with it.
     std::thread::spawn(|| {
         std::thread::sleep(2 * LINE_TIMEOUT);
         std::process::exit(3);
@@ -111,7 +111,7 @@ fn user() {
     node.leave().unwrap();
 }
 
-/// Waits for a word of the test.
+/// Waits for a line from the test.
 fn wait_for_word() {
     let _ = std::io::stdin().lines().next();
 }
@@ -140,14 +140,14 @@ impl UserProcess {
         let (say, said) = channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                // Who has heard enough hears no more.
+                // The receiver is gone if the test needs no more lines.
                 let _ = say.send(line);
             }
         });
         UserProcess { child, lines: said }
     }
 
-    /// What is behind the next line that begins so.
+    /// Text after the prefix `begins` in the next line that has it.
     fn read_line_after(&self, begins: &str) -> String {
         loop {
             let line = self
@@ -160,7 +160,8 @@ impl UserProcess {
         }
     }
 
-    /// Waits until it has done so many transactions more; how many there were at first, and then.
+    /// Waits until it has committed `more` transactions. Returns the number of commits at first and at the
+    /// end.
     fn works(&self, more: u64) -> (u64, u64) {
         let next = || self.read_line_after("committed ").parse().unwrap();
         let first = next();
@@ -171,7 +172,7 @@ impl UserProcess {
         (first, told)
     }
 
-    /// Waits until it has done so many more than it has told of by now.
+    /// Waits for `more` commits beyond those reported so far.
     fn goes_on(&self, more: u64) {
         self.lines.try_iter().for_each(drop);
         self.works(more);
@@ -181,13 +182,13 @@ impl UserProcess {
         writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
     }
 
-    /// It does no more: how many its user has committed.
+    /// Stops the user; returns the number of its commits.
     fn stop(&mut self) -> u64 {
         self.tell();
         self.read_line_after("stopped ").parse().unwrap()
     }
 
-    /// All have stopped: what the node has in the end.
+    /// After all users have stopped: result of the node's audit.
     fn audit(mut self) -> String {
         self.tell();
         let audit = self.read_line_after("audit ");
@@ -195,7 +196,7 @@ impl UserProcess {
         audit
     }
 
-    /// SIGKILL. Of how many commits it has told.
+    /// Kills it (SIGKILL); returns the number of commits that it reported.
     fn kill(mut self, told: u64) -> u64 {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -207,7 +208,7 @@ impl UserProcess {
 
 impl Drop for UserProcess {
     fn drop(&mut self) {
-        // After a failure; it may have ended.
+        // After a failure it may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -225,7 +226,7 @@ fn users_in_two_processes_make_one_database() {
     for user in users {
         assert_eq!(user.audit(), expected);
     }
-    // One that comes now gets it as a whole.
+    // A node that joins now gets the whole database.
     let late = world.join("late");
     let found = audited(&user::open(&late, &parameters()).unwrap());
     assert_eq!(format!("{found:?}"), expected);
@@ -240,7 +241,7 @@ fn a_user_that_is_killed_goes_on_where_it_was() {
     for _ in 0..3 {
         let user = UserProcess::start(place, 1);
         let (found, newest) = user.works(TRANSACTIONS);
-        // The last commit before the kill may not have been told.
+        // The last commit before the kill may not have been reported.
         assert!((told..=told + 1).contains(&found), "{found} after {told}");
         told = user.kill(newest);
         other.goes_on(TRANSACTIONS);
@@ -261,7 +262,7 @@ fn who_dies_of_a_lock_does_the_same_transaction_again() {
     let mut user = MixUser::new(&nodes[1], &parameters(), MIX, 2, SEED, LockAcquisition::AsMet).unwrap();
     let mut holder = nodes[0].begin(RestoreMode::Restore).unwrap();
     holder.acquire(LockId(1), LockMode::Exclusive).unwrap();
-    // By this seed the second user works in its own module first, and then in the other.
+    // With this seed the second user works in its own module first, and then in the other.
     assert!(!user.attempt().unwrap());
     assert_eq!((user.done().died, user.committed()), (1, 0));
     holder.abort();

@@ -1,4 +1,4 @@
-//! Looking into an index: one key, or all from one to another.
+//! Lookups in an index: one key, or a range of keys.
 
 use std::cmp::Ordering;
 
@@ -23,7 +23,7 @@ pub(in crate::graph) fn find(bytes: &[u8], index: u64, key: IndexKey<'_>) -> Res
     Err(cycle_error(index))
 }
 
-/// The values of the keys from `first` to `last`, in their order, until `each` says that it is enough.
+/// Passes the values of the keys from `first` to `last` to `each`, in order, until `each` asks to stop.
 pub(in crate::graph) fn range(
     bytes: &[u8],
     index: u64,

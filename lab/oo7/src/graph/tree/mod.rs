@@ -1,8 +1,7 @@
-//! Indexes: AVL trees in the ground's blocks.
+//! Indexes: AVL trees in blocks.
 //!
-//! An operation copies the nodes that it meets, works on the copies, and in the end writes each node that
-//! became another, once, and of it only from the first to the last byte that changed: one declared range a
-//! node.
+//! An operation copies the nodes that it visits and works on the copies. At the end it writes each changed
+//! node once, from the first to the last changed byte, so that each node costs one declared range.
 
 use std::cmp::Ordering;
 use std::mem::offset_of;
@@ -21,19 +20,19 @@ mod tests;
 use lookup::{compare, cycle_error, root};
 pub(super) use lookup::{find, range};
 
-/// Steps down a tree: more nodes than any memory holds need no more. Ends the walk in a damaged one.
+/// Maximum depth of a walk, more than any tree in memory needs. It ends the walk in a damaged one.
 const DEPTH_MAX: usize = 96;
 
-/// What a tree is ordered by.
+/// Sort key of a tree.
 #[derive(Clone, Copy)]
 pub(super) enum IndexKey<'k> {
-    /// The node's own key.
+    /// The node's own number.
     Number(u64),
     /// The title of the document that the node's value names.
     Title(&'k [u8; TITLE_BYTES]),
 }
 
-/// Nodes that an operation has met. Kept between operations for its memory.
+/// Nodes that an operation has visited. Reused between operations to keep its allocation.
 #[derive(Debug, Default)]
 pub(super) struct VisitedNodes {
     nodes: Vec<NodeCopy>,
@@ -44,7 +43,7 @@ pub(super) struct VisitedNodes {
 struct NodeCopy {
     at: u64,
     node: NodeRow,
-    /// As it stands in memory; `None` of a new one.
+    /// The node in memory; `None` if it is new.
     before: Option<NodeRow>,
 }
 
@@ -78,7 +77,7 @@ impl ChildSide {
         }
     }
 
-    /// What a node's balance gains when this side of it becomes higher by one.
+    /// Change of a node's balance when this side becomes higher by one.
     fn sign(self) -> i32 {
         match self {
             ChildSide::Left => -1,
@@ -87,7 +86,7 @@ impl ChildSide {
     }
 }
 
-/// Puts a value under a key, unless there is one already.
+/// Inserts a value under a key, unless there is one already.
 pub(super) fn insert<G: BlockTransaction>(
     ground: &mut G,
     met: &mut VisitedNodes,
@@ -114,7 +113,7 @@ pub(super) fn insert<G: BlockTransaction>(
     tree.write()
 }
 
-/// Takes a key out.
+/// Removes a key.
 pub(super) fn remove<G: BlockTransaction>(
     ground: &mut G,
     met: &mut VisitedNodes,
@@ -128,7 +127,7 @@ pub(super) fn remove<G: BlockTransaction>(
     let NodeRow { left, right, .. } = tree.met.nodes[found].node;
     let mut leaving = found;
     if left.get() != 0 && right.get() != 0 {
-        // The next larger one's contents move here, and its block goes.
+        // The next larger node's contents move here, and its block is freed.
         tree.met.path.push((found, ChildSide::Right));
         leaving = tree.copy(right.get())?;
         while tree.met.nodes[leaving].node.left.get() != 0 {
@@ -161,7 +160,7 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         AvlTree { ground, met, index }
     }
 
-    /// Follows a key down; the path is left behind. Returns its node.
+    /// Follows a key down and records the path. Returns its node.
     fn descend(&mut self, key: IndexKey<'_>) -> Result<Option<usize>, Oo7Error> {
         let mut at = root(self.ground.bytes(), self.index)?;
         while at != 0 {
@@ -188,7 +187,7 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         Ok(None)
     }
 
-    /// The copy of a node, made now unless there is one.
+    /// The copy of a node, made on first use.
     fn copy(&mut self, at: u64) -> Result<usize, Oo7Error> {
         if let Some(place) = self.met.nodes.iter().position(|copied| copied.at == at) {
             return Ok(place);
@@ -202,7 +201,7 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         Ok(self.met.nodes.len() - 1)
     }
 
-    /// Hangs a subtree below the first `above` nodes of the path.
+    /// Attaches a subtree below the first `above` nodes of the path.
     fn link(&mut self, above: usize, at: u64) -> Result<(), Oo7Error> {
         match above.checked_sub(1) {
             Some(last) => {
@@ -210,13 +209,13 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
                 self.met.nodes[place].node.set_child(side, at);
                 Ok(())
             }
-            // The root is an index's first field.
+            // The root is the index's first field.
             None => self.ground.write(self.index, &at.to_le_bytes()),
         }
     }
 
-    /// The subtree at the path's end is higher by one: says so upward, until a node's other side makes up for
-    /// it.
+    /// Adjusts balances upward after the subtree at the path's end became higher by one, until a node's other
+    /// side compensates.
     fn rebalance_after_insert(&mut self) -> Result<(), Oo7Error> {
         for depth in (0..self.met.path.len()).rev() {
             let (place, side) = self.met.path[depth];
@@ -232,7 +231,8 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         Ok(())
     }
 
-    /// The subtree at the path's end is lower by one: says so upward, until a node is as high as before.
+    /// Adjusts balances upward after the subtree at the path's end became lower by one, until a node keeps
+    /// its height.
     fn rebalance_after_remove(&mut self) -> Result<(), Oo7Error> {
         for depth in (0..self.met.path.len()).rev() {
             let (place, side) = self.met.path[depth];
@@ -251,15 +251,15 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         Ok(())
     }
 
-    /// Leans a node further to one side; returns its balance.
+    /// Changes a node's balance towards one side; returns the new balance.
     fn adjust_balance(&mut self, place: usize, more: i32) -> i32 {
         let balance = &mut self.met.nodes[place].node.balance;
         balance.set(balance.get() + more);
         balance.get()
     }
 
-    /// Lifts what is below a node's heavy side over it; returns what stands in its place, and whether that is
-    /// lower than the node was.
+    /// Rotates a node with the child on its heavy side. Returns the new subtree's root, and whether the
+    /// subtree became lower.
     fn rotate(&mut self, place: usize, heavy: ChildSide) -> Result<(u64, bool), Oo7Error> {
         let sign = heavy.sign();
         let child = self.copy(self.met.nodes[place].node.child(heavy))?;
@@ -283,7 +283,7 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         Ok((risen, true))
     }
 
-    /// Puts a node below its child on the one side; who is above is not told.
+    /// Moves a node below its child on the given side; the parent is not updated.
     fn replace_child(&mut self, place: usize, child: usize, side: ChildSide) {
         let between = self.met.nodes[child].node.child(side.other());
         let at = self.met.nodes[place].at;
@@ -295,10 +295,10 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         self.met.nodes[place].node.balance.set(balance);
     }
 
-    /// A block for a node: one that waits in the index, or a new one.
+    /// Allocates a block for a node: one that the index has unused, or a new one.
     ///
-    /// Blocks that the heap was given back stay taken until the transaction has ended, and a traversal that
-    /// moves every part in the index would need one for each.
+    /// Blocks freed to the heap stay taken until the transaction ends, and a traversal that moves every part
+    /// in the index would need one for each.
     fn allocate_node(&mut self) -> Result<u64, Oo7Error> {
         let bytes = self.ground.bytes();
         let index: &IndexRow = view(bytes, self.index, "an index")?;
@@ -314,7 +314,7 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         Ok(at)
     }
 
-    /// Has a block wait until the index needs one.
+    /// Keeps a block for the index's next allocation.
     fn free_node(&mut self, at: u64) -> Result<(), Oo7Error> {
         let index: &IndexRow = view(self.ground.bytes(), self.index, "an index")?;
         let next = index.spare;
@@ -327,7 +327,7 @@ impl<'t, G: BlockTransaction> AvlTree<'t, G> {
         self.index + offset_of!(IndexRow, spare) as u64
     }
 
-    /// Writes what became another.
+    /// Writes the changed nodes.
     fn write(&mut self) -> Result<(), Oo7Error> {
         for NodeCopy { at, node, before } in &self.met.nodes {
             let bytes = node.as_bytes();

@@ -1,4 +1,4 @@
-//! Random histories of an index, beside an ordered map.
+//! Random operations on an index, beside an ordered map.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Memory with blocks that are never joined. The index's own row is its first block.
+/// Memory with blocks that are never merged. The index's own row is the first block.
 struct Blocks {
     bytes: Vec<u8>,
     taken: Vec<u64>,
     free: Vec<u64>,
-    /// Writes since the last look, and what they covered.
+    /// Writes since the last check, with offset and length.
     writes: Vec<(u64, usize)>,
 }
 
@@ -70,7 +70,7 @@ fn blocks() -> Blocks {
 }
 
 impl Blocks {
-    /// Nodes of a subtree and its height; every balance is right, every key in its place.
+    /// Number of nodes of a subtree, and its height. Checks every balance and key order.
     fn check(&self, at: u64, low: u64, high: u64) -> (usize, i32) {
         if at == 0 {
             return (0, 0);
@@ -96,7 +96,7 @@ impl Blocks {
         count
     }
 
-    /// The same and more: the map's keys are found and no others, no block is lost.
+    /// Checks the tree, that it has exactly the map's keys, and that no block is lost.
     fn agrees(&self, map: &BTreeMap<u64, u64>) {
         let top = root(&self.bytes, INDEX).unwrap();
         let (nodes, _) = self.check(top, 0, u64::MAX - 1);
@@ -178,7 +178,7 @@ fn a_node_is_written_once_an_operation_and_only_where_it_changed() {
         let mut nodes = Vec::new();
         for (at, length) in &blocks.writes {
             let (at, end) = (*at as usize, *at as usize + length);
-            // The index's row and the block that waits are written whatever they were.
+            // The index's row and its unused node may be written for other reasons.
             if at >= 128 && *length < NODE {
                 nodes.push((at - 128) / NODE);
                 if *length != 8 {
@@ -203,7 +203,7 @@ fn a_damaged_index_ends_a_walk() {
     }
     let top = root(&blocks.bytes, INDEX).unwrap();
     for target in [top, 1 << 40, u64::MAX] {
-        // The largest node's right side leads back to the top, and out of the memory.
+        // The largest node's right pointer leads back to the top, and then out of the memory.
         let last = view::<NodeRow>(&blocks.bytes, top, "a node").unwrap().right.get();
         blocks.write(last + 24, &target.to_le_bytes()).unwrap();
         assert!(

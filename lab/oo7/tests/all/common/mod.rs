@@ -1,4 +1,4 @@
-//! Databases on a heap in recoverable memory, on the machine of rvm's own tests.
+//! Databases on a heap in recoverable memory, with the test storage of rvm's own tests.
 
 #[allow(dead_code, reason = "the tests of rvm need more of it")]
 #[path = "../../../../../crates/memory/rvm/tests/all/common/mod.rs"]
@@ -16,10 +16,10 @@ use netram_rvm::{Rvm, RvmOptions};
 pub(crate) type CountingMemory = Rvm<CountingLog<Machine>, MachineStorage>;
 pub(crate) type HeapGraph<'h> = ObjectGraph<HeapSpace<'h, CountingLog<Machine>, MachineStorage>>;
 
-/// Bytes of the log: a database's building fits.
+/// Size of the log in bytes: the building of a database fits.
 const LOG_BYTES: u64 = 128 << 20;
 
-/// A heap in recoverable memory whose log counts.
+/// A heap in recoverable memory with a counting log.
 pub(crate) struct HeapTestbed {
     pub(crate) rvm: CountingMemory,
     pub(crate) heap: Heap,
@@ -53,7 +53,7 @@ pub(crate) fn plain(parameters: &Oo7Parameters) -> PlainStore {
     store
 }
 
-/// One operation in a transaction of its own.
+/// Runs one operation in its own transaction.
 pub(crate) fn run<S: Oo7Store>(store: &S, operation: Operation, parameters: &Oo7Parameters) -> u64 {
     let mut open = store.begin().unwrap();
     let count = operation.run(&mut open, parameters, 1).unwrap();

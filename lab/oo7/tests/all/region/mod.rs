@@ -9,7 +9,7 @@ use netram_shared::server::{RegionPlan, RegionStore as Directory, Spans};
 use netram_shared::{Node, NodeOptions};
 use netram_transport::{NetAddress, Security};
 
-/// A lender, a server, and the directory that they and the nodes are in.
+/// A lender and a server, and the directory of their files and the nodes'.
 pub(crate) struct SharedTestbed {
     pub(crate) directory: tempfile::TempDir,
     // Dropped first.
@@ -18,7 +18,7 @@ pub(crate) struct SharedTestbed {
 }
 
 impl SharedTestbed {
-    /// A region of so many locks, each over so many bytes.
+    /// A region with this number of locks, each over a span of this size.
     pub(crate) fn new(locks: u32, span: u64) -> SharedTestbed {
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
         let address = |name: &str| NetAddress::Unix(directory.path().join(name));
@@ -44,7 +44,7 @@ impl SharedTestbed {
         let region = directory.path().join("region");
         Directory::create(&region, &plan).unwrap();
         let mut config = ServeConfig::new(vec![address("server.sock")], Security::Insecure);
-        // Nobody dies here, and a loaded machine sleeps.
+        // No node dies here, and a loaded machine may be slow.
         config.lease = Duration::from_secs(20);
         SharedTestbed {
             _serving: ServingRegion::start(&region, config).unwrap(),
@@ -58,7 +58,7 @@ impl SharedTestbed {
     }
 }
 
-/// Joins the region of a world, in whatever process.
+/// Joins the region in `world` from any process.
 pub(crate) fn join(world: &Path, name: &str) -> Node {
     let server = NetAddress::Unix(world.join("server.sock"));
     let options = NodeOptions {
