@@ -1,16 +1,16 @@
-//! OO7 on the storage managers of today.
+//! OO7 on today's storage managers.
 //!
-//! TR-190 put remote memory beneath EXODUS, and called it REX. Nobody has EXODUS any more; programs have
-//! SQLite and Berkeley DB inside of them. This is the same benchmark over both, unchanged, so that what is
-//! measured is where their logs are: on a disk, or on memory elsewhere.
+//! TR-190 put remote memory under EXODUS and called it REX. EXODUS is no longer available; programs of today
+//! use SQLite and Berkeley DB. This crate runs the same benchmark over both, unmodified, so that a
+//! measurement compares the places of their logs: a disk, or remote memory.
 //!
 //! | module | does |
 //! |---|---|
 //! | [`sqlite`] | a database in SQLite: tables, indexes, statements |
 //! | [`berkeley`] | a database in Berkeley DB: records of objects in btrees |
 //!
-//! Unsafe is what is in `sys` alone: the functions of Berkeley DB, which is loaded where it is installed, as
-//! this crate is not linked to it. Schemas and results: `docs/oo7.md`.
+//! All unsafe code is in `sys`: the functions of Berkeley DB, which is loaded at run time where it is
+//! installed, because this crate is not linked to it. Schemas and results: `docs/results/oo7.md`.
 
 pub mod berkeley;
 pub mod sqlite;
@@ -22,17 +22,28 @@ pub use berkeley::BerkeleyStore;
 pub use sqlite::{SqliteJournalMode, SqliteStore, SqliteVfs};
 pub use sys::{BerkeleyError, BerkeleyShim, ShimLoadError, register_vfs};
 
-/// A storage manager: a store that keeps a log, and can be told to be done with it.
+/// A storage manager: a store that keeps a log and can make a checkpoint.
 pub trait StorageManager: Oo7Store {
-    /// Has the open transaction say in a row of its own that it was: then its commit is logged, whatever else
-    /// it does.
+    /// Writes a row in the open transaction, so that its commit is logged even if it only reads.
     ///
-    /// EXODUS logs each transaction. These two do not log those that only read.
+    /// EXODUS logs each transaction; these two do not log those that only read.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the storage manager does.
     fn insert_note(open: &mut Self::Open<'_>) -> Result<(), Oo7Error>;
 
-    /// How many transactions have said so.
+    /// Number of committed notes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the storage manager does.
     fn note_count(open: &mut Self::Open<'_>) -> Result<u32, Oo7Error>;
 
-    /// Brings everything from the log into the database's files.
+    /// Applies everything in the log to the database's files.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the storage manager does.
     fn checkpoint(&self) -> Result<(), Oo7Error>;
 }

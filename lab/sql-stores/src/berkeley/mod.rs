@@ -1,8 +1,8 @@
-//! OO7 in Berkeley DB: an object is a record, found by its id; what else finds it is a btree of its own.
+//! OO7 in Berkeley DB: an object is a record found by its id; every other way to find it is another btree.
 //!
-//! One environment of a process's own, with a log, one transaction at a time, and so without locks. A record
-//! that was just read stays in the program until another one of its table is: an object database has objects
-//! in the program, too.
+//! One environment for this process, with a log and one transaction at a time, and therefore without locks. A
+//! record that was read stays in the program until another record of its table is read, because an object
+//! database keeps objects in the program, too.
 
 mod record;
 mod work;
@@ -16,11 +16,11 @@ use self::record::{RecordKey, Table};
 use crate::StorageManager;
 use crate::sys::{BerkeleyEngine, BerkeleyError, BerkeleyShim};
 
-/// Bytes of a page: what Berkeley DB itself takes on most file systems.
+/// Page size in bytes: Berkeley DB's default on most file systems.
 const PAGE_BYTES: u32 = 4096;
-/// Bytes of its cache: more than a small database has.
+/// Size of its cache in bytes: more than a small database needs.
 const CACHE_BYTES: u32 = 64 << 20;
-/// The row that says that the database is whole, and the one that counts what was noted.
+/// Row that marks the database as complete, and row that counts notes.
 const COMPLETE: u32 = 0;
 const NOTE_COUNT: u32 = 1;
 
@@ -34,7 +34,7 @@ pub struct BerkeleyStore {
 struct BerkeleyState {
     engine: BerkeleyEngine,
     synced: bool,
-    /// The record of each table that was read last.
+    /// The last record read from each table.
     cached: [CachedRecord; Table::COUNT],
 }
 
@@ -56,7 +56,11 @@ fn backend_error(error: BerkeleyError) -> Oo7Error {
 }
 
 impl BerkeleyStore {
-    /// Makes an empty database in `directory`, which is empty.
+    /// Creates an empty database in the empty directory `directory`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if Berkeley DB does.
     pub fn create(shim: BerkeleyShim, directory: &Path) -> Result<BerkeleyStore, Oo7Error> {
         let store = connect(shim, directory)?;
         let mut open = store.begin()?;
@@ -67,7 +71,11 @@ impl BerkeleyStore {
         Ok(store)
     }
 
-    /// Opens one that was built whole, and recovers it.
+    /// Opens a completely built database, and recovers it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if Berkeley DB does, or the database was never completed.
     pub fn open(shim: BerkeleyShim, directory: &Path) -> Result<BerkeleyStore, Oo7Error> {
         let store = connect(shim, directory)?;
         let mut open = store.begin()?;
@@ -84,8 +92,12 @@ impl BerkeleyStore {
         }
     }
 
-    /// Has commits be safe from a crash of the machine, as they are at first, or not, for as long as a
+    /// Sets whether commits survive a crash of the machine, as they do by default. It is switched off while a
     /// database is built.
+    ///
+    /// # Errors
+    ///
+    /// Fails if Berkeley DB does.
     pub fn set_synced(&self, synced: bool) -> Result<(), Oo7Error> {
         self.lock().synced = synced;
         Ok(())
@@ -149,9 +161,9 @@ impl StorageManager for BerkeleyStore {
 impl Drop for BerkeleyTransaction<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            // An environment in which this fails refuses whatever follows.
+            // An environment in which this fails refuses every later call.
             let _ = self.inner.engine.abort();
-            // What was read may be what was changed.
+            // Cached records may have been changed by the transaction.
             self.inner.cached = Default::default();
         }
     }

@@ -1,7 +1,7 @@
-//! The tables, and how an object lies in its record.
+//! The tables, and the layout of an object's record.
 //!
-//! Keys are in big-endian order, so that a btree has them in the order of their numbers. Records are numbers
-//! of four bytes, little endian:
+//! Keys are big endian, so that a btree sorts them by number. Records are numbers of four bytes, little
+//! endian:
 //!
 //! ```text
 //! module     kind, date, top assembly, bytes of the manual
@@ -29,7 +29,7 @@ macro_rules! tables {
             pub(super) const ALL: [Table; [$($file,)*].len()] = [$(Table::$variant,)*];
             pub(super) const COUNT: usize = Table::ALL.len();
 
-            /// Its file's name.
+            /// Name of its file.
             pub(super) fn file(self) -> &'static str {
                 match self { $(Table::$variant => $file,)* }
             }
@@ -50,21 +50,21 @@ tables! {
     Date "date.db",
 }
 
-/// What a record is found by, where that is one number.
+/// Key of a record that is found by one number.
 pub(super) type RecordKey = u32;
 
 /// Bytes of a document's record before its text.
 pub(super) const DOCUMENT_HEAD: usize = 4 + 40;
 
-/// The bit of an assembly's reference that says that it is a base assembly: the two count for themselves.
+/// Bit of an assembly's reference that marks a base assembly; the two kinds are numbered separately.
 const BASE: u32 = 1 << 31;
 
-/// An assembly's reference.
+/// Reference to an assembly.
 pub(super) fn assembly_reference(id: u32, base: bool) -> u32 {
     if base { id | BASE } else { id }
 }
 
-/// Where an assembly is.
+/// Table and key of an assembly.
 pub(super) fn assembly_location(reference: u32) -> (Table, RecordKey) {
     match reference & BASE {
         0 => (Table::Complex, reference),
@@ -72,7 +72,7 @@ pub(super) fn assembly_location(reference: u32) -> (Table, RecordKey) {
     }
 }
 
-/// The key in the index of dates.
+/// Key in the date index.
 pub(super) fn date_key(date: u32, part: u32) -> [u8; 8] {
     let mut key = [0; 8];
     key[..4].copy_from_slice(&date.to_be_bytes());
@@ -80,13 +80,13 @@ pub(super) fn date_key(date: u32, part: u32) -> [u8; 8] {
     key
 }
 
-/// The part of such a key.
+/// The part in a key of the date index.
 pub(super) fn part_of(key: [u8; 8]) -> u32 {
     let [.., a, b, c, d] = key;
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// A record as it was read.
+/// A record as read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredRecord<'r> {
     pub(super) what: &'static str,
@@ -95,15 +95,14 @@ pub(super) struct StoredRecord<'r> {
 }
 
 impl<'r> StoredRecord<'r> {
-    /// The number at this place; zero where the record has ended, which [`StoredRecord::whole`] has looked
-    /// for.
+    /// The number at index `at`; zero beyond the end. `list` checks the length before.
     pub(super) fn word(&self, at: usize) -> u32 {
         let word = self.bytes.get(4 * at..).and_then(|bytes| bytes.first_chunk());
         word.map_or(0, |word| u32::from_le_bytes(*word))
     }
 
-    /// Numbers from `head` on, in lists of as many items as the numbers before `head` say, each of `wide`
-    /// numbers. `list` counts from zero.
+    /// Numbers from `head` on, in lists whose lengths are the numbers before `head`, with `wide` numbers in
+    /// each item. `list` counts from zero.
     pub(super) fn list(
         &self,
         head: usize,
@@ -126,7 +125,7 @@ impl<'r> StoredRecord<'r> {
     }
 }
 
-/// A record to be changed: its numbers, and its lists.
+/// A record under change: its numbers and its lists.
 #[derive(Clone, Debug)]
 pub(super) struct RecordDraft {
     head: Vec<u32>,
@@ -135,7 +134,7 @@ pub(super) struct RecordDraft {
 }
 
 impl RecordDraft {
-    /// One with so many empty lists.
+    /// A draft with this number of empty lists.
     pub(super) fn new(head: &[u32], wide: usize, lists: usize) -> RecordDraft {
         RecordDraft {
             head: head.to_vec(),
@@ -144,7 +143,7 @@ impl RecordDraft {
         }
     }
 
-    /// What was read.
+    /// A draft of a record as read.
     pub(super) fn of(
         record: StoredRecord<'_>,
         head: usize,
@@ -159,17 +158,17 @@ impl RecordDraft {
         })
     }
 
-    /// A number that may be set.
+    /// A number of the head, to be set.
     pub(super) fn word(&mut self, at: usize) -> &mut u32 {
         &mut self.head[at]
     }
 
-    /// A list that may be changed.
+    /// A list, to be changed.
     pub(super) fn list(&mut self, list: usize) -> &mut Vec<u32> {
         &mut self.lists[list]
     }
 
-    /// Its bytes.
+    /// Encoded bytes of the record.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let counts = self.lists.iter().map(|list| (list.len() / self.wide) as u32);
         let numbers = self.head.iter().copied().chain(counts);

@@ -1,4 +1,4 @@
-//! What the benchmark asks, as records.
+//! The benchmark's queries and changes as operations on records.
 
 use netram_oo7::store::{
     AssemblyValues, CompositeUse, ConnectionValues, DesignValues, LinkDirection, Oo7Index, PartLink,
@@ -12,17 +12,17 @@ use super::record::{
 };
 use super::{BerkeleyTransaction, COMPLETE, backend_error, end};
 
-/// Where the lists of assemblies and composites begin, and how many there are. Their items are one number.
+/// Index of the first list of assemblies and composites, number of lists, and numbers in an item.
 const ASSEMBLY: (usize, usize, usize) = (7, 3, 1);
 const COMPOSITE: (usize, usize, usize) = (6, 3, 1);
-/// The lists of a part; their items are three numbers.
+/// The same of a part, whose items have three numbers.
 const PART: (usize, usize, usize) = (8, 2, 3);
-/// Where a part's date is in its record, and its x with y behind it.
+/// Byte offset of a part's date in its record, and of its x, which y follows.
 const DATE_AT: u32 = 4;
 const PLACE_AT: u32 = 8;
 
 impl BerkeleyTransaction<'_> {
-    /// A record, if it is there.
+    /// A record, if it exists.
     pub(super) fn find(
         &mut self,
         table: Table,
@@ -47,7 +47,7 @@ impl BerkeleyTransaction<'_> {
         }))
     }
 
-    /// One that must be there.
+    /// A record that must exist.
     pub(super) fn record(
         &mut self,
         what: &'static str,
@@ -64,7 +64,7 @@ impl BerkeleyTransaction<'_> {
         put.map_err(backend_error)
     }
 
-    /// Replaces bytes of a record that was just read.
+    /// Replaces bytes of the record that was read last.
     fn set(&mut self, table: Table, key: RecordKey, from: u32, new: &[u8]) -> Result<(), Oo7Error> {
         let inner = &mut *self.inner;
         let read = &mut inner.cached[table as usize];
@@ -154,7 +154,7 @@ fn damaged(what: &'static str, id: RecordKey) -> Oo7Error {
     Oo7Error::Damaged { what, at: id.into() }
 }
 
-/// The list of uses of a kind, behind the parts or children.
+/// Index of the list of uses of a kind, after the parts or children.
 fn list_of(how: CompositeUse) -> usize {
     match how {
         CompositeUse::Private => 1,
@@ -182,9 +182,9 @@ fn design(record: StoredRecord<'_>) -> DesignValues {
 
 impl Oo7Transaction for BerkeleyTransaction<'_> {
     type Module = u32;
-    type AssemblyValues = u32;
+    type Assembly = u32;
     type Composite = u32;
-    type PartValues = u32;
+    type Part = u32;
     type Document = u32;
 
     fn module(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
@@ -322,7 +322,7 @@ impl Oo7Transaction for BerkeleyTransaction<'_> {
     }
 
     fn documentation(&mut self, composite: u32) -> Result<u32, Oo7Error> {
-        // They have the same id, and each composite has one.
+        // Both have the same id, and each composite has one document.
         Ok(composite)
     }
 

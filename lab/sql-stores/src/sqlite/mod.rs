@@ -1,7 +1,7 @@
-//! OO7 in SQLite: a table a class, a statement a question.
+//! OO7 in SQLite: one table for each class, one statement for each query.
 //!
-//! One connection, one transaction at a time. SQLite is its users' own, with what its documentation says is
-//! safe: a commit is synced.
+//! One connection, one transaction at a time. SQLite is configured as its documentation recommends for
+//! safety: a commit is synced.
 
 mod schema;
 mod work;
@@ -14,29 +14,29 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::{StorageManager, sys};
 
-/// SQLite's own cache, in its unit of -1 KiB: more than a small database has. Its usual 2 MB are less, and
-/// every round would read.
+/// SQLite's cache size in its unit of -1 KiB: more than a small database needs. The default of 2 MB is less,
+/// so every round would read.
 const CACHE: &str = "pragma cache_size = -65536";
-/// Statements that are kept ready: all that there are.
+/// Number of prepared statements that are cached: all of them.
 const STATEMENTS: usize = 128;
 
 /// How SQLite makes a commit atomic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SqliteJournalMode {
-    /// A write-ahead log: one sync a commit.
+    /// A write-ahead log: one sync for each commit.
     #[default]
     Wal,
-    /// A rollback journal, which is SQLite's default: a file made, synced, and removed with each commit.
+    /// A rollback journal, SQLite's default: a file is created, synced and removed for each commit.
     Rollback,
 }
 
-/// Whose files SQLite uses.
+/// The VFS that SQLite uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SqliteVfs {
-    /// The system's.
+    /// The operating system's.
     #[default]
     System,
-    /// netram's, of a database that `netram sqlite create` has taken.
+    /// netram's, for a database created by `netram sqlite create`.
     Netram,
 }
 
@@ -58,7 +58,11 @@ pub(crate) fn backend_error(error: rusqlite::Error) -> Oo7Error {
 }
 
 impl SqliteStore {
-    /// Makes an empty database at `path`, where there is none yet.
+    /// Creates an empty database at `path`, which must not exist.
+    ///
+    /// # Errors
+    ///
+    /// Fails if SQLite does.
     pub fn create(
         path: &Path,
         journal: SqliteJournalMode,
@@ -71,7 +75,11 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Opens one that was built whole.
+    /// Opens a completely built database.
+    ///
+    /// # Errors
+    ///
+    /// Fails if SQLite does, or the database was never completed.
     pub fn open(path: &Path, journal: SqliteJournalMode, files: SqliteVfs) -> Result<SqliteStore, Oo7Error> {
         let store = connect(path, journal, files)?;
         let complete = "select value from state where name = 'complete'";
@@ -87,8 +95,12 @@ impl SqliteStore {
         }
     }
 
-    /// Has commits be safe from a crash of the machine, as they are at first, or not, for as long as a
+    /// Sets whether commits survive a crash of the machine, as they do by default. It is switched off while a
     /// database is built.
+    ///
+    /// # Errors
+    ///
+    /// Fails if SQLite does.
     pub fn set_synced(&self, synced: bool) -> Result<(), Oo7Error> {
         self.batch(match synced {
             true => "pragma synchronous = full",
@@ -170,7 +182,7 @@ impl StorageManager for SqliteStore {
     fn checkpoint(&self) -> Result<(), Oo7Error> {
         let asked = "pragma wal_checkpoint(truncate)";
         let connection = self.lock();
-        // In the other mode it says that there is nothing to do.
+        // In the other journal mode SQLite answers that there is nothing to do.
         connection.query_row(asked, [], |_| Ok(())).map_err(backend_error)
     }
 }
@@ -178,7 +190,7 @@ impl StorageManager for SqliteStore {
 impl Drop for SqliteTransaction<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            // SQLite has rolled it back by itself where this fails.
+            // If this fails, SQLite has rolled back by itself.
             let _ = self.connection.execute_batch("rollback");
         }
     }

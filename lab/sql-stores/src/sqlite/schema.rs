@@ -1,10 +1,10 @@
-//! The tables: a class of objects each, and the indexes that the benchmark wants.
+//! The tables, one for each class of objects, and the indexes that the benchmark needs.
 //!
-//! Objects name each other by their ids; an assembly's key is twice its id, and one more if it is a base
-//! assembly, as the two count for themselves. What belongs to a part or an assembly lies together: such
-//! tables have no row ids.
+//! Objects refer to each other by id. An assembly's key is twice its id, plus one for a base assembly,
+//! because the two kinds are numbered separately. Rows that belong to a part or an assembly are stored
+//! together: such tables have no row ids.
 
-/// Makes an empty database.
+/// Statements that create an empty database.
 pub(super) const CREATE: &str = "
     create table state (name text primary key, value integer not null) without rowid;
     create table module (
@@ -36,16 +36,16 @@ pub(super) const CREATE: &str = "
     insert into state values ('complete', 0), ('noted', 0);
 ";
 
-/// The next place among those that belong to a part.
+/// Adds a connection at the next free position of a part.
 pub(super) const CONNECT: &str = "
     insert into connection select ?1, coalesce(max(place) + 1, 0), ?2, ?3, ?4 from connection where source = ?1";
 
-/// The next place among the composites that an assembly uses so.
+/// Adds a use at the next free position of an assembly.
 pub(super) const ADD_USE: &str = "
     insert into component select ?1, ?2, coalesce(max(place) + 1, 0), ?3
         from component where assembly = ?1 and how = ?2";
 
-/// What goes with a composite, in this order.
+/// Statements that remove a composite and everything that belongs to it, in this order.
 pub(super) const REMOVE: [&str; 5] = [
     "delete from component where composite = ?1",
     "delete from connection where source in (select id from part where composite = ?1)",

@@ -1,4 +1,4 @@
-//! What the benchmark asks, as statements.
+//! The benchmark's queries and changes as SQL statements.
 
 use netram_oo7::store::{
     AssemblyValues, CompositeUse, ConnectionValues, DesignValues, LinkDirection, Oo7Index, PartLink,
@@ -21,7 +21,7 @@ impl SqliteTransaction<'_> {
         statement.execute(values).map_err(backend_error)
     }
 
-    /// Changes what is there: one row.
+    /// Changes one existing row.
     fn change_one(
         &mut self,
         what: &'static str,
@@ -49,7 +49,7 @@ impl SqliteTransaction<'_> {
             .map_err(backend_error)
     }
 
-    /// The row that must be there.
+    /// The row that must exist.
     fn one<T>(
         &mut self,
         what: &'static str,
@@ -109,9 +109,9 @@ fn key_of(assembly: AssemblyValues) -> u32 {
 
 impl Oo7Transaction for SqliteTransaction<'_> {
     type Module = u32;
-    type AssemblyValues = u32;
+    type Assembly = u32;
     type Composite = u32;
-    type PartValues = u32;
+    type Part = u32;
     type Document = u32;
 
     fn module(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
@@ -266,7 +266,7 @@ impl Oo7Transaction for SqliteTransaction<'_> {
     }
 
     fn documentation(&mut self, composite: u32) -> Result<u32, Oo7Error> {
-        // They have the same id, and each composite has one.
+        // Both have the same id, and each composite has one document.
         Ok(composite)
     }
 

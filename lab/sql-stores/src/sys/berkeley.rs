@@ -1,4 +1,5 @@
-//! Berkeley DB behind a few C functions of ours, which are compiled where its header is, and loaded.
+//! Berkeley DB behind a few C functions, a shim that is compiled where the library's header is installed, and
+//! loaded at run time.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint, c_void};
 use std::fs;
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::ptr::NonNull;
 
 const SOURCE: &str = include_str!("../berkeley/shim.c");
-/// Keys that a cursor fetches at a time.
+/// Maximum number of keys that a cursor fetches at a time.
 const KEYS_MAX: usize = 1024;
 
 type Handle = *mut c_void;
@@ -34,43 +35,43 @@ type Keys = unsafe extern "C" fn(
 type Message = unsafe extern "C" fn(c_int) -> *const c_char;
 type Codes = unsafe extern "C" fn(*mut c_int);
 
-/// Why Berkeley DB cannot be used here.
+/// Berkeley DB cannot be used here.
 #[derive(Debug, thiserror::Error)]
 pub enum ShimLoadError {
-    /// What it takes is not installed. Skip what needs it.
+    /// A compiler or Berkeley DB is not installed. Callers skip their measurement.
     #[error("{0}")]
     NotInstalled(String),
-    /// The shim could not be written.
+    /// The source of the shim could not be written.
     #[error("writing {}: {error}", path.display())]
     Write {
-        /// Where.
+        /// Path of the source.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It was not loaded.
+    /// The compiled shim could not be loaded.
     #[error("loading {}: {why}", path.display())]
     Load {
         /// The compiled shim.
         path: PathBuf,
-        /// What the loader said.
+        /// Error of the loader.
         why: String,
     },
 }
 
-/// Berkeley DB refused.
+/// Berkeley DB refused a call.
 #[derive(Debug, thiserror::Error)]
 #[error("Berkeley DB cannot {what}: {message} ({code})")]
 pub struct BerkeleyError {
-    /// What was asked.
+    /// The refused operation.
     pub what: &'static str,
-    /// Its code.
+    /// Error code.
     pub code: i32,
-    /// Its words.
+    /// Error message of Berkeley DB.
     pub message: String,
 }
 
-/// The functions, loaded for as long as the process lives.
+/// The shim's functions, loaded for the life of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct BerkeleyShim {
     open: Open,
@@ -91,7 +92,11 @@ pub struct BerkeleyShim {
 }
 
 impl BerkeleyShim {
-    /// Compiles it in `directory`: the library's path.
+    /// Compiles the shim in `directory`; returns the library's path.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a compiler or Berkeley DB is missing, or the source cannot be written.
     pub fn compile(directory: &Path) -> Result<PathBuf, ShimLoadError> {
         let (source, library) = (directory.join("berkeley.c"), directory.join("berkeley.so"));
         fs::write(&source, SOURCE).map_err(|error| ShimLoadError::Write {
@@ -120,19 +125,23 @@ impl BerkeleyShim {
         }
     }
 
-    /// Loads what was compiled.
+    /// Loads the compiled shim.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the library cannot be loaded, or is another version than the header.
     pub fn load(library: &Path) -> Result<BerkeleyShim, ShimLoadError> {
         let failed = |why: String| ShimLoadError::Load {
             path: library.to_owned(),
             why,
         };
         let path = CString::new(library.as_os_str().as_bytes()).map_err(|error| failed(error.to_string()))?;
-        // SAFETY: the path ends with a zero. What is run when it is loaded is Berkeley DB's own, which asks
-        // nothing of its loader.
+        // SAFETY: the path ends with a zero. Loading runs only Berkeley DB's own initialization, which has no
+        // preconditions.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let handle = NonNull::new(handle).ok_or_else(|| failed(loader_message()))?;
         let find = |name: &CStr| {
-            // SAFETY: the handle is open, and stays so; the name ends with a zero.
+            // SAFETY: the handle is open, and stays open; the name ends with a zero.
             let found = unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) };
             NonNull::new(found).ok_or_else(|| failed(loader_message()))
         };
@@ -142,7 +151,7 @@ impl BerkeleyShim {
             unsafe { std::mem::transmute::<NonNull<c_void>, Codes>(found) }
         };
         let mut found: [c_int; 2] = [0; 2];
-        // SAFETY: it writes two numbers.
+        // SAFETY: the function writes two numbers, for which there is room.
         unsafe { codes(found.as_mut_ptr()) };
         macro_rules! function {
             ($name:literal, $type:ty) => {{
@@ -174,9 +183,9 @@ impl BerkeleyShim {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: it takes any number.
+        // SAFETY: the function accepts any number.
         let message = unsafe { (self.message)(code) };
-        // SAFETY: it returns a text that ends with a zero, and stays until the next call.
+        // SAFETY: the function returns a text that ends with a zero and is valid until the next call.
         let message = unsafe { CStr::from_ptr(message) };
         Err(BerkeleyError {
             what,
@@ -187,32 +196,33 @@ impl BerkeleyShim {
 }
 
 fn loader_message() -> String {
-    // SAFETY: it takes nothing, and returns null or a text that stays until this thread's next call.
+    // SAFETY: the function takes no arguments, and returns null or a text that is valid until this thread's
+    // next call.
     let said = unsafe { libc::dlerror() };
     if said.is_null() {
         return "no reason was given".to_owned();
     }
-    // SAFETY: it is a text that ends with a zero.
+    // SAFETY: the text ends with a zero.
     unsafe { CStr::from_ptr(said) }.to_string_lossy().into_owned()
 }
 
-/// An environment with its tables, at most one transaction open. Dropping it makes a checkpoint.
+/// An environment with its tables and at most one open transaction. Dropping it makes a checkpoint.
 #[derive(Debug)]
 pub(crate) struct BerkeleyEngine {
     shim: BerkeleyShim,
-    /// From `rex_open`, until `rex_close`.
+    /// Valid from `rex_open` until `rex_close`.
     handle: NonNull<c_void>,
     tables: usize,
-    /// Nothing is asked of the shim's transaction but while there is one.
+    /// Whether the shim has an open transaction. It is used only then.
     open: bool,
 }
 
-// SAFETY: Berkeley DB's handles belong to no thread; they are used through `&mut` alone, by one thread at a
+// SAFETY: Berkeley DB's handles belong to no thread; they are used through `&mut` only, by one thread at a
 // time.
 unsafe impl Send for BerkeleyEngine {}
 
 impl BerkeleyEngine {
-    /// Opens an environment, and recovers it.
+    /// Opens an environment and recovers it.
     pub(crate) fn open(
         shim: BerkeleyShim,
         directory: &Path,
@@ -232,7 +242,7 @@ impl BerkeleyEngine {
             text(tables.join(",").as_bytes())?,
         );
         let mut handle: Handle = std::ptr::null_mut();
-        // SAFETY: both texts end with a zero; the handle is written.
+        // SAFETY: both texts end with a zero; the handle is an output parameter.
         let code = unsafe {
             (shim.open)(
                 directory.as_ptr(),
@@ -275,7 +285,7 @@ impl BerkeleyEngine {
         self.shim.check("abort", code)
     }
 
-    /// Brings everything to the tables' files, and lets go of the log before that.
+    /// Applies everything in the log to the tables' files, and removes the older log.
     pub(crate) fn checkpoint(&mut self) -> Result<(), BerkeleyError> {
         // SAFETY: the handle is open.
         let code = unsafe { (self.shim.checkpoint)(self.handle.as_ptr()) };
@@ -287,7 +297,7 @@ impl BerkeleyEngine {
         table as c_uint
     }
 
-    /// Fills `into` with a record. `false`: there is none.
+    /// Fills `into` with a record. `false` if there is none.
     pub(crate) fn get(
         &mut self,
         table: usize,
@@ -300,7 +310,7 @@ impl BerkeleyEngine {
             let (mut length, room) = (0, bytes(into));
             let (key, key_bytes, bytes) = (key.as_ptr().cast(), bytes(key), into.as_mut_ptr().cast());
             let handle = self.handle.as_ptr();
-            // SAFETY: the handle is open and has the table; `key` and `into` have as many bytes.
+            // SAFETY: the handle is open and has the table; `key` and `into` have the given lengths.
             let code = unsafe { (self.shim.get)(handle, at, key, key_bytes, bytes, room, &mut length) };
             if code == self.shim.not_found {
                 into.clear();
@@ -316,12 +326,13 @@ impl BerkeleyEngine {
         }
     }
 
-    /// The byte of a record at this place.
+    /// The byte of a record at offset `from`.
     pub(crate) fn byte(&mut self, table: usize, key: &[u8], from: u32) -> Result<Option<u8>, BerkeleyError> {
         let at = self.table(table);
         let (mut byte, mut length) = ([0_u8], 0);
         let (key, key_bytes, into) = (key.as_ptr().cast(), bytes(key), byte.as_mut_ptr().cast());
-        // SAFETY: the handle is open and has the table; `key` has as many bytes, and there is room for one.
+        // SAFETY: the handle is open and has the table; `key` has the given length, and there is room for one
+        // byte.
         let code =
             unsafe { (self.shim.byte)(self.handle.as_ptr(), at, key, key_bytes, from, into, &mut length) };
         if code == self.shim.not_found {
@@ -335,7 +346,7 @@ impl BerkeleyEngine {
         let at = self.table(table);
         let (key, key_bytes) = (key.as_ptr().cast(), bytes(key));
         let (record, length) = (record.as_ptr().cast(), bytes(record));
-        // SAFETY: the handle is open and has the table; `key` and `record` have as many bytes.
+        // SAFETY: the handle is open and has the table; `key` and `record` have the given lengths.
         let code = unsafe { (self.shim.put)(self.handle.as_ptr(), at, key, key_bytes, record, length) };
         self.shim.check("write a record", code)
     }
@@ -351,16 +362,16 @@ impl BerkeleyEngine {
         let at = self.table(table);
         let (key, key_bytes) = (key.as_ptr().cast(), bytes(key));
         let (new, length) = (new.as_ptr().cast(), bytes(new));
-        // SAFETY: the handle is open and has the table; `key` and `new` have as many bytes.
+        // SAFETY: the handle is open and has the table; `key` and `new` have the given lengths.
         let code = unsafe { (self.shim.set)(self.handle.as_ptr(), at, key, key_bytes, from, new, length) };
         self.shim.check("change a record", code)
     }
 
-    /// `false`: there was none.
+    /// `false` if there was none.
     pub(crate) fn delete(&mut self, table: usize, key: &[u8]) -> Result<bool, BerkeleyError> {
         let at = self.table(table);
         let (key, key_bytes) = (key.as_ptr().cast(), bytes(key));
-        // SAFETY: the handle is open and has the table; `key` has as many bytes.
+        // SAFETY: the handle is open and has the table; `key` has the given length.
         let code = unsafe { (self.shim.delete)(self.handle.as_ptr(), at, key, key_bytes) };
         if code == self.shim.not_found {
             return Ok(false);
@@ -369,8 +380,8 @@ impl BerkeleyEngine {
         Ok(true)
     }
 
-    /// Gives each key from `first` to `last`, in order, of a table whose keys all have as many bytes as
-    /// these.
+    /// Passes each key from `first` to `last` to the caller, in order. All keys of the table have this
+    /// length.
     pub(crate) fn keys<const N: usize>(
         &mut self,
         table: usize,
@@ -389,8 +400,8 @@ impl BerkeleyEngine {
                 found.as_mut_ptr().cast(),
             );
             let (key_bytes, room) = (N as u32, KEYS_MAX as u32);
-            // SAFETY: the handle is open and has the table; both keys have as many bytes, and there is room
-            // for so many keys.
+            // SAFETY: the handle is open and has the table; both keys have the given length, and there is
+            // room for the keys.
             let code = unsafe { (self.shim.keys)(handle, at, low, high, key_bytes, into, room, &mut count) };
             self.shim.check("go through a table", code)?;
             let keys = &found[..count as usize];
@@ -409,13 +420,13 @@ impl BerkeleyEngine {
 
 impl Drop for BerkeleyEngine {
     fn drop(&mut self) {
-        // SAFETY: the handle is open, and nobody has it afterwards. An environment that is not closed is
-        // recovered.
+        // SAFETY: the handle is open, and not used afterwards. An environment that is not closed is recovered
+        // later.
         unsafe { (self.shim.close)(self.handle.as_ptr()) };
     }
 }
 
-/// The next key. `None`: there is none.
+/// The smallest greater key. `None` if there is none.
 fn next_key<const N: usize>(mut key: [u8; N]) -> Option<[u8; N]> {
     for byte in key.iter_mut().rev() {
         *byte = byte.wrapping_add(1);

@@ -1,5 +1,5 @@
-//! Everything unsafe of this crate: Berkeley DB's functions, which are loaded, and the registration of
-//! netram's VFS with SQLite.
+//! All unsafe code of this crate: Berkeley DB's functions, which are loaded, and the registration of netram's
+//! VFS with SQLite.
 
 mod berkeley;
 mod sqlite;

@@ -6,24 +6,28 @@ use netram_sqlite::{RegisterError, SqliteFunctions, register};
 use rusqlite::ffi;
 
 unsafe extern "C" fn find(name: *const c_char) -> *mut c_void {
-    // SAFETY: the caller gives what SQLite's function takes.
+    // SAFETY: the caller passes what SQLite's function requires.
     unsafe { ffi::sqlite3_vfs_find(name) }.cast()
 }
 
 unsafe extern "C" fn add(vfs: *mut c_void, as_usual: c_int) -> c_int {
-    // SAFETY: the caller gives what SQLite's function takes.
+    // SAFETY: the caller passes what SQLite's function requires.
     unsafe { ffi::sqlite3_vfs_register(vfs.cast(), as_usual) }
 }
 
-/// Registers netram's VFS with the SQLite that this program is linked with; again, it does nothing.
+/// Registers netram's VFS with the SQLite that this program is linked with. Later calls do nothing.
+///
+/// # Errors
+///
+/// Fails if SQLite refuses the VFS.
 pub fn register_vfs() -> Result<(), RegisterError> {
-    // SAFETY: it takes nothing, and may be called at any time.
+    // SAFETY: the function takes no arguments, and may be called at any time.
     unsafe { ffi::sqlite3_initialize() };
     let functions = SqliteFunctions {
         vfs_find: find,
         vfs_register: add,
         log: Some(ffi::sqlite3_log),
     };
-    // SAFETY: they are one SQLite's, which is initialised, and linked into this program.
+    // SAFETY: the functions belong to the SQLite that is initialised and linked into this program.
     unsafe { register(functions) }
 }

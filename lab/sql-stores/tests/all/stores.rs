@@ -11,13 +11,13 @@ use netram_sql_stores::{
 };
 use tempfile::TempDir;
 
-/// Berkeley DB; `None`: it is not here, and that was said aloud.
+/// Berkeley DB; `None`, with a printed reason, if it is not installed.
 fn berkeley() -> Option<BerkeleyShim> {
     let directory = tempfile::tempdir().unwrap();
     match BerkeleyShim::compile(directory.path()) {
         Ok(library) => Some(BerkeleyShim::load(&library).unwrap()),
         Err(ShimLoadError::NotInstalled(why)) => {
-            // Past the test harness, which would keep it to itself.
+            // Written past the test harness, which would swallow it.
             let _ = writeln!(std::io::stderr(), "\nSKIPPED: {why}");
             None
         }
@@ -44,7 +44,7 @@ fn audited(store: &impl Oo7Store, parameters: &Oo7Parameters) -> DatabaseAudit {
     found
 }
 
-/// One operation in a transaction of its own.
+/// Runs one operation in its own transaction.
 fn run(store: &impl Oo7Store, operation: Operation, parameters: &Oo7Parameters) -> u64 {
     let mut open = store.begin().unwrap();
     let count = operation.run(&mut open, parameters, 1).unwrap();
@@ -52,8 +52,8 @@ fn run(store: &impl Oo7Store, operation: Operation, parameters: &Oo7Parameters) 
     count
 }
 
-/// Builds the database and does every operation, there and in plain memory; audits both after those that
-/// change something.
+/// Builds the database and runs every operation on `store` and in plain memory; audits both after each
+/// change.
 fn agree(store: &impl Oo7Store, parameters: &Oo7Parameters) {
     build(store, parameters).unwrap();
     let plain = PlainStore::default();
@@ -93,7 +93,7 @@ fn berkeley_db_agrees() {
     }
 }
 
-/// The golden digest of `lab/oo7/tests/all/golden.rs`, and documents of many bytes.
+/// Compares with the golden digest of `lab/oo7/tests/all/golden.rs`, and with large documents.
 #[test]
 fn the_small_database_has_its_digest() {
     let parameters: Oo7Parameters = "small-3".parse().unwrap();
@@ -155,7 +155,7 @@ fn noted(store: &impl StorageManager) -> u32 {
     ask(store)
 }
 
-/// Counts two transactions and one that is dropped, and brings everything to the files.
+/// Counts two notes and one of a dropped transaction, and makes a checkpoint.
 fn note<M: StorageManager>(store: &M) {
     for commit in [true, false, true] {
         let mut open = store.begin().unwrap();
