@@ -1,45 +1,45 @@
-//! What events cost, in cycles of the processor. The paper's table 1, with what it leaves unsaid: the clock.
+//! Cost of events in processor cycles: the paper's table 1, and the clock that it does not state.
 
 use netram_far_machine::paging::PolicyTally;
 
-/// A machine, its network and its disk.
+/// Costs of a machine, its network and its disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MachineCosts {
-    /// Cycles a second.
+    /// Clock in cycles per second.
     pub clock_hz: f64,
     /// Cycles of a reference to local memory.
     pub local_word: f64,
     /// Cycles of a reference to one word of remote memory.
     pub remote_word: f64,
-    /// Cycles of the operating system, for each time that it moves pages.
+    /// Cycles of the operating system for each time that it moves pages.
     pub overhead: f64,
-    /// Bytes a second over the network.
+    /// Throughput of the network in bytes per second.
     pub network_rate: f64,
-    /// Seconds before a page's first byte comes over the network.
+    /// Seconds before a page's first byte arrives over the network.
     pub network_latency: f64,
-    /// Bytes a second from and to the disk.
+    /// Throughput of the disk in bytes per second, in both directions.
     pub disk_rate: f64,
-    /// Seconds before a page's first byte comes from the disk, or goes there.
+    /// Seconds before the first byte of a page is read from or written to the disk.
     pub disk_latency: f64,
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page_bytes: f64,
 }
 
-/// A machine that is known by a name.
+/// A machine with a name.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedMachine {
     /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Description of the machine.
     pub what: &'static str,
     /// Its costs.
     pub costs: MachineCosts,
-    /// Cycles of a word that software fetches.
+    /// Cycles of a remote word that software fetches.
     pub software_word: f64,
 }
 
-/// A processor of today with the disk of today. What a fault costs is the kernel's notice to a handler of the
-/// program's own (`userfaultfd`), 7.6 us.
+/// A processor of today with a disk of today. A fault costs the kernel's notice to a user-space handler
+/// (`userfaultfd`), 7.6 µs.
 const TODAY: MachineCosts = MachineCosts {
     clock_hz: 3e9,
     local_word: 1.0,
@@ -52,7 +52,7 @@ const TODAY: MachineCosts = MachineCosts {
     page_bytes: 4096.0,
 };
 
-/// The paper's machine, and four of today: assumptions, each of which can be given another value.
+/// The paper's machine and four of today. The latter are assumptions, each of which can be overridden.
 pub const MACHINES: [NamedMachine; 5] = [
     NamedMachine {
         name: "mascots96",
@@ -98,11 +98,11 @@ pub const MACHINES: [NamedMachine; 5] = [
         name: "zram",
         what: "pages packed in this machine's own memory (LZ4): 3.5 us to pack, 0.9 us to unpack; NVMe disk, 80 us; 3 GHz; pages moved by the kernel, 2 us",
         costs: MachineCosts {
-            // There are no words: the page is unpacked for each.
+            // There are no words: the page is unpacked for each access.
             remote_word: 8_700.0,
             overhead: 6_000.0,
             network_rate: f64::INFINITY,
-            // About as many go as come.
+            // About as many pages are packed as are unpacked.
             network_latency: 2.2e-6,
             ..TODAY
         },
@@ -111,8 +111,8 @@ pub const MACHINES: [NamedMachine; 5] = [
 ];
 
 impl MachineCosts {
-    /// Table 1 of the paper. Its clock is not printed: with 110 MHz, and every page written and read with the
-    /// processor waiting, its figure for TRANS under DISK is that of the printed costs.
+    /// Table 1 of the paper, which does not state the clock. With 110 MHz, and the processor waiting for
+    /// every page written and read, the paper's figure for TRANS under DISK follows from the stated costs.
     pub const MASCOTS96: MachineCosts = MachineCosts {
         clock_hz: 110e6,
         local_word: 1.0,
@@ -125,8 +125,8 @@ impl MachineCosts {
         page_bytes: 8192.0,
     };
 
-    /// The same over another network. A word takes as much longer or shorter as a page does: without that,
-    /// the paper's figure 2 would contradict its text.
+    /// The same over another network. A word's cost changes in proportion to a page's; otherwise the paper's
+    /// figure 2 would contradict its text.
     pub fn with_network_rate(self, rate: f64) -> MachineCosts {
         MachineCosts {
             remote_word: self.remote_word * self.network_rate / rate,
@@ -135,7 +135,7 @@ impl MachineCosts {
         }
     }
 
-    /// The same where a remote word is fetched by software (the paper's footnote 4: 1000 cycles).
+    /// The same with remote words fetched by software (the paper's footnote 4: 1000 cycles).
     pub fn with_remote_word(self, cycles: f64) -> MachineCosts {
         MachineCosts {
             remote_word: cycles,
@@ -143,17 +143,17 @@ impl MachineCosts {
         }
     }
 
-    /// Cycles of one page over the network.
+    /// Cycles of transferring one page over the network.
     pub fn network_page(&self) -> f64 {
         (self.network_latency + self.page_bytes / self.network_rate) * self.clock_hz
     }
 
-    /// Cycles of one page from the disk, or to it.
+    /// Cycles of reading or writing one page on the disk.
     pub fn disk_page(&self) -> f64 {
         (self.disk_latency + self.page_bytes / self.disk_rate) * self.clock_hz
     }
 
-    /// Cycles of all that has happened. The program waits for each move.
+    /// Cycles of all events. The program waits for each transfer.
     pub fn cycles(&self, tally: &PolicyTally) -> f64 {
         tally.local as f64 * self.local_word
             + tally.words as f64 * self.remote_word

@@ -1,18 +1,18 @@
-//! The study of paging policies: would remote memory help this program, and under which policy?
+//! The study of paging policies: would remote memory help a program, and under which policy?
 //!
-//! A program runs, and every reference that it makes goes through models of the memory of a machine, one a
+//! A program runs, and every reference that it makes goes through models of a machine's memory, one for each
 //! policy, all in one pass (Markatos, MASCOTS'96, section 3). The policies are those of
-//! [`netram_far_machine::paging`], which the pager obeys as well; this crate finds the references, counts,
-//! and says what they cost.
+//! [`netram_far_machine::paging`], which the pager uses as well. This crate finds and counts the references,
+//! and computes their costs.
 //!
 //! | file | does |
 //! |---|---|
-//! | `study.rs` | takes references, asks every policy |
+//! | `study.rs` | passes references to every policy |
 //! | `numbering.rs` | numbers the pages that a program references |
 //! | `settings.rs` | a study's settings and outcome as text |
 //! | `trace.rs` | references as text |
-//! | `costs.rs` | what events cost: the paper's table 1, and today's |
-//! | `process.rs` | runs a program with what finds its references |
+//! | `costs.rs` | costs of events: the paper's table 1, and today's |
+//! | `process.rs` | runs a program under a tracer of its references |
 //! | `workload/` | the paper's programs |
 //! | `mascots96.rs` | the paper's set-up: sizes, programs, reference counts |
 

@@ -1,8 +1,8 @@
-//! The paper's set-up: 8 Mbytes of local memory, 80 of remote memory, pages of 8 Kbytes, LRU; programs and
-//! their printed numbers of references.
+//! The paper's setup: 8 Mbytes of local memory, 80 of remote memory, pages of 8 Kbytes, LRU, and programs
+//! with their stated numbers of references.
 //!
-//! A program's references here are those to its data. The rest of the printed number, to what the compiler of
-//! the time kept on the stack, is taken to be local, as it was: a cycle each.
+//! Only a program's references to its data are modelled. The rest of the stated number, to variables that the
+//! compiler of the time kept on the stack, counts as local: a cycle each.
 
 use netram_far_machine::paging::{FirstTouch, PolicyConfig, PolicyKind, PolicyTally, Replacement};
 
@@ -10,41 +10,41 @@ use crate::costs::MachineCosts;
 use crate::study::Study;
 use crate::workload::{ReferenceSink, gauss, mvec, sort, trans};
 
-/// Bytes of a page.
+/// Page size in bytes.
 pub const PAGE_BYTES: u64 = 8192;
-/// Pages of local memory: 8 Mbytes.
+/// Number of pages of local memory: 8 Mbytes.
 pub const LOCAL_PAGES: u32 = 1024;
-/// Pages of remote memory: 80 Mbytes.
+/// Number of pages of remote memory: 80 Mbytes.
 pub const REMOTE_PAGES: u32 = 10_240;
-/// The initial counter where the paper does not say which it took. In its figure 3 all from 64 to 512 are
-/// near the best.
+/// Initial counter used where the paper does not state one. In its figure 3 all from 64 to 512 are near the
+/// best.
 pub const INITIAL: u32 = 64;
 /// Cycles of a remote word that software fetches (footnote 4).
 pub const SOFTWARE_WORD: f64 = 1000.0;
 
 const ROWS: usize = 1500;
-/// GAUSS was traced for 82.9 million references: that many pivots at about 12.3 references a step.
+/// Number of pivots of GAUSS: the trace had 82.9 million references, at about 12.3 for each step.
 const PIVOTS: usize = 3;
 const RECORDS: usize = 1400;
 const RECORD_BYTES: u64 = 8192;
-/// Programs' data begin at a page.
+/// Programs' data begins at a page.
 const BASE: u64 = 1 << 30;
 
 /// A program of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PaperProgram {
-    /// A matrix is transposed in place.
+    /// Transposes a matrix in place.
     Trans,
-    /// A matrix times a vector.
+    /// Multiplies a matrix by a vector.
     Mvec,
-    /// Elimination.
+    /// Eliminates by Gauss's algorithm.
     Gauss,
-    /// Records are sorted.
+    /// Sorts records.
     Sort,
 }
 
 impl PaperProgram {
-    /// All that are built in. VERILOG is a program of its own.
+    /// All built-in programs. VERILOG is a program of its own.
     pub const ALL: [PaperProgram; 4] = [
         PaperProgram::Trans,
         PaperProgram::Mvec,
@@ -52,7 +52,7 @@ impl PaperProgram {
         PaperProgram::Sort,
     ];
 
-    /// Its name in the paper.
+    /// Name in the paper.
     pub fn name(self) -> &'static str {
         match self {
             PaperProgram::Trans => "TRANS",
@@ -62,7 +62,7 @@ impl PaperProgram {
         }
     }
 
-    /// References, as printed.
+    /// Number of references as stated in the paper.
     pub fn references(self) -> u64 {
         match self {
             PaperProgram::Trans => 22_600_000,
@@ -72,14 +72,14 @@ impl PaperProgram {
         }
     }
 
-    /// Runs before so many policies at once.
+    /// Runs with several policies at once.
     pub fn run(self, configs: &[PolicyConfig]) -> Vec<PolicyTally> {
         let mut study = Study::new(PAGE_BYTES, configs);
         self.reference(&mut study);
         study.tallies().0
     }
 
-    /// Runs, and tells what it references.
+    /// Runs, and passes its references to `memory`.
     pub fn reference(self, memory: &mut impl ReferenceSink) {
         match self {
             PaperProgram::Trans => drop(trans(memory, BASE, ROWS, ROWS)),
@@ -89,7 +89,7 @@ impl PaperProgram {
         }
     }
 
-    /// Cycles a reference, over as many references as the paper's.
+    /// Cycles of an average reference, over the paper's number of references.
     pub fn average(self, costs: &MachineCosts, tally: &PolicyTally) -> f64 {
         let others = self.references().saturating_sub(tally.references());
         let references = self.references().max(tally.references());

@@ -1,25 +1,25 @@
-//! Numbers for the pages that a program references: 0, 1, 2 ... in the order of their first reference.
+//! Numbers of the pages that a program references: 0, 1, 2 ... in the order of their first reference.
 //!
-//! Programs reference a few large pieces of a large address space. So a table has a chunk for every piece of
-//! 2^15 pages that anything was referenced in, and a small cache of chunks stands before it.
+//! Programs reference a few large parts of a large address space. The table therefore has a chunk for every
+//! 2^15 pages that contain a reference, behind a small cache of chunks.
 
 use std::collections::HashMap;
 
 use netram_far_machine::paging::Page;
 
 const CHUNK_BITS: u32 = 15;
-/// Chunks that are found at once: stack, heap, data and libraries are rarely more.
+/// Number of cached chunks: stack, heap, data and libraries are rarely more.
 const CACHED: usize = 16;
 
 /// No page has this number.
 const NONE: u32 = u32::MAX;
 
-/// See the module.
+/// Page numbers by address; the module's comment describes the table.
 #[derive(Debug)]
 pub(crate) struct Numbering {
     chunks: Vec<Box<[u32]>>,
     places: HashMap<u64, usize>,
-    /// Which chunk, and where it is.
+    /// Number of the chunk, and its index.
     cache: [(u64, usize); CACHED],
     next: u32,
 }
@@ -34,7 +34,7 @@ impl Numbering {
         }
     }
 
-    /// The number of the page that begins at `page` times its size.
+    /// The number of the page with address `page` times the page size.
     #[inline]
     pub(crate) fn number(&mut self, page: u64) -> Page {
         let chunk = page >> CHUNK_BITS;
@@ -49,7 +49,7 @@ impl Numbering {
         Page(*slot)
     }
 
-    /// Pages that have been referenced.
+    /// Number of referenced pages.
     pub(crate) fn pages(&self) -> u32 {
         self.next
     }

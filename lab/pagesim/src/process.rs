@@ -1,6 +1,6 @@
-//! A program runs in a process of its own, and its references are studied there: it was compiled for that, or
-//! it runs in an emulator that is. Either way a library (lab/tracer) is loaded beside it. Settings go to it,
-//! and the outcome comes from it, as the text of [`crate::settings`].
+//! Runs a program in its own process, in which its references are studied. The program is compiled for that,
+//! or runs in an emulator that loads a plugin; both use the library lab/tracer. Settings and outcome are
+//! passed as the text of [`crate::settings`].
 
 use std::env;
 use std::ffi::OsString;
@@ -15,43 +15,44 @@ use netram_process::{FindError, find, library};
 
 use crate::settings::{StudyOutcome, StudySettings, StudySettingsError};
 
-/// The variable of the environment that has the settings, as text.
+/// Environment variable with the settings as text.
 pub const SETTINGS: &str = "NETRAM_PAGESIM_SETTINGS";
-/// The one that names the file for the outcome.
+/// Environment variable with the path of the outcome file.
 pub const OUTCOME: &str = "NETRAM_PAGESIM_OUTCOME";
-/// The library's file.
+/// File name of the library.
 pub const LIBRARY: &str = "libnetram_tracer.so";
-/// The one that names the library.
+/// Environment variable with the path of the library.
 const VARIABLE: &str = "NETRAM_TRACER";
 
-/// Why a program could not be studied.
+/// A program could not be studied.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// The library or the program is not there.
+    /// The library or the program was not found.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// There is no emulator: install it, or compile the program for the study.
+    /// The program was not compiled for the study, and there is no emulator. Install one, or compile the
+    /// program with `netram-lab pagesim cc`.
     #[error(
         "{} was not compiled by `netram-lab pagesim cc`, and there is no {emulator} to run it in: install qemu-user", program.display()
     )]
     Emulator {
         /// The program that would run in it.
         program: PathBuf,
-        /// Its name.
+        /// Name of the emulator.
         emulator: String,
     },
-    /// It is no program that a processor runs.
+    /// The file is a script, not a program for a processor.
     #[error("{} is no program of the machine; of a script name the interpreter: `-- python3 job.py`", _0.display())]
     Script(PathBuf),
-    /// The system refused.
+    /// The system refused a call.
     #[error("{what}: {why}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What the system said.
+        /// Error of the system.
         why: io::Error,
     },
-    /// It ran, and has not told what it referenced.
+    /// The program ran without writing its references.
     #[error(
         "{} {}, and has told nothing: a program tells what it has referenced when it ends by returning from main or by exit(), \
          not by a signal, _exit() or exec()",
@@ -60,15 +61,15 @@ pub enum ProcessError {
     NoOutcome {
         /// The program.
         program: PathBuf,
-        /// How it ended.
+        /// Exit status of the program.
         status: ExitStatus,
     },
-    /// What it has told cannot be read.
+    /// The outcome cannot be read.
     #[error("the outcome: {0}")]
     Outcome(#[from] StudySettingsError),
 }
 
-/// How a process ended, for people.
+/// Description of a process's end, for people.
 #[derive(Clone, Copy, Debug)]
 pub struct ExitDescription(pub ExitStatus);
 
@@ -90,12 +91,20 @@ fn system(what: impl fmt::Display) -> impl FnOnce(io::Error) -> ProcessError {
 }
 
 /// The path of [`LIBRARY`].
+///
+/// # Errors
+///
+/// Fails if the library is not found.
 pub fn tracer() -> Result<PathBuf, ProcessError> {
     Ok(library(LIBRARY, VARIABLE)?)
 }
 
-/// The command that runs a program so that it is studied; its words are to be added. The outcome comes to the
-/// file `outcome`, which is not there yet.
+/// The command that runs a program under study, to which its arguments are to be added. It writes the outcome
+/// to the file `outcome`, which must not exist yet.
+///
+/// # Errors
+///
+/// Fails if the library or the emulator is missing, or the program is a script.
 pub fn command(program: &Path, settings: &StudySettings, outcome: &Path) -> Result<Command, ProcessError> {
     let mut command = start(&find(program)?)?;
     command.env(SETTINGS, settings.to_string()).env(OUTCOME, outcome);
@@ -103,6 +112,10 @@ pub fn command(program: &Path, settings: &StudySettings, outcome: &Path) -> Resu
 }
 
 /// Runs such a command to its end.
+///
+/// # Errors
+///
+/// Fails if it cannot be started, or writes no valid outcome.
 pub fn run(
     command: &mut Command,
     name: &Path,
@@ -122,7 +135,7 @@ pub fn run(
     }
 }
 
-/// The program itself if it tells its references, or an emulator.
+/// The program itself if it is compiled for the study, or an emulator.
 fn start(program: &Path) -> Result<Command, ProcessError> {
     let bytes = fs::read(program).map_err(system(program.display()))?;
     if !bytes.starts_with(b"\x7fELF") {

@@ -1,5 +1,4 @@
-//! What a study is made with, and what came of it, as text: from the command line to the process that is
-//! traced, and back.
+//! Settings and outcome of a study as text, which goes from the command line to the traced process and back.
 //!
 //! ```text
 //! page=8192 local=8388608,16777216 remote=83886080 replacement=lru first=disk copies=no seed=1 policies=disk,ram-disk,remote-main,counters:64
@@ -14,59 +13,59 @@ use netram_far_machine::paging::{FirstTouch, PolicyConfig, PolicyKind, PolicyTal
 
 use crate::study::Study;
 
-/// Policies that are studied at once, each with each size of local memory.
+/// Maximum number of policies studied at once, each counted with each size of local memory.
 pub const POLICIES_MAX: usize = 256;
 /// The smallest page and the largest.
 const PAGE_BYTES: std::ops::RangeInclusive<u64> = 256..=1 << 30;
 
-/// See the module. Sizes are in bytes.
+/// Settings of a study. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StudySettings {
-    /// Of a page: a power of two.
+    /// Page size, a power of two.
     pub page_bytes: u64,
-    /// Of local memory, one after the other: each at least a page.
+    /// Sizes of local memory, each at least a page.
     pub locals: Vec<u64>,
-    /// Of remote memory.
+    /// Size of remote memory.
     pub remote_bytes: u64,
-    /// Which page leaves.
+    /// Replacement of pages.
     pub replacement: Replacement,
-    /// Where a page comes from at first.
+    /// Source of a page at its first reference.
     pub first_touch: FirstTouch,
     /// Whether remote memory keeps pages that were fetched.
     pub keep_copies: bool,
-    /// For random replacement.
+    /// Seed of random replacement.
     pub seed: u64,
-    /// Which policies, in this order.
+    /// The policies, in this order.
     pub policies: Vec<PolicyKind>,
 }
 
-/// Text that says no settings, or settings with which nothing can be studied.
+/// Text that is no valid settings, or settings that cannot be studied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StudySettingsError {
-    /// It is none of the words that have a place there.
+    /// A word is unknown in its place.
     #[error("`{word}` is no {what}; there are: {known}")]
     Unknown {
-        /// What was found.
+        /// The word.
         word: String,
-        /// What it should be.
+        /// Meaning of the word.
         what: &'static str,
-        /// What it can be.
+        /// The known words.
         known: &'static str,
     },
-    /// It is no number.
+    /// A value is not a number.
     #[error("`{0}` is no number")]
     Number(String),
-    /// It stands for nothing.
+    /// A word does not have the form NAME=VALUE.
     #[error("`{0}` is not of the form name=value")]
     Form(String),
-    /// It cannot be.
+    /// The settings contradict each other.
     #[error("{0}")]
     Sense(&'static str),
 }
 
 const POLICIES: &str = "disk, ram-disk, remote-main, counters:N (N words before a page moves)";
 
-/// A policy's name as it is given and printed.
+/// Name of a policy in arguments and tables.
 pub fn policy_name(kind: PolicyKind) -> String {
     match kind {
         PolicyKind::Disk => "disk".to_owned(),
@@ -76,7 +75,11 @@ pub fn policy_name(kind: PolicyKind) -> String {
     }
 }
 
-/// A policy by its name.
+/// Parses the name of a policy.
+///
+/// # Errors
+///
+/// Fails if the name is unknown, or its counter no number.
 pub fn parse_policy(word: &str) -> Result<PolicyKind, StudySettingsError> {
     let counters = word
         .strip_prefix("counters:")
@@ -96,7 +99,11 @@ pub fn parse_policy(word: &str) -> Result<PolicyKind, StudySettingsError> {
     }
 }
 
-/// A replacement by its name.
+/// Parses the name of a replacement.
+///
+/// # Errors
+///
+/// Fails if the name is unknown.
 pub fn parse_replacement(word: &str) -> Result<Replacement, StudySettingsError> {
     let found = REPLACEMENTS.iter().find(|(_, name)| *name == word);
     found
@@ -116,7 +123,11 @@ const REPLACEMENTS: [(Replacement, &str); 5] = [
     (Replacement::Dueling, "dueling"),
 ];
 
-/// A first touch by its name.
+/// Parses the name of a first touch.
+///
+/// # Errors
+///
+/// Fails if the name is unknown.
 pub fn parse_first_touch(word: &str) -> Result<FirstTouch, StudySettingsError> {
     match word {
         "disk" => Ok(FirstTouch::Disk),
@@ -130,7 +141,11 @@ pub fn parse_first_touch(word: &str) -> Result<FirstTouch, StudySettingsError> {
 }
 
 impl StudySettings {
-    /// Nothing, where these settings make sense.
+    /// Checks that the settings are consistent.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the first contradiction.
     pub fn check(&self) -> Result<(), StudySettingsError> {
         let sense = |holds: bool, what| holds.then_some(()).ok_or(StudySettingsError::Sense(what));
         let page = PAGE_BYTES.contains(&self.page_bytes) && self.page_bytes.is_power_of_two();
@@ -153,8 +168,8 @@ impl StudySettings {
         )
     }
 
-    /// The policies at work: all with the first size of local memory, then all with the next. The settings
-    /// make sense.
+    /// All configurations: every policy with the first size of local memory, then with the next. The settings
+    /// must be consistent.
     pub fn configs(&self) -> Vec<PolicyConfig> {
         let pages = |bytes: u64| u32::try_from(bytes / self.page_bytes).unwrap_or(u32::MAX);
         let config = |local: u64, kind: &PolicyKind| PolicyConfig {
@@ -173,7 +188,7 @@ impl StudySettings {
         self.locals.iter().flat_map(with).collect()
     }
 
-    /// A study with them.
+    /// A study with these settings.
     pub fn study(&self) -> Study {
         Study::new(self.page_bytes, &self.configs())
     }
@@ -245,21 +260,21 @@ impl FromStr for StudySettings {
     }
 }
 
-/// What a study has counted.
+/// Counts of a study.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StudyOutcome {
-    /// Pages that the program referenced.
+    /// Number of pages that the program referenced.
     pub pages: u64,
-    /// References to what is not modelled.
+    /// Number of references that are not modelled.
     pub others: u64,
-    /// Processes that the program forked off: of what they referenced nothing is known.
+    /// Number of forked child processes, whose references are not counted.
     pub children: u64,
-    /// What happened under each policy, in the order of [`StudySettings::configs`].
+    /// Events under each policy, in the order of [`StudySettings::configs`].
     pub tallies: Vec<PolicyTally>,
 }
 
 impl StudyOutcome {
-    /// Of a study that has ended.
+    /// The outcome of a study that has ended.
     pub fn of(study: &mut Study) -> StudyOutcome {
         let (tallies, others) = study.tallies();
         let pages = u64::from(study.pages());
@@ -271,13 +286,13 @@ impl StudyOutcome {
         }
     }
 
-    /// References that the program made.
+    /// Number of references that the program made.
     pub fn references(&self) -> u64 {
         self.others + self.tallies.first().map_or(0, PolicyTally::references)
     }
 }
 
-/// The numbers of a tally, in the order in which they are written.
+/// The numbers of a tally, in their order in the text.
 fn numbers(tally: &mut PolicyTally) -> [&mut u64; 12] {
     let PolicyTally {
         local,

@@ -1,9 +1,9 @@
-//! One run of a program before many policies.
+//! One run of a program with many policies.
 //!
-//! A program references few pages at a time, again and again. What moves nothing under any policy is counted
-//! in a *row* a page, and told to the policies when the row ends: an addition and a comparison a reference,
-//! however many policies there are. Only a page that is new among the rows asks every policy, and only a miss
-//! costs more. Measured by `netram-lab bench figures --only far`.
+//! A program references few pages at a time, again and again. References that move nothing under any policy
+//! are counted in a *row* for each page, and reported to the policies when the row ends. They cost an
+//! addition and a comparison each, however many policies there are. Only a page without a row asks every
+//! policy, and only a miss costs more. Measured by `netram-lab bench figures --only far`.
 
 use netram_far_machine::paging::{
     Page, PageAccess, PagingPolicy, PolicyConfig, PolicyTally, ReferenceOutcome,
@@ -11,7 +11,7 @@ use netram_far_machine::paging::{
 
 use crate::numbering::Numbering;
 
-/// Pages that are counted at a time: one bit each in [`Study::open`].
+/// Number of pages counted at a time: one bit each in [`Study::open`].
 const ROWS: usize = u64::BITS as usize;
 /// No page begins there.
 const NOWHERE: u64 = u64::MAX;
@@ -21,10 +21,9 @@ const NOWHERE: u64 = u64::MAX;
 struct Row {
     /// The page's address in pages.
     start: u64,
-    /// How many more may be counted.
+    /// Number of references that may still be counted.
     left: u64,
-    /// How many the policies have not been told of, whether one of them writes, and which of all the last
-    /// was.
+    /// Number of unreported references, whether one of them writes, and the number of the last one.
     count: u64,
     writes: bool,
     last: u64,
@@ -42,20 +41,20 @@ impl Row {
     };
 }
 
-/// What a program's references make of memories.
+/// Effect of a program's references on every modelled memory.
 #[derive(Debug)]
 pub struct Study {
     page_shift: u32,
     numbering: Numbering,
     policies: Vec<PagingPolicy>,
-    /// By the lowest bits of the page's address.
+    /// Indexed by the lowest bits of the page's address.
     rows: [Row; ROWS],
-    /// Rows that policies are to be told of, a bit each.
+    /// Rows with unreported references, a bit each.
     open: u64,
-    /// References so far.
+    /// Number of references so far.
     now: u64,
-    /// References to what is not modelled: registers' homes on the stack and the like, always in local
-    /// memory.
+    /// Number of references that are not modelled, to registers saved on the stack and the like, which are
+    /// always local.
     others: u64,
 }
 
@@ -74,7 +73,7 @@ impl Study {
         }
     }
 
-    /// The program references so many bytes: one reference to each page that they are in.
+    /// Handles a reference to `bytes` bytes, which counts once for each page that contains some.
     #[inline]
     pub fn reference(&mut self, address: u64, bytes: u32, access: PageAccess) {
         let first = address >> self.page_shift;
@@ -90,7 +89,7 @@ impl Study {
         (first..=last).for_each(|page| self.touch(page, access));
     }
 
-    /// References to memory that is always local, and not modelled.
+    /// Counts references to memory that is always local and not modelled.
     #[inline]
     pub fn others(&mut self, count: u64) {
         self.others += count;
@@ -112,7 +111,7 @@ impl Study {
         }
     }
 
-    /// A page that no row counts, or one whose next reference may move something.
+    /// Handles a page without a row, or one whose next reference may move something.
     #[inline(never)]
     fn turn_to(&mut self, start: u64, access: PageAccess) {
         let place = start as usize % ROWS;
@@ -148,7 +147,7 @@ impl Study {
         }
     }
 
-    /// Tells the policies of a row. It may go on.
+    /// Reports a row to the policies. The row may continue.
     #[inline]
     fn tell(&mut self, place: usize) {
         if self.open & (1 << place) == 0 {
@@ -173,19 +172,19 @@ impl Study {
         }
     }
 
-    /// What has happened, policy by policy; and references to what is not modelled.
+    /// Events of each policy, and the number of references that are not modelled.
     pub fn tallies(&mut self) -> (Vec<PolicyTally>, u64) {
         self.tell_all();
         let tallies = self.policies.iter().map(|policy| *policy.tally()).collect();
         (tallies, self.others)
     }
 
-    /// Pages that have been referenced.
+    /// Number of referenced pages.
     pub fn pages(&self) -> u32 {
         self.numbering.pages()
     }
 
-    /// The bytes of a page.
+    /// Page size in bytes.
     pub fn page_bytes(&self) -> u64 {
         1 << self.page_shift
     }

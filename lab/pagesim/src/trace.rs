@@ -1,5 +1,5 @@
-//! References as text, a line each: what other tools write, and what a study is checked against. It is a
-//! hundred times slower than the rest.
+//! References as text, one on each line, as other tools write them. A study can also be checked against them.
+//! Reading is a hundred times slower than the other ways.
 //!
 //! ```text
 //! R 7ffe4530 8          ours: read or write, address, bytes in decimal
@@ -16,28 +16,28 @@ use netram_far_machine::paging::PageAccess;
 
 use crate::workload::ReferenceSink;
 
-/// The longest reference: no instruction makes a longer one.
+/// Longest reference in bytes; no instruction makes a longer one.
 const BYTES_MAX: u32 = 1 << 14;
 
-/// Why a trace cannot be read.
+/// A trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// It could not be read.
+    /// Reading the file failed.
     #[error("{0}")]
     Read(#[from] io::Error),
-    /// A line that is no reference.
+    /// A line is not a reference.
     #[error(
         "line {line}: `{text}` is no reference; write `R ADDRESS BYTES` or `W ADDRESS BYTES`, or give valgrind's lackey"
     )]
     Line {
-        /// Which, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// What it says.
+        /// Text of the line.
         text: String,
     },
 }
 
-/// What a line says.
+/// Meaning of a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     Reference(u64, u32, PageAccess),
@@ -45,7 +45,11 @@ enum Line {
     Nothing,
 }
 
-/// Tells everything that is referenced in a trace. Returns the number of references.
+/// Passes all references of a trace to `memory`. Returns their number.
+///
+/// # Errors
+///
+/// Fails if the trace cannot be read, or a line is no reference.
 pub fn read(trace: impl BufRead, memory: &mut impl ReferenceSink) -> Result<u64, TraceError> {
     let mut references = 0;
     for (line, text) in (1..).zip(trace.lines()) {

@@ -1,18 +1,20 @@
-//! The library that a program is linked to when its references to memory are to be studied, or that the
-//! emulator loads in which it runs. It finds the references; what becomes of them is the affair of
-//! [`netram_pagesim`], in the same process: nothing is written down.
+//! A library that records a program's memory references. The program is linked to it, or an emulator that
+//! runs the program loads it. [`netram_pagesim`] processes the references in the same process; nothing is
+//! written to disk but the result.
 //!
 //! | file | does |
 //! |---|---|
-//! | `abi/hooks.rs` | what a compiler calls that instruments memory accesses (`-fsanitize=thread`, of gcc and clang) |
+//! | `abi/hooks.rs` | functions that a compiler calls to report memory accesses (`-fsanitize=thread`, of gcc
+//! and clang) |
 //! | `abi/atomics.rs` | atomic operations, which such a compiler leaves to the library
-//! | `abi/wraps.rs` | functions of the C library that reference memory in the program's name: memcpy, memset, qsort ... |
-//! | `abi/plugin.rs` | what QEMU's user-mode emulator calls of a plugin |
-//! | `abi/mod.rs` | references gathered a thread, and the end of the process |
-//! | `trace.rs` | the study that they go to, and its report |
+//! | `abi/wraps.rs` | functions of the C library that access the program's memory: memcpy, memset, qsort ...
+//! |
+//! | `abi/plugin.rs` | functions that QEMU's user-mode emulator calls in a plugin |
+//! | `abi/mod.rs` | buffers of references for each thread, and the end of the process |
+//! | `trace.rs` | the study that processes them, and its report |
 //!
-//! Two variables of the environment, which `netram-lab pagesim` sets, say what is studied and where the
-//! outcome goes. Without them nothing is studied, and the program runs as if it were not traced, only slower.
+//! Two environment variables, which `netram-lab pagesim` sets, give the settings and the path of the outcome.
+//! Without them nothing is studied, and the program only runs more slowly.
 
 mod abi;
 mod trace;

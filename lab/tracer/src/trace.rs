@@ -12,13 +12,13 @@ use netram_far_machine::paging::PageAccess;
 use netram_pagesim::process::{OUTCOME, SETTINGS};
 use netram_pagesim::{Study, StudyOutcome, StudySettings};
 
-/// Bits of an address; above them are the size and what is done.
+/// Number of address bits; the size and the kind of access are above them.
 const ADDRESS_BITS: u32 = 48;
 const WRITE: u64 = 1 << 63;
-/// The longest reference that is packed; longer ones are several.
+/// Longest reference that is packed; longer ones are split.
 pub(crate) const BYTES_MAX: u32 = 1 << 14;
 
-/// What is said of the study waits no longer than this for somebody who reads it.
+/// Longest wait for a reader of the study's message at the end.
 const EXIT_MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A reference in eight bytes.
@@ -33,7 +33,8 @@ pub(crate) struct PackedReference(u64);
 impl PackedReference {
     pub(crate) const NONE: PackedReference = PackedReference(0);
 
-    /// `bytes` is at most [`BYTES_MAX`]. Of the address the lower 48 bits count: programs have no others.
+    /// `bytes` is at most [`BYTES_MAX`]. Only the lower 48 bits of the address are kept; programs use no
+    /// others.
     #[inline]
     pub(crate) fn new(address: u64, bytes: u32, write: bool) -> PackedReference {
         let address = address & ((1 << ADDRESS_BITS) - 1);
@@ -50,20 +51,20 @@ impl PackedReference {
     }
 }
 
-/// What is studied in this process, and where that is told.
+/// The study of this process, and the path of its outcome.
 struct Trace {
     study: Mutex<Option<(Study, File)>>,
     outcome: PathBuf,
 }
 
 static TRACE: OnceLock<Option<Trace>> = OnceLock::new();
-/// A child that was forked off has a copy of the study, whose lock may be held by a thread that it has not:
-/// it leaves it alone.
+/// Set in a forked child. It has a copy of the study, whose lock may be held by a thread that it lacks, so it
+/// leaves the study alone.
 static CHILD: AtomicBool = AtomicBool::new(false);
-/// How many were forked off.
+/// Number of forked children.
 static CHILDREN: AtomicU64 = AtomicU64::new(0);
 
-/// Begins, if the environment says so. `false`: nothing is studied here.
+/// Begins the study if the environment asks for one. `false` if not.
 pub(crate) fn begin() -> bool {
     TRACE.get_or_init(from_environment).is_some()
 }
@@ -78,8 +79,8 @@ fn from_environment() -> Option<Trace> {
             return None;
         }
     };
-    // Whoever makes the file is studied. A program that this one starts has the same environment, and finds
-    // it made.
+    // The process that creates the file is studied. A program that it starts has the same environment, but
+    // finds the file there.
     match File::create_new(&outcome) {
         Ok(file) => Some(Trace {
             study: Mutex::new(Some((settings.study(), file))),
@@ -93,7 +94,7 @@ fn from_environment() -> Option<Trace> {
     }
 }
 
-/// A sentence on the program's standard error, which may be a pipe that nobody reads.
+/// Writes a sentence to standard error, which may be a pipe without a reader.
 pub(crate) fn remark(sentence: Arguments<'_>) {
     netram_log::try_write_line(
         std::io::stderr(),
@@ -102,23 +103,23 @@ pub(crate) fn remark(sentence: Arguments<'_>) {
     );
 }
 
-/// This process has a child more.
+/// Counts a forked child.
 pub(crate) fn forked() {
     CHILDREN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// This process is the child.
+/// Marks this process as the child.
 pub(crate) fn mark_child() {
     CHILD.store(true, Ordering::Relaxed);
 }
 
-/// The study, for who may take part in it.
+/// The study, unless this process is a forked child.
 fn ours() -> Option<&'static Trace> {
     let child = CHILD.load(Ordering::Relaxed);
     TRACE.get()?.as_ref().filter(|_| !child)
 }
 
-/// What a thread has gathered, in its order. Threads take turns.
+/// Processes a thread's buffer in order. Threads take turns.
 pub(crate) fn take(references: &[PackedReference]) {
     let Some(trace) = ours() else {
         return;
@@ -135,7 +136,7 @@ pub(crate) fn take(references: &[PackedReference]) {
     }
 }
 
-/// The process ends: the outcome is written. What comes later is not counted.
+/// Writes the outcome at the end of the process. Later references are not counted.
 pub(crate) fn end() {
     let Some(trace) = ours() else {
         return;

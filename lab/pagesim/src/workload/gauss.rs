@@ -1,9 +1,9 @@
-//! GAUSS: elimination without exchange of rows. Each pivot goes through all that is left of the matrix.
+//! GAUSS: elimination without exchange of rows. Each pivot visits the rest of the matrix.
 
 use super::ReferenceSink;
 use super::matrix::Matrix;
 
-/// Eliminates below the first `pivots` diagonal elements of a square matrix of so many rows. Returns it.
+/// Eliminates below the first `pivots` diagonal elements of a square matrix with `rows` rows. Returns it.
 pub fn gauss(memory: &mut impl ReferenceSink, base: u64, rows: usize, pivots: usize) -> Vec<f64> {
     let mut matrix = Matrix::made(rows, rows, base);
     matrix.strengthen(2.0 * rows as f64);

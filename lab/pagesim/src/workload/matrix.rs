@@ -13,7 +13,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// One that has numbers from 1 to 2 in no order.
+    /// A matrix of pseudo-random numbers from 1 to 2.
     pub(super) fn made(rows: usize, columns: usize, base: u64) -> Matrix {
         let value = |place: usize| {
             1.0 + f64::from((place as u32).wrapping_mul(2_654_435_761) >> 8) / f64::from(1 << 24)
@@ -25,14 +25,14 @@ impl Matrix {
         }
     }
 
-    /// So much more on the diagonal: then elimination need not exchange rows.
+    /// Adds `by` to the diagonal, so that elimination need not exchange rows.
     pub(super) fn strengthen(&mut self, by: f64) {
         for value in self.values.iter_mut().step_by(self.columns + 1) {
             *value += by;
         }
     }
 
-    /// Where the byte behind it is.
+    /// Address of the byte after the matrix.
     pub(super) fn end(&self) -> u64 {
         self.base + self.values.len() as u64 * u64::from(WORD)
     }

@@ -1,8 +1,8 @@
-//! The paper's programs, section 3.1.1: they compute what they say, on data of their own, and tell every
+//! The paper's programs, section 3.1.1. They do their computation on generated data, and report every
 //! reference to it.
 //!
-//! Loops and indices of the compiled programs of 1996 are references as well; a program here tells only those
-//! to its matrices, vectors and records.
+//! Compiled programs of 1996 also referenced loop counters and indices; these programs report only references
+//! to matrices, vectors and records.
 
 mod gauss;
 mod matrix;
@@ -19,18 +19,18 @@ use netram_far_machine::paging::PageAccess;
 
 use crate::Study;
 
-/// Who is told of references.
+/// Receiver of references.
 pub trait ReferenceSink {
-    /// So many bytes are referenced.
+    /// Handles a reference to `bytes` bytes.
     fn reference(&mut self, address: u64, bytes: u32, access: PageAccess);
 
-    /// They are read.
+    /// Handles a read.
     #[inline]
     fn read(&mut self, address: u64, bytes: u32) {
         self.reference(address, bytes, PageAccess::Read);
     }
 
-    /// They are written.
+    /// Handles a write.
     #[inline]
     fn write(&mut self, address: u64, bytes: u32) {
         self.reference(address, bytes, PageAccess::Write);
@@ -44,7 +44,7 @@ impl ReferenceSink for Study {
     }
 }
 
-/// Nobody: to see what a program costs by itself.
+/// Ignores references, to measure a program's own cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NullSink;
 

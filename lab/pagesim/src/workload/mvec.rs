@@ -3,7 +3,7 @@
 use super::ReferenceSink;
 use super::matrix::Matrix;
 
-/// Multiplies a square matrix of so many rows by a vector. Returns the product.
+/// Multiplies a square matrix with `rows` rows by a vector. Returns the product.
 pub fn mvec(memory: &mut impl ReferenceSink, base: u64, rows: usize) -> Vec<f64> {
     let matrix = Matrix::made(rows, rows, base);
     let vector = Matrix::made(1, rows, matrix.end());

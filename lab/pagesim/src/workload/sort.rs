@@ -1,6 +1,6 @@
-//! SORT: large records, sorted where they lie by the quicksort that C libraries of the time had (Bentley and
-//! McIlroy, *Engineering a sort function*, 1993): the median of three or of nine, equal keys to both ends,
-//! records exchanged byte by byte.
+//! SORT: large records, sorted in place by the quicksort of C libraries of the time (Bentley and McIlroy,
+//! *Engineering a sort function*, 1993): the median of three or of nine, equal keys to both ends, records
+//! exchanged byte by byte.
 
 use super::ReferenceSink;
 
@@ -10,18 +10,18 @@ use std::cmp::Ordering;
 const KEY: u32 = 4;
 /// Fewer records than this are sorted by insertion.
 const INSERTION_MAX: usize = 7;
-/// More than this take the median of nine for a pivot.
+/// More records than this take the median of nine as pivot.
 const NINTHER_MIN: usize = 40;
 
-/// Records in a row, by their places.
+/// Records that can be compared and exchanged by index.
 pub trait Sortable {
-    /// How two keys stand.
+    /// Compares two keys.
     fn compare(&mut self, one: usize, other: usize) -> Ordering;
-    /// Two records change places.
+    /// Exchanges two records.
     fn exchange(&mut self, one: usize, other: usize);
 }
 
-/// The paper's records: they have an address, and tell what is referenced.
+/// The paper's records, which have addresses and report references.
 struct Records<'m, M> {
     memory: &'m mut M,
     base: u64,
@@ -29,7 +29,7 @@ struct Records<'m, M> {
     keys: Vec<u32>,
 }
 
-/// Sorts so many records of so many bytes by keys in no order. Returns the keys in order.
+/// Sorts `records` records of `bytes` bytes with pseudo-random keys. Returns the keys in order.
 pub fn sort(memory: &mut impl ReferenceSink, base: u64, records: usize, bytes: u64) -> Vec<u32> {
     let mut state = 1_u64;
     let mut key = || {
@@ -57,7 +57,7 @@ impl<M: ReferenceSink> Sortable for Records<'_, M> {
         self.keys[one].cmp(&self.keys[other])
     }
 
-    /// Byte by byte, as the library does where a record is not known to be made of words.
+    /// Exchanges byte by byte, as the library does for records that are not known to consist of words.
     fn exchange(&mut self, one: usize, other: usize) {
         let (left, right) = (
             self.base + one as u64 * self.bytes,
@@ -73,7 +73,7 @@ impl<M: ReferenceSink> Sortable for Records<'_, M> {
     }
 }
 
-/// Sorts so many records.
+/// Sorts `count` records.
 pub fn quicksort(records: &mut impl Sortable, count: usize) {
     sort_part(records, 0, count);
 }
@@ -126,7 +126,7 @@ fn sort_part(records: &mut impl Sortable, start: usize, end: usize) {
     }
     let pivot = pivot(records, start, count);
     records.exchange(start, pivot);
-    // Equal ones gather at both ends: up to `equal_low`, and behind `equal_high`.
+    // Equal ones gather at both ends: below `equal_low`, and above `equal_high`.
     let (mut equal_low, mut low) = (start + 1, start + 1);
     let (mut high, mut equal_high) = (end - 1, end - 1);
     loop {

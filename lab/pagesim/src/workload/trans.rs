@@ -1,10 +1,10 @@
-//! TRANS: a square matrix is transposed in place. Rows and columns at once: almost no locality.
+//! TRANS: transposes a square matrix in place. It visits rows and columns at once, with almost no locality.
 
 use super::ReferenceSink;
 use super::matrix::Matrix;
 
-/// Transposes a matrix of so many rows; the first `columns` of them (all: `columns` is `rows`). Returns it,
-/// row after row.
+/// Transposes the first `columns` columns of a matrix with `rows` rows; all if the two are equal. Returns it
+/// row by row.
 pub fn trans(memory: &mut impl ReferenceSink, base: u64, rows: usize, columns: usize) -> Vec<f64> {
     let mut matrix = Matrix::made(rows, rows, base);
     for column in 0..columns.min(rows) {

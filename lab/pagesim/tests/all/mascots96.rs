@@ -1,5 +1,5 @@
-//! What the paper's text says, against this study: its two figures within 3 %, and every order of policies
-//! that it states.
+//! Statements of the paper's text, checked with this study: its two figures within 3 %, and every stated
+//! order of policies.
 
 use std::sync::OnceLock;
 
@@ -31,7 +31,7 @@ fn kinds() -> [PolicyConfig; 4] {
     .map(config)
 }
 
-/// What a program makes of all the policies that are asked for here: each program runs once.
+/// Costs of a program under all policies compared here; each program runs once.
 struct Ran {
     kinds: Vec<PolicyTally>,
     random: Vec<PolicyTally>,
@@ -85,7 +85,7 @@ fn trans_costs_what_the_text_says() {
     assert_near(trans.counters, 65.65, 0.03);
     // 24349 / 65.65 = 371 times.
     assert_near(trans.disk / trans.counters, 371.0, 0.05);
-    // Only here REMOTE_MAIN is better than RAM_DISK.
+    // Only for this program REMOTE_MAIN beats RAM_DISK.
     assert!(trans.remote_main < trans.ram_disk);
 }
 
@@ -172,7 +172,7 @@ fn counters_from_64_to_512_need_no_tuning() {
             );
         }
         match program {
-            // Hardly any locality: the longer a page stays away the better.
+            // Hardly any locality: the longer a page stays remote the better.
             PaperProgram::Trans => assert!(costs[..7].is_sorted_by(|early, late| early > late), "{costs:?}"),
             PaperProgram::Sort => assert!(costs[2..].is_sorted(), "{costs:?}"),
             PaperProgram::Mvec | PaperProgram::Gauss => assert!(costs[6] < 1.1 * costs[0], "{costs:?}"),

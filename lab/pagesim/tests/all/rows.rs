@@ -1,4 +1,4 @@
-//! Counting references in rows is a short cut: what comes of it is what comes of references told one by one.
+//! Counting references in rows is an optimisation with the same result as handling them one by one.
 
 use netram_far_machine::paging::{
     FirstTouch, Page, PageAccess, PagingPolicy, PolicyConfig, PolicyKind, PolicyTally, Replacement,
@@ -33,8 +33,7 @@ fn configs(replacement: Replacement, keep_copies: bool) -> Vec<PolicyConfig> {
         .collect()
 }
 
-/// References with some locality: a page is stayed with for a while, another is often looked at in between,
-/// then comes any.
+/// References with some locality: runs on one page, interrupted by another, then a random one.
 fn references(seed: u64, count: usize) -> Vec<(u64, PageAccess)> {
     let mut state = seed;
     let mut below = |bound: u64| {
@@ -99,7 +98,7 @@ fn rows_count_what_is_counted_one_by_one() {
     }
 }
 
-/// Only its first and its last page were.
+/// A reference that counted only its first and its last page was wrong.
 #[test]
 fn a_long_reference_is_one_to_each_page_that_it_touches() {
     let configs = configs(Replacement::Lru, false);

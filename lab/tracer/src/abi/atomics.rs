@@ -1,5 +1,5 @@
-//! Atomic operations: with `-fsanitize=thread` the compiler leaves them to the library, which has to do them.
-//! Whatever order is asked for, the strictest is what they get.
+//! Atomic operations: with `-fsanitize=thread` the compiler leaves them to the library. They are done with
+//! the strictest memory order, whatever order is requested.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -14,7 +14,7 @@ macro_rules! atomics {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $load(place: *mut $value, _order: i32) -> $value {
             reference(place.addr() as u64, $bytes, false);
-            // SAFETY: the program does an atomic operation there: it is aligned, and lives.
+            // SAFETY: the program does an atomic operation at this address, so it is aligned and valid.
             let atomic = unsafe { <$atomic>::from_ptr(place) };
             atomic.load(ORDER)
         }
@@ -55,7 +55,7 @@ macro_rules! atomics {
             reference(place.addr() as u64, $bytes, true);
             // SAFETY: as above.
             let atomic = unsafe { <$atomic>::from_ptr(place) };
-            // SAFETY: what is expected is in a variable of the caller's.
+            // SAFETY: the caller's variable has the expected value.
             let wanted = unsafe { expected.read() };
             match atomic.$method(wanted, value, ORDER, ORDER) {
                 Ok(_) => 1,

@@ -1,15 +1,14 @@
-//! What gcc and clang have a program call with `-fsanitize=thread`: a hook before each access that might be
-//! seen by another thread. All that are named here are called by one of them; what only the sanitizer needs
-//! does nothing.
+//! Functions that gcc and clang call with `-fsanitize=thread`: a hook before each access that another thread
+//! might see. Each function here is called by one of the two; those that only the sanitizer needs do nothing.
 //!
-//! Not called: for stack variables whose address stays in their function, and in functions of the C library
-//! ([`super::wraps`]).
+//! There are no calls for stack variables whose address stays in their function, nor within functions of the
+//! C library ([`super::wraps`]).
 
 use std::ffi::c_void;
 
 use super::{begin, reference, references};
 
-/// The compiler has every object file call this first.
+/// Every compiled object file calls this first.
 #[unsafe(no_mangle)]
 extern "C" fn __tsan_init() {
     begin();
@@ -21,7 +20,7 @@ extern "C" fn __tsan_func_entry(_caller: *const c_void) {}
 #[unsafe(no_mangle)]
 extern "C" fn __tsan_func_exit() {}
 
-/// An access of a size that is part of its name.
+/// A hook for accesses of the size in its name.
 macro_rules! accesses {
     ($($name:ident $bytes:literal $write:literal;)*) => {$(
         #[unsafe(no_mangle)]
@@ -70,7 +69,7 @@ accesses! {
     __tsan_unaligned_volatile_write16 16 true;
 }
 
-/// A read and a write of the same bytes, which clang makes one call.
+/// A hook for a read and a write of the same bytes, which clang combines.
 macro_rules! both {
     ($($name:ident $bytes:literal;)*) => {$(
         #[unsafe(no_mangle)]

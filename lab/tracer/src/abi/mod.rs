@@ -1,7 +1,8 @@
-//! The one module with `unsafe`: what others call by name, and what is called of them.
+//! The only module with `unsafe`: functions that compilers and the emulator call by name, and functions that
+//! are called there.
 //!
-//! References are gathered a thread, and handed over when there are so many, or when the thread or the
-//! process ends. A hook costs a look at the thread's own memory and a store.
+//! Each thread buffers its references, and hands them over when the buffer is full, or when the thread or the
+//! process ends. A hook costs a load and a store in the thread's own memory.
 
 mod atomics;
 mod hooks;
@@ -12,18 +13,18 @@ use std::cell::{Cell, UnsafeCell};
 
 use crate::trace::{self, BYTES_MAX, PackedReference};
 
-/// References that a thread gathers: 32 KiB, which stays in the processor's nearest cache.
+/// Number of references in a thread's buffer: 32 KiB, which stays in the first-level cache.
 const BUFFER_REFERENCES: usize = 4096;
 
 struct ThreadBuffer {
-    /// How many there are. All, and none more is taken, while they are handed over: a signal's handler may
-    /// come in between.
+    /// Number of buffered references. It is set to the maximum during the hand-over, because a signal handler
+    /// may run meanwhile.
     count: Cell<usize>,
     references: UnsafeCell<[PackedReference; BUFFER_REFERENCES]>,
-    /// They are handed over just now.
+    /// Whether the buffer is being handed over.
     flushing: Cell<bool>,
-    /// The thread's end has been seen to. Not `Drop` of this itself: a type that needs dropping is looked up
-    /// more slowly.
+    /// Whether the hand-over at the thread's end is registered. This type does not implement `Drop` itself,
+    /// because access to a thread local with a destructor is slower.
     watched: Cell<bool>,
 }
 
@@ -39,7 +40,7 @@ thread_local! {
     static AT_END: FlushOnExit = const { FlushOnExit };
 }
 
-/// Hands over what is left when its thread ends.
+/// Hands over the remaining references when its thread ends.
 struct FlushOnExit;
 
 impl Drop for FlushOnExit {
@@ -48,7 +49,7 @@ impl Drop for FlushOnExit {
     }
 }
 
-/// A reference of this thread's.
+/// Records a reference of this thread.
 #[inline]
 fn reference(address: u64, bytes: u32, write: bool) {
     let wants_more = GATHERED_HERE.with(|gathered| {
@@ -56,8 +57,8 @@ fn reference(address: u64, bytes: u32, write: bool) {
         if count == BUFFER_REFERENCES {
             return false;
         }
-        // SAFETY: only this thread has the pointer, and nobody has a reference to the array: who hands it
-        // over has set `count` to the end.
+        // SAFETY: only this thread has the pointer, and no reference to the array exists: the hand-over has
+        // set `count` to the maximum.
         let slot = unsafe { &mut (&mut (*gathered.references.get()))[count] };
         *slot = PackedReference::new(address, bytes, write);
         gathered.count.set(count + 1);
@@ -68,12 +69,13 @@ fn reference(address: u64, bytes: u32, write: bool) {
     }
 }
 
-/// The first reference of many, or the last: the thread's end is seen to, or they are handed over.
+/// Handles the first and the last reference of a buffer: registers the thread's end, or hands the buffer
+/// over.
 #[cold]
 fn register_or_flush() {
     let full = GATHERED_HERE.with(|gathered| {
         if !gathered.watched.replace(true) {
-            // In a thread that is ending already there is nothing more to see to.
+            // A thread that is already ending needs no registration.
             let _ = AT_END.try_with(|_| {});
         }
         gathered.count.get() == BUFFER_REFERENCES
@@ -83,7 +85,7 @@ fn register_or_flush() {
     }
 }
 
-/// References to so many bytes in a row, a word each.
+/// Records references to consecutive bytes, one for each word.
 fn references(address: u64, bytes: u64, write: bool) {
     const WORD: u64 = 8;
     for offset in (0..bytes).step_by(WORD as usize) {
@@ -99,7 +101,7 @@ fn flush() {
             return;
         }
         let count = gathered.count.replace(BUFFER_REFERENCES);
-        // SAFETY: as above; the count says that there is no room, so nobody gathers meanwhile.
+        // SAFETY: as above; `count` is at the maximum, so nothing is recorded meanwhile.
         let references = unsafe { &(&(*gathered.references.get()))[..count] };
         trace::take(references);
         gathered.count.set(0);
@@ -107,7 +109,7 @@ fn flush() {
     });
 }
 
-/// What this thread has, and the outcome.
+/// Hands over this thread's references and writes the outcome.
 extern "C" fn end() {
     flush();
     trace::end();
@@ -121,21 +123,21 @@ extern "C" fn be_child() {
     trace::mark_child();
 }
 
-/// To be called before any reference. More than once does no harm.
+/// Initializes the library before any reference. Repeated calls do no harm.
 fn begin() {
     use std::sync::Once;
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
         if trace::begin() {
-            // SAFETY: a function that takes nothing and returns nothing, and stays loaded: libraries that a
-            // program is linked to do.
+            // SAFETY: the function takes and returns nothing, and stays loaded, because libraries linked to a
+            // program do.
             let refused = unsafe { libc::atexit(end) };
             assert_eq!(
                 refused, 0,
                 "the C library has room for 32 such functions at least"
             );
-            // SAFETY: as above. Each stores to one atomic: that is allowed in the child of a program with
-            // threads.
+            // SAFETY: as above. Each function stores to one atomic, which is allowed in the child of a
+            // program with threads.
             let refused = unsafe { libc::pthread_atfork(None, Some(forked), Some(be_child)) };
             assert_eq!(refused, 0, "the C library has memory for one such function");
         }

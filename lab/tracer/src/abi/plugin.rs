@@ -1,8 +1,8 @@
-//! A plugin of QEMU's user-mode emulator (its plugin interface, version 1): programs as they are, of any
-//! language, with all their threads and the libraries that they use.
+//! A plugin of QEMU's user-mode emulator (plugin interface, version 1). It traces unmodified programs of any
+//! language, with all their threads and libraries.
 //!
-//! The emulator's functions are looked up when it loads the plugin: a program that is linked to this library
-//! has none of them.
+//! The emulator's functions are looked up when it loads the plugin, because a program that is linked to this
+//! library has none of them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -10,13 +10,13 @@ use std::sync::OnceLock;
 use super::{begin, flush, reference};
 use crate::trace;
 
-/// The version of the interface that this is written for. The emulator looks at it before anything else.
+/// Version of the plugin interface. The emulator checks it before anything else.
 #[unsafe(no_mangle)]
 static qemu_plugin_version: c_int = 1;
 
-/// The callback does not look at registers.
+/// The callback does not read registers.
 const NO_REGISTERS: c_int = 0;
-/// It wants reads and writes.
+/// Flag to get both reads and writes.
 const READS_AND_WRITES: c_int = 3;
 
 type Block = c_void;
@@ -33,7 +33,7 @@ type IsStore = unsafe extern "C" fn(u32) -> bool;
 type OnBlocks = unsafe extern "C" fn(u64, OnBlock);
 type AtExit = unsafe extern "C" fn(u64, OnExit, *mut c_void);
 
-/// What the emulator offers.
+/// Functions of the emulator.
 struct Emulator {
     instructions: Instructions,
     instruction: InstructionAt,
@@ -45,16 +45,16 @@ struct Emulator {
 static EMULATOR: OnceLock<Emulator> = OnceLock::new();
 
 fn look_up(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the name ends with a zero; the handle means the whole program.
+    // SAFETY: the name ends with a zero; the handle stands for the whole program.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
 
-/// A function of the emulator, with the type that its interface gives it.
+/// A function of the emulator, with its type in the interface.
 macro_rules! function {
     ($name:literal as $function:ty) => {{
         let found = look_up($name)?;
-        // SAFETY: the emulator's function of this name has this type, in version 1 of its interface.
+        // SAFETY: the emulator's function of this name has this type in version 1 of its interface.
         unsafe { std::mem::transmute::<*mut c_void, $function>(found) }
     }};
 }
@@ -72,7 +72,7 @@ fn find() -> Option<(Emulator, OnBlocks, AtExit)> {
     Some((emulator, on_blocks, at_exit))
 }
 
-/// The emulator has loaded the plugin. 0: it is to go on.
+/// Called by the emulator after loading the plugin. Zero makes it continue.
 #[unsafe(no_mangle)]
 extern "C" fn qemu_plugin_install(
     id: u64,
@@ -97,22 +97,22 @@ extern "C" fn qemu_plugin_install(
         trace::remark(format_args!("the plugin is loaded twice"));
         return -1;
     }
-    // SAFETY: the emulator's own function, with a callback that lives as long as the library.
+    // SAFETY: a function of the emulator, with a callback that lives as long as the library.
     unsafe { on_blocks(id, on_block) };
     // SAFETY: as above.
     unsafe { at_exit(id, on_exit, std::ptr::null_mut()) };
     0
 }
 
-/// The emulator translates some instructions: it is to call at each access that they make.
+/// Called by the emulator when it translates a block; asks for a callback at each memory access.
 extern "C" fn on_block(_id: u64, block: *mut Block) {
     let Some(emulator) = EMULATOR.get() else {
         return;
     };
-    // SAFETY: the emulator's function on the block that it has given, during the callback.
+    // SAFETY: a function of the emulator on the block that it passed, during the callback.
     let count = unsafe { (emulator.instructions)(block) };
     for place in 0..count {
-        // SAFETY: as above; there are so many.
+        // SAFETY: as above; the index is below the count.
         let instruction = unsafe { (emulator.instruction)(block, place) };
         // SAFETY: as above, with a callback that lives as long as the library.
         unsafe {
@@ -131,7 +131,7 @@ extern "C" fn on_access(_processor: c_uint, access: u32, address: u64, _data: *m
     let Some(emulator) = EMULATOR.get() else {
         return;
     };
-    // SAFETY: the emulator's function on what it has given, during the callback.
+    // SAFETY: a function of the emulator on the value that it passed, during the callback.
     let shift = unsafe { (emulator.size_shift)(access) };
     // SAFETY: as above.
     let write = unsafe { (emulator.is_store)(access) };

@@ -1,6 +1,6 @@
-//! Functions of the C library that reference memory in the program's name. `netram-lab pagesim cc` has the
-//! linker send the program's calls here (`--wrap`); the library's own are not touched. clang calls three of
-//! them by names of its own.
+//! Functions of the C library that access the program's memory. `netram-lab pagesim cc` has the linker
+//! redirect the program's calls here (`--wrap`); the library's own calls are not changed. clang calls three
+//! of them by other names.
 
 use std::cmp::Ordering;
 use std::ffi::{c_char, c_int, c_void};
@@ -17,14 +17,14 @@ unsafe extern "C" {
     fn strlen(text: *const c_char) -> usize;
 }
 
-/// A function of the library under one or two names, after its references have been told.
+/// A function of the library under one or two names, called after its references are recorded.
 macro_rules! wraps {
     ($($name:ident $real:ident;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(target: *mut c_void, source: *const c_void, bytes: usize) -> *mut c_void {
             references(source.addr() as u64, bytes as u64, false);
             references(target.addr() as u64, bytes as u64, true);
-            // SAFETY: the program called it with these.
+            // SAFETY: the program called it with these arguments.
             unsafe { $real(target, source, bytes) }
         }
     )*};
@@ -42,7 +42,7 @@ macro_rules! memsets {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(target: *mut c_void, value: c_int, bytes: usize) -> *mut c_void {
             references(target.addr() as u64, bytes as u64, true);
-            // SAFETY: the program called it with these.
+            // SAFETY: the program called it with these arguments.
             unsafe { memset(target, value, bytes) }
         }
     )*};
@@ -54,13 +54,13 @@ memsets! { __wrap_memset __tsan_memset }
 unsafe extern "C" fn __wrap_memcmp(one: *const c_void, other: *const c_void, bytes: usize) -> c_int {
     references(one.addr() as u64, bytes as u64, false);
     references(other.addr() as u64, bytes as u64, false);
-    // SAFETY: the program called it with these.
+    // SAFETY: the program called it with these arguments.
     unsafe { memcmp(one, other, bytes) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_strlen(text: *const c_char) -> usize {
-    // SAFETY: the program called it with this.
+    // SAFETY: the program called it with this argument.
     let length = unsafe { strlen(text) };
     references(text.addr() as u64, length as u64 + 1, false);
     length
@@ -68,7 +68,7 @@ unsafe extern "C" fn __wrap_strlen(text: *const c_char) -> usize {
 
 type Compare = unsafe extern "C" fn(*const c_void, *const c_void) -> c_int;
 
-/// Records of a program that sorts them.
+/// Records that the program sorts.
 struct Raw {
     base: *mut u8,
     bytes: usize,
@@ -82,15 +82,17 @@ impl Raw {
 }
 
 impl Sortable for Raw {
-    /// The program compares; what it references meanwhile it tells itself.
+    /// The program's own comparison records its references.
     fn compare(&mut self, one: usize, other: usize) -> Ordering {
         let (one, other) = (self.record(one), self.record(other));
-        // SAFETY: two records of the array that the program gave, to the function that it gave for them.
+        // SAFETY: both pointers are records of the array that the program passed with this comparison
+        // function.
         let order = unsafe { (self.compare)(one.cast(), other.cast()) };
         order.cmp(&0)
     }
 
-    /// Byte by byte, as libraries of the paper's time did where records are not known to be made of words.
+    /// Exchanges byte by byte, as libraries of the paper's time did for records that are not known to consist
+    /// of words.
     fn exchange(&mut self, one: usize, other: usize) {
         let (one, other) = (self.record(one), self.record(other));
         if one == other {
@@ -102,12 +104,12 @@ impl Sortable for Raw {
                 reference(address.addr() as u64, 1, write);
             }
         }
-        // SAFETY: two records of the array; they are different, so they do not overlap.
+        // SAFETY: two different records of the array, so they do not overlap.
         unsafe { std::ptr::swap_nonoverlapping(one, other, self.bytes) };
     }
 }
 
-/// Sorts as the C library of the paper's time did: by [`quicksort`].
+/// Sorts by [`quicksort`], as the C library of the paper's time did.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_qsort(base: *mut c_void, records: usize, bytes: usize, compare: Compare) {
     begin();
