@@ -1,5 +1,5 @@
-//! Everything at once: lenders, server, editors and a viewer, of which one after the other is killed. In the
-//! end every stroke that an editor called safe is in the drawing, and once.
+//! Runs everything at once: lenders, server, editors and a viewer, which are killed one after the other. At
+//! the end every stroke that an editor reported as safe is in the drawing exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -16,12 +16,12 @@ use crate::drawing::{create, current};
 use crate::editor::DRAWN_PREFIX;
 use crate::viewer::SHOWN_PREFIX;
 
-/// Nothing that is waited for takes so long.
+/// Longer than any expected wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 const EDITORS: u32 = 3;
 const VIEWER: &str = "viewer";
 
-/// How it is to be.
+/// Options of the demo.
 pub(crate) struct DemoOptions {
     pub(crate) listen: String,
     pub(crate) terminal: bool,
@@ -30,7 +30,7 @@ pub(crate) struct DemoOptions {
     pub(crate) pause: u64,
 }
 
-/// Runs it. Fails if a stroke is missing.
+/// Runs the demo. Fails if a stroke is missing.
 pub(crate) fn run(choices: &DemoOptions) -> anyhow::Result<()> {
     let memory = Path::new("/dev/shm");
     let directory = match memory.is_dir() {
@@ -56,7 +56,7 @@ pub(crate) fn run(choices: &DemoOptions) -> anyhow::Result<()> {
     ] {
         println!("kill -9 {victim}");
         let arguments = cast.kill(victim)?;
-        // The others go on without it; without the server, for as long as they have their locks.
+        // The others go on without it; without the server, for as long as they keep their locks.
         if victim != "server" {
             cast.others_draw(victim, choices.strokes)?;
         }
@@ -75,7 +75,7 @@ pub(crate) fn run(choices: &DemoOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares the drawing with what the editors called safe.
+/// Compares the drawing with the strokes that editors reported as safe.
 fn verdict(seen: &[crate::drawing::VisibleStroke], safe: &BTreeMap<u32, u64>) -> anyhow::Result<String> {
     let mut found: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
     for stroke in seen {
@@ -107,7 +107,7 @@ struct DemoProcesses {
     processes: BTreeMap<String, (Child, Vec<String>)>,
     /// The last safe stroke of each editor.
     safe: Arc<Mutex<BTreeMap<u32, u64>>>,
-    /// Viewers that have said where their page is.
+    /// Number of viewers that have printed their page's address.
     shown: Arc<AtomicU32>,
 }
 
@@ -121,7 +121,7 @@ impl DemoProcesses {
         }
     }
 
-    /// Starts this program with a command, the directory, and the rest.
+    /// Starts this program with a command, the directory, and further arguments.
     fn start(&mut self, name: &str, arguments: &[&str]) -> anyhow::Result<()> {
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
         self.start_again(name, arguments)
@@ -179,7 +179,7 @@ impl DemoProcesses {
         Ok(())
     }
 
-    /// SIGKILL. Returns what it was started with.
+    /// Kills a process (SIGKILL). Returns its arguments.
     fn kill(&mut self, name: &str) -> anyhow::Result<Vec<String>> {
         let (mut child, arguments) = self.processes.remove(name).context("it was started")?;
         child.kill()?;
@@ -187,7 +187,7 @@ impl DemoProcesses {
         Ok(arguments)
     }
 
-    /// What is safe now.
+    /// The last safe stroke of each editor.
     fn safe(&self) -> BTreeMap<u32, u64> {
         self.safe.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -196,7 +196,7 @@ impl DemoProcesses {
         self.others_draw("nobody", strokes)
     }
 
-    /// Waits until every editor but one has drawn so many more.
+    /// Waits until every editor but one has drawn `strokes` more.
     fn others_draw(&mut self, but: &str, strokes: u64) -> anyhow::Result<()> {
         let (before, since) = (self.safe(), Instant::now());
         let wanted: Vec<u32> = (1..=EDITORS)
@@ -221,7 +221,7 @@ impl DemoProcesses {
         }
     }
 
-    /// Ends the editors in peace: they leave.
+    /// Ends the editors in an orderly way: they leave the region.
     fn stop_editors(&mut self) -> anyhow::Result<()> {
         for author in 1..=EDITORS {
             let (mut child, _) = self
@@ -245,7 +245,7 @@ impl DemoProcesses {
     }
 }
 
-/// Which editor a process is.
+/// Editor number of a process.
 fn author_of(name: &str) -> Option<u32> {
     name.strip_prefix("editor-")?.parse().ok()
 }
@@ -278,7 +278,7 @@ mod tests {
     fn strokes_that_are_missing_or_there_twice_are_found() {
         let safe = BTreeMap::from([(1, 2), (2, 1)]);
         assert!(verdict(&seen(&[(1, 2), (1, 1), (2, 1)]), &safe).is_ok());
-        // What was not acknowledged may be there.
+        // Strokes that were not acknowledged may be there.
         assert!(verdict(&seen(&[(1, 2), (1, 1), (2, 1), (2, 2)]), &safe).is_ok());
         assert!(verdict(&seen(&[(1, 2), (2, 1)]), &safe).is_err());
         assert!(verdict(&seen(&[(1, 2), (1, 1)]), &safe).is_err());

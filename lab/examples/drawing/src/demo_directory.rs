@@ -1,4 +1,4 @@
-//! Where everything is: a directory with the lenders' memory, the region, and each node's journal.
+//! Directory of the example: the lenders' memory, the region, and each node's journal.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use netram_transport::{NetAddress, Security};
 
 use crate::drawing::{LAYER_BYTES, LAYERS};
 
-/// Machines that lend memory. Every commit waits for two of them.
+/// Names of the lenders. Every commit waits for two of them.
 pub(crate) const LENDERS: [&str; 3] = ["lender-1", "lender-2", "lender-3"];
-/// How long joining may take.
+/// Time within which a process must join.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// All processes are on this machine and talk over sockets in this directory, which nobody else can enter:
-/// without keys. On several machines the addresses are `tcp://`, and the security is a key.
+/// All processes are on this machine and talk over sockets in this directory, which no other user can enter,
+/// so no keys are needed. On several machines the addresses are `tcp://`, and a key provides security.
 pub(crate) struct DemoDirectory {
     pub(crate) directory: PathBuf,
 }
@@ -36,7 +36,7 @@ impl DemoDirectory {
         self.directory.join("region")
     }
 
-    /// Makes the region: a span of bytes a layer, each under its lock.
+    /// Creates the region: one span for each layer, under its lock.
     pub(crate) fn create(&self) -> anyhow::Result<()> {
         let bytes = LAYER_BYTES * u64::from(LAYERS);
         let lenders = LENDERS.map(|name| format!("\"{}\"", self.address(name)));
@@ -54,7 +54,7 @@ impl DemoDirectory {
         Ok(())
     }
 
-    /// A process that lends memory.
+    /// Runs a process that lends memory.
     pub(crate) fn lend(&self, name: &str) -> anyhow::Result<()> {
         let _lender = Lender::start(LenderConfig {
             name: name.to_owned(),
@@ -68,11 +68,11 @@ impl DemoDirectory {
         Ok(())
     }
 
-    /// The process that has the region on its disk, its locks and its order.
+    /// Runs the process that keeps the region on its disk, with its locks and the order of its records.
     pub(crate) fn serve(&self) -> anyhow::Result<()> {
         let config = ServeConfig {
-            // A process that ends is missed at once, as its link closes; one on a busy machine is not to be
-            // missed.
+            // A process that ends is noticed at once, because its link closes. A process on a busy machine
+            // must not lose its lease.
             lease: Duration::from_secs(5),
             ..ServeConfig::new(vec![self.address("server")], Security::Insecure)
         };
@@ -81,7 +81,7 @@ impl DemoDirectory {
         Ok(())
     }
 
-    /// The region in this process's memory.
+    /// Maps the region into this process's memory.
     pub(crate) fn join(&self, name: &str) -> anyhow::Result<Node> {
         let directory = self.directory.join(name);
         let options = NodeOptions {
@@ -94,8 +94,8 @@ impl DemoDirectory {
     }
 }
 
-/// Waits for the end of the input: whoever started this process ends it so, or ends itself.
+/// Waits for the end of the input, by which the starting process stops this one.
 pub(crate) fn wait_for_end_of_input() {
-    // What comes before means nothing; an input that cannot be read has ended.
+    // The input's content is ignored, and an input that cannot be read has ended.
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
 }

@@ -8,9 +8,9 @@
 //!                                          +--> points
 //! ```
 //!
-//! A layer is a persistent heap under one lock. Who draws in a layer has its lock; editors in different
-//! layers do not wait for each other. A pointer is an offset in the region, so that it means the same in
-//! every process.
+//! A layer is a persistent heap under one lock. A process that draws in a layer holds its lock; editors in
+//! different layers do not wait for each other. A pointer is an offset in the region, so it is valid in every
+//! process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use netram_shared::{Node, Txn};
 use netram_shared_machine::{LockId, LockMode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Layers of the drawing: locks of the region.
+/// Number of layers of the drawing: locks of the region.
 pub(crate) const LAYERS: u32 = 3;
-/// Bytes of a layer.
+/// Size of a layer in bytes.
 pub(crate) const LAYER_BYTES: u64 = 8 << 20;
-/// The drawing is so wide and high.
+/// Width and height of the drawing.
 pub(crate) const SIZE: i16 = 1000;
 
-/// The root of a layer's heap that names its first group.
+/// Root of a layer's heap that points to its first group.
 const GROUPS: usize = 0;
 
-/// All that one author has drawn in a layer.
+/// All strokes of one author in a layer.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Group {
     next: Ptr<Group>,
     strokes: Ptr<Stroke>,
     author: u32,
-    /// Where the group lies: moving it moves its strokes.
+    /// Position of the group: moving it moves its strokes.
     at: DrawingPoint,
 }
 
@@ -50,11 +50,11 @@ struct Group {
 struct Stroke {
     next: Ptr<Stroke>,
     points: Slice<DrawingPoint>,
-    /// Counts from 1 over all strokes of an author.
+    /// Number among all strokes of its author, from 1.
     number: u64,
 }
 
-/// A place in the drawing, or in its group.
+/// A point of the drawing, or relative to its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct DrawingPoint {
@@ -62,14 +62,14 @@ pub(crate) struct DrawingPoint {
     pub(crate) y: i16,
 }
 
-/// What there is to see of a stroke.
+/// Visible part of a stroke.
 pub(crate) struct VisibleStroke {
     pub(crate) author: u32,
     pub(crate) number: u64,
     pub(crate) points: Vec<DrawingPoint>,
 }
 
-/// Makes the layers, empty. Once in the region's life.
+/// Creates the empty layers, once in the region's life.
 pub(crate) fn create(node: &Node) -> anyhow::Result<()> {
     for layer in 0..LAYERS {
         let mut txn = begin(node, layer, LockMode::Exclusive)?;
@@ -79,7 +79,7 @@ pub(crate) fn create(node: &Node) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Draws a stroke. When it returns, the stroke is safe, and everybody's.
+/// Draws a stroke. When it returns, the stroke is safe and visible in every process.
 pub(crate) fn draw(
     node: &Node,
     layer: u32,
@@ -100,7 +100,7 @@ pub(crate) fn draw(
     Ok(())
 }
 
-/// Moves all that an author has drawn in a layer, with one small change.
+/// Moves all strokes of an author in a layer with one small change.
 pub(crate) fn shift(node: &Node, layer: u32, author: u32, to: DrawingPoint) -> anyhow::Result<()> {
     let mut txn = begin(node, layer, LockMode::Exclusive)?;
     let heap = txn.heap(LockId(layer))?;
@@ -110,7 +110,7 @@ pub(crate) fn shift(node: &Node, layer: u32, author: u32, to: DrawingPoint) -> a
     Ok(())
 }
 
-/// Draws an author's newest stroke in a layer anew: its old points are freed.
+/// Redraws an author's newest stroke in a layer, and frees its old points.
 pub(crate) fn redraw(node: &Node, layer: u32, author: u32, points: &[DrawingPoint]) -> anyhow::Result<()> {
     let mut txn = begin(node, layer, LockMode::Exclusive)?;
     let heap = txn.heap(LockId(layer))?;
@@ -126,7 +126,7 @@ pub(crate) fn redraw(node: &Node, layer: u32, author: u32, points: &[DrawingPoin
     Ok(())
 }
 
-/// The whole drawing as it is now, each layer under its lock.
+/// The whole drawing as it is now, read layer by layer under the locks.
 pub(crate) fn current(node: &Node) -> anyhow::Result<Vec<VisibleStroke>> {
     let mut seen = Vec::new();
     for layer in 0..LAYERS {
@@ -139,13 +139,13 @@ pub(crate) fn current(node: &Node) -> anyhow::Result<Vec<VisibleStroke>> {
     Ok(seen)
 }
 
-/// The layers, for whoever only looks.
+/// The layers, for readers without locks.
 pub(crate) fn layers(node: &Node) -> anyhow::Result<Vec<Arc<Heap>>> {
     let layer = |layer| Ok(begin(node, layer, LockMode::Shared)?.heap(LockId(layer))?);
     (0..LAYERS).map(layer).collect()
 }
 
-/// The whole drawing as it was at one moment, without any lock: nobody who draws waits for whoever looks.
+/// The whole drawing at one moment, without any lock: editors do not wait for viewers.
 pub(crate) fn snapshot(node: &Node, layers: &[Arc<Heap>]) -> anyhow::Result<Vec<VisibleStroke>> {
     let reader = node.reader()?;
     let bytes = reader.read()?;
@@ -156,7 +156,7 @@ pub(crate) fn snapshot(node: &Node, layers: &[Arc<Heap>]) -> anyhow::Result<Vec<
     Ok(seen)
 }
 
-/// How many strokes each author has drawn.
+/// Number of strokes of each author.
 pub(crate) fn count(seen: &[VisibleStroke]) -> BTreeMap<u32, u64> {
     let mut counts = BTreeMap::new();
     for stroke in seen {
@@ -171,7 +171,7 @@ fn begin(node: &Node, layer: u32, hold: LockMode) -> anyhow::Result<Txn<'_>> {
     Ok(txn)
 }
 
-/// The author's group in a layer; made if there is none.
+/// The author's group in a layer, created if missing.
 fn group_of(txn: &mut Txn<'_>, layer: u32, author: u32) -> anyhow::Result<Ptr<Group>> {
     let heap = txn.heap(LockId(layer))?;
     let first: Ptr<Group> = heap.root(GROUPS)?;

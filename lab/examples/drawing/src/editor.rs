@@ -1,5 +1,5 @@
-//! A process that draws. It says which strokes are safe; whatever kills it, these are in the drawing, and
-//! once.
+//! A process that draws. It reports which strokes are safe; whatever kills the process, they are in the
+//! drawing exactly once.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use netram_shared::node::AcquireError;
 use crate::demo_directory::{DemoDirectory, wait_for_end_of_input};
 use crate::drawing::{DrawingPoint, LAYERS, SIZE, count, current, draw, redraw, shift};
 
-/// What stands before the number of a stroke that is safe.
+/// Prefix of the line with the number of a safe stroke.
 pub(crate) const DRAWN_PREFIX: &str = "drawn ";
 
 /// Draws until the input ends.
@@ -19,8 +19,8 @@ pub(crate) fn run(place: &DemoDirectory, author: u32, pause: u64) -> anyhow::Res
     let mut hand = RandomHand(u64::from(author) | 1);
     while !told.is_finished() {
         let node = place.join(&format!("editor-{author}"))?;
-        // What an earlier process of this editor drew, acknowledged or not, is in the drawing by now, or
-        // never will be: its journal was read to the end before anybody had its locks.
+        // By now each stroke of this editor's earlier process is in the drawing, acknowledged or not, or
+        // never will be: its journal was read to the end before any node got its locks.
         let mut number = count(&current(&node)?).get(&author).copied().unwrap_or(0);
         while !told.is_finished() && node.gone().is_none() {
             let layer = hand.below(LAYERS.into()) as u32;
@@ -30,7 +30,8 @@ pub(crate) fn run(place: &DemoDirectory, author: u32, pause: u64) -> anyhow::Res
                     writeln!(std::io::stdout(), "{DRAWN_PREFIX}{number}")?;
                     edit_at_random(&node, layer, author, &mut hand)?;
                 }
-                // The node ended, say because this process slept too long: it joins again, and counts.
+                // The node has ended, for example because this process slept too long. It joins again and
+                // counts its strokes.
                 Err(_) if node.gone().is_some() => {}
                 Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
@@ -44,7 +45,7 @@ pub(crate) fn run(place: &DemoDirectory, author: u32, pause: u64) -> anyhow::Res
     Ok(())
 }
 
-/// Now and then moves everything, or draws a stroke anew.
+/// Now and then moves all strokes, or redraws one.
 fn edit_at_random(node: &Node, layer: u32, author: u32, hand: &mut RandomHand) -> anyhow::Result<()> {
     let done = match hand.below(20) {
         0 => shift(
@@ -65,12 +66,12 @@ fn edit_at_random(node: &Node, layer: u32, author: u32, hand: &mut RandomHand) -
     }
 }
 
-/// Whether a lock did not come in time: nothing was drawn, and the server may be back soon.
+/// Whether a lock did not come in time. Nothing was drawn, and the server may be back soon.
 fn is_timeout(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(AcquireError::TimedOut(_)))
 }
 
-/// A hand that scribbles: the same from the same beginning.
+/// A random generator of strokes, the same for the same seed.
 struct RandomHand(u64);
 
 impl RandomHand {

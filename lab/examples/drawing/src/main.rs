@@ -7,10 +7,11 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `drawing.rs` | the drawing: layers, groups and strokes, linked by pointers; all that touches shared memory. Read this first |
+//! | `drawing.rs` | the drawing: layers, groups and strokes linked by pointers; all access to shared memory.
+//! Read this first |
 //! | `editor.rs` | a process that draws until it is told to stop |
 //! | `viewer.rs` | a process that shows the drawing: a page in the browser, or the terminal |
-//! | `place.rs` | the directory, the lenders and the server |
+//! | `demo_directory.rs` | the directory, the lenders and the server |
 //! | `demo.rs` | starts all of them, kills one after the other, and counts |
 //!
 //! Every process is this program, started with one of the commands below.
@@ -37,28 +38,28 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Starts everything, kills one process after the other, and proves that every acknowledged stroke is
+    /// Starts everything, kills one process after the other, and checks that every acknowledged stroke is
     /// there.
     Demo {
-        /// Show the drawing as a page at this address of this machine; port 0: any.
+        /// Show the drawing as a page at this address of this machine; port 0 chooses one.
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: String,
         /// Show it in this terminal, too.
         #[arg(long)]
         terminal: bool,
-        /// Strokes of each editor between two killings.
+        /// Strokes that each editor draws between two kills.
         #[arg(long, default_value_t = 30)]
         strokes: u64,
-        /// In the end go on showing the drawing, until the input ends.
+        /// Keep showing the drawing at the end, until the input ends.
         #[arg(long)]
         stay: bool,
         /// Milliseconds between two strokes of an editor.
         #[arg(long, default_value_t = 25)]
         pause: u64,
     },
-    /// Draws until its input ends, and says which of its strokes are safe.
+    /// Draws until its input ends, and reports which of its strokes are safe.
     Edit {
-        /// Where lenders, server and nodes are.
+        /// Directory of lenders, server and nodes.
         directory: PathBuf,
         /// The editor's number, from 1 on.
         author: u32,
@@ -68,25 +69,25 @@ enum Command {
     },
     /// Shows the drawing until its input ends.
     View {
-        /// Where lenders, server and nodes are.
+        /// Directory of lenders, server and nodes.
         directory: PathBuf,
-        /// As a page at this address.
+        /// Show it as a page at this address.
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: String,
-        /// In this terminal, too.
+        /// Show it in this terminal, too.
         #[arg(long)]
         terminal: bool,
     },
     /// Lends memory until its input ends.
     Lend {
-        /// Where lenders, server and nodes are.
+        /// Directory of lenders, server and nodes.
         directory: PathBuf,
-        /// Its name.
+        /// Name of the lender.
         name: String,
     },
     /// Serves the region that has the drawing, until its input ends.
     Serve {
-        /// Where lenders, server and nodes are.
+        /// Directory of lenders, server and nodes.
         directory: PathBuf,
     },
 }

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use crate::demo_directory::{DemoDirectory, wait_for_end_of_input};
 use crate::drawing::{SIZE, VisibleStroke, count, layers, snapshot};
 
-/// What stands before the page's address.
+/// Prefix of the line with the page's address.
 pub(crate) const SHOWN_PREFIX: &str = "shown at ";
-/// Between two pictures.
+/// Interval between two pictures.
 const FRAME_INTERVAL: Duration = Duration::from_millis(200);
-/// A browser that says no more for so long is not waited for.
+/// Time after which a silent browser is no longer waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of a request that are read.
+/// Maximum bytes that are read of a request.
 const REQUEST_BYTES_MAX: u64 = 4096;
-/// The terminal's picture is so many letters wide and high.
+/// Width and height of the terminal's picture in characters.
 const TERMINAL: (usize, usize) = (78, 26);
 
 const COLOURS: [&str; 6] = ["#c0392b", "#2471a3", "#1e8449", "#b9770e", "#7d3c98", "#117a65"];
@@ -53,7 +53,7 @@ pub(crate) fn run(place: &DemoDirectory, listen: &str, terminal: bool) -> anyhow
             }
             let mut callers = page.incoming();
             while let Some(Ok(caller)) = callers.next() {
-                // One that leaves in the middle misses this picture.
+                // A browser that leaves in the middle misses this picture.
                 let _ = answer(caller, &picture);
             }
             std::thread::sleep(FRAME_INTERVAL / 10);
@@ -76,7 +76,7 @@ fn answer(
     let mut request = String::new();
     let mut lines = BufReader::new((&caller).take(REQUEST_BYTES_MAX));
     lines.read_line(&mut request)?;
-    // Whatever else the browser says is read before the answer, or it might miss that.
+    // The rest of the request is read before the answer, or the browser might miss it.
     let mut line = String::new();
     while lines.read_line(&mut line)? > 2 {
         line.clear();
@@ -112,7 +112,7 @@ fn svg(seen: &[VisibleStroke]) -> String {
     text
 }
 
-/// The drawing in letters, one for each author.
+/// The drawing in characters, one for each author.
 fn letters(seen: &[VisibleStroke]) -> String {
     let (width, height) = TERMINAL;
     let mut rows = vec![vec![' '; width]; height];

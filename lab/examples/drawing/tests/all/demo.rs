@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What a page's address answers.
+/// Response of the page's address.
 fn get(address: &str, path: &str) -> std::io::Result<String> {
     let mut link = TcpStream::connect(address)?;
     link.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -40,7 +40,7 @@ fn whatever_is_killed_no_acknowledged_stroke_is_missing_and_the_picture_is_live(
     }
     assert!(counted, "it ended without a verdict");
     assert_eq!(killed, 7);
-    // The second viewer: the first was killed.
+    // This is the second viewer: the first was killed.
     let page = get(&shown, "/").expect("the viewer answers");
     assert!(page.contains("fetch(\"/picture.svg\")"), "{page}");
     let picture = get(&shown, "/picture.svg").expect("the viewer answers");
