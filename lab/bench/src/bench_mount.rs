@@ -1,4 +1,4 @@
-//! A directory under `netram mount`, served by a process of its own.
+//! A directory mounted by `netram mount` in its own process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,8 @@ use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 use crate::tool::wait_until;
 
-/// A mounted directory. Dropped without [`Mount::end`], as after an error, it is unmounted whoever uses it.
+/// A mounted directory. If it is dropped without [`BenchMount::end`], as after an error, it is unmounted
+/// although processes may use it.
 #[derive(Debug)]
 pub(crate) struct BenchMount {
     dir: PathBuf,
@@ -20,7 +21,7 @@ pub(crate) struct BenchMount {
     server: Option<ChildProcess>,
 }
 
-/// Why nothing can be mounted here.
+/// Checks whether this machine can mount; the error is the reason why not.
 pub(crate) fn possible() -> Result<(), String> {
     match rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() {
         true => Ok(()),
@@ -29,7 +30,7 @@ pub(crate) fn possible() -> Result<(), String> {
 }
 
 impl BenchMount {
-    /// Mounts a new directory whose syncs wait for one lender, or for a disk whose own take `slower_us`
+    /// Mounts a new directory whose syncs wait for one lender, or for a disk whose syncs take `slower_us`
     /// longer.
     pub(crate) fn begin(
         site: &Testbed,
@@ -50,6 +51,7 @@ impl BenchMount {
         let text = |path: &Path| path.display().to_string();
         let words = [
             "mount",
+            "attach",
             &text(&mount.dir),
             "--on",
             &text(&mount.journal),
@@ -68,18 +70,18 @@ impl BenchMount {
         Ok(mount)
     }
 
-    /// Where it is.
+    /// The mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Unmounts it, and waits until everything is written and the directory given back.
+    /// Unmounts the directory and waits until everything is written and the directory is released.
     pub(crate) fn end(mut self) -> Result<(), BenchError> {
         let Some(mut server) = self.server.take() else {
             return Ok(());
         };
         let unmounted = Command::new(&self.program)
-            .arg("unmount")
+            .args(["mount", "detach"])
             .arg(&self.dir)
             .stdin(Stdio::null())
             .status()
@@ -88,7 +90,7 @@ impl BenchMount {
             return Err(server.log_error("it could not be unmounted"));
         }
         unregister(&CleanupItem::Mount(self.dir.clone()));
-        // The directory is given back by now; closing the journal may take a slow disk a while.
+        // The directory is released by now; closing the journal may take a slow disk a while.
         wait_until("a mount's process ends", || Ok(server.exit_status()?.is_some()))
     }
 }
@@ -97,11 +99,11 @@ impl Drop for BenchMount {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             server.kill();
-            // Nobody answers there any more.
+            // No process serves the mount any more.
             let _ = unmount(&self.dir);
             unregister(&CleanupItem::Mount(self.dir.clone()));
         }
-        // What remains is removed with the site.
+        // The site's removal takes whatever remains.
         let _ = std::fs::remove_dir_all(&self.journal);
     }
 }

@@ -1,8 +1,8 @@
 //! Child processes of a measurement: started from this program, ended with it.
 //!
 //! A floor measured between two threads of one process would not be the floor of two processes, so the echo
-//! server, the delaying proxy and the lenders are processes. Each says on its standard output when it is
-//! ready; each is ended when its guard is dropped, and by the kernel if this process dies first.
+//! server, the delaying proxy and the lenders are processes. Each prints a line when it is ready. Each is
+//! ended when its guard is dropped, and by the kernel if this process dies first.
 
 use std::fs;
 use std::io::Read;
@@ -32,57 +32,61 @@ use crate::sql_stores;
 use crate::volume::{flood, serve, sink};
 use crate::{delay, echo, worker};
 
-/// How long a child may take to say that it is ready: it may have to reserve memory on a loaded machine.
+/// Time within which a child must be ready. It may have to reserve memory on a loaded machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a child may take to stop by itself before it is killed.
+/// Time within which a child must stop by itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a child's first lines. Anything longer is not what was asked for.
+/// Maximum size in bytes of a child's first lines. Longer output is an error.
 const READY_BYTES_MAX: usize = 16 * 1024;
-/// How much of a failed child's log is shown.
+/// Number of lines of a failed child's log that an error shows.
 const LOG_LINES_SHOWN: usize = 5;
 /// The program's hidden subcommand that plays a [`ChildRole`].
-pub const PLAY: &str = "play";
+pub const PART: &str = "part";
 
-/// What the program is asked to be, as one argument of its hidden subcommand.
+/// Role of a child process, passed as one argument of the hidden subcommand.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ChildRole {
-    /// Answers requests of a fixed size, spinning: the other end of the floor.
+    /// Answers requests of a fixed size, spinning, as the other end of the floor.
     Echo(echo::EchoServer),
-    /// Forwards a connection, each way with a delay.
+    /// Forwards a connection with a delay in each direction.
     Delay(delay::DelayProxy),
-    /// Runs TPC-A until killed, and says what was acknowledged.
+    /// Runs TPC-A until killed, and reports what was acknowledged.
     Teller(worker::BankWorker),
     /// Serves a device over NBD.
     #[cfg(feature = "experiments")]
     Serve(serve::NbdServeJob),
-    /// Writes to a volume as fast as it is let.
+    /// Writes to a volume as fast as possible.
     #[cfg(feature = "experiments")]
     Flood(flood::FloodJob),
-    /// Throws away what it receives.
+    /// Discards everything it receives.
     #[cfg(feature = "experiments")]
     Sink(sink::SinkServer),
     /// Serves a device to the kernel.
     #[cfg(feature = "experiments")]
     Attach(device::DeviceServeJob),
-    /// Is a node of a shared region.
+    /// Runs as a node of a shared region.
     #[cfg(feature = "experiments")]
     Player(node_process::NodeJob),
-    /// Runs a program on memory of which a part is elsewhere.
+    /// Runs a program on memory of which a part is remote.
     #[cfg(feature = "experiments")]
     Far(FarJob),
     /// Commits rows to a SQLite database.
     #[cfg(feature = "experiments")]
     Sqlite(sqlite::SqliteJob),
-    /// Does OO7's operations in a database.
+    /// Runs OO7's operations in a database.
     #[cfg(feature = "experiments")]
     Oo7(sql_stores::SqlStoreJob),
-    /// Takes away what a measurement has left.
+    /// Removes what a measurement has left behind.
     Clean(CleanupJob),
 }
 
 /// Plays `role`; returns when the other side is done.
+///
+/// # Errors
+///
+/// Fails if the role cannot be set up, or its measurement fails.
 pub fn play(role: &ChildRole) -> Result<(), BenchError> {
-    // A cleaner was its parent's child before.
+    // A cleaner takes the place of its parent's child.
     if !matches!(role, ChildRole::Clean(_)) {
         netram_process::die_with_parent().context("ask to end with the parent")?;
     }
@@ -116,12 +120,16 @@ pub struct ChildProcess {
     process: std::process::Child,
     role: &'static str,
     log: PathBuf,
-    /// Bytes that the child has said and nobody has heard yet.
+    /// Output of the child that no reader has taken yet.
     output: Vec<u8>,
 }
 
 impl ChildProcess {
     /// Starts `program play ROLE`; its messages go to a file in `directory`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process or its log file cannot be created.
     pub fn play(
         program: &Path,
         role: &ChildRole,
@@ -129,10 +137,10 @@ impl ChildProcess {
         directory: &Path,
     ) -> Result<ChildProcess, BenchError> {
         let argument = serde_json::to_string(role).context("describe a role")?;
-        ChildProcess::start(program, [PLAY, argument.as_str()], name, directory)
+        ChildProcess::start(program, [PART, argument.as_str()], name, directory)
     }
 
-    /// The same with more in its environment.
+    /// The same with additional environment variables.
     pub(crate) fn play_in(
         program: &Path,
         role: &ChildRole,
@@ -141,10 +149,14 @@ impl ChildProcess {
         environment: &[(&str, String)],
     ) -> Result<ChildProcess, BenchError> {
         let argument = serde_json::to_string(role).context("describe a role")?;
-        ChildProcess::start_in(program, [PLAY, argument.as_str()], name, directory, environment)
+        ChildProcess::start_in(program, [PART, argument.as_str()], name, directory, environment)
     }
 
     /// Starts `program` with `arguments`; its messages go to a file in `directory`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process or its log file cannot be created.
     pub fn start<'a>(
         program: &Path,
         arguments: impl IntoIterator<Item = &'a str>,
@@ -189,18 +201,22 @@ impl ChildProcess {
         self.process.id()
     }
 
-    /// What the process has logged so far.
+    /// Path of the file with the process's messages so far.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Waits until the child has said a line that begins with `last`; returns all lines up to it. What it has
-    /// said behind that is heard by the next.
+    /// Waits until the child has printed a line that begins with `last`, and returns all lines up to it.
+    /// Later lines are left for the next call.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the child ends first, prints too much, or is not ready in time.
     pub fn ready(&mut self, last: &str) -> Result<Vec<String>, BenchError> {
         self.ready_within(last, READY_TIMEOUT)
     }
 
-    /// The same, if it may take longer.
+    /// The same with a time limit of `patience`.
     pub(crate) fn ready_within(&mut self, last: &str, patience: Duration) -> Result<Vec<String>, BenchError> {
         let deadline = Instant::now() + patience;
         loop {
@@ -218,7 +234,7 @@ impl ChildProcess {
         }
     }
 
-    /// What the child says on its standard output; zero bytes when it has closed it.
+    /// Reads from the child's standard output until `deadline`; zero bytes when the child has closed it.
     fn read_output(&mut self, into: &mut [u8], deadline: Instant) -> Result<usize, BenchError> {
         let Some(output) = self.process.stdout.as_mut() else {
             return Err(BenchError::InvalidRequest(
@@ -237,11 +253,11 @@ impl ChildProcess {
         output.read(into).context("hear a child")
     }
 
-    /// How it has ended. `None`: it runs, though its output may be closed.
+    /// Exit status of the process. `None` if it still runs, even with its output closed.
     pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>, BenchError> {
         let deadline = Instant::now() + STOP_TIMEOUT;
         let mut byte = [0];
-        // One whose output is closed is about to end.
+        // A child whose output is closed is about to end.
         let closed = matches!(self.read_output(&mut byte, Instant::now()), Ok(0));
         loop {
             let ended = self
@@ -255,12 +271,20 @@ impl ChildProcess {
         }
     }
 
-    /// Stops the process where it stands, so that it takes no processor time; undone by [`Child::resume`].
+    /// Stops the process so that it takes no processor time; [`ChildProcess::resume`] undoes that.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system refuses the signal.
     pub fn pause(&self) -> Result<(), BenchError> {
         self.signal(Signal::STOP)
     }
 
     /// Lets a paused process run on.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system refuses the signal.
     pub fn resume(&self) -> Result<(), BenchError> {
         self.signal(Signal::CONT)
     }
@@ -273,7 +297,7 @@ impl ChildProcess {
         ))
     }
 
-    /// The child is not reaped before the guard says so: its id cannot have gone to another process.
+    /// The child is reaped only by its guard, so no other process can have its id.
     fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
     }
@@ -284,6 +308,10 @@ impl ChildProcess {
     }
 
     /// Asks the process to stop (SIGTERM) and waits; kills it if it does not.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be signalled, or ended with an error.
     pub fn stop(mut self) -> Result<(), BenchError> {
         self.signal(Signal::TERM)?;
         let deadline = Instant::now() + STOP_TIMEOUT;
@@ -327,7 +355,7 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Takes lines out of what was said: up to the first that begins so. `None`: it was not said yet.
+/// Takes lines from `said` up to the first that begins with `last`. `None` if there is none yet.
 fn lines_up_to(last: &str, said: &mut Vec<u8>) -> Option<Vec<String>> {
     let mut lines = Vec::new();
     let mut bytes = 0;
@@ -343,7 +371,11 @@ fn lines_up_to(last: &str, said: &mut Vec<u8>) -> Option<Vec<String>> {
     None
 }
 
-/// Where a child listens, from its line `listening ADDRESS`.
+/// Addresses from the child's line `listening ADDRESS`.
+///
+/// # Errors
+///
+/// Fails if there is no such line, or an address is not valid.
 pub fn listening_addresses(lines: &[String]) -> Result<Vec<NetAddress>, BenchError> {
     let addresses = lines.iter().filter_map(|line| line.strip_prefix("listening "));
     addresses
@@ -360,7 +392,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let words = ["-c", "printf 'a\\nfilled\\ndone 7\\nmore'"];
         let mut child = ChildProcess::start(Path::new("sh"), words, "sh", directory.path()).unwrap();
-        // All is said, and it has ended, before anybody listens.
+        // The child has printed everything and ended before its output is read.
         child.process.wait().unwrap();
         assert_eq!(child.ready("filled").unwrap(), ["a", "filled"]);
         assert_eq!(child.ready("done ").unwrap(), ["done 7"]);

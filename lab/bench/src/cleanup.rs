@@ -1,8 +1,8 @@
-//! What must not outlive a measurement that a signal ends, for no guard is dropped then.
+//! Removal of files, mounts and processes when a signal ends a measurement, because no guard is dropped then.
 //!
-//! Its threads may be just making something, so nothing is safely gone while they run. The process therefore
-//! becomes another program, [`CleanupJob`], in its own place: the kernel ends all threads first, and whoever
-//! waits for the process waits for the cleaning.
+//! Other threads may be creating something, so nothing can be removed safely while they run. The process
+//! therefore executes another program, [`CleanupJob`], in its own place. The kernel ends all threads first,
+//! and a parent that waits for the process waits for the cleanup too.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -16,44 +16,45 @@ use rustix::fs::IFlags;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildRole, PLAY};
+use crate::child::{ChildRole, PART};
 use crate::error::{BenchError, ErrorContext};
 #[cfg(feature = "experiments")]
 use crate::far::{cgroup, swap};
 use crate::namespaces;
 use crate::sys::ignore_interruptions;
 
-/// The program that runs.
+/// Path of the running program.
 const THIS_PROGRAM: &str = "/proc/self/exe";
-/// How often it is looked whether children have ended, and how long for.
+/// Interval at which the end of children is checked, and the maximum number of checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const POLLS_MAX: usize = 1000;
 
 static PENDING_ITEMS: Mutex<Vec<CleanupItem>> = Mutex::new(Vec::new());
 
-/// Something that stays unless it is taken away.
+/// A resource that stays unless it is removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CleanupItem {
-    /// A file, or a directory and all that is in it.
+    /// A file, or a directory with its contents.
     Path(PathBuf),
     /// A network namespace.
     Namespace(String),
-    /// A directory that something is mounted on. What it was mounted from ends with that.
+    /// A mount point. The process that serves it ends with the unmount.
     Mount(PathBuf),
-    /// What the kernel swaps to.
+    /// A file or device that the kernel swaps to.
     #[cfg(feature = "experiments")]
     Swap(PathBuf),
-    /// A group of processes.
+    /// A control group with its processes.
     #[cfg(feature = "experiments")]
     Group(PathBuf),
 }
 
-/// It is about to be made. Not after it is: a signal between the two would leave it.
+/// Registers a resource that is about to be created. Later is too late: a signal in between would leave it
+/// behind.
 pub(crate) fn register(leftover: CleanupItem) {
     pending_items().push(leftover);
 }
 
-/// It has been taken away.
+/// Unregisters a resource that was removed.
 pub(crate) fn unregister(leftover: &CleanupItem) {
     pending_items().retain(|other| other != leftover);
 }
@@ -62,22 +63,23 @@ fn pending_items() -> MutexGuard<'static, Vec<CleanupItem>> {
     PENDING_ITEMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In the order in which they can be taken away.
+/// The items in the order in which they can be removed.
 fn in_cleanup_order(leftovers: &[CleanupItem]) -> Vec<CleanupItem> {
     let mut all = leftovers.to_vec();
     all.sort_by_key(CleanupItem::cleanup_rank);
     all
 }
 
-/// Ends this process with the exit code `code`, its children, and whatever they would leave.
+/// Ends this process with exit code `code`, together with its children, and removes every registered
+/// resource.
 pub fn abandon(code: i32) -> ! {
-    // While those who serve it still answer.
+    // These go first, while the processes that serve them still answer.
     let used = pending_items().clone();
     in_cleanup_order(&used)
         .into_iter()
         .filter(CleanupItem::is_in_use)
         .for_each(CleanupItem::remove);
-    // Held to the end: nothing more is made that has to be remembered first.
+    // The lock is held to the end, so no further resource can be registered and created.
     let all = pending_items();
     let remaining = in_cleanup_order(&all);
     if let Ok(list) = item_list(&remaining) {
@@ -88,7 +90,7 @@ pub fn abandon(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// A list for the cleaner, in a file that has no name.
+/// The list for the cleaner, in an unnamed file.
 fn item_list(leftovers: &[CleanupItem]) -> io::Result<File> {
     let mut list = tempfile::tempfile()?;
     list.write_all(&serde_json::to_vec(leftovers)?)?;
@@ -97,26 +99,30 @@ fn item_list(leftovers: &[CleanupItem]) -> io::Result<File> {
 }
 
 fn clean(code: i32, list: File) -> io::Result<()> {
-    // Whoever is impatient asks twice.
+    // An impatient user may interrupt twice.
     ignore_interruptions();
-    // Those whose own parents end with it come here. Any process turns that on.
+    // Orphaned grandchildren become children of this process. Any process may request that.
     rustix::process::set_child_subreaper(Some(Pid::INIT))?;
     let role = serde_json::to_string(&ChildRole::Clean(CleanupJob { code }))?;
     Err(Command::new(THIS_PROGRAM)
-        .args([PLAY, &role])
+        .args([PART, &role])
         .stdin(list)
         .stdout(Stdio::null())
         .exec())
 }
 
-/// What an abandoned measurement has become. What it takes away is listed on its standard input.
+/// The program that an abandoned measurement becomes. Its standard input lists the items to remove.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CleanupJob {
     code: i32,
 }
 
 impl CleanupJob {
-    /// Takes everything away, and ends the process as the measurement would have ended.
+    /// Removes all items, and ends the process with the measurement's exit code.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the list cannot be read.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         let listed: Vec<CleanupItem> =
             serde_json::from_reader(io::stdin()).context("read what a measurement has left")?;
@@ -126,19 +132,20 @@ impl CleanupJob {
     }
 }
 
-/// Most were killed by the kernel, with the thread that had started them; one that was just starting had not
-/// asked for it. One that the kernel does not let go of must not hold up the rest.
+/// Kills the children that are left. The kernel killed most of them with the thread that had started them;
+/// one that was just starting had not asked for that. A child that the kernel does not release must not hold
+/// up the rest.
 fn kill_children() {
     for _ in 0..POLLS_MAX {
         for child in children() {
-            // It is not reaped but here: its id is still its own.
+            // Only this code reaps it, so its id is still its own.
             let _ = kill_process(child, Signal::KILL);
         }
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => (),
                 Ok(None) => break,
-                // There is none any more.
+                // There are no children left.
                 Err(_) => return,
             }
         }
@@ -146,7 +153,7 @@ fn kill_children() {
     }
 }
 
-/// The processes whose parent this one is.
+/// Child processes of this one.
 fn children() -> Vec<Pid> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -154,7 +161,7 @@ fn children() -> Vec<Pid> {
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // Behind the name, which may have brackets of its own: state and parent.
+            // State and parent follow the name, which may contain brackets.
             let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
             (parent.parse() == Ok(own)).then(|| Pid::from_raw(pid))?
         })
@@ -162,8 +169,8 @@ fn children() -> Vec<Pid> {
 }
 
 impl CleanupItem {
-    /// Processes end before what they swap to is taken away; and that, and what is mounted, before the
-    /// directories that they are in, or their contents would be removed one by one.
+    /// Rank in the order of removal. Processes end before their swap is removed; swap and mounts go before
+    /// the directories that contain them, whose removal would otherwise delete their contents one by one.
     fn cleanup_rank(&self) -> u8 {
         match self {
             #[cfg(feature = "experiments")]
@@ -175,12 +182,12 @@ impl CleanupItem {
         }
     }
 
-    /// Whether it goes better while what is behind it still answers.
+    /// Whether removal works better while the processes behind the item still answer.
     fn is_in_use(&self) -> bool {
         self.cleanup_rank() < 2
     }
 
-    /// Whatever is gone already was removed by its guard.
+    /// Removes the item. Errors are ignored: a missing item was removed by its guard.
     fn remove(self) {
         let _ = match self {
             CleanupItem::Path(path) if path.is_dir() => retry_removal(|| fs::remove_dir_all(&path)),
@@ -195,8 +202,8 @@ impl CleanupItem {
     }
 }
 
-/// Unmounts it whoever uses it, and lets the directory be removed: `netram mount` keeps it from everybody
-/// until it gives it back itself.
+/// Unmounts a directory although processes may use it, and makes it removable: `netram mount` locks it until
+/// it releases it.
 pub(crate) fn unmount(directory: &Path) -> io::Result<()> {
     let mut command = Command::new("umount");
     command
@@ -210,7 +217,7 @@ pub(crate) fn unmount(directory: &Path) -> io::Result<()> {
     Ok(rustix::fs::ioctl_setflags(&directory, flags)?)
 }
 
-/// Tries for a second: somebody may be just making something in it, or ending.
+/// Retries for a second, because a process may be ending, or creating a file in it.
 pub(crate) fn retry_removal(mut remove: impl FnMut() -> io::Result<()>) -> bool {
     (0..100).any(|_| match remove() {
         Ok(()) => true,

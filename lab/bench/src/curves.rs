@@ -4,18 +4,18 @@ use crate::error::BenchError;
 
 /// A point of a curve.
 pub trait CurvePoint {
-    /// What tells curves apart.
-    type MascotsCurve: Copy + PartialEq;
+    /// Identity of a curve.
+    type Curve: Copy + PartialEq;
 
-    /// Whose curve.
-    fn curve(&self) -> Self::MascotsCurve;
+    /// The curve of this point.
+    fn curve(&self) -> Self::Curve;
 
-    /// Where on the x axis.
+    /// The point's x value.
     fn x(&self) -> u64;
 }
 
 /// The curves, in the order of measurement.
-pub fn curves<P: CurvePoint>(points: &[P]) -> Vec<P::MascotsCurve> {
+pub fn curves<P: CurvePoint>(points: &[P]) -> Vec<P::Curve> {
     let mut found = Vec::new();
     for curve in points.iter().map(CurvePoint::curve) {
         if !found.contains(&curve) {
@@ -25,7 +25,7 @@ pub fn curves<P: CurvePoint>(points: &[P]) -> Vec<P::MascotsCurve> {
     found
 }
 
-/// The places, in order.
+/// The x values in order.
 pub fn x_values<P: CurvePoint>(points: &[P]) -> Vec<u64> {
     let mut values: Vec<u64> = points.iter().map(CurvePoint::x).collect();
     values.sort_unstable();
@@ -33,8 +33,8 @@ pub fn x_values<P: CurvePoint>(points: &[P]) -> Vec<u64> {
     values
 }
 
-/// A point of a curve.
-pub fn at<P: CurvePoint>(points: &[P], curve: P::MascotsCurve, place: u64) -> Option<&P> {
+/// The point of a curve at `x`.
+pub fn at<P: CurvePoint>(points: &[P], curve: P::Curve, place: u64) -> Option<&P> {
     points
         .iter()
         .find(|point| point.curve() == curve && point.x() == place)
@@ -43,27 +43,31 @@ pub fn at<P: CurvePoint>(points: &[P], curve: P::MascotsCurve, place: u64) -> Op
 /// One measurement among those of a figure.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledPoint {
-    /// Which round, from zero.
+    /// Number of the round, from zero.
     pub round: usize,
-    /// Where.
+    /// The point's x value.
     pub x: u64,
-    /// Which curve, from zero.
+    /// Index of the curve, from zero.
     pub curve: usize,
 }
 
 /// All rounds of one point.
 #[derive(Debug)]
 pub struct PointRounds<C> {
-    /// Where.
+    /// The point's x value.
     pub x: u64,
-    /// Which curve, from zero.
+    /// Index of the curve, from zero.
     pub curve: usize,
-    /// What each round gave.
+    /// Results, one for each round.
     pub cells: Vec<C>,
 }
 
-/// Measures each place on each curve, so many times. Within a round and a place the curves take turns: a
-/// disturbance hits all.
+/// Measures each x value on each curve, once a round. Within a round and an x value the curves take turns, so
+/// that a disturbance hits all of them.
+///
+/// # Errors
+///
+/// Returns the first error of `measure`.
 pub fn interleaved<C>(
     rounds: usize,
     values: &[u64],

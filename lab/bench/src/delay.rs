@@ -1,9 +1,9 @@
-//! A longer wire, or a narrower one: a process that forwards one address to another, holds every byte back
-//! for a while, and lets no more through than it is told.
+//! A proxy process that stands for a longer or narrower wire. It forwards one address to another, delays
+//! every byte, and limits the throughput.
 //!
-//! This stands for a network with a longer round trip. It adds its own cost too (two more sockets), so a
-//! floor to compare with goes through a process of the same kind; results are labelled with the round trip
-//! asked for.
+//! It stands for a network with a longer round trip, and adds a cost of its own (two more sockets). The floor
+//! to compare with therefore goes through a process of the same kind. Results are labelled with the requested
+//! round trip.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -18,38 +18,43 @@ use crate::error::{BenchError, ErrorContext};
 use crate::machine;
 use crate::socket::{RawListener, RawSocket};
 
-/// Bytes read at once.
+/// Maximum bytes of one read.
 const PIECE_BYTES: usize = 64 * 1024;
-/// Pieces under way in one direction; more stay in the socket, as on a wire whose queue is full.
+/// Maximum number of pieces in transit in one direction. Further bytes stay in the socket, as on a wire whose
+/// queue is full.
 const PIECES_MAX: usize = 4096;
-/// What is read at once arrives at once: where the wire is narrow, no more than it lets through in this time,
-/// in µs.
+/// Bytes read at once arrive at once. On a narrow wire one read therefore takes at most the bytes of this
+/// time, in µs.
 const NARROW_US: u32 = 64;
-/// How much may wait to go through a narrow wire: the queue of a switch, not one of seconds.
+/// Maximum queueing time before a narrow wire: a switch's queue, not one of seconds.
 const QUEUE_TIME_MAX: Duration = Duration::from_millis(1);
-/// How long the process polls after the last byte before it sleeps: longer than any delay it is asked for.
+/// Time for which the process polls after the last byte before it sleeps, longer than any requested delay.
 const POLL_TIME: Duration = Duration::from_millis(2);
 
-/// The system chooses the port.
+/// With port 0 the system chooses the port.
 const ANY_PORT: &str = "tcp://127.0.0.1:0";
 
-/// A delaying process.
+/// A delaying proxy process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DelayProxy {
-    /// Where to listen.
+    /// Address to listen on.
     pub listen: String,
-    /// Where to forward to.
+    /// Address to forward to.
     pub target: String,
-    /// Microseconds that a request and its answer lose together.
+    /// Delay of a request and its answer together, in microseconds.
     pub round_trip_us: u32,
-    /// Megabits a second, each way. `None`: as many as come.
+    /// Throughput limit in each direction, in megabits per second; `None` for no limit.
     pub megabits: Option<u32>,
-    /// The core to stay on.
+    /// Core to stay on.
     pub core: Option<usize>,
 }
 
 impl DelayProxy {
     /// Serves until killed; each connection has a thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the address cannot be opened.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         if let Some(core) = self.core {
             machine::pin(&[core])?;
@@ -64,7 +69,12 @@ impl DelayProxy {
         serve(&gate, &target, nature)
     }
 
-    /// Starts such a process between the caller and `target`; returns it with the address to go to instead.
+    /// Starts such a process between the caller and `target`. Returns it with the address to connect to
+    /// instead.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be started.
     pub fn start(
         program: &Path,
         target: &NetAddress,
@@ -82,7 +92,7 @@ impl DelayProxy {
         delay.play(program, directory)
     }
 
-    /// The same, but it lets no more through than so many megabits a second, and holds nothing back.
+    /// The same with a throughput limit in megabits per second, and without delay.
     pub(crate) fn narrow(
         program: &Path,
         target: &NetAddress,
@@ -110,7 +120,7 @@ impl DelayProxy {
     }
 }
 
-/// What a wire does to bytes.
+/// Delay and throughput of a wire.
 #[derive(Clone, Copy)]
 struct WireProfile {
     one_way: Duration,
@@ -123,7 +133,7 @@ impl WireProfile {
             .map_or(PIECE_BYTES, |megabits| (megabits * NARROW_US / 8) as usize)
     }
 
-    /// How long so many bytes take to go through.
+    /// Time that `bytes` bytes take to be transmitted.
     fn transmit_time(self, bytes: usize) -> Duration {
         let nanos = |megabits| bytes as u64 * 8000 / u64::from(megabits);
         self.megabits
@@ -131,22 +141,22 @@ impl WireProfile {
     }
 }
 
-/// Bytes under way in one direction.
+/// Bytes in transit in one direction.
 #[derive(Default)]
 struct DelayLine {
-    /// When all that has been taken is through.
+    /// Time at which all bytes taken so far are transmitted.
     transmitted_at: Option<Instant>,
     pieces: VecDeque<(Instant, Vec<u8>)>,
-    /// The sender has closed. What it sent before arrives all the same, as it does on a wire; then its end
-    /// does.
+    /// Whether the sender has closed. Its earlier bytes still arrive, as on a wire, and then the end of the
+    /// stream.
     closed: bool,
-    /// All has arrived, the end too.
+    /// Whether everything has arrived, including the end of the stream.
     ended: bool,
 }
 
 impl DelayLine {
-    /// Takes what has arrived and hands over what is due. Whether something is under way; `None`: the
-    /// connection broke.
+    /// Takes arrived bytes and hands over those that are due. Returns whether bytes are in transit; `None` if
+    /// the connection broke.
     fn pump(
         &mut self,
         from: &RawSocket,
@@ -186,19 +196,17 @@ impl DelayLine {
     }
 }
 
-/// Forwards every connection to `target`, each in a thread. Returns when the system gives no more
-/// connections.
+/// Forwards every connection to `target`, each in a thread. Returns when no more connections can be accepted.
 fn serve(gate: &RawListener, target: &NetAddress, nature: WireProfile) -> Result<(), BenchError> {
     loop {
         let near = gate.accept()?;
         let target = target.clone();
-        // An error ends the connection, which both sides then see; the next connection finds a process in
-        // order.
+        // An error ends this connection, and both sides see that. Later connections are not affected.
         std::thread::spawn(move || relay(&near, &target, nature));
     }
 }
 
-/// Forwards a connection to `target`. If nobody listens there it is closed.
+/// Forwards a connection to `target`; closes it if no process listens there.
 fn relay(near: &RawSocket, target: &NetAddress, nature: WireProfile) {
     if let Ok(far) = RawSocket::connect(target) {
         forward(near, &far, nature);
@@ -216,8 +224,8 @@ fn forward(near: &RawSocket, far: &RawSocket, nature: WireProfile) {
         match (moved, moved_back) {
             (Some(false), Some(false)) => (),
             (Some(_), Some(_)) => busy = Instant::now(),
-            // Nobody hears the answers any more, but what was asked before is on its way; and the other way
-            // round.
+            // The answers have no reader any more, but earlier requests are still in transit; and the other
+            // way round.
             (Some(true), None) | (None, Some(true)) => busy = Instant::now(),
             _ => return,
         }
@@ -229,8 +237,8 @@ fn forward(near: &RawSocket, far: &RawSocket, nature: WireProfile) {
     }
 }
 
-/// Sleeps until a side that has not closed says something or closes, or for nothing: the loop finds out. A
-/// side that has closed would wake it at once and always.
+/// Sleeps until a side that has not closed sends or closes. It may also wake for nothing, which the loop
+/// finds out. A closed side is left out, because it would end every sleep at once.
 fn sleep(sides: &[(&RawSocket, &DelayLine)]) {
     let timeout = Timespec {
         tv_sec: 1,
@@ -259,7 +267,7 @@ mod tests {
         RawListener::open(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap()
     }
 
-    /// One connection through a wire: the client's end, the server's, and the wire's thread.
+    /// One connection through a wire: the client's end, the server's end, and the wire's thread.
     fn connected(nature: WireProfile) -> (RawSocket, RawSocket, std::thread::JoinHandle<()>) {
         let (gate, inner) = (anywhere(), anywhere());
         let (outer_address, inner_address) = (gate.address().unwrap(), inner.address().unwrap());
@@ -320,7 +328,7 @@ mod tests {
         wire.join().unwrap();
     }
 
-    /// The wire was cut when the side that asks had said its last, and the answers under way were lost.
+    /// The proxy closed the connection after the client's last request, and lost the answers in transit.
     #[test]
     fn answers_arrive_after_the_last_question() {
         let (client, server, wire) = connected(LONG);
@@ -335,7 +343,7 @@ mod tests {
         wire.join().unwrap();
     }
 
-    /// A target that was not there yet ended the process, and with it every other connection.
+    /// A missing target ended the proxy process, and with it every other connection.
     #[test]
     fn a_refused_connection_ends_alone() {
         let directory = tempfile::tempdir().unwrap();
@@ -345,7 +353,7 @@ mod tests {
         let gate = anywhere();
         let address = gate.address().unwrap();
         let aim = target.clone();
-        // It ends with this process.
+        // The thread ends with this process.
         std::thread::spawn(move || serve(&gate, &aim, LONG));
         for _ in 0..2 {
             hears_the_end(&RawSocket::connect(&address).unwrap());

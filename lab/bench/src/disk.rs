@@ -1,4 +1,4 @@
-//! The disk's floors: `fdatasync` after each small write, and reading a file from its begin to its end.
+//! Floors of the disk: `fdatasync` after each small write, and a sequential read of a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -11,20 +11,28 @@ use rustix::fs::{Advice, fadvise};
 use crate::error::{BenchError, ErrorContext};
 use crate::histogram::{LatencyRecorder, LatencySummary};
 
-/// Bytes of the file that is overwritten: as large as a small log, so that the blocks are spread likewise.
+/// Size in bytes of the overwritten file: a small log's, so that its blocks are spread likewise.
 const OVERWRITTEN_BYTES: usize = 8 << 20;
 /// Bytes of one read.
 const READ_BYTES: usize = 1 << 20;
 
-/// Writes at the end of a growing file, each write synced: the file's size changes, which costs a journal
-/// commit of the file system's own.
+/// Times writes at the end of a growing file, each write synced. The file's size changes, which costs a
+/// journal commit of the file system.
+///
+/// # Errors
+///
+/// Fails if the file cannot be created, written or synced.
 pub fn sync_appends(directory: &Path, bytes: usize, count: usize) -> Result<LatencySummary, BenchError> {
     let file = tempfile::tempfile_in(directory).context("make a file to sync")?;
     synced(&file, bytes, count, usize::MAX)
 }
 
-/// Overwrites a file that has its blocks already, each write synced: the least that durable means on this
+/// Times overwrites of a file whose blocks exist already, each synced: the least cost of durability on this
 /// disk.
+///
+/// # Errors
+///
+/// Fails if the file cannot be created, written or synced.
 pub fn sync_overwrites(directory: &Path, bytes: usize, count: usize) -> Result<LatencySummary, BenchError> {
     let mut file = tempfile::tempfile_in(directory).context("make a file to sync")?;
     file.write_all(&vec![1; OVERWRITTEN_BYTES])
@@ -50,7 +58,11 @@ fn synced(file: &File, bytes: usize, count: usize, size: usize) -> Result<Latenc
     Ok(recorder.finish())
 }
 
-/// Seconds that a sequential read of `path` takes, its pages dropped from the cache before if `cold`.
+/// Seconds of a sequential read of `path`. With `cold`, its pages are dropped from the page cache before.
+///
+/// # Errors
+///
+/// Fails if the file cannot be read.
 pub fn read_seconds(path: &Path, cold: bool) -> Result<f64, BenchError> {
     let what = format_args!("read {}", path.display());
     let mut file = OpenOptions::new().read(true).open(path).context(what)?;
@@ -63,7 +75,11 @@ pub fn read_seconds(path: &Path, cold: bool) -> Result<f64, BenchError> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Writes what is dirty of `path`, then forgets its pages, as far as the kernel follows the advice.
+/// Writes the dirty pages of `path`, then drops its pages, as far as the kernel follows the advice.
+///
+/// # Errors
+///
+/// Fails if the file cannot be opened or synced.
 pub fn drop_cache(path: &Path) -> Result<(), BenchError> {
     let what = format_args!("drop {} from the cache", path.display());
     let file = OpenOptions::new()

@@ -1,4 +1,4 @@
-//! The network's floor: requests and answers of the sizes that a commit has on the wire, and nothing else.
+//! The network's floor: bare requests and answers of the sizes that a commit has on the wire.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,21 +14,21 @@ use crate::histogram::{LatencyRecorder, LatencySummary};
 use crate::machine;
 use crate::socket::{PollPause, RawListener, RawSocket};
 
-/// Bytes of a packet's length on the wire, and of the tag behind a sealed packet.
+/// Bytes of a packet's length field, and of the tag behind an encrypted packet.
 const PACKET_LENGTH_BYTES: usize = 2;
 const PACKET_TAG_BYTES: usize = 16;
 
 /// The sizes of one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExchangeSizes {
-    /// Bytes there.
+    /// Size of the request in bytes.
     pub request: usize,
-    /// Bytes back.
+    /// Size of the reply in bytes.
     pub reply: usize,
 }
 
 impl ExchangeSizes {
-    /// What the commit of one record of `payload` bytes puts on the wire, and its acknowledgement.
+    /// Sizes on the wire of the commit of one record of `payload` bytes, and of its acknowledgement.
     pub fn of_commit(payload: usize, secure: bool) -> ExchangeSizes {
         let seal = if secure { PACKET_TAG_BYTES } else { 0 };
         let around = PACKET_LENGTH_BYTES + FRAME_HEADER_BYTES + seal;
@@ -44,20 +44,24 @@ const _: () = assert!(SEAL_TAG_BYTES == PACKET_TAG_BYTES, "both are AES-GCM's");
 /// An echo process: answers every request of the exchange's size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EchoServer {
-    /// Where to listen.
+    /// Address to listen on.
     pub listen: String,
-    /// The sizes.
+    /// Sizes of the exchange.
     pub exchange: ExchangeSizes,
-    /// The core to stay on.
+    /// Core to stay on.
     pub core: Option<usize>,
-    /// What it does between two polls.
+    /// Pause between two polls.
     pub pause: PollPause,
-    /// Another echo process, which it exchanges with before it answers.
+    /// Address of another echo process, with which it exchanges before it answers.
     pub asks: Option<String>,
 }
 
 impl EchoServer {
-    /// Serves all who connect, each by a thread, until killed.
+    /// Serves all connections, each in a thread, until killed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the address cannot be opened.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         if let Some(core) = self.core {
             machine::pin(&[core])?;
@@ -67,7 +71,7 @@ impl EchoServer {
         std::thread::scope(|scope| {
             loop {
                 let socket = gate.accept()?;
-                // One that fails has lost whoever it served.
+                // A failed thread loses only its own connection.
                 scope.spawn(move || self.serve(&socket));
             }
         })
@@ -103,7 +107,11 @@ pub struct EchoClient {
 }
 
 impl EchoClient {
-    /// Starts the process and connects; `through` may put something in between.
+    /// Starts the process and connects; `through` may put a proxy in between.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be started or reached.
     pub fn start(
         program: &Path,
         echo: EchoServer,
@@ -128,7 +136,7 @@ impl EchoClient {
         })
     }
 
-    /// Where it is reached.
+    /// Address of the process.
     pub fn address(&self) -> &NetAddress {
         &self.address
     }
@@ -142,11 +150,19 @@ impl EchoClient {
 }
 
 /// Exchanges with all of `pingers` at once for a while, spinning: requests to all, then answers from all.
+///
+/// # Errors
+///
+/// Fails if a process is gone.
 pub fn round(pingers: &[EchoClient], time: Duration) -> Result<LatencySummary, BenchError> {
     rounds(pingers, time, Duration::ZERO, exchange)
 }
 
-/// The same with a rest behind each, which is not measured.
+/// The same with a rest after each exchange, which is not measured.
+///
+/// # Errors
+///
+/// Fails if a process is gone.
 pub fn rested_round(
     pingers: &[EchoClient],
     time: Duration,
@@ -155,8 +171,12 @@ pub fn rested_round(
     rounds(pingers, time, rest, exchange)
 }
 
-/// Exchanges with one after the other for a while, waiting as they do, and rests behind that. A time is that
-/// of all of them, one after the other.
+/// Exchanges with one process after the other for a while, with their wait policy and a rest after all of
+/// them. One time covers all of them.
+///
+/// # Errors
+///
+/// Fails if a process is gone.
 pub fn chain(pingers: &[EchoClient], time: Duration, rest: Duration) -> Result<LatencySummary, BenchError> {
     rounds(pingers, time, rest, |pingers, request, reply| {
         pingers.iter().try_for_each(|pinger| {
@@ -177,7 +197,7 @@ fn rounds(
     };
     let request = vec![0; first.exchange.request];
     let mut reply = vec![0; first.exchange.reply];
-    // The echo processes may be asleep.
+    // The echo processes may be asleep, so the first exchange is not timed.
     exchange(pingers, &request, &mut reply)?;
     let children: Vec<u32> = pingers.iter().map(|pinger| pinger.child.id()).collect();
     let mut recorder = LatencyRecorder::start(&children);
@@ -189,7 +209,7 @@ fn rounds(
         }
         exchange(pingers, &request, &mut reply)?;
         recorder.record(began.elapsed());
-        // None is no call of the system.
+        // Without a rest no system call is made.
         if !rest.is_zero() {
             std::thread::sleep(rest);
         }

@@ -1,47 +1,50 @@
-//! Why a measurement could not be made.
+//! Errors of measurements.
 
 use std::error::Error;
 use std::fmt::Display;
 use std::path::PathBuf;
 
-/// A failed measurement. All variants have one reaction, to tell the person who asked; they differ in what is
-/// told.
+/// A failed measurement. The caller's reaction to every variant is to report it; they differ in the message.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The environment refused something: a file, a socket, a process.
     #[error("cannot {what}: {why}")]
     Setup {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What the system or the library said.
+        /// Error of the system or the library.
         why: Box<dyn Error + Send + Sync>,
     },
-    /// A child process ended before it was ready, or said something else than expected.
+    /// A child process ended before it was ready, or printed something unexpected.
     #[error("the {role} process (pid {pid}) failed: {why}")]
     Child {
-        /// What it was started for.
+        /// Role of the process.
         role: &'static str,
         /// Its process id.
         pid: u32,
-        /// What it did.
+        /// Its failure.
         why: String,
     },
-    /// What was asked for cannot be measured.
+    /// The requested measurement is impossible or inconsistent.
     #[error("{0}")]
     InvalidRequest(String),
-    /// The data read back is not what was acknowledged: a defect, never noise.
+    /// Data that was read back differs from what was acknowledged: a defect, never noise.
     #[error("the data in {} is wrong: {why}", place.display())]
     WrongData {
-        /// Where it was read.
+        /// File or directory that was read.
         place: PathBuf,
-        /// What contradicts what.
+        /// The contradiction that was found.
         why: String,
     },
 }
 
-/// Adds what was tried to an error.
+/// Adds the failed operation to an error.
 pub trait ErrorContext<T> {
     /// Turns the error into a [`BenchError::Setup`].
+    ///
+    /// # Errors
+    ///
+    /// Returns every error it is called on, with the failed operation.
     fn context(self, what: impl Display) -> Result<T, BenchError>;
 }
 

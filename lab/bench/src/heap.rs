@@ -1,8 +1,7 @@
-//! The persistent heap: what allocating and freeing costs beside malloc and free, and what a long load does
-//! to it.
+//! The persistent heap: cost of allocating and freeing beside malloc and free, and the effect of a long load.
 //!
-//! Blocks are taken and freed in transactions of many, committed lazily to a journal on the local disk: what
-//! is measured is the heap and its share of the commit, not the disk. The truncation thread runs, as in a
+//! Blocks are allocated and freed in transactions of many, committed lazily to a journal on the local disk.
+//! This measures the heap and its share of the commit, not the disk. The truncation thread runs, as in a
 //! program.
 
 use std::hint::black_box;
@@ -19,40 +18,40 @@ use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
 use crate::testbed::Testbed;
 
-/// Sizes whose speed is measured.
+/// Measured block sizes in bytes.
 pub const SIZES: [usize; 7] = [16, 64, 256, 1024, 4096, 16 << 10, 64 << 10];
-/// Blocks of one transaction.
+/// Number of blocks in one transaction.
 const BATCH: usize = 500;
-/// Bytes of the log: never full while measuring.
+/// Size of the log in bytes; it is never full during a measurement.
 const LOG_BYTES: u64 = 64 << 20;
-/// Bytes of the heap whose speed is measured: it holds a batch of the largest.
+/// Size in bytes of the heap for speed measurements; it holds a batch of the largest blocks.
 const SPEED_BYTES: u64 = 64 << 20;
-/// Bytes of the heap that is opened.
+/// Size of the opened heap in bytes.
 const OPEN_BYTES: u64 = 1 << 30;
-/// How often it is opened.
+/// Number of openings.
 const OPENINGS: usize = 9;
-/// Part of the heap under load that is asked for, in percent.
+/// Share of the heap that the load allocates, in percent.
 const LOAD_PERCENT: u64 = 75;
 
-/// How much is measured.
+/// Extent of the measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct HeapEffort {
-    /// Transactions of each size.
+    /// Number of transactions for each size.
     pub rounds: usize,
-    /// Allocations of each load.
+    /// Number of allocations for each load.
     pub steps: usize,
-    /// Bytes of the heap that is put under load.
+    /// Size in bytes of the heap under load.
     pub load_bytes: u64,
 }
 
 impl HeapEffort {
-    /// As documented.
+    /// The documented extent.
     pub const FULL: HeapEffort = HeapEffort {
         rounds: 200,
         steps: 1_000_000,
         load_bytes: 32 << 20,
     };
-    /// Some seconds.
+    /// A run of a few seconds.
     pub const QUICK: HeapEffort = HeapEffort {
         rounds: 20,
         steps: 50_000,
@@ -60,81 +59,82 @@ impl HeapEffort {
     };
 }
 
-/// What one size costs. Nanoseconds are medians over transactions, each divided by its blocks.
+/// Cost of one block size. Nanoseconds are medians over transactions, divided by their blocks.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeapSpeed {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: usize,
-    /// Allocating a block.
+    /// Time of allocating a block.
     pub alloc_ns: f64,
-    /// Freeing a block.
+    /// Time of freeing a block.
     pub free_ns: f64,
     /// A block's share of the commit that allocated it.
     pub alloc_commit_ns: f64,
     /// A block's share of the commit that freed it.
     pub free_commit_ns: f64,
-    /// The floor: `malloc` of as much, in this process.
+    /// The floor: `malloc` of as many bytes in this process.
     pub malloc_ns: f64,
     /// The floor: `free`.
     pub c_free_ns: f64,
-    /// Bytes of log for a block allocated.
+    /// Bytes of log for an allocated block.
     pub alloc_log_bytes: f64,
-    /// Bytes of log for a block freed.
+    /// Bytes of log for a freed block.
     pub free_log_bytes: f64,
-    /// Bytes of log for a block allocated in a transaction of its own.
+    /// Bytes of log for a block allocated in its own transaction.
     pub single_log_bytes: f64,
 }
 
-/// What sizes a load asks for.
+/// Distribution of a load's block sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SizeMix {
     /// 1 to 256 bytes, evenly.
     Small,
-    /// 1 byte to 64 KiB, every doubling as often.
+    /// 1 byte to 64 KiB, each doubling equally often.
     Mixed,
     /// 4 to 64 KiB, evenly.
     Large,
-    /// Ever other sizes: small ones first, larger with time, and small again. The worst case of size classes.
+    /// Drifting sizes: small ones first, larger ones with time, and small again. The worst case of size
+    /// classes.
     Drifting,
 }
 
-/// Every load.
+/// All loads.
 pub const LOADS: [SizeMix; 4] = [SizeMix::Small, SizeMix::Mixed, SizeMix::Large, SizeMix::Drifting];
 
-/// What a heap looked like after a load.
+/// State of a heap after a load.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeapLoad {
-    /// What was asked for.
+    /// The distribution of sizes.
     pub sizes: SizeMix,
-    /// Allocations; frees are nearly as many.
+    /// Number of allocations, and about as many frees.
     pub steps: usize,
-    /// Allocations that found no room.
+    /// Number of allocations that found no room.
     pub refused: u64,
-    /// Bytes that were asked for and are held.
+    /// Requested bytes of the live blocks.
     pub asked: u64,
-    /// Bytes of pages in use for each of them.
+    /// Bytes of pages in use for each of those.
     pub pages_per_byte: f64,
-    /// The same at the worst moment of those looked at.
+    /// The same at the worst of the sampled moments.
     pub pages_per_byte_max: f64,
-    /// Part of the free pages that is not in the largest free extent.
+    /// Share of the free pages outside the largest free extent.
     pub scattered: f64,
-    /// Median nanoseconds of one allocation with its own commit, and of the frees before it.
+    /// Median nanoseconds of one allocation with its own commit and the frees before it.
     pub step_ns: f64,
 }
 
-/// What opening a heap costs.
+/// Cost of opening a heap.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HeapOpening {
-    /// Bytes of the heap.
+    /// Size of the heap in bytes.
     pub bytes: u64,
-    /// Blocks in it.
+    /// Number of blocks in it.
     pub blocks: u64,
-    /// Median milliseconds of one opening, its region's mapping not counted.
+    /// Median milliseconds of one opening, without mapping its region.
     pub ms: f64,
 }
 
-/// A heap in a journal of its own.
+/// A heap in its own journal.
 struct HeapSetup {
     rvm: Rvm<Journal, RealStorage>,
     heap: Heap,
@@ -163,7 +163,7 @@ impl HeapSetup {
     }
 }
 
-/// A small generator: every run does the same.
+/// A small random generator, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -183,6 +183,10 @@ impl Random {
 }
 
 /// Measures one size.
+///
+/// # Errors
+///
+/// Fails if the journal or the heap cannot be set up, or the heap is found broken.
 pub fn speed(site: &Testbed, bytes: usize, effort: HeapEffort) -> Result<HeapSpeed, BenchError> {
     let place = HeapSetup::new(site, SPEED_BYTES)?;
     let mut random = Random(bytes as u64);
@@ -267,7 +271,7 @@ fn floor(
     })
 }
 
-/// Adds what one block of a batch took.
+/// Adds the time of one block of a batch.
 fn timed(times: &mut Vec<f64>, work: impl FnOnce() -> Result<(), BenchError>) -> Result<(), BenchError> {
     let began = Instant::now();
     work()?;
@@ -285,7 +289,7 @@ impl SizeMix {
             }
             SizeMix::Large => 4096 + random.below(60 << 10),
             SizeMix::Drifting => {
-                // Eight phases; each asks for sizes around a doubling that the one before hardly had.
+                // Eight phases; each requests sizes around a doubling that the phase before hardly had.
                 let phase = (step * 8 / steps) as u64;
                 let middle = 32 << (phase % 4 * 3);
                 middle / 2 + random.below(middle)
@@ -296,6 +300,10 @@ impl SizeMix {
 }
 
 /// Puts a heap under a long random load.
+///
+/// # Errors
+///
+/// Fails if the journal or the heap cannot be set up, or the heap is found broken.
 pub fn load(site: &Testbed, sizes: SizeMix, effort: HeapEffort) -> Result<HeapLoad, BenchError> {
     let place = HeapSetup::new(site, effort.load_bytes)?;
     let mut random = Random(7);
@@ -317,7 +325,7 @@ pub fn load(site: &Testbed, sizes: SizeMix, effort: HeapEffort) -> Result<HeapLo
                 asked += bytes as u64;
             }
             Err(AllocError::NoRoom { .. }) => {
-                // As a program would: something has to go, and the next wish may find room.
+                // As a program would: it frees something, and the next request may find room.
                 refused += 1;
                 let (block, bytes) = live.swap_remove(random.below(live.len() as u64) as usize);
                 place.heap.free(&mut open, block).context("free")?;
@@ -345,7 +353,11 @@ pub fn load(site: &Testbed, sizes: SizeMix, effort: HeapEffort) -> Result<HeapLo
     })
 }
 
-/// Opens a large heap, half of it taken, again and again.
+/// Opens a large heap, half of it allocated, several times.
+///
+/// # Errors
+///
+/// Fails if the journal or the heap cannot be set up, or an opening fails.
 pub fn opening(site: &Testbed) -> Result<HeapOpening, BenchError> {
     let HeapSetup { rvm, heap, segment } = HeapSetup::new(site, OPEN_BYTES)?;
     let mut random = Random(5);
@@ -382,7 +394,7 @@ fn pages_per_byte(place: &HeapSetup, asked: u64) -> Result<(f64, f64), BenchErro
     Ok((in_use as f64 / asked as f64, statistics.fragmentation()))
 }
 
-/// A figure of a broken heap would mean nothing.
+/// Checks the heap, since a figure of a broken one would mean nothing.
 fn check(place: &HeapSetup, live: &[(Ptr<u8>, usize)]) -> Result<(), BenchError> {
     let report = place.heap.check().context("check the heap")?;
     let mut known: Vec<u64> = live.iter().map(|(block, _)| block.offset()).collect();

@@ -1,4 +1,4 @@
-//! What a run of equal operations took: percentiles, throughput, processor time.
+//! Latencies of equal operations: percentiles, throughput, processor time.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::machine;
 
-/// The longest time told apart; longer ones count as this.
+/// The longest recorded time in nanoseconds; longer ones count as this.
 const NANOSECONDS_MAX: u64 = 60_000_000_000;
-/// Significant digits kept: three make a histogram of some hundred kilobytes, allocated before the run.
+/// Number of significant digits. Three make a histogram of some hundred kilobytes, allocated before the run.
 const DIGITS: u8 = 3;
 
-/// Records one duration an operation, and the processor time of the whole.
+/// Records one duration for each operation, and the processor time of the whole run.
 pub struct LatencyRecorder {
     histogram: Histogram<u64>,
     processes: Vec<u32>,
@@ -20,27 +20,27 @@ pub struct LatencyRecorder {
     started: Instant,
 }
 
-/// What a run took.
+/// Latencies, throughput and processor time of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LatencySummary {
-    /// Operations measured, warm-up left out.
+    /// Number of operations, without the warm-up.
     pub count: u64,
-    /// Half of them took at most this, in microseconds.
+    /// Median in microseconds.
     pub p50_us: f64,
-    /// 99 of 100 took at most this.
+    /// 99th percentile in microseconds.
     pub p99_us: f64,
-    /// 999 of 1,000 took at most this.
+    /// 99.9th percentile in microseconds.
     pub p999_us: f64,
-    /// The longest.
+    /// The longest, in microseconds.
     pub max_us: f64,
-    /// Operations a second, over all threads.
+    /// Operations per second, over all threads.
     pub per_second: f64,
-    /// Processor time an operation, in microseconds: this process and the child processes it waited on.
+    /// Processor time of an operation, in microseconds: of this process and of the child processes it used.
     pub cpu_us: f64,
 }
 
 impl LatencyRecorder {
-    /// Starts the clock. `processes`: children whose processor time counts too.
+    /// Starts the clock. `processes` are children whose processor time counts too.
     pub fn start(processes: &[u32]) -> LatencyRecorder {
         LatencyRecorder {
             histogram: empty(),
@@ -55,9 +55,9 @@ impl LatencyRecorder {
         self.histogram.saturating_record(took.as_nanos() as u64);
     }
 
-    /// Counts what another thread recorded.
+    /// Adds another thread's records.
     pub fn add(&mut self, other: &Histogram<u64>) {
-        // Both have the same bounds, so everything of one fits the other.
+        // Both have the same bounds, so every value of one fits the other.
         let added = self.histogram.add(other);
         assert!(added.is_ok());
     }
@@ -80,14 +80,14 @@ impl LatencyRecorder {
     }
 }
 
-/// An empty histogram of the house's bounds, for one thread.
+/// An empty histogram with this crate's bounds, for one thread.
 pub fn empty() -> Histogram<u64> {
     Histogram::new_with_bounds(1, NANOSECONDS_MAX, DIGITS)
         .expect("the bounds are constants that fit each other")
 }
 
 impl LatencySummary {
-    /// The median of each field over rounds: one disturbed round then changes nothing.
+    /// The median of each field over rounds, so that one disturbed round changes nothing.
     pub fn median(rounds: &[LatencySummary]) -> LatencySummary {
         let field = |of: fn(&LatencySummary) -> f64| median(rounds.iter().map(of).collect());
         LatencySummary {
@@ -102,7 +102,7 @@ impl LatencySummary {
     }
 }
 
-/// The middle value; zero of none.
+/// The median; zero for an empty list.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

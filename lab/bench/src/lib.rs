@@ -1,37 +1,38 @@
 //! Measurements of netram, each taken beside its floor in the same run.
 //!
-//! A commit's latency means nothing by itself: it is compared with a bare exchange of the same bytes over the
-//! same kind of socket on the same cores, and with `fdatasync` on the same disk. Rounds of each alternate,
-//! and what is reported is the median over rounds, so that a disturbance hits both or neither.
+//! A commit's latency means nothing by itself. It is compared with a bare exchange of the same bytes over the
+//! same kind of socket on the same cores, and with `fdatasync` on the same disk. Their rounds alternate, and
+//! results are medians over rounds, so that a disturbance hits both or neither.
 //!
 //! | module | measures |
 //! |---|---|
 //! | [`commit`] | one commit: latency and throughput by size, members, durability, threads |
 //! | [`tpca`] | TPC-A on recoverable memory, disk or remote |
-//! | [`share`] | one lender under one to eight clients |
-//! | [`paper`] | the experiments of TR-190, each figure anew |
+//! | [`share`] | one lender with one to eight clients |
+//! | [`paper`] | the experiments of TR-190, all figures |
 //! | [`volume`] | a volume over NBD, beside an empty server and a plain file |
 //! | [`lnd`] | the experiments of LND: block devices, file systems, a database |
-//! | [`mascots96`] | the study of paging policies: figures 1 to 4, and machines of today |
+//! | [`mascots96`] | the study of paging policies: figures 1 to 4, and today's machines |
 //! | [`osdi94`] | the experiments of log-based coherency: pages and updates |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`oo7`] | OO7, the benchmark of object databases, on a persistent heap |
-//! | [`sql_stores`] | OO7 in SQLite and Berkeley DB, their files on a disk and on memory elsewhere |
+//! | [`sql_stores`] | OO7 in SQLite and Berkeley DB, with files on a disk and on remote memory |
 //! | [`zeo`] | ZODB with ZEO: OO7's traversals between two clients of a server |
-//! | [`shared`] | nodes of a shared region: an update's way, kept locks, followers, deaths |
+//! | [`shared`] | nodes of a shared region: an update's delivery, kept locks, followers, deaths |
 //! | [`far`] | far memory beside swap, compressed memory and a mapped file |
-//! | [`databases`] | databases that people run, with their log on a mount, on a volume, as they are |
+//! | [`databases`] | common databases with their log on a mount, on a volume, or unchanged |
 //! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
-//! | [`figures`] | the scoreboard: every figure that the project holds itself to |
+//! | [`figures`] | the scoreboard: every figure with a bound |
 //! | [`echo`], [`disk`] | the floors |
 //! | [`delay`], [`slow_disk`] | a longer wire, a slower disk |
-//! | [`testbed`], [`child`], [`cleanup`] | lenders and other processes, ended with the measurement, and what they leave |
+//! | [`testbed`], [`child`], [`cleanup`] | lenders and other processes, and removal of everything that they
+//! leave |
 //! | [`curves`] | points of a figure, and the order in which they are measured |
-//! | [`progress`] | what whoever watches an experiment is told |
+//! | [`progress`] | progress messages of an experiment |
 //! | [`histogram`], [`machine`] | percentiles, cores, load, processor time |
 //!
-//! Nothing here prints but the child processes, which say on their standard output where they listen; results
-//! are values for the command line to show.
+//! Only child processes print: they announce on standard output where they listen. Results are values that
+//! the command line prints.
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(feature = "experiments"),
@@ -102,7 +103,7 @@ pub use sys::{AllocationCounts, CountingAllocator, count_allocations};
 
 use error::ErrorContext;
 
-/// Tells the starter of this child process something, on standard output.
+/// Prints a line on standard output for the process that started this child.
 pub(crate) fn say(line: &str) -> Result<(), BenchError> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();

@@ -1,4 +1,4 @@
-//! The machine that measures: its cores, its load, who runs where, and how much processor time went.
+//! The measuring machine: its cores and load, the placement of processes, and processor time.
 
 use std::fs;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use serde::Serialize;
 
 use crate::error::{BenchError, ErrorContext};
 
-/// What must be known beside a number to believe it.
+/// Properties of the machine that a reader needs to judge a figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct MachineInfo {
-    /// The processor's name.
+    /// Name of the processor.
     pub processor: String,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// Runnable processes in the last minute, when the measurement began. Much above the cores in use: do not
-    /// believe.
+    /// Average number of runnable processes in the minute before the measurement. If it is much above the
+    /// cores in use, distrust the figures.
     pub load: f64,
 }
 
 impl MachineInfo {
-    /// Looks now.
+    /// Reads the current values.
     pub fn probe() -> MachineInfo {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = cpuinfo
@@ -42,7 +42,7 @@ impl MachineInfo {
     }
 }
 
-/// Runnable processes in the last minute.
+/// Average number of runnable processes in the last minute.
 pub fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ')
@@ -60,6 +60,10 @@ pub fn cores() -> Vec<usize> {
 }
 
 /// Keeps this thread, and those it starts from now on, on `cores`.
+///
+/// # Errors
+///
+/// Fails if the system refuses the cores.
 pub fn pin(cores: &[usize]) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
     for &core in cores {
@@ -74,11 +78,15 @@ pub fn pin(cores: &[usize]) -> Result<(), BenchError> {
     rustix::thread::sched_setaffinity(None, &set).context(format_args!("run on cores {cores:?}"))
 }
 
-/// Restores where the thread may run when dropped.
+/// Restores the thread's allowed cores when dropped.
 pub struct CorePin(Vec<usize>);
 
 impl CorePin {
     /// Keeps this thread on one core for as long as the value lives.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system refuses the core.
     pub fn to(core: usize) -> Result<CorePin, BenchError> {
         let before = cores();
         pin(&[core])?;
@@ -88,7 +96,7 @@ impl CorePin {
 
 impl Drop for CorePin {
     fn drop(&mut self) {
-        // What was allowed before is allowed still; if not, the thread stays where it is, which harms nobody.
+        // The earlier cores are still allowed. If not, the thread stays where it is, which does no harm.
         let _ = pin(&self.0);
     }
 }
@@ -100,7 +108,7 @@ pub fn cpu_time(children: &[u32]) -> Duration {
     own + children.iter().map(|&pid| cpu_time_of(pid)).sum::<Duration>()
 }
 
-/// Adds up the threads, because the kernel's per-process figure counts in hundredths of seconds only.
+/// Sums the threads' times, because the kernel's figure for a process counts only hundredths of seconds.
 fn cpu_time_of(pid: u32) -> Duration {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Duration::ZERO;

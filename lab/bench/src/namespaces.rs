@@ -1,8 +1,8 @@
-//! Two network namespaces joined by a veth pair: two machines, as far as the network's code goes. Needs root
-//! and `ip`.
+//! Two network namespaces joined by a veth pair, which to the network code are two machines. Needs root and
+//! `ip`.
 //!
-//! The client's threads enter the first, the lender is started in the second, and nothing of the machine's
-//! own network is touched.
+//! The client's threads enter the first, and the lender is started in the second. The machine's own network
+//! is not changed.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -20,15 +20,15 @@ use crate::tool::tool;
 const CLIENT_HOST: &str = "10.190.0.1";
 const LENDER_HOST: &str = "10.190.0.2";
 
-/// Network devices of the namespace that the reading thread is in.
+/// Network devices of the reading thread's namespace.
 const THREAD_DEVICES: &str = "/proc/thread-self/net/dev";
-/// Bytes sent, among a device's numbers.
+/// Index of the bytes sent among a device's numbers.
 const SENT_BYTES_COLUMN: usize = 8;
 
-/// Pairs made by this process: interface and namespace names must not meet.
+/// Number of pairs made by this process, so that interface and namespace names differ.
 static PAIR_COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// The two, removed when dropped.
+/// Two joined namespaces, removed when dropped.
 #[derive(Debug)]
 pub struct NamespacePair {
     client: String,
@@ -36,7 +36,11 @@ pub struct NamespacePair {
 }
 
 impl NamespacePair {
-    /// Makes two joined namespaces. `Err`: what the machine does not allow.
+    /// Creates two joined namespaces.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the machine does not allow it.
     pub fn new() -> Result<NamespacePair, BenchError> {
         let number = PAIR_COUNT.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("netram-{}-{number}", std::process::id());
@@ -61,8 +65,12 @@ impl NamespacePair {
         Ok(pair)
     }
 
-    /// Lets the client's half send so many megabits a second and no more, as a network card of that kind
-    /// would. Needs the `tc` command.
+    /// Limits the client's half to sending `megabits` per second, like a network card of that speed. Needs
+    /// the `tc` command.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `tc` does.
     pub fn shape(&self, megabits: u32) -> Result<(), BenchError> {
         let rate = format!("{megabits}mbit");
         tool(
@@ -87,8 +95,12 @@ impl NamespacePair {
         .map(drop)
     }
 
-    /// Moves the calling thread, and those it starts from now on, into the client's namespace. There is no
-    /// way back for the thread: let it be one that ends.
+    /// Moves the calling thread, and those it starts from now on, into the client's namespace. The thread
+    /// cannot return, so it should be one that ends.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system refuses.
     pub fn enter(&self) -> Result<(), BenchError> {
         let path = PathBuf::from("/run/netns").join(&self.client);
         let what = format_args!("enter the network namespace {}", self.client);
@@ -96,8 +108,12 @@ impl NamespacePair {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).context(what)
     }
 
-    /// Bytes that the client's half has sent so far, frames and all. To be asked by a thread that has
+    /// Bytes that the client's half has sent so far, with frame headers. The caller must be a thread that has
     /// entered.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the kernel's table cannot be read.
     pub fn sent_bytes(&self) -> Result<u64, BenchError> {
         let text = std::fs::read_to_string(THREAD_DEVICES).context("count what a link has carried")?;
         sent_bytes_of(&text).ok_or_else(|| {
@@ -105,8 +121,8 @@ impl NamespacePair {
         })
     }
 
-    /// A command that starts `program` in the client's namespace, in its own place. Unlike `ip netns exec`,
-    /// `nsenter` leaves the mounts alone: a copy of them would hold up whoever unmounts something.
+    /// A command that executes `program` in the client's namespace. Unlike `ip netns exec`, `nsenter` does
+    /// not copy the mounts; a copy would keep them busy for any process that unmounts one.
     pub(crate) fn on_client(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -115,13 +131,13 @@ impl NamespacePair {
         command
     }
 
-    /// A switch that has failed: frames to the lenders vanish, and nobody is told. Needs the `nft` command.
+    /// Drops all frames to the lenders without any notice, like a failed switch. Needs the `nft` command.
     pub(crate) fn cut(&self) -> Result<(), BenchError> {
         let chain = "add chain inet cut input { type filter hook input priority 0; policy drop; }";
         self.nft(&format!("add table inet cut; {chain}"))
     }
 
-    /// It works again.
+    /// Lets frames through again.
     pub(crate) fn heal(&self) -> Result<(), BenchError> {
         self.nft("delete table inet cut")
     }
@@ -131,7 +147,7 @@ impl NamespacePair {
         tool("nsenter", &[namespace.as_str(), "nft", commands]).map(drop)
     }
 
-    /// The command that starts the one behind it in the lender's namespace.
+    /// The command that executes the following one in the lender's namespace.
     pub fn on_lender(&self) -> [String; 2] {
         ["nsenter".to_owned(), format!("--net=/run/netns/{}", self.lender)]
     }
@@ -146,14 +162,14 @@ impl NamespacePair {
 impl Drop for NamespacePair {
     fn drop(&mut self) {
         for name in [&self.client, &self.lender] {
-            // Fails only when making it had failed, or when the operator removed it.
+            // Fails only if creating it failed, or the operator removed it.
             let _ = ip(&["netns", "delete", name]);
             unregister(&CleanupItem::Namespace(name.clone()));
         }
     }
 }
 
-/// Bytes that the device `eth` has sent, of the kernel's table.
+/// Bytes that the device `eth` has sent, from the kernel's table.
 fn sent_bytes_of(table: &str) -> Option<u64> {
     let numbers = table.lines().find_map(|line| line.trim().strip_prefix("eth:"))?;
     numbers.split_whitespace().nth(SENT_BYTES_COLUMN)?.parse().ok()

@@ -1,9 +1,9 @@
 //! OO7 on recoverable memory: the same operations with the local disk and with members.
 //!
-//! The database is built once a row of lenders. For each operation its segment is mapped anew and the file
-//! dropped from the kernel's cache, as far as the kernel lets it go: the first repetition is *cold*. *Hot* is
-//! the mean of those after it but the last. What is logged is counted in a repetition of its own, which is
-//! not timed.
+//! The database is built once for each row of lenders. Before each operation its segment is mapped again and
+//! the file dropped from the page cache, as far as the kernel allows: the first repetition is *cold*. *Hot*
+//! is the mean of the others without the last. Log bytes are counted in a separate repetition, which is not
+//! timed.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -23,61 +23,61 @@ use crate::commit::name_of;
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 
-/// Repetitions below which nothing is between the first and the last.
+/// Minimum number of repetitions; with fewer there is none between the first and the last.
 pub const REPETITIONS_MIN: usize = 3;
 /// The seed of the operations' random choices.
 pub(crate) const SEED: u64 = 1;
 
-/// What to measure.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Oo7Spec {
     /// The database.
     pub database: Oo7Parameters,
-    /// The operations, one after the other on one database.
+    /// The operations, run one after the other on one database.
     pub operations: Vec<Operation>,
-    /// How often each is done, the cold one counted; at least [`REPETITIONS_MIN`].
+    /// Repetitions of each, including the cold one; at least [`REPETITIONS_MIN`].
     pub repetitions: usize,
-    /// All repetitions in one transaction, instead of one each.
+    /// Whether all repetitions run in one transaction, instead of one each.
     pub single: bool,
-    /// Members, each a lender process; without any, commits wait for the disk.
+    /// Number of members, each a lender process; with none, commits wait for the disk.
     pub members: usize,
-    /// How client and lenders wait.
+    /// Wait policy of client and lenders.
     pub wait: WaitPolicy,
 }
 
-/// A database and what was done with it.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Oo7Report {
-    /// What the database is called.
+    /// Name of the database.
     pub database: String,
-    /// How safe each commit was.
+    /// Durability of each commit.
     pub durability: &'static str,
-    /// Members.
+    /// Number of members.
     pub members: usize,
-    /// Seconds that building took, a transaction a composite.
+    /// Seconds of building, with one transaction for each composite.
     pub build_s: f64,
-    /// Bytes of the heap's blocks that are taken.
+    /// Bytes of the heap's allocated blocks.
     pub taken_bytes: u64,
-    /// One for each operation.
+    /// One row for each operation.
     pub rows: Vec<Oo7Row>,
 }
 
-/// What an operation took. Microseconds.
+/// Times of an operation, in microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Oo7Row {
     /// The operation.
     pub operation: Operation,
-    /// What it counted.
+    /// Result of the operation, a count.
     pub count: u64,
     /// The first repetition, without its commit.
     pub cold_us: f64,
-    /// A later one, likewise.
+    /// Mean of a later repetition, without its commit.
     pub hot_us: f64,
-    /// A later one's commit; of a single transaction, the commit of all.
+    /// Mean of a later commit; with a single transaction, its one commit.
     pub commit_us: f64,
-    /// Calls of `set_range` in one repetition.
+    /// Number of `set_range` calls in one repetition.
     pub updates: u64,
-    /// What one repetition logged, in a transaction of its own.
+    /// Log bytes of one repetition in its own transaction.
     pub logged: LogCounts,
 }
 
@@ -89,8 +89,12 @@ struct Oo7Setup {
 
 type HeapStore<'h> = ObjectGraph<HeapSpace<'h, CountingLog<Journal>, RealStorage>>;
 
-/// Builds a database and measures the operations on it; audits it in the end, because a figure of a broken
-/// one would mean nothing.
+/// Builds a database and measures the operations on it. Audits it at the end, because figures of a broken one
+/// would mean nothing.
+///
+/// # Errors
+///
+/// Fails if the testbed cannot be set up, an operation fails, or the audit finds an error.
 pub fn measure(
     site: &Testbed,
     spec: &Oo7Spec,
@@ -137,7 +141,7 @@ fn lenders(site: &Testbed, spec: &Oo7Spec) -> Result<Vec<LenderProcess>, BenchEr
     (0..spec.members).map(lender).collect()
 }
 
-/// Bytes of the window, of which a record may take half, and of the log. A medium t5do logs every document:
+/// Bytes of the window, half of which a record may take, and of the log. A medium t5do logs every document:
 /// 10 MB.
 fn log_bytes(database: &Oo7Parameters) -> (u64, u64) {
     match database.size {
@@ -201,7 +205,7 @@ impl Oo7Setup {
         ObjectGraph::open(HeapSpace::new(&self.rvm, heap, self.durability)).context("open the database")
     }
 
-    /// Brings everything to the segment's file, and has the kernel forget the file's pages.
+    /// Applies everything to the segment's file, and has the kernel drop the file's pages.
     fn cool(&self) -> Result<(), BenchError> {
         self.rvm.flush(Durability::Disk).context("flush")?;
         self.rvm.truncate().context("truncate the log")?;
@@ -248,7 +252,7 @@ impl Oo7Setup {
         })
     }
 
-    /// What one repetition logs.
+    /// Log bytes of one repetition.
     fn count(
         &self,
         store: &HeapStore<'_>,
@@ -275,8 +279,8 @@ impl Oo7Setup {
     }
 }
 
-/// What must be done around an operation so that it can be repeated: documents that were changed are changed
-/// back, what was inserted is deleted.
+/// Changes around an operation that make it repeatable: changed documents are changed back, inserted objects
+/// are deleted.
 #[derive(Clone, Copy)]
 pub(crate) struct OperationFixture {
     pub(crate) before: Option<Operation>,
@@ -306,7 +310,7 @@ impl OperationFixture {
     }
 }
 
-/// Does an operation in a transaction of its own.
+/// Runs an operation in its own transaction.
 fn run_once(store: &HeapStore<'_>, spec: &Oo7Spec, operation: Operation) -> Result<(), BenchError> {
     let mut open = store.begin().context("begin a transaction")?;
     step(&mut open, spec, operation)?;
@@ -327,7 +331,7 @@ fn step<W: Oo7Transaction>(
 /// Counts and times of the repetitions, and times of the commits.
 type RunTimes = (Vec<(u64, Duration)>, Vec<Duration>);
 
-/// A transaction for each repetition. The first finds prepared what it needs.
+/// One transaction for each repetition. The first finds its needs prepared.
 fn many(
     store: &HeapStore<'_>,
     spec: &Oo7Spec,

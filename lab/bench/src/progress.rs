@@ -1,12 +1,12 @@
-//! What whoever watches an experiment is told.
+//! Progress messages of an experiment.
 
-/// A measurement tells what is next, what is skipped, and what went wrong.
+/// Progress of a measurement: its next step, a skipped step, or a failure.
 #[derive(Debug)]
 pub enum ProgressEvent<'a> {
-    /// This is measured next.
+    /// The next measurement.
     Next(&'a str),
-    /// This cannot be measured here, and why.
+    /// A measurement that is impossible here, with the reason.
     Skipped(&'a str),
-    /// This was begun and did not come to its end, and what was seen of that.
+    /// A measurement that failed, with the error.
     Failed(&'a str),
 }

@@ -1,4 +1,5 @@
-//! One lender under more and more clients: does the total hold, and does everybody get a share?
+//! One lender with a growing number of clients: whether the total throughput holds, and whether each client
+//! gets its share.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -13,28 +14,32 @@ use crate::histogram::{self, LatencyRecorder, LatencySummary};
 use crate::machine;
 use crate::testbed::{CoreAssignment, LenderSpec, OpenJournal, SocketKind, Testbed};
 
-/// Bytes of each client's log.
+/// Size of each client's log in bytes.
 const LOG_BYTES: u64 = 16 << 20;
-/// Clients here share one disk with their lender's machine, which clients elsewhere would not: a rare
-/// background sync keeps the disk out of a measurement of the lender.
+/// The clients share one disk with their lender's machine, unlike real ones. A rare background sync keeps the
+/// disk out of the measurement.
 const DISK_DELAY: Duration = Duration::from_millis(20);
-/// A part of the time that is not measured, at its start.
+/// One part in this many of the time, at its start, is not measured.
 const WARM_UP_PART: u32 = 5;
 
 /// A measured row.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShareRow {
-    /// Clients, each with a journal, sockets and a thread of its own.
+    /// Number of clients, each with its own journal, sockets and thread.
     pub clients: usize,
-    /// All commits.
+    /// Latencies of all commits.
     pub total: LatencySummary,
-    /// Commits a second of each client.
+    /// Commits per second of each client.
     pub per_client: Vec<f64>,
-    /// The most of them over the least.
+    /// The greatest of those rates over the least.
     pub unfairness: f64,
 }
 
 /// Measures `clients` clients that commit records of `bytes` for `time`.
+///
+/// # Errors
+///
+/// Fails if the lender or a journal cannot be set up, or a commit fails.
 pub fn measure(site: &Testbed, clients: usize, bytes: usize, time: Duration) -> Result<ShareRow, BenchError> {
     if clients == 0 || clients > 64 {
         return Err(BenchError::InvalidRequest(
@@ -42,7 +47,7 @@ pub fn measure(site: &Testbed, clients: usize, bytes: usize, time: Duration) -> 
         ));
     }
     let seats = CoreAssignment::find();
-    // Yielding on both sides: there may be more threads than cores here, as with many clients anywhere.
+    // Both sides yield, since there may be more threads than cores, as with many clients anywhere.
     let wait = WaitPolicy::default();
     let lender = site.lender(LenderSpec {
         wire: SocketKind::Tcp,

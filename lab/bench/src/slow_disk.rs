@@ -1,8 +1,7 @@
-//! A MODELLED slow disk for programs of other people: a preloaded library lets their syncs take longer.
+//! A MODELLED slow disk for other programs: a preloaded library makes their syncs take longer.
 //!
-//! Only files on one device are slowed, so that what is mounted by netram, or on a volume, takes what it
-//! takes. netram's own processes make system calls past the C library, and are told of the slower disk by
-//! their own settings.
+//! Only files on one device are slowed, so that a netram mount or volume keeps its own speed. netram's own
+//! processes do not use the C library for system calls, and get the slower disk by their own settings.
 
 use std::fmt;
 use std::fs::File;
@@ -15,7 +14,7 @@ use crate::tool::tool;
 
 /// The library.
 const SOURCE: &str = include_str!("slow_disk.c");
-/// What tells it which disk is slow, and by how much.
+/// Environment variable that tells the library which disk is slow, and by how much.
 const VARIABLE: &str = "NETRAM_SLOW_DISK";
 const PRELOAD: &str = "LD_PRELOAD";
 
@@ -26,7 +25,11 @@ pub struct SlowDisk {
 }
 
 impl SlowDisk {
-    /// Compiles it in `directory`. `Err`: there is no C compiler, or it says why.
+    /// Compiles it in `directory`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no C compiler, or it reports an error.
     pub fn make(directory: &Path) -> Result<SlowDisk, BenchError> {
         let (source, library) = (directory.join("slow_disk.c"), directory.join("slow_disk.so"));
         let mut file = File::create(&source).context("write the slow disk's source")?;
@@ -37,8 +40,11 @@ impl SlowDisk {
         Ok(SlowDisk { library })
     }
 
-    /// The environment in which a program finds every sync of a file on `place`'s device to take
-    /// `microseconds` longer.
+    /// Environment variables with which every sync of a file on `place`'s device takes `microseconds` longer.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device of `place` cannot be determined.
     pub fn environment(
         &self,
         place: &Path,
@@ -47,8 +53,12 @@ impl SlowDisk {
         self.environment_with(place, format_args!("{microseconds}"))
     }
 
-    /// The same, and longer still for the bytes that it has written since the sync before, of which the disk
-    /// takes so many MB a second.
+    /// The same with a write rate: a sync also takes the time of the bytes written since the one before, at
+    /// `mb_per_s`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device of `place` cannot be determined.
     pub fn environment_of_rate(
         &self,
         place: &Path,
@@ -81,7 +91,7 @@ mod tests {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    /// How long `dd` takes for eight synced writes with the given environment.
+    /// Duration of eight synced writes by `dd` in the given environment.
     fn eight_writes(directory: &Path, environment: &[(&str, String)]) -> Duration {
         let mut command = Command::new("dd");
         command
@@ -114,7 +124,7 @@ mod tests {
             began.elapsed() >= Duration::from_millis(512),
             "512,000 bytes at 1 MB a second"
         );
-        // A device that is another one's.
+        // The settings name another device.
         let mut other = environment.clone();
         other[1].1 = "1 100000000".to_owned();
         assert!(eight_writes(directory.path(), &other) < Duration::from_secs(100));

@@ -1,4 +1,4 @@
-//! Raw sockets for the floors: no frames, no encryption, nothing between the caller and the kernel.
+//! Raw sockets for the floors, without frames or encryption.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, ErrorContext};
 
-/// How long a socket is polled before the thread sleeps. Far above a round trip, so that a measured exchange
-/// never sleeps; and the process is quiet while something else is measured.
+/// Time for which a socket is polled before the thread sleeps. It is far above a round trip, so a measured
+/// exchange never sleeps, and the process is idle while something else is measured.
 const SPIN: Duration = Duration::from_millis(2);
 
-/// What a thread does between two polls that find nothing.
+/// Pause of a thread between two polls that find nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PollPause {
-    /// Nothing: the core is its own.
+    /// No pause: the core is its own.
     Spin,
-    /// Gives the core away, because another process of the measurement needs it too.
+    /// The core is yielded, because another process of the measurement needs it too.
     Yield,
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum RawListener {
 }
 
 impl RawListener {
-    /// Listens; port 0 lets the system choose.
+    /// Listens; with port 0 the system chooses the port.
     pub(crate) fn open(address: &NetAddress) -> Result<RawListener, BenchError> {
         let what = format_args!("listen on {address}");
         match address {
@@ -52,7 +52,7 @@ impl RawListener {
         }
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     pub(crate) fn address(&self) -> Result<NetAddress, BenchError> {
         let text = match self {
             RawListener::Tcp(listener) => {
@@ -63,7 +63,7 @@ impl RawListener {
         text.parse().context("name a listening socket")
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub(crate) fn accept(&self) -> Result<RawSocket, BenchError> {
         match self {
             RawListener::Tcp(listener) => {
@@ -93,7 +93,7 @@ impl RawSocket {
         }
     }
 
-    /// Sends all of `bytes`; they are few, so the socket takes them at once but under back-pressure.
+    /// Sends all of `bytes`. They are few, so the socket takes them at once unless there is backpressure.
     pub(crate) fn send_all(&self, mut bytes: &[u8]) -> Result<(), BenchError> {
         while !bytes.is_empty() {
             match send(&self.0, bytes, SendFlags::NOSIGNAL) {
@@ -105,12 +105,12 @@ impl RawSocket {
         Ok(())
     }
 
-    /// Says that nothing more will be sent. What the peer sends still arrives.
+    /// Closes the sending direction. The peer's bytes still arrive.
     pub(crate) fn end(&self) -> Result<(), BenchError> {
         shutdown(&self.0, Shutdown::Write).context("end a connection")
     }
 
-    /// Whatever has arrived: `None` when nothing has, zero bytes when the peer has closed.
+    /// Bytes that have arrived: `None` if there are none, zero if the peer has closed.
     pub(crate) fn try_receive(&self, into: &mut [u8]) -> Result<Option<usize>, BenchError> {
         match recv(&self.0, into, RecvFlags::DONTWAIT) {
             Ok((_, received)) => Ok(Some(received)),
@@ -123,7 +123,7 @@ impl RawSocket {
     /// Fills `into`, polling; `false` when the peer has closed instead.
     pub(crate) fn receive_all(&self, into: &mut [u8], pause: PollPause) -> Result<bool, BenchError> {
         let mut filled = 0;
-        // The clock is read only after a good many empty polls: it costs as much as a tenth of one.
+        // The clock is read only after many empty polls, because it costs a tenth of one.
         let mut polls = 0_u32;
         let mut since = None;
         while filled < into.len() {

@@ -1,5 +1,5 @@
-//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without, a
-//! file that is mapped, and signals that are ignored.
+//! The crate's only unsafe module: a counting allocator (the trait `GlobalAlloc` is unsafe), a mapped file,
+//! and ignored signals.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,11 +12,13 @@ static COUNTS: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    // Const, and without a destructor: reading it never allocates, not even in a thread that is ending.
+    // The cell is const and has no destructor, so reading it never allocates, not even in a thread that is
+    // ending.
     static OWN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts while [`count_allocations`] runs. Otherwise one relaxed load dearer.
+/// The system's allocator, which counts while [`count_allocations`] runs. At other times it costs one relaxed
+/// load more.
 ///
 /// A program that reports allocations makes it its `#[global_allocator]`.
 pub struct CountingAllocator;
@@ -24,14 +26,14 @@ pub struct CountingAllocator;
 /// Allocations during a piece of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocationCounts {
-    /// By the thread that did the work.
+    /// Allocations of the thread that did the work.
     pub own: u64,
-    /// By all threads of the process.
+    /// Allocations of all threads of the process.
     pub all: u64,
 }
 
-/// Counts allocations (and growing ones) while `work` runs. All zero unless the program's allocator is
-/// [`CountingAllocator`]; one count at a time.
+/// Counts allocations, including reallocations, while `work` runs. All counts are zero unless the program's
+/// allocator is [`CountingAllocator`]. Only one count may run at a time.
 pub fn count_allocations<T>(work: impl FnOnce() -> T) -> (T, AllocationCounts) {
     let before = AllocationCounts {
         own: OWN.get(),
@@ -53,10 +55,10 @@ pub fn count_allocations<T>(work: impl FnOnce() -> T) -> (T, AllocationCounts) {
     )
 }
 
-/// From now on SIGINT and SIGTERM do not end this process, nor the program that it becomes.
+/// Ignores SIGINT and SIGTERM in this process, and in the program that it executes next.
 pub(crate) fn ignore_interruptions() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: an ignored signal runs no code, and nothing is passed but numbers.
+        // SAFETY: an ignored signal runs no code, and only numbers are passed.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
@@ -102,12 +104,16 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps so many 8-byte values of a file that has as many, that nobody else has, and that stays as long as
-    /// it is.
+    /// Maps the first `words` 8-byte values of a file that is large enough, used by no other process, and not
+    /// resized.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system refuses the mapping.
     pub(crate) fn new(file: &File, words: usize) -> io::Result<MappedFile> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses addresses that nobody has.
+        // SAFETY: the kernel chooses unused addresses.
         let first = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -123,15 +129,15 @@ impl MappedFile {
     }
 
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: so many values are mapped there, to be read and written, as long as `self` lives, and are
-        // reached through it only; pages are aligned, and every pattern of bits is a value.
+        // SAFETY: `self.words` values are mapped readable and writable as long as `self` lives, and only
+        // `self` reaches them; pages are aligned, and every bit pattern is a value.
         unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.words) }
     }
 }
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody borrows from it any more.
+        // SAFETY: `new` mapped this range, and no borrow of it is left.
         let unmapped = unsafe { rustix::mm::munmap(self.first.as_ptr().cast(), self.words * 8) };
         debug_assert!(unmapped.is_ok(), "it was mapped");
     }

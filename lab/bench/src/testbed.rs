@@ -1,5 +1,4 @@
-//! Where a measurement takes place: a temporary directory, a cluster key, and lenders as processes of their
-//! own.
+//! Site of a measurement: a temporary directory, a cluster key, and lenders in their own processes.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,9 +18,9 @@ use crate::error::{BenchError, ErrorContext};
 use crate::machine;
 use crate::namespaces::NamespacePair;
 
-/// How long members may take to join: they are processes on this machine.
+/// Time within which members must join; they are processes on this machine.
 pub(crate) const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that a benchmark's lender lends: some journals' windows.
+/// Memory of a benchmark's lender: several journals' windows.
 const LENDER_MEMORY: &str = "96MiB";
 
 /// The kind of socket between client and lender.
@@ -35,20 +34,20 @@ pub enum SocketKind {
     Unix,
 }
 
-/// What a benchmark's lender is started with.
+/// Parameters of a benchmark's lender.
 #[derive(Clone, Copy, Debug)]
 pub struct LenderSpec {
     /// The kind of socket.
     pub wire: SocketKind,
     /// Whether links are encrypted.
     pub secure: bool,
-    /// How its shard waits.
+    /// Wait policy of its shard.
     pub wait: WaitPolicy,
-    /// The core that its shard stays on.
+    /// Core that its shard stays on.
     pub core: Option<usize>,
 }
 
-/// A directory for files, a key, and what has been started there.
+/// A directory for files, a key, and the processes started there.
 pub struct Testbed {
     program: PathBuf,
     directory: TempDir,
@@ -57,25 +56,29 @@ pub struct Testbed {
     numbers_used: AtomicU32,
 }
 
-/// A lender process. Dropping it kills it and gives its memory back.
+/// A lender process. Dropping it kills it and frees its memory.
 pub struct LenderProcess {
     child: Option<ChildProcess>,
     address: NetAddress,
     store: PathBuf,
 }
 
-/// A journal open in this process, in a directory of its own.
+/// A journal open in this process, in its own directory.
 pub struct OpenJournal {
     /// The journal.
     pub journal: Journal,
-    /// Its id.
+    /// Id of the journal.
     pub id: JournalId,
-    /// Its directory, and beside it room for other files.
+    /// Its directory, which other files may use too.
     pub directory: PathBuf,
 }
 
 impl Testbed {
-    /// A fresh site in a temporary directory below `parent`, for children of `program`.
+    /// A new site in a temporary directory below `parent`, for children of `program`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the directory or the key cannot be created.
     pub fn new(program: PathBuf, parent: &Path) -> Result<Testbed, BenchError> {
         let directory = tempfile::Builder::new().prefix("netram-").tempdir_in(parent);
         let directory = directory.context(format_args!("make a directory in {}", parent.display()))?;
@@ -97,17 +100,17 @@ impl Testbed {
         &self.program
     }
 
-    /// The temporary directory.
+    /// Path of the temporary directory.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The cluster key's file.
+    /// File of the cluster key.
     pub fn key_file(&self) -> &Path {
         &self.key_file
     }
 
-    /// How links are protected.
+    /// Encryption settings of links and records.
     pub fn security(&self, secure: bool) -> Security {
         if secure {
             Security::Key(self.key.clone())
@@ -132,11 +135,15 @@ impl Testbed {
     }
 
     /// Starts a lender process and waits until it listens.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process ends or does not listen in time.
     pub fn lender(&self, spec: LenderSpec) -> Result<LenderProcess, BenchError> {
         self.start_lender(spec, &self.listen(spec.wire), &[], &[])
     }
 
-    /// The same at a place where one was before.
+    /// The same at the address of an earlier one.
     pub(crate) fn lender_at(
         &self,
         spec: LenderSpec,
@@ -145,7 +152,7 @@ impl Testbed {
         self.start_lender(spec, listen, &[], &[])
     }
 
-    /// A data lender, which keeps copies of volumes in the directory `data`.
+    /// Starts a data lender, which keeps replicas of volumes in the directory `data`.
     pub(crate) fn data_lender_at(
         &self,
         spec: LenderSpec,
@@ -156,13 +163,17 @@ impl Testbed {
         self.start_lender(spec, listen, &[], &more)
     }
 
-    /// One that has so much memory, nearly all of it for pages.
+    /// Starts a lender with `memory`, nearly all of it for pages.
     pub(crate) fn page_lender(&self, spec: LenderSpec, memory: &str) -> Result<LenderProcess, BenchError> {
         let more = ["--memory", memory, "--deposits", memory].map(str::to_owned);
         self.start_lender(spec, &self.listen(spec.wire), &[], &more)
     }
 
-    /// The same, and it takes appends from a multicast group too.
+    /// Starts a lender that also receives appends of a multicast group.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process ends or does not listen in time.
     pub fn multicast_lender(
         &self,
         spec: LenderSpec,
@@ -172,7 +183,11 @@ impl Testbed {
         self.start_lender(spec, &self.listen(spec.wire), &[], &more)
     }
 
-    /// The same on the other side of a network, where it is reached by TCP whatever `spec` says.
+    /// Starts such a lender on the other side of a network, reached by TCP whatever `spec` says.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process ends or does not listen in time.
     pub fn remote_lender(
         &self,
         network: &NamespacePair,
@@ -187,7 +202,7 @@ impl Testbed {
         )
     }
 
-    /// `before`: a command and its arguments that start the program given behind them, in its own place.
+    /// `before` is a command with arguments that executes the following program.
     fn start_lender(
         &self,
         spec: LenderSpec,
@@ -199,7 +214,12 @@ impl Testbed {
         let name = format!("bench-{}-{number}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
         register(CleanupItem::Path(store.clone()));
-        let mut arguments = vec!["lend".to_owned(), "--listen".to_owned(), listen.to_string()];
+        let mut arguments = vec![
+            "lender".to_owned(),
+            "serve".to_owned(),
+            "--listen".to_owned(),
+            listen.to_string(),
+        ];
         let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         if !more.iter().any(|word| word == "--memory") {
             flag("--memory", LENDER_MEMORY.to_owned());
@@ -237,7 +257,11 @@ impl Testbed {
         Ok(lender)
     }
 
-    /// Makes a journal with a log of `log_bytes` in a directory of its own, and opens it.
+    /// Creates a journal with a log of `log_bytes` in its own directory, and opens it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the journal cannot be created, or its members do not join in time.
     pub fn journal(&self, log_bytes: u64, config: JournalConfig) -> Result<OpenJournal, BenchError> {
         let directory = self.directory().join(format!("client-{}", self.number()));
         std::fs::create_dir(&directory).context("make a client's directory")?;
@@ -257,13 +281,13 @@ impl Testbed {
         })
     }
 
-    /// A journal's configuration for measuring with `lenders`, all of them members.
+    /// Configuration of a journal with `lenders`, all of them members.
     pub fn config(&self, lenders: Vec<NetAddress>, secure: bool, wait: WaitPolicy) -> JournalConfig {
         let members = lenders.len();
         JournalConfig {
             wait,
             seal: secure,
-            // All processes are on this machine, whatever their labels say.
+            // All processes are on this machine, whatever their domain labels say.
             one_domain: true,
             domain: "bench".to_owned(),
             ..JournalConfig::with_lenders(lenders, self.security(secure), members)
@@ -273,12 +297,12 @@ impl Testbed {
 
 impl Drop for Testbed {
     fn drop(&mut self) {
-        // Its own guard tries once; a process that is just ending may still be making something there.
+        // The guard tries only once, and an ending process may still be creating a file there.
         retry_removal(|| std::fs::remove_dir_all(self.directory.path()));
     }
 }
 
-/// Failure detection that does not take a lender for dead that was paused while its floor was measured.
+/// Failure detection that tolerates a lender paused while its floor was measured.
 pub fn patient_timing() -> WriterTimings {
     WriterTimings {
         detect: Nanos::from_ms(120_000),
@@ -301,17 +325,21 @@ impl LenderProcess {
             .expect("taken only by `kill` and `stop`, which consume the lender")
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     pub fn address(&self) -> &NetAddress {
         &self.address
     }
 
-    /// Kills it (SIGKILL); its memory is given back, as when its machine dies.
+    /// Kills it (SIGKILL); its memory is freed, as when its machine dies.
     pub fn kill(self) {
         drop(self);
     }
 
     /// Asks it to stop and waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process does not end properly.
     pub fn stop(mut self) -> Result<(), BenchError> {
         match self.child.take() {
             Some(child) => child.stop(),
@@ -323,19 +351,19 @@ impl LenderProcess {
 impl Drop for LenderProcess {
     fn drop(&mut self) {
         drop(self.child.take());
-        // A lender that was asked to stop may have given its memory back itself.
+        // A lender that was asked to stop may have freed its memory itself.
         let _ = std::fs::remove_file(&self.store);
     }
 }
 
-/// Who runs on which core: the client on the first, lenders on the others.
+/// Assignment of processes to cores: the client on the first, lenders on the others.
 #[derive(Clone, Debug)]
 pub struct CoreAssignment {
     cores: Vec<usize>,
 }
 
 impl CoreAssignment {
-    /// Seats on the cores that this process may use.
+    /// An assignment to the cores that this process may use.
     pub fn find() -> CoreAssignment {
         CoreAssignment {
             cores: machine::cores(),
@@ -347,9 +375,8 @@ impl CoreAssignment {
         self.cores[0]
     }
 
-    /// The core of one of several clients: from the last core downward, while lenders take theirs upward.
-    /// `None` where there are too few cores for that: clients that shared one while others idle would be
-    /// measured unfairly.
+    /// The core of one of several clients, from the last core downward, while lenders take theirs upward.
+    /// `None` with too few cores: clients that share one while others idle would distort the measurement.
     pub fn client_of(&self, index: usize, clients: usize) -> Option<usize> {
         let count = self.cores.len();
         if clients == 1 {
@@ -365,12 +392,12 @@ impl CoreAssignment {
         (!others.is_empty()).then(|| others[index % others.len()])
     }
 
-    /// Whether `lenders` and a client have a core each, so that all may spin.
+    /// Whether each of `lenders` lenders and a client has its own core, so that all may spin.
     pub fn spinning(&self, lenders: usize) -> bool {
         lenders < self.cores.len()
     }
 
-    /// How lenders wait so that none of them is in the way of another.
+    /// A wait policy with which no lender takes another's core.
     pub fn lender_wait(&self, lenders: usize) -> WaitPolicy {
         if self.spinning(lenders) {
             WaitPolicy::Spin

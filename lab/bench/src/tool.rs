@@ -1,20 +1,20 @@
-//! Other people's programs, run to their end.
+//! Runs of external programs.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::{BenchError, ErrorContext};
 
-/// How long something may take that is not measured: the machine may be slow and busy.
+/// Time limit of unmeasured steps; the machine may be slow and busy.
 pub(crate) const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Runs a tool: what it printed, or why it failed.
+/// Runs a tool; returns its output, or its error.
 pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<String, BenchError> {
     finish(Command::new(program).args(arguments))
 }
 
-/// Runs a command to its end: what it printed, or what it complained of.
+/// Runs a command to its end; returns its output, or its error output.
 pub(crate) fn finish(command: &mut Command) -> Result<String, BenchError> {
     let what = format!("run {command:?}");
     let output = command.stdin(Stdio::null()).output().context(&what)?;

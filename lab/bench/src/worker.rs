@@ -1,9 +1,9 @@
-//! A client that is there to be killed: runs TPC-A and keeps, outside of its own memory, what was
-//! acknowledged to it.
+//! A client that is meant to be killed: it runs TPC-A and records outside of its own memory which
+//! transactions were acknowledged.
 //!
-//! The number of the last acknowledged transaction is written to a file after the acknowledgement and before
-//! the next transaction. The kernel has it then, so it outlives the process; a transaction that the process
-//! did not live to report is in doubt, and only one can be.
+//! It writes the number of the last acknowledged transaction to a file after the acknowledgement and before
+//! the next transaction. The kernel then has the number, so it outlives the process. A transaction that the
+//! process did not live to record is in doubt, and there can be only one.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -18,30 +18,34 @@ use serde::{Deserialize, Serialize};
 use crate::error::{BenchError, ErrorContext};
 use crate::tpca::{AccessPattern, AccountChooser, Bank};
 
-/// How long members may take to join.
+/// Time within which members must join.
 const JOIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 const JOURNAL_NAME: &str = "journal";
 const ACK_FILE_NAME: &str = "acked";
 
-/// What a teller runs with.
+/// Job of a client process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BankWorker {
     /// The directory of journal, bank and acknowledgement file.
     pub directory: PathBuf,
     /// Lenders that may become members.
     pub lenders: Vec<String>,
-    /// Members to have.
+    /// Wanted number of members.
     pub members: usize,
-    /// The cluster key's file; none: links in the clear.
+    /// File of the cluster key; `None` for unencrypted links.
     pub key_file: Option<PathBuf>,
-    /// Accounts of a new bank, in units of 1,024. An old bank keeps its own.
+    /// Number of accounts of a new bank, in units of 1,024. An old bank keeps its own.
     pub accounts_k: u64,
-    /// Where the choice of accounts begins.
+    /// Seed of the choice of accounts.
     pub seed: u64,
 }
 
 impl BankWorker {
-    /// The journal's configuration.
+    /// Configuration of the journal.
+    ///
+    /// # Errors
+    ///
+    /// Fails if an address or the key file is not valid.
     pub fn config(&self) -> Result<JournalConfig, BenchError> {
         let security = match &self.key_file {
             Some(path) => Security::Key(ClusterKey::load(path).context("load the cluster key")?),
@@ -56,12 +60,16 @@ impl BankWorker {
         })
     }
 
-    /// The journal's directory.
+    /// Directory of the journal.
     pub fn journal(&self) -> PathBuf {
         self.directory.join(JOURNAL_NAME)
     }
 
-    /// Makes the journal and founds the bank, with nobody's help: everything is on the disk afterwards.
+    /// Creates the journal and founds the bank without members; afterwards everything is on the disk.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the journal or the bank cannot be created.
     pub fn prepare(&self, log_bytes: u64) -> Result<(), BenchError> {
         Journal::create(&self.journal(), log_bytes).context("create a journal")?;
         let alone = JournalConfig::default();
@@ -74,6 +82,10 @@ impl BankWorker {
     }
 
     /// Opens the journal, which recovers it, and the bank.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the journal or the bank cannot be opened.
     pub fn open(
         &self,
         config: JournalConfig,
@@ -83,7 +95,11 @@ impl BankWorker {
         Ok((Bank::open(journal, id, &self.directory)?, recovered))
     }
 
-    /// Transactions until killed.
+    /// Runs transactions until killed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a commit does, or its number cannot be recorded.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         let acked = ack_file(&self.directory, true)?;
         let (mut bank, _) = self.open(self.config()?)?;
@@ -102,7 +118,11 @@ impl BankWorker {
     }
 }
 
-/// The number of the last transaction that a teller in `directory` knew to be acknowledged.
+/// Number of the last transaction that a client in `directory` knew to be acknowledged.
+///
+/// # Errors
+///
+/// Fails if the file cannot be read.
 pub fn last_acked(directory: &Path) -> Result<u64, BenchError> {
     let mut number = [0; 8];
     ack_file(directory, false)?

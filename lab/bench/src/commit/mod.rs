@@ -1,5 +1,5 @@
-//! What one commit costs: append and wait, beside a bare exchange of the same bytes and `fdatasync` on the
-//! same disk.
+//! Cost of one commit, append and wait, beside a bare exchange of the same bytes and `fdatasync` on the same
+//! disk.
 
 mod setup;
 
@@ -18,19 +18,19 @@ use crate::histogram::{self, LatencyRecorder, LatencySummary, median};
 use crate::testbed::{SocketKind, Testbed};
 use setup::CommitSetup;
 
-/// The kind of a benchmark's records: no other user of a journal has it.
+/// Record kind of benchmarks; no other user of a journal has it.
 const KIND: RecordKind = RecordKind(255);
-/// The log is trimmed when it is fuller than this part of its capacity.
+/// The log is trimmed when more than one part in this many of its capacity is used.
 const TRIM_PART: u64 = 2;
 
-/// What to measure. Take the default and change fields.
+/// Parameters of one row. Start from the default and change fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct CommitSpec {
-    /// Payload bytes of each record.
+    /// Payload size of each record, in bytes.
     pub record_bytes: usize,
-    /// Members, each a lender process. None: the local disk alone.
+    /// Number of members, each a lender process. With none, commits wait for the local disk.
     pub members: usize,
-    /// How safe a commit is when it counts as done.
+    /// Durability that a commit waits for.
     #[serde(serialize_with = "durability_name")]
     pub durability: Durability,
     /// Threads that commit to one journal.
@@ -42,13 +42,13 @@ pub struct CommitSpec {
     pub secure: bool,
     /// The kind of socket.
     pub wire: SocketKind,
-    /// A longer wire: microseconds added to each round trip, floor and commit alike.
+    /// Modelled longer wire: microseconds added to each round trip of floor and commit.
     pub added_rtt_us: u32,
-    /// A slower disk, modelled: milliseconds added to each sync.
+    /// Modelled slower disk: milliseconds added to each sync.
     pub modelled_sync_ms: u32,
 }
 
-/// How long to measure.
+/// Duration of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct CommitEffort {
     /// Rounds, each of floor and commits.
@@ -60,25 +60,25 @@ pub struct CommitEffort {
 /// A measured row.
 #[derive(Clone, Debug, Serialize)]
 pub struct CommitRow {
-    /// What was measured.
+    /// Parameters of the row.
     #[serde(flatten)]
     pub spec: CommitSpec,
-    /// The commits.
+    /// Latencies of the commits.
     pub commit: LatencySummary,
     /// The bare exchange with one process; `None` without members.
     pub exchange: Option<LatencySummary>,
-    /// The bare exchange with as many processes as there are members, on the members' cores; `None` below
-    /// two.
+    /// The bare exchange with one process for each member, on the members' cores; `None` with fewer than two
+    /// members.
     pub fan_out: Option<LatencySummary>,
     /// `fdatasync` of as many bytes, overwriting.
     pub sync: LatencySummary,
     /// The commit's median over the exchange's, the median over rounds.
     pub ratio: Option<f64>,
-    /// The same over the exchange with as many processes.
+    /// The same over the exchange with one process for each member.
     pub fan_out_ratio: Option<f64>,
-    /// The sync's median with what a modelled disk adds to it, in microseconds.
+    /// The sync's median plus the delay of a modelled disk, in microseconds.
     pub sync_floor_us: f64,
-    /// That over the commit's median.
+    /// `sync_floor_us` over the commit's median.
     pub faster_than_sync: f64,
 }
 
@@ -104,7 +104,7 @@ impl CommitEffort {
         rounds: 7,
         round: Duration::from_millis(500),
     };
-    /// Three short rounds, to see that things are in order.
+    /// Three short rounds, as a check that everything works.
     pub const QUICK: CommitEffort = CommitEffort {
         rounds: 3,
         round: Duration::from_millis(150),
@@ -112,10 +112,10 @@ impl CommitEffort {
 }
 
 impl CommitSpec {
-    /// The rows of the standard table: one thing varied at a time around the default.
+    /// The rows of the standard table: one parameter varied at a time around the default.
     pub fn table(quick: bool) -> Vec<CommitSpec> {
         let base = CommitSpec::default;
-        // The disk thread needs a core: waiting for the disk is no reason to spin.
+        // The disk thread needs a core, so spinning would slow the disk down.
         let disk = CommitSpec {
             members: 0,
             durability: Durability::Disk,
@@ -190,6 +190,10 @@ impl CommitSpec {
 }
 
 /// Measures one row.
+///
+/// # Errors
+///
+/// Fails if the processes cannot be set up, or a commit fails.
 pub fn measure(site: &Testbed, spec: &CommitSpec, effort: CommitEffort) -> Result<CommitRow, BenchError> {
     if !(1..=64).contains(&spec.threads) || spec.members > 8 {
         return Err(BenchError::InvalidRequest(
@@ -229,8 +233,12 @@ pub fn measure(site: &Testbed, spec: &CommitSpec, effort: CommitEffort) -> Resul
     })
 }
 
-/// Commits from one thread and from `threads`, to one journal in alternating rounds: medians, and the median
-/// of the rounds' throughputs over each other.
+/// Commits from one thread and from `threads` to one journal, in alternating rounds. Returns the medians, and
+/// the median ratio of the rounds' throughputs.
+///
+/// # Errors
+///
+/// Fails if the processes cannot be set up, or a commit fails.
 pub fn scaling(
     site: &Testbed,
     spec: &CommitSpec,
@@ -266,7 +274,11 @@ fn syncs_a_round(effort: CommitEffort) -> usize {
     (effort.round.as_millis() as usize).clamp(50, 500)
 }
 
-/// Commits from the threads asked for, for the time asked for.
+/// Commits from the requested number of threads for the requested time.
+///
+/// # Errors
+///
+/// Fails if a commit fails.
 pub fn commits(
     journal: &Journal,
     spec: &CommitSpec,
@@ -289,7 +301,7 @@ pub fn commits(
         }
     };
     let results: Vec<_> = std::thread::scope(|scope| {
-        // This thread is one of them, so that with one thread nobody has to be woken.
+        // This thread is one of them, so with one thread no thread has to be woken.
         let others: Vec<_> = (1..spec.threads).map(|_| scope.spawn(worker)).collect();
         let own = worker();
         let joined = others
@@ -303,7 +315,11 @@ pub fn commits(
     Ok(recorder.finish())
 }
 
-/// One commit; trims the log when it has become half full, which is part of what commits cost.
+/// One commit. Trims the log when it is half full, which is part of a commit's cost.
+///
+/// # Errors
+///
+/// Fails if the journal refuses the record, or the wait for it fails.
 pub fn commit(journal: &Journal, bytes: usize, durability: Durability) -> Result<(), BenchError> {
     let ticket = journal
         .append(KIND, bytes, &mut |payload| payload.fill(0x5a))
@@ -311,7 +327,7 @@ pub fn commit(journal: &Journal, bytes: usize, durability: Durability) -> Result
     journal.wait(ticket, durability).context("wait for a commit")?;
     let state = journal.state();
     if state.tail.since(state.head) > state.capacity / TRIM_PART && state.stable > state.head {
-        // Several threads may find the log half full; a position that has been trimmed already is no failure.
+        // Several threads may find the log half full; a position that is already trimmed is no failure.
         let _ = journal.trim(state.stable);
     }
     Ok(())
@@ -321,7 +337,7 @@ fn display<S: serde::Serializer>(value: &impl std::fmt::Display, out: S) -> Resu
     out.collect_str(value)
 }
 
-/// The name of a durability, as flags and results have it.
+/// Name of a durability in flags and results.
 pub fn name_of(durability: Durability) -> &'static str {
     match durability {
         Durability::Remote => "remote",

@@ -1,4 +1,4 @@
-//! What runs while a row is measured: lenders, echo processes, wires in between, and the journal.
+//! Processes of one row's measurement: lenders, echo processes, delaying proxies, and the journal.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::machine::CorePin;
 use crate::socket::PollPause;
 use crate::testbed::{self, CoreAssignment, LenderProcess, LenderSpec, OpenJournal, Testbed};
 
-/// Bytes of a benchmark's log. Large enough that trimming it is rare, small enough to make quickly.
+/// Log size in bytes: large enough that trimming is rare, small enough to create quickly.
 const LOG_BYTES: u64 = 32 << 20;
-/// How a lender behind a delaying process waits: it shares its core with that process, and must not fall
-/// asleep within a longer round trip, which the echo process does not either.
+/// Wait policy of a lender behind a delaying process. It shares its core with that process, and like the echo
+/// process it must not fall asleep within a longer round trip.
 const LONG_YIELD: WaitPolicy = WaitPolicy::Yield { us: 2_000 };
 
-/// Everything that runs during one row's measurement. Fields end in this order: the journal before its
+/// Everything that runs during one row's measurement. Fields drop in this order: the journal before its
 /// lenders.
 pub(super) struct CommitSetup {
     journal: OpenJournal,
@@ -57,7 +57,7 @@ impl CommitSetup {
         };
         for index in 0..spec.members {
             let core = seats.lender(index);
-            // A delaying process needs the lender's core now and then; a spinning lender would not let it.
+            // A delaying process needs the lender's core now and then, and a spinning lender would keep it.
             let wait = if spec.added_rtt_us > 0 { LONG_YIELD } else { wait };
             let lender = site.lender(LenderSpec {
                 wire: spec.wire,
@@ -97,7 +97,7 @@ impl CommitSetup {
         })
     }
 
-    /// A round of the floor, the lenders paused: they may spin on an echo process's core.
+    /// A round of the floor with the lenders paused, which may spin on an echo process's core.
     pub(super) fn floor(
         &self,
         pingers: &[EchoClient],
@@ -122,8 +122,7 @@ impl CommitSetup {
         spec: &CommitSpec,
         effort: CommitEffort,
     ) -> Result<LatencySummary, BenchError> {
-        // Without members it is the disk thread that works, and it must not be kept from a core by whoever
-        // waits.
+        // Without members the disk thread does the work, and a waiting client must not keep it from a core.
         let _pinned = if spec.members > 0 {
             Some(CorePin::to(self.cores.client())?)
         } else {
@@ -139,7 +138,7 @@ fn journal_config(site: &Testbed, spec: &CommitSpec, addresses: Vec<NetAddress>)
     config.timing = testbed::patient_timing();
     config.modelled_sync_delay = Duration::from_millis(spec.modelled_sync_ms.into());
     if spec.members == 0 {
-        // Nobody else will have it: waiting for company would only add to the disk's time.
+        // No other commits come, so a delay for batching would only add to the disk's time.
         config.disk_delay = Duration::ZERO;
     }
     config

@@ -1,24 +1,24 @@
-//! What is expected of the comparison.
+//! Expected results of the comparison.
 
 use serde::Serialize;
 
 use super::{DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseStorage, DatabaseWork};
 
-/// On the local disk, a small commit on a mount over one on the disk.
+/// Minimum ratio on the local disk: small commits on a mount over those on the disk.
 const LOCAL_LEAST: f64 = 2.0;
-/// The same on the modelled disk.
+/// The same minimum on the modelled disk.
 const MODELLED_LEAST: f64 = 10.0;
 
-/// An expectation, and what was found.
+/// An expectation and its measured value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DatabaseClaim {
-    /// In words.
+    /// The expectation in words.
     pub what: String,
-    /// The ratio.
+    /// The measured ratio.
     pub ratio: f64,
-    /// What it should be at least.
+    /// Minimum of the ratio.
     pub least: f64,
-    /// Whether it is.
+    /// Whether the minimum is met.
     pub met: bool,
 }
 
@@ -33,7 +33,7 @@ impl DatabaseClaim {
     }
 }
 
-/// All that can be said of a report.
+/// All claims that a report allows to judge.
 pub fn all(report: &DatabaseReport) -> Vec<DatabaseClaim> {
     let mut claims = Vec::new();
     for (disk, least) in [
@@ -61,7 +61,7 @@ pub fn all(report: &DatabaseReport) -> Vec<DatabaseClaim> {
     claims
 }
 
-/// PostgreSQL over netram beside its own way to another machine's memory.
+/// PostgreSQL over netram beside its own `remote_write`, which also waits for another machine's memory.
 fn remote_write(report: &DatabaseReport, disk: DatabaseDisk) -> impl Iterator<Item = DatabaseClaim> {
     let of = move |work: DatabaseWork| {
         let rate = |storage| report.rate(DatabaseKind::Postgresql, work, storage, disk);

@@ -1,4 +1,4 @@
-//! Engines inside of a program: a small program of C around each, started for every round.
+//! Database engines in a small C program each, started for every round.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::tool::{finish, tool};
 
 const LOOP: &str = include_str!("engines/loop.h");
 
-/// What is needed of an engine.
+/// Build requirements of an engine.
 struct EngineNeeds {
     source: &'static str,
     header: &'static str,
@@ -54,7 +54,7 @@ pub(super) struct EngineProgram {
 }
 
 impl EngineProgram {
-    /// Compiles it; `Err`: what is missing here.
+    /// Compiles the program; the error names what is missing here.
     pub(super) fn compile(site: &Testbed, database: DatabaseKind) -> Result<EngineProgram, BenchError> {
         let name = database.id();
         let needed = needed(database).ok_or_else(|| {
@@ -81,7 +81,7 @@ impl EngineProgram {
         Ok(EngineProgram { program })
     }
 
-    /// An engine somewhere.
+    /// Starts an engine in a placement.
     pub(super) fn start(&self, ground: DatabasePlacement, storage: DatabaseStorage) -> EngineSubject {
         EngineSubject {
             engine: self.clone(),
@@ -96,7 +96,7 @@ impl EngineProgram {
     }
 }
 
-/// An engine somewhere.
+/// An engine in one placement.
 pub(super) struct EngineSubject {
     engine: EngineProgram,
     placement: DatabasePlacement,
@@ -131,7 +131,7 @@ impl DatabaseSubject for EngineSubject {
     }
 }
 
-/// The first two words of what a program says: how many it committed, in how many seconds.
+/// The first two words of a program's output: the number of commits, and their seconds.
 pub(super) fn parse_counts(said: &str) -> Result<(u64, f64), BenchError> {
     let mut words = said.split_whitespace();
     let count = words.next().and_then(|word| word.parse().ok());
@@ -144,7 +144,7 @@ pub(super) fn parse_counts(said: &str) -> Result<(u64, f64), BenchError> {
     }
 }
 
-/// Fails unless so many records were found.
+/// Fails unless `acknowledged` records were found.
 pub(super) fn must_have(place: &Path, found: &str, acknowledged: u64) -> Result<(), BenchError> {
     if found == acknowledged.to_string() {
         return Ok(());

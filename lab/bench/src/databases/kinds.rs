@@ -1,4 +1,4 @@
-//! What is compared: databases, where their files are, on which disk, doing what.
+//! The compared databases, their storage, disks and workloads.
 
 use serde::{Serialize, Serializer};
 
@@ -22,49 +22,49 @@ pub enum DatabaseKind {
     Lmdb,
 }
 
-/// What a database's commits wait for.
+/// Storage that a database's commits wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseStorage {
-    /// The disk.
+    /// The disk without netram.
     Plain,
-    /// Its log, or all of it, on `netram mount`.
+    /// A `netram mount` with the log, or with the whole database.
     Mount,
-    /// All of it on a volume, `netram disk attach`.
+    /// A volume with the whole database, `netram volume attach`.
     Disk,
-    /// netram's VFS of SQLite.
+    /// netram's VFS for SQLite.
     Vfs,
-    /// PostgreSQL's `synchronous_commit=remote_write`: its own disk, and a standby's memory.
+    /// PostgreSQL's `synchronous_commit=remote_write`: its own disk and a standby's memory.
     RemoteWrite,
-    /// Nothing: the database's own setting for those who bear a loss.
+    /// No wait: the database's own setting for users who accept a loss.
     Off,
 }
 
-/// The disk beneath.
+/// The local disk under the storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseDisk {
-    /// As it is.
+    /// The local disk as it is.
     Local,
-    /// With [`MODELLED_SYNC_US`] added to every sync.
+    /// The local disk with [`MODELLED_SYNC_US`] added to every sync.
     Modelled,
 }
 
-/// What is done.
+/// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseWork {
-    /// One row, or one record, a transaction.
+    /// Transactions that insert one row or record.
     Insert,
-    /// pgbench's own, TPC-B in form, from one client.
+    /// pgbench's built-in TPC-B-like load, from one client.
     TpcB,
-    /// The same from eight.
+    /// The same load from eight clients.
     TpcBEight,
-    /// Tables made.
+    /// Creation of tables.
     Create,
-    /// Tables dropped.
+    /// Removal of tables.
     Drop,
 }
 
 impl DatabaseKind {
-    /// All of them.
+    /// All databases.
     pub const ALL: [DatabaseKind; 6] = [
         DatabaseKind::Postgresql,
         DatabaseKind::Mariadb,
@@ -74,7 +74,7 @@ impl DatabaseKind {
         DatabaseKind::Lmdb,
     ];
 
-    /// Its name on the command line and in files.
+    /// Name on the command line and in files.
     pub const fn id(self) -> &'static str {
         match self {
             DatabaseKind::Postgresql => "postgresql",
@@ -86,7 +86,7 @@ impl DatabaseKind {
         }
     }
 
-    /// Its name.
+    /// Name in tables.
     pub fn label(self) -> &'static str {
         match self {
             DatabaseKind::Postgresql => "PostgreSQL",
@@ -98,7 +98,7 @@ impl DatabaseKind {
         }
     }
 
-    /// Whether it can be there.
+    /// Whether this database can be measured on `storage`.
     pub fn has(self, storage: DatabaseStorage) -> bool {
         match storage {
             DatabaseStorage::Plain
@@ -110,7 +110,7 @@ impl DatabaseKind {
         }
     }
 
-    /// What is done with it.
+    /// Workloads measured with this database.
     pub fn works(self) -> &'static [DatabaseWork] {
         match self {
             DatabaseKind::Postgresql => &[DatabaseWork::Insert, DatabaseWork::TpcB, DatabaseWork::TpcBEight],
@@ -119,7 +119,7 @@ impl DatabaseKind {
         }
     }
 
-    /// The setting behind [`DatabaseStorage::Off`].
+    /// The database's setting that [`DatabaseStorage::Off`] stands for.
     pub fn off(self) -> &'static str {
         match self {
             DatabaseKind::Postgresql => "synchronous_commit=off",
@@ -133,7 +133,7 @@ impl DatabaseKind {
 }
 
 impl DatabaseStorage {
-    /// All of them, as they are shown.
+    /// All storages, in the order of the tables.
     pub const ALL: [DatabaseStorage; 6] = [
         DatabaseStorage::Plain,
         DatabaseStorage::Mount,
@@ -143,7 +143,7 @@ impl DatabaseStorage {
         DatabaseStorage::Off,
     ];
 
-    /// Its name on the command line and in files.
+    /// Name on the command line and in files.
     pub const fn id(self) -> &'static str {
         match self {
             DatabaseStorage::Plain => "plain",
@@ -155,12 +155,12 @@ impl DatabaseStorage {
         }
     }
 
-    /// Its name, of a database.
+    /// Name in tables, for this database.
     pub fn label(self, database: DatabaseKind) -> &'static str {
         match self {
             DatabaseStorage::Plain => "plain",
             DatabaseStorage::Mount => "netram mount",
-            DatabaseStorage::Disk => "netram disk",
+            DatabaseStorage::Disk => "netram volume",
             DatabaseStorage::Vfs => "netram VFS",
             DatabaseStorage::RemoteWrite => "remote_write, a standby",
             DatabaseStorage::Off => database.off(),
@@ -169,10 +169,10 @@ impl DatabaseStorage {
 }
 
 impl DatabaseDisk {
-    /// Both.
+    /// Both disks.
     pub const ALL: [DatabaseDisk; 2] = [DatabaseDisk::Local, DatabaseDisk::Modelled];
 
-    /// Its name on the command line and in files.
+    /// Name on the command line and in files.
     pub const fn id(self) -> &'static str {
         match self {
             DatabaseDisk::Local => "local",
@@ -180,7 +180,7 @@ impl DatabaseDisk {
         }
     }
 
-    /// Its name.
+    /// Name in tables.
     pub fn label(self) -> &'static str {
         match self {
             DatabaseDisk::Local => "local disk",
@@ -188,7 +188,7 @@ impl DatabaseDisk {
         }
     }
 
-    /// What is added to a sync, in microseconds.
+    /// Microseconds added to each sync.
     pub fn slower_us(self) -> u32 {
         match self {
             DatabaseDisk::Local => 0,
@@ -198,7 +198,7 @@ impl DatabaseDisk {
 }
 
 impl DatabaseWork {
-    /// Its name.
+    /// Name in tables.
     pub fn label(self) -> &'static str {
         match self {
             DatabaseWork::Insert => "insert",
@@ -228,14 +228,14 @@ impl Serialize for DatabaseWork {
     }
 }
 
-/// What may be lost of what was acknowledged.
+/// Acknowledged data that a failure may lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PossibleLosses {
-    /// When the database's machine crashes and comes back.
+    /// Loss when the database's machine crashes and restarts.
     pub crash: &'static str,
-    /// When the lender, or the standby's machine, is lost at the same moment.
+    /// Loss when the lender, or the standby's machine, is lost at the same moment.
     pub both: &'static str,
-    /// When the machine's disk is lost.
+    /// Loss when the machine's disk is lost.
     pub disk: &'static str,
 }
 
@@ -243,7 +243,7 @@ const NOTHING: &str = "nothing";
 const ALL_OF_IT: &str = "all of it";
 
 impl PossibleLosses {
-    /// What a database on a storage may lose. A database that is killed alone loses nothing in any row.
+    /// Possible losses of a database on a storage. If only the database is killed, no row loses anything.
     pub fn of(database: DatabaseKind, storage: DatabaseStorage) -> PossibleLosses {
         match storage {
             DatabaseStorage::Plain => PossibleLosses {

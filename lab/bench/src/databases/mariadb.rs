@@ -1,5 +1,5 @@
-//! A MariaDB server: rows inserted, tables created, dropped, created and dropped, as in LND's table 2; each
-//! statement its own transaction, each flushed unless a setting says otherwise.
+//! A MariaDB server under the statements of LND's table 2: rows inserted, tables created, dropped, and both.
+//! Each statement is its own transaction, flushed unless a setting says otherwise.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -15,16 +15,15 @@ use crate::lnd::device::is_here;
 use crate::testbed::Testbed;
 use crate::tool::{finish, tool as run};
 
-/// Starts the command behind it so that it ends with this process: a server of somebody else's must not be
-/// left behind.
+/// Starts the following command so that it ends with this process: a server must not be left behind.
 const WITH_PARENT: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 const SERVER: &str = "mariadbd";
 const CLIENT: &str = "mariadb";
 const INSTALLER: &str = "mariadb-install-db";
-/// How long the server may take to start: it makes its log first.
+/// Time within which the server must start; it creates its log first.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Operations a second.
+/// Operations per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct MariadbRates {
     /// Rows inserted.
@@ -37,7 +36,7 @@ pub struct MariadbRates {
     pub create_and_drop: f64,
 }
 
-/// An empty database, to be copied to each device.
+/// An empty database to be copied to each device.
 #[derive(Debug)]
 pub struct MariadbTemplate {
     template: PathBuf,
@@ -45,7 +44,11 @@ pub struct MariadbTemplate {
 }
 
 impl MariadbTemplate {
-    /// Makes the empty database; `Err`: there is no MariaDB here.
+    /// Creates the empty database; the error means that MariaDB is not installed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if MariaDB is not installed, or cannot initialize a database.
     pub fn prepare(site: &Testbed) -> Result<MariadbTemplate, BenchError> {
         for name in [SERVER, CLIENT, INSTALLER, WITH_PARENT[0]] {
             if !is_here(name) {
@@ -72,12 +75,12 @@ impl MariadbTemplate {
         Ok(MariadbTemplate { template, version })
     }
 
-    /// Its version.
+    /// Version of the server.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Copies the database to `data`, where nothing is yet.
+    /// Copies the database to `data`, which must not exist yet.
     pub(crate) fn copy_to(&self, data: &Path) -> Result<(), BenchError> {
         run(
             "cp",
@@ -86,7 +89,7 @@ impl MariadbTemplate {
         .map(drop)
     }
 
-    /// Starts a server, which is killed with this process if it comes to that.
+    /// Starts a server, which is killed with this process at the latest.
     pub(crate) fn start(
         &self,
         site: &Testbed,
@@ -103,7 +106,7 @@ impl MariadbTemplate {
     }
 }
 
-/// LND's table 2: copies the database to `directory`, runs it there, and measures.
+/// LND's table 2: copies the database to `directory`, starts a server there, and measures.
 pub(crate) fn measure(
     mariadb: &MariadbTemplate,
     site: &Testbed,
@@ -124,36 +127,36 @@ pub(crate) fn measure(
     Ok(operations)
 }
 
-/// What a server is told beside where its data is.
+/// Additional configuration of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MariadbSetup {
-    /// Its options, behind the usual ones.
+    /// Options after the usual ones.
     pub(crate) options: Vec<String>,
-    /// Its environment, beside what it inherits.
+    /// Environment variables beside the inherited ones.
     pub(crate) environment: Vec<(String, String)>,
 }
 
-/// A new directory for a server's temporary files: one that starts removes what another has put into the same
-/// one.
+/// A new directory for a server's temporary files. A starting server removes the files of another from a
+/// shared one.
 fn temporary(site: &Testbed, number: u32) -> Result<PathBuf, BenchError> {
     let directory = site.directory().join(format!("database-{number}.tmp"));
     std::fs::create_dir(&directory).context("make a directory for temporary files")?;
     Ok(directory)
 }
 
-/// A running server; killed when dropped, as it must be able to bear.
+/// A running server. It is killed when dropped, which it must survive.
 pub(crate) struct MariadbServer {
     child: ChildProcess,
     data: PathBuf,
     socket: PathBuf,
     script: PathBuf,
-    /// Rows that it has acknowledged.
+    /// Number of rows that it has acknowledged.
     rows: usize,
 }
 
 impl MariadbServer {
     fn start(site: &Testbed, data: &Path, setup: &MariadbSetup) -> Result<MariadbServer, BenchError> {
-        // Not on the device: a killed server leaves it.
+        // Not on the device: a killed server leaves it behind.
         let number = site.number();
         let socket = site.directory().join(format!("database-{number}.sock"));
         let flags = [
@@ -197,7 +200,7 @@ impl MariadbServer {
         Ok(server)
     }
 
-    /// So many rows, one after the other: how many a second.
+    /// Inserts `count` rows one after the other; returns rows per second.
     pub(crate) fn insert(&mut self, count: usize) -> Result<f64, BenchError> {
         let rate = self.per_second(count, |n| {
             vec![format!(
@@ -208,17 +211,17 @@ impl MariadbServer {
         Ok(rate)
     }
 
-    /// So many tables.
+    /// Creates `count` tables; returns tables per second.
     pub(crate) fn create(&self, count: usize) -> Result<f64, BenchError> {
         self.per_second(count, |n| vec![creation(n)])
     }
 
-    /// Those tables, away again.
+    /// Drops those tables; returns tables per second.
     pub(crate) fn drop_tables(&self, count: usize) -> Result<f64, BenchError> {
         self.per_second(count, |n| vec![removal(n)])
     }
 
-    /// Pairs of both.
+    /// Creates and drops `count` tables; returns pairs per second.
     pub(crate) fn create_and_drop(&self, count: usize) -> Result<f64, BenchError> {
         self.per_second(count, |n| vec![creation(n), removal(n)])
     }
@@ -234,7 +237,7 @@ impl MariadbServer {
         Err(BenchError::WrongData { place, why })
     }
 
-    /// Lets it write everything and end.
+    /// Lets the server write everything, and stops it.
     pub(crate) fn stop(mut self) -> Result<(), BenchError> {
         self.statements(&["shutdown"])?;
         let deadline = Instant::now() + START_TIMEOUT;
@@ -247,7 +250,7 @@ impl MariadbServer {
         Ok(())
     }
 
-    /// How many of `count` groups of statements a second: the server's own clock before and after them.
+    /// Groups of statements per second, by the server's own clock before and after all `count` of them.
     fn per_second(&self, count: usize, group: impl Fn(usize) -> Vec<String>) -> Result<f64, BenchError> {
         const CLOCK: &str = "select unix_timestamp(sysdate(6))";
         let mut all = vec![CLOCK.to_owned()];
@@ -262,7 +265,7 @@ impl MariadbServer {
         }
     }
 
-    /// Runs statements one after the other, each its own transaction; returns what they said.
+    /// Runs statements one after the other, each its own transaction; returns their output.
     fn statements(&self, all: &[&str]) -> Result<String, BenchError> {
         let mut text = String::new();
         for statement in all {

@@ -1,17 +1,17 @@
-//! Databases that people run, side by side: on the disk as it is, on `netram mount`, on a volume, SQLite
-//! through netram's VFS, and with the settings of their own that wait for less.
+//! Common databases side by side: on the local disk, on `netram mount`, on a volume, SQLite through netram's
+//! VFS, and with their own settings that wait for less.
 //!
-//! On each disk all ways of a database stand ready at once, and their rounds alternate; what is shown is the
-//! median. In the end each must have every row that it acknowledged.
+//! On each disk all storages of a database are ready at once, and their rounds alternate; results are
+//! medians. At the end each database must have every acknowledged row.
 //!
 //! | module | does |
 //! |---|---|
-//! | [`kinds`] | what is compared, and what each may lose |
-//! | `ground` | where a database is put |
-//! | [`postgres`], [`mariadb`] | a server |
-//! | `servers` | both, as they are compared |
-//! | `embedded`, [`sqlite`] | engines inside of a program |
-//! | [`claims`] | what is expected of the comparison |
+//! | [`kinds`] | databases, storages, disks and workloads, and possible losses |
+//! | `placement` | the place of a database's files |
+//! | [`postgres`], [`mariadb`] | one server |
+//! | `servers` | both servers as compared |
+//! | `embedded`, [`sqlite`] | engines inside a program |
+//! | [`claims`] | expected results |
 //! | [`output`] | files for programs and people |
 
 pub mod claims;
@@ -46,59 +46,59 @@ use postgres::PostgresTemplate;
 use servers::{MariadbSubject, PostgresSubject};
 use sqlite::SqliteSubject;
 
-/// What to compare.
+/// Parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct DatabaseSpec {
     /// The databases.
     pub databases: Vec<DatabaseKind>,
-    /// Where they are.
+    /// The storages.
     pub storages: Vec<DatabaseStorage>,
-    /// On which disk.
+    /// The disks.
     pub disks: Vec<DatabaseDisk>,
-    /// Rounds; what is shown is their median.
+    /// Number of rounds; results are their medians.
     pub rounds: usize,
-    /// How long each kind of work is done in a round.
+    /// Duration of each workload in a round.
     pub time: Duration,
-    /// How the lender waits.
+    /// Wait policy of the lender.
     pub wait: WaitPolicy,
 }
 
-/// What was found.
+/// Results of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct DatabaseReport {
-    /// Where.
+    /// The measuring machine.
     pub machine: MachineInfo,
-    /// How the lender waited.
+    /// Wait policy of the lender.
     pub wait: String,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// The servers' versions.
     pub versions: Vec<(DatabaseKind, String)>,
-    /// The figures.
+    /// The measured rates.
     pub cells: Vec<DatabaseCell>,
-    /// What is expected of them.
+    /// Expected results, and whether they are met.
     pub claims: Vec<DatabaseClaim>,
-    /// What could not be measured, and why.
+    /// Skipped measurements, each with its reason.
     pub skipped: Vec<String>,
 }
 
-/// How many transactions a second.
+/// Transactions per second of one workload.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DatabaseCell {
-    /// Of which database.
+    /// The database.
     pub database: DatabaseKind,
-    /// What it did.
+    /// The workload.
     pub work: DatabaseWork,
-    /// Where it was.
+    /// The storage.
     pub storage: DatabaseStorage,
-    /// On which disk.
+    /// The disk.
     pub disk: DatabaseDisk,
     /// The median of the rounds.
     pub per_second: f64,
 }
 
 impl DatabaseReport {
-    /// A figure.
+    /// The rate of one cell; `None` if it was not measured.
     pub fn rate(
         &self,
         database: DatabaseKind,
@@ -111,7 +111,7 @@ impl DatabaseReport {
         self.cells.iter().find(of).map(|cell| cell.per_second)
     }
 
-    /// How many times as many as plain.
+    /// The rate over that of plain storage.
     pub fn times_plain(
         &self,
         database: DatabaseKind,
@@ -124,15 +124,15 @@ impl DatabaseReport {
     }
 }
 
-/// A database somewhere, which runs or can be started.
+/// A database on one storage, running or ready to be started.
 trait DatabaseSubject {
-    /// Does each kind of its work for so long: how many transactions a second.
+    /// Runs each workload for `time`; returns transactions per second.
     fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError>;
-    /// Fails unless everything that was acknowledged is there; takes all of it away.
+    /// Fails unless everything acknowledged is there; then removes the database.
     fn end(self: Box<Self>) -> Result<(), BenchError>;
 }
 
-/// A database as it is installed here.
+/// A database as installed on this machine.
 enum DatabaseInstall {
     Postgresql(PostgresTemplate),
     Mariadb(MariadbTemplate),
@@ -141,7 +141,7 @@ enum DatabaseInstall {
 }
 
 impl DatabaseInstall {
-    /// `Err`: what is missing here.
+    /// Finds the installation; the error names what is missing.
     fn find(site: &Testbed, database: DatabaseKind) -> Result<DatabaseInstall, BenchError> {
         Ok(match database {
             DatabaseKind::Postgresql => DatabaseInstall::Postgresql(PostgresTemplate::prepare(site)?),
@@ -182,7 +182,11 @@ impl DatabaseInstall {
     }
 }
 
-/// Compares what `spec` asks for.
+/// Runs the comparison that `spec` describes.
+///
+/// # Errors
+///
+/// Fails if no database can be measured, a database fails, or an acknowledged row is missing.
 pub fn compare(
     site: &Testbed,
     spec: &DatabaseSpec,
@@ -222,7 +226,7 @@ pub fn compare(
     Ok(report)
 }
 
-/// Where databases can be put here; `skipped` is told of the rest.
+/// The storages possible on this machine. The others go to `skipped`, with the reason.
 fn possible(wanted: &[DatabaseStorage], skipped: &mut Vec<String>) -> Vec<DatabaseStorage> {
     let mut missing = |storage: DatabaseStorage, found: Result<(), String>| {
         found
@@ -240,7 +244,7 @@ fn possible(wanted: &[DatabaseStorage], skipped: &mut Vec<String>) -> Vec<Databa
     wanted.iter().filter(can).copied().collect()
 }
 
-/// All ways of a database on one disk.
+/// Measures all storages of a database on one disk.
 fn on_disk(
     world: &DatabaseTestbed<'_>,
     spec: &DatabaseSpec,

@@ -15,22 +15,22 @@ pub const HEADER: &str = "database,work,storage,disk,per_second,times_plain";
 /// The document with the table.
 pub const TABLES: &str = "databases.md";
 
-/// A row of the table: a database that does something, somewhere.
+/// A row of the table: a database, its workload and its storage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ComparisonRow {
     /// The database.
     pub database: DatabaseKind,
-    /// What it does.
+    /// The workload.
     pub work: DatabaseWork,
-    /// Where it is.
+    /// The storage.
     pub storage: DatabaseStorage,
-    /// Transactions a second, and how many times as many as plain; on each disk of [`Disk::ALL`].
+    /// Transactions per second, and their ratio to plain storage, on each disk of [`DatabaseDisk::ALL`].
     pub rates: [Option<(f64, Option<f64>)>; 2],
-    /// What it may lose.
+    /// Possible losses.
     pub losses: PossibleLosses,
 }
 
-/// The rows in order.
+/// The rows in the table's order.
 pub fn rows(report: &DatabaseReport) -> Vec<ComparisonRow> {
     let mut rows: Vec<ComparisonRow> = Vec::new();
     for database in DatabaseKind::ALL {
@@ -55,7 +55,11 @@ pub fn rows(report: &DatabaseReport) -> Vec<ComparisonRow> {
     rows
 }
 
-/// Writes everything into `directory`, made if it is not there. Returns the files written.
+/// Writes all files into `directory`, which is created if missing. Returns the files written.
+///
+/// # Errors
+///
+/// Fails if a file cannot be written, or the picture not drawn.
 pub fn write(report: &DatabaseReport, run: &RunInfo, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let mut results = ResultsDirectory::new(directory)?;
     results.save("databases.csv", csv(report).as_bytes())?;
@@ -84,7 +88,7 @@ fn csv(report: &DatabaseReport) -> String {
     text
 }
 
-/// A figure of a row: transactions a second, and how many times as many as plain.
+/// A rate in a row: transactions per second, and the ratio to plain storage.
 pub fn rate_cells(rate: Option<(f64, Option<f64>)>) -> [String; 2] {
     let Some((rate, times)) = rate else {
         return [String::new(), String::new()];

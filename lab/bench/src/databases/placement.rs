@@ -1,4 +1,4 @@
-//! Where a database is put: on the disk as it is, with its log on a mount, or on a volume.
+//! Place of a database's files: on the local disk, with the log on a mount, or on a volume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::tool::tool;
 use crate::volume::serve::{DeviceSource, SyncDelays};
 use crate::volume::{VolumeDirectory, VolumeRedundancy};
 
-/// Bytes of a volume.
+/// Size of a volume in bytes.
 const VOLUME_BYTES: u64 = 768 << 20;
 
-/// What all of them stand on.
+/// Resources that all databases share: lender, key, slow disk.
 pub(super) struct DatabaseTestbed<'s> {
     pub(super) site: &'s Testbed,
     pub(super) lender: LenderProcess,
@@ -27,7 +27,7 @@ pub(super) struct DatabaseTestbed<'s> {
 }
 
 impl<'s> DatabaseTestbed<'s> {
-    /// Starts the lender; `slow`: a slower disk will be asked for.
+    /// Starts the lender; `slow` says whether a slower disk will be needed.
     pub(super) fn new(
         site: &'s Testbed,
         wait: WaitPolicy,
@@ -47,7 +47,7 @@ impl<'s> DatabaseTestbed<'s> {
     }
 }
 
-/// A place for one database.
+/// Place of one database's files.
 pub(super) struct DatabasePlacement {
     directory: PathBuf,
     mount: Option<BenchMount>,
@@ -55,7 +55,7 @@ pub(super) struct DatabasePlacement {
     environment: Vec<(String, String)>,
 }
 
-/// Fields go in this order.
+/// Fields drop in this order.
 struct VolumePlacement {
     mounted: device::TestFilesystem,
     attachment: BlockDevice,
@@ -63,7 +63,7 @@ struct VolumePlacement {
 }
 
 impl DatabasePlacement {
-    /// Makes one; what is neither on a mount nor on a volume is plain.
+    /// Creates a place; a storage on neither mount nor volume is plain.
     pub(super) fn new(
         world: &DatabaseTestbed<'_>,
         storage: DatabaseStorage,
@@ -92,7 +92,7 @@ impl DatabasePlacement {
         Ok(ground)
     }
 
-    /// Where its data goes.
+    /// Directory of the database's data.
     pub(super) fn data(&self) -> &Path {
         match &self.volume {
             Some(volume) => volume.mounted.path(),
@@ -100,22 +100,22 @@ impl DatabasePlacement {
         }
     }
 
-    /// Where its log goes, if it goes elsewhere.
+    /// Directory of its log, if it is a separate one.
     pub(super) fn log(&self) -> Option<&Path> {
         self.mount.as_ref().map(BenchMount::dir)
     }
 
-    /// Where all of it goes, when there is but one directory.
+    /// Directory of the whole database, where there is only one.
     pub(super) fn all(&self) -> &Path {
         self.log().unwrap_or(self.data())
     }
 
-    /// What its program is started with, so that it finds the disk as slow as wanted.
+    /// Environment variables under which its program finds the disk as slow as wanted.
     pub(super) fn environment(&self) -> &[(String, String)] {
         &self.environment
     }
 
-    /// Takes it away, once nobody uses it any more.
+    /// Removes the place, once no process uses it.
     pub(super) fn end(self) -> Result<(), BenchError> {
         if let Some(mount) = self.mount {
             mount.end()?;
@@ -161,7 +161,7 @@ fn volume(world: &DatabaseTestbed<'_>, disk: DatabaseDisk) -> Result<VolumePlace
     })
 }
 
-/// Moves what is in a directory into another, which may be on another file system.
+/// Moves the contents of a directory into another one, possibly on another file system.
 pub(super) fn move_contents(from: &Path, to: &Path) -> Result<(), BenchError> {
     let inside = format!("{}/.", from.display());
     tool("cp", &["-a", &inside, &to.to_string_lossy()])?;

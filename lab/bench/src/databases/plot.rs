@@ -1,5 +1,5 @@
-//! The comparison as a picture: a line for each work of each database, transactions a second across, a colour
-//! for each storage.
+//! The comparison as a picture: one line for each workload of each database, transactions per second across,
+//! one colour for each storage.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -10,16 +10,16 @@ use crate::error::{BenchError, ErrorContext};
 use crate::paper::plot::thousands;
 
 const WIDTH: u32 = 1080;
-/// Pixels of a line, of what is above all of them, and below.
+/// Height in pixels of a line, of the header, and of the footer.
 const LINE: u32 = 30;
 const ABOVE: u32 = 64;
 const BELOW: u32 = 50;
-/// Pixels of the names on the left.
+/// Width in pixels of the names on the left.
 const NAMES: u32 = 230;
 const RIGHT: u32 = 24;
 const TEXT_PIXELS: u32 = 15;
 
-/// A line of the picture.
+/// Key of a line.
 type PlotLine = (DatabaseKind, DatabaseWork);
 
 /// The comparison as SVG, a whole `<svg>` element.
@@ -102,7 +102,7 @@ fn draw<'t>(
     legend(area, report, &left)
 }
 
-/// Dots are on the local disk, triangles on the modelled one.
+/// Dots stand for the local disk, triangles for the modelled one.
 fn mark<'t>(
     area: &DrawingArea<SVGBackend<'t>, Shift>,
     at: (i32, i32),

@@ -1,5 +1,5 @@
-//! A PostgreSQL server under its own benchmark, pgbench. Each transaction's commit is flushed, unless a
-//! setting says otherwise.
+//! A PostgreSQL server under its own benchmark, pgbench. Each commit is flushed unless a setting says
+//! otherwise.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,46 +13,46 @@ use crate::lnd::device::is_here;
 use crate::testbed::Testbed;
 use crate::tool::{finish, tool};
 
-/// The server insists on a user who is not root; the package makes this one.
+/// The server's user. It must not be root; the package creates this one.
 pub(crate) const USER: &str = "postgres";
-/// Where Debian puts each version's programs.
+/// Directory of each version's programs on Debian.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// Branches; each has 100,000 accounts, 15 MB.
+/// Number of branches; each has 100,000 accounts, 15 MB.
 const SCALE: &str = "4";
-/// A small commit: one row.
+/// A small commit of one row.
 const INSERT: &str = "insert into small values (1);\n";
-/// How long the server may take to start, and to recover.
+/// Time within which the server must start and recover.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A filled database, to be copied to where it is measured.
+/// A filled database, to be copied to the measured storage.
 #[derive(Debug)]
 pub struct PostgresTemplate {
     programs: PathBuf,
     template: PathBuf,
-    /// Sockets, scripts and logs, which are not on what is measured.
+    /// Directory of sockets, scripts and logs, not on the measured storage.
     scratch: PathBuf,
     version: String,
 }
 
-/// What a server is told beside where its data is.
+/// Additional configuration of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PostgresSetup {
     /// Settings, as NAME=VALUE.
     pub(crate) settings: Vec<String>,
-    /// Its environment, beside what it inherits.
+    /// Environment variables beside the inherited ones.
     pub(crate) environment: Vec<(String, String)>,
 }
 
-/// What pgbench does.
+/// Load that pgbench generates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PgbenchLoad {
-    /// TPC-B in form: three updates, a question, an insertion.
+    /// TPC-B-like: three updates, a query, an insertion.
     TpcB,
     /// One insertion of one row.
     Insert,
 }
 
-/// A running server. Whoever only drops it kills it.
+/// A running server. Dropping it kills it.
 pub(crate) struct PostgresServer<'p> {
     postgres: &'p PostgresTemplate,
     child: ChildProcess,
@@ -61,7 +61,11 @@ pub(crate) struct PostgresServer<'p> {
 }
 
 impl PostgresTemplate {
-    /// Makes the database; `Err`: what is missing here.
+    /// Creates the database.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the name of what is missing here, or if the database cannot be filled.
     pub fn prepare(site: &Testbed) -> Result<PostgresTemplate, BenchError> {
         let versions = fs::read_dir(VERSIONS).into_iter().flatten().flatten();
         let newest = versions.map(|version| version.path().join("bin")).max();
@@ -73,7 +77,7 @@ impl PostgresTemplate {
             let what = "there is no PostgreSQL (package postgresql)";
             return Err(BenchError::InvalidRequest(what.to_owned()));
         }
-        // Others may pass through; what is in it stays its owner's.
+        // Other users may pass through the directory, but not read its contents.
         let through = fs::Permissions::from_mode(0o711);
         fs::set_permissions(site.directory(), through).context("let PostgreSQL through to its directory")?;
         let beside = site.directory().join("postgres");
@@ -103,12 +107,12 @@ impl PostgresTemplate {
         Ok(postgres)
     }
 
-    /// Its version.
+    /// Version of the server.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Copies the database to `data`, where nothing is yet.
+    /// Copies the database to `data`, which must not exist yet.
     pub(crate) fn copy_to(&self, data: &Path) -> Result<(), BenchError> {
         tool(
             "cp",
@@ -118,12 +122,12 @@ impl PostgresTemplate {
         Ok(())
     }
 
-    /// Gives a path, and all in it, to the server's user.
+    /// Gives a path and its contents to the server's user.
     pub(crate) fn give(&self, path: &Path) -> Result<(), BenchError> {
         tool("chown", &["-R", &format!("{USER}:"), &path.to_string_lossy()]).map(drop)
     }
 
-    /// A program of somebody's, as the server's user.
+    /// A program to be run as the server's user.
     fn as_user(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command
@@ -138,12 +142,12 @@ impl PostgresTemplate {
         command
     }
 
-    /// One of its programs.
+    /// One of the server's programs.
     fn program(&self, program: &str, arguments: &[&str]) -> Command {
         self.as_user(&self.programs.join(program), arguments)
     }
 
-    /// Starts a server, which is killed with this process if it comes to that.
+    /// Starts a server, which is killed with this process at the latest.
     pub(crate) fn start(
         &self,
         site: &Testbed,
@@ -191,12 +195,12 @@ impl PostgresTemplate {
 }
 
 impl PostgresServer<'_> {
-    /// One of PostgreSQL's programs, connected to this server, to its end.
+    /// Runs one of PostgreSQL's programs, connected to this server, to its end.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, BenchError> {
         self.run_with("", program, arguments)
     }
 
-    /// The same, with options for the server's side of its sessions.
+    /// The same with options for the server's side of its sessions.
     fn run_with(&self, options: &str, program: &str, arguments: &[&str]) -> Result<String, BenchError> {
         let mut command = self.postgres.program(program, arguments);
         command
@@ -207,8 +211,7 @@ impl PostgresServer<'_> {
         finish(&mut command)
     }
 
-    /// pgbench, for a time that it counts in whole seconds; that in which clients connect is among it.
-    /// `options`: of its sessions.
+    /// Runs pgbench for a time in whole seconds, which includes connecting. `options` apply to its sessions.
     pub(crate) fn bench(
         &self,
         load: PgbenchLoad,
@@ -229,14 +232,14 @@ impl PostgresServer<'_> {
             .ok_or_else(|| BenchError::InvalidRequest(format!("pgbench told no figures: {said}")))
     }
 
-    /// Rows of a table.
+    /// Number of rows of a table.
     pub(crate) fn rows(&self, table: &str) -> Result<u64, BenchError> {
         let ask = format!("select count(*) from {table}");
         let said = self.run("psql", &["--no-align", "--tuples-only", "--command", &ask])?;
         said.parse().context(format_args!("count the rows of {table}"))
     }
 
-    /// Fails unless so many rows are there.
+    /// Fails unless the table has `acknowledged` rows.
     pub(crate) fn must_have(&self, table: &str, acknowledged: u64) -> Result<(), BenchError> {
         let found = self.rows(table)?;
         if found == acknowledged {
@@ -247,13 +250,14 @@ impl PostgresServer<'_> {
         Err(BenchError::WrongData { place, why })
     }
 
-    /// Lets it write everything: whoever is killed leaves its children for a moment, and what they have open.
+    /// Stops the server after it has written everything. A killed server leaves its child processes, and
+    /// their open files, for a moment.
     pub(crate) fn stop(self) -> Result<(), BenchError> {
         self.run("pg_ctl", &["stop", "--mode=fast", "--wait"]).map(drop)
     }
 }
 
-/// What pgbench says at its end.
+/// Result that pgbench prints at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PgbenchResult {
     pub(crate) transactions: u64,
@@ -270,7 +274,7 @@ impl PgbenchResult {
         let transactions = after("number of transactions actually processed: ")?;
         let transactions = transactions.parse().ok()?;
         if transactions == 0 {
-            // On a very busy machine; it tells no rates then.
+            // On a very busy machine pgbench prints no rates.
             return Some(PgbenchResult::default());
         }
         Some(PgbenchResult {

@@ -1,5 +1,4 @@
-//! PostgreSQL and MariaDB as they are compared: their log on a mount, all of them on a volume, or as they
-//! are.
+//! PostgreSQL and MariaDB in the comparison: with their log on a mount, wholly on a volume, or unchanged.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,11 +13,11 @@ use crate::error::{BenchError, ErrorContext};
 use crate::tool::wait_until;
 
 const CLIENTS: usize = 8;
-/// MariaDB does so many rows and tables a second, or fewer.
+/// Upper bound of MariaDB's rows and tables per second.
 const ROWS_PER_SECOND: f64 = 1_000.0;
 const TABLES_PER_SECOND: f64 = 20.0;
 
-/// PostgreSQL somewhere.
+/// PostgreSQL on one storage.
 pub(super) struct PostgresSubject<'p> {
     server: postgres::PostgresServer<'p>,
     standby: Option<postgres::PostgresServer<'p>>,
@@ -76,7 +75,7 @@ impl<'p> PostgresSubject<'p> {
     }
 }
 
-/// A server that receives what another one writes, on the same machine and disk.
+/// A standby that receives another server's log, on the same machine and disk.
 fn standby<'p>(
     postgres: &'p PostgresTemplate,
     world: &DatabaseTestbed<'_>,
@@ -125,14 +124,14 @@ impl DatabaseSubject for PostgresSubject<'_> {
     fn end(self: Box<Self>) -> Result<(), BenchError> {
         self.server.must_have("small", self.inserted)?;
         self.server.must_have("pgbench_history", self.transferred)?;
-        // First who waits for the other's end.
+        // The server that waits for the other's end stops first.
         self.server.stop()?;
         self.standby.map_or(Ok(()), postgres::PostgresServer::stop)?;
         self.placement.end()
     }
 }
 
-/// MariaDB somewhere.
+/// MariaDB on one storage.
 pub(super) struct MariadbSubject {
     server: mariadb::MariadbServer,
     placement: DatabasePlacement,

@@ -1,4 +1,4 @@
-//! SQLite, within this program, in a process of its own: single-row commits in WAL mode.
+//! SQLite, linked into this program, in its own process: single-row commits in WAL mode.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,23 +11,23 @@ use super::DatabaseSubject;
 use super::embedded::{must_have, parse_counts};
 use super::kinds::{DatabaseStorage, DatabaseWork};
 use super::placement::{DatabasePlacement, DatabaseTestbed};
-use crate::child::{ChildRole, PLAY};
+use crate::child::{ChildRole, PART};
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 use crate::tool::{finish, tool};
 
-/// Bytes of a row's text: what the other engines put.
+/// Size of a row's text in bytes, as in the other engines.
 const TEXT_BYTES: usize = 100;
 
-/// What a process is to do with a database.
+/// Job of a process with a SQLite database.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SqliteJob {
     path: PathBuf,
-    /// Through netram's VFS.
+    /// Whether it uses netram's VFS.
     vfs: bool,
-    /// `FULL`: each commit is synced.
+    /// SQLite's `synchronous` setting; with `FULL` each commit is synced.
     synchronous: String,
-    /// For so long; without it, the rows are counted.
+    /// Duration in seconds; without it the rows are counted.
     seconds: Option<f64>,
 }
 
@@ -52,7 +52,11 @@ pub(crate) fn open(path: &Path, vfs: bool, synchronous: &str) -> Result<Connecti
 }
 
 impl SqliteJob {
-    /// Does it, and says how many rows in how many seconds, or how many there are.
+    /// Runs the job and prints the number of rows, with their seconds if rows were committed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if SQLite refuses a statement.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         let connection = open(&self.path, self.vfs, &self.synchronous)?;
         let Some(seconds) = self.seconds else {
@@ -74,7 +78,7 @@ impl SqliteJob {
     }
 }
 
-/// SQLite somewhere.
+/// SQLite on one storage.
 pub(super) struct SqliteSubject {
     program: PathBuf,
     placement: DatabasePlacement,
@@ -118,13 +122,13 @@ impl SqliteSubject {
         let role = serde_json::to_string(&ChildRole::Sqlite(job)).context("describe a role")?;
         let mut command = std::process::Command::new(&self.program);
         command
-            .args([PLAY, &role])
+            .args([PART, &role])
             .envs(self.placement.environment().iter().cloned());
         finish(&mut command)
     }
 }
 
-/// Has netram hold a database that is not there yet.
+/// Creates a database under netram's VFS.
 pub(crate) fn adopt(site: &Testbed, path: &Path, lender: &str) -> Result<(), BenchError> {
     let (database, key) = (path.to_string_lossy(), site.key_file().to_string_lossy());
     let words = [

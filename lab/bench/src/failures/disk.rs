@@ -1,4 +1,4 @@
-//! A disk of the client's that can lose its power: ext4 in a file, by way of a loop device.
+//! A client's disk that can lose power: ext4 in a file behind a loop device.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use crate::tool::{tool, wait_until};
 
 const DISK_BYTES: u64 = 1 << 30;
 
-/// Unmounted and let go when dropped; whoever has files on it must have ended before.
+/// An ext4 file system on a loop device, unmounted and detached when dropped. Processes with files on it must
+/// have ended before.
 pub(super) struct ClientDisk {
     root: PathBuf,
     image: PathBuf,
@@ -17,8 +18,8 @@ pub(super) struct ClientDisk {
 }
 
 impl ClientDisk {
-    /// A new disk, its file and mount in `directory` under names with this number: one before it may have
-    /// left its own.
+    /// Creates a disk. The names of its file and mount point in `directory` carry `number`, because an
+    /// earlier disk may have left its own.
     pub(super) fn new(directory: &Path, number: u32) -> Result<ClientDisk, BenchError> {
         let root = directory.join(format!("disk-{number}"));
         let image = root.with_extension("image");
@@ -43,14 +44,14 @@ impl ClientDisk {
         tool("mount", &[&self.device, &self.root.display().to_string()]).map(drop)
     }
 
-    /// Cuts the power, as far as the file system can tell: what was not synced is gone, what comes now fails.
+    /// Cuts the power, as far as the file system can tell: unsynced data is gone, later calls fail.
     pub(super) fn cut(&self) -> Result<(), BenchError> {
         // Aborts ext4's journal without writing it out.
         let root = self.root.display().to_string();
         tool("mount", &["-o", "remount,abort", &root]).map(drop)
     }
 
-    /// Mounts it again after a cut.
+    /// Mounts it again after a power cut.
     pub(super) fn power_on(&self) -> Result<(), BenchError> {
         let root = self.root.display().to_string();
         wait_until("nobody uses the client's disk", || {
@@ -63,13 +64,13 @@ impl ClientDisk {
 impl Drop for ClientDisk {
     fn drop(&mut self) {
         let root = self.root.display().to_string();
-        // Of a measurement that failed: somebody may still have a file open.
+        // After a failed measurement a process may still have a file open.
         if tool("umount", &[&root]).is_err() {
             let _ = tool("umount", &["--lazy", &root]);
         }
         let _ = tool("losetup", &["--detach", &self.device]);
         unregister(&CleanupItem::Mount(self.root.clone()));
-        // What remains is removed with the site; a round after this one needs the room.
+        // The site's removal takes whatever remains. A later round needs the space now.
         let _ = fs::remove_dir(&self.root);
         let _ = fs::remove_file(&self.image);
     }

@@ -1,5 +1,5 @@
-//! fio on the file system: synchronous writes with checksums, which it verifies, and a log of when each
-//! returned.
+//! fio on the file system: synchronous writes with checksums, which it verifies, and a log with the time of
+//! each.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -15,24 +15,25 @@ use crate::histogram::median;
 use crate::tool::{finish, wait_until};
 
 const BLOCK_BYTES: u64 = 4096;
-/// What random writes go round in.
+/// Size in bytes of the file that random writes overwrite repeatedly.
 const RANDOM_BYTES: u64 = 16 << 20;
-/// More than any run of one write after another gets through.
+/// Bytes that no sequential run exceeds.
 const SEQUENCE_BYTES: u64 = 256 << 20;
-/// Longer than any story: a load is stopped, it does not end.
+/// Longer than any scenario: a load is stopped before.
 const RUNTIME: &str = "--runtime=1800";
-/// Writes in a stretch, at least: with fewer there is no median to speak of.
+/// Minimum number of writes in a measured stretch; fewer give no useful median.
 const WRITES_MIN: u64 = 30;
-/// How fio ends when it was asked to stop.
+/// Exit code of fio after it was asked to stop.
 const STOPPED_EXIT_CODE: i32 = 128;
 
-/// What fio does.
+/// Access pattern of fio.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FioPattern {
-    /// Random blocks of a file, round after round, and reads each again soon after it was written. It
-    /// outlives the failure.
+    /// Random blocks of a file, in passes, each read back soon after it was written. This load outlives the
+    /// failure.
     Random,
-    /// Blocks one after another, until it is cut off: how many were acknowledged says which must be there.
+    /// Consecutive blocks until the load is cut off. The number of acknowledged blocks tells which must be
+    /// there.
     Sequence,
 }
 
@@ -46,22 +47,22 @@ pub(super) struct FioLoad {
     report: PathBuf,
 }
 
-/// What fio had done in the end.
+/// Result of a fio run.
 pub(super) struct FioResult {
     writes: Vec<FioWrite>,
     /// Bytes that were acknowledged.
     acked_bytes: u64,
-    /// What went wrong, as fio says it.
+    /// fio's error message.
     pub(super) failure: Option<String>,
 }
 
-/// One write: when it returned, and how long it had taken.
+/// One write: when it returned, and its latency.
 struct FioWrite {
     at: Duration,
     took_us: f64,
 }
 
-/// How writes went in a stretch of time.
+/// Latencies of the writes in a stretch of time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriteStats {
     pub(super) median_us: f64,
@@ -69,10 +70,10 @@ pub(super) struct WriteStats {
 }
 
 impl FioLoad {
-    /// Starts fio in the directory `below` with its reports in `beside`, and waits until it is under way.
+    /// Starts fio in the directory `below` with its reports in `beside`, and waits until it writes.
     pub(super) fn start(kind: FioPattern, below: &Path, beside: &Path) -> Result<FioLoad, BenchError> {
         let directory = beside.join("fio");
-        // Of an earlier load of this story.
+        // Left over from an earlier load of this scenario.
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir(&directory).context("make a directory for fio's reports")?;
         let report = directory.join("report.json");
@@ -95,7 +96,7 @@ impl FioLoad {
         Ok(load)
     }
 
-    /// Lets it go on for `span`, and until there are enough writes to speak of: from when to when.
+    /// Lets it run for `span`, and longer if there are too few writes. Returns the measured time range.
     pub(super) fn watch(&self, span: Duration) -> Result<TimeRange, BenchError> {
         let (from, written) = (SystemTime::now(), self.written()?);
         std::thread::sleep(span);
@@ -107,7 +108,7 @@ impl FioLoad {
         wait_until("fio writes", || Ok(self.written()? >= blocks))
     }
 
-    /// Blocks that it has written, as the system counts; a few bytes of its reports may be among them.
+    /// Number of blocks written, as the system counts them; a few bytes of reports may be included.
     fn written(&self) -> Result<u64, BenchError> {
         let path = format!("/proc/{}/io", self.process.id());
         let counts = fs::read_to_string(path).context("ask how much fio has written")?;
@@ -118,9 +119,9 @@ impl FioLoad {
         })
     }
 
-    /// Asks it to stop, which it does when what it has begun is verified.
+    /// Asks it to stop, which it does after verifying its current pass.
     pub(super) fn stop(self) -> Result<FioResult, BenchError> {
-        // It may have ended with an error; then its report says so.
+        // It may have ended with an error, which its report then has.
         let _ = kill_process(Pid::from_child(&self.process), Signal::INT);
         self.end()
     }
@@ -133,7 +134,7 @@ impl FioLoad {
             Ok(status.is_some())
         })?;
         let text = fs::read_to_string(&self.report).context("read fio's report")?;
-        // It may complain in front of its report.
+        // Warnings may stand before the report.
         let report = text.find('{').map_or("", |at| &text[at..]);
         let report: Value = serde_json::from_str(report).context("read fio's report")?;
         let log = fs::read_to_string(self.directory.join("log_lat.1.log")).context("read fio's log")?;
@@ -161,7 +162,7 @@ impl Drop for FioLoad {
 }
 
 impl FioWrite {
-    /// Milliseconds, nanoseconds, direction (1: written), and what does not matter here.
+    /// Fields: milliseconds, nanoseconds, direction (1 for a write), and others that are ignored.
     fn parse(line: &str) -> Option<FioWrite> {
         let mut fields = line.split(',').map(str::trim);
         let at = Duration::from_millis(fields.next()?.parse().ok()?);
@@ -174,7 +175,7 @@ impl FioWrite {
 }
 
 impl FioResult {
-    /// The writes that returned in a span of time. `None`: there were none.
+    /// The writes that returned in a range of time. `None` if there are none.
     pub(super) fn during(&self, span: &TimeRange) -> Option<WriteStats> {
         let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let (from, to) = (since(span.start), since(span.end));
@@ -191,18 +192,18 @@ impl FioResult {
         })
     }
 
-    /// Blocks of a sequence that must be there. The last one is in doubt: a journal that just fails may call
-    /// it done.
+    /// Number of blocks of a sequence that must be there. The last one is in doubt, because a failing file
+    /// system may report it as done.
     pub(super) fn acked_blocks(&self) -> u64 {
         (self.acked_bytes / BLOCK_BYTES).saturating_sub(1)
     }
 }
 
-/// The first `blocks` of a sequence, verified by fio: `Err` is the first that is not what was written.
+/// Lets fio verify the first `blocks` of a sequence; the error names the first wrong block.
 pub(super) fn verify(blocks: u64, below: &Path) -> Result<(), BenchError> {
     let mut command = fio(FioPattern::Sequence, below);
     command.args(["--verify_only", "--do_verify=1"]);
-    // fio takes the last it is told of an option.
+    // fio uses the last occurrence of an option.
     command.arg(format!("--size={}", blocks * BLOCK_BYTES));
     finish(&mut command)
         .map(drop)
@@ -218,8 +219,7 @@ fn fio(kind: FioPattern, below: &Path) -> Command {
         .current_dir(below)
         .args(["--name=fio", "--filename=fio", "--bs=4k", "--ioengine=psync"])
         .args([
-            // The system counts the writes of a process only when they are waited for, those of its threads
-            // at once.
+            // The system counts a child process's writes only after its end, but a thread's at once.
             "--thread",
             "--direct=1",
             "--sync=dsync",

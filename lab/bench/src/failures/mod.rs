@@ -1,8 +1,8 @@
-//! The failures of LND's Table 1, each happening to real processes under a running file system that fio
-//! writes to and verifies: what is reliable, what goes on, at what speed, and how long recovery takes.
+//! The failures of LND's Table 1, injected into real processes under a file system that fio writes to and
+//! verifies. Measured are reliability, continued service, speed, and recovery time.
 //!
-//! A write that was acknowledged and is not there, or a volume that is opened in silence without it, is an
-//! error ([`FailureReport::wrong`]), not a row. Needs root, FUSE, loop devices, fio.
+//! A missing acknowledged write, or a volume that opens silently without it, is an error
+//! ([`FailureReport::wrong`]), not a row. Needs root, FUSE, loop devices and fio.
 
 mod disk;
 mod load;
@@ -17,51 +17,51 @@ use crate::error::BenchError;
 use crate::histogram::median;
 use crate::testbed::Testbed;
 
-/// What fails.
+/// The failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LndFailure {
-    /// A member's process is killed and its memory gone.
+    /// A member's process is killed and its memory is lost.
     LenderKilled,
-    /// A member falls silent, its connections open.
+    /// A member stops answering with its connections open.
     LenderStopped,
-    /// The data lender's process is killed; it comes back with its disk.
+    /// The data lender's process is killed and restarted on its disk.
     DataLenderKilled,
-    /// All lenders are killed, their memory is gone.
+    /// All lenders are killed and their memory is lost.
     LendersKilled,
-    /// Nothing gets through between client and lenders.
+    /// The network between client and lenders drops all packets.
     SwitchLost,
     /// The client's processes are killed.
     ClientKilled,
-    /// The client's processes are killed and its disk is gone.
+    /// The client's processes are killed and its disk is lost.
     ClientDiskLost,
-    /// The client loses its power, all lenders their memory.
+    /// The client loses power, and all lenders lose their memory.
     AllLost,
 }
 
 /// A line of the paper's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PaperRow {
-    /// Failure type.
+    /// Column "Failure type".
     pub failure: &'static str,
-    /// Reliable.
+    /// Column "Reliable".
     pub reliable: &'static str,
-    /// Continue working.
+    /// Column "Continue working".
     pub continues: &'static str,
-    /// Performance.
+    /// Column "Performance".
     pub performance: &'static str,
-    /// Recovery time.
+    /// Column "Recovery time".
     pub recovery: &'static str,
 }
 
-/// What became of the writes that had been acknowledged.
+/// State of the acknowledged writes after recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reliability {
-    /// All are there.
+    /// All acknowledged writes are there.
     Yes,
-    /// The volume is not opened, and it is said who is missing.
+    /// The volume was not opened, and the error named the missing members.
     Refused {
-        /// Whether some were gone indeed, once the loss had been accepted; `None`: not looked at.
+        /// Whether writes were really missing after the loss was accepted; `None` if that was not checked.
         lost: Option<bool>,
     },
 }
@@ -69,66 +69,66 @@ pub enum Reliability {
 /// A row of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailureRow {
-    /// A short name that does not change.
+    /// A stable short name.
     pub id: &'static str,
-    /// What failed, and how.
+    /// The failure in words.
     pub failure: &'static str,
-    /// What became of the writes that had been acknowledged.
+    /// State of the acknowledged writes after recovery.
     pub reliable: Reliability,
     /// Whether writes went on.
     pub continues: bool,
-    /// The median synchronous write of 4 KiB on ext4, before.
+    /// The median synchronous write of 4 KiB on ext4 before the failure, in µs.
     pub before_us: f64,
-    /// The same while the failure lasted.
+    /// The same during the failure.
     pub during_us: Option<f64>,
-    /// The longest write of that time.
+    /// The longest write during the failure, in ms.
     pub stall_ms: Option<f64>,
-    /// Blocks that had been acknowledged at the failures, all of them verified if [`Reliability::Yes`].
+    /// Number of blocks acknowledged at the failure; all of them were verified if [`Reliability::Yes`].
     pub acked: Option<u64>,
-    /// How long recovery took.
+    /// Duration of recovery, in ms.
     pub recovery_ms: Option<f64>,
-    /// Of what.
+    /// The time span that `recovery_ms` covers.
     pub recovery: &'static str,
-    /// How long until the client's new disk had every block, of so many that were fetched.
+    /// Time until the client's new disk had every block, in ms, if blocks were fetched.
     pub copied_ms: Option<f64>,
-    /// How often it happened: figures are medians, the longest write the longest of all.
+    /// Number of runs: figures are medians, the longest write the longest of all.
     pub runs: usize,
-    /// What the paper says.
+    /// The paper's row.
     pub paper: PaperRow,
 }
 
-/// The table.
+/// The table, in the paper's order.
 #[derive(Debug, Default, Serialize)]
 pub struct FailureReport {
-    /// In the paper's order.
+    /// Rows in the paper's order.
     pub rows: Vec<FailureRow>,
-    /// What this machine cannot do.
+    /// Failures that this machine cannot inject, each with the reason.
     pub skipped: Vec<String>,
-    /// Failures of which there is no row, and why: something acknowledged was gone, or could not be looked
-    /// at.
+    /// Failures without a row, and why: acknowledged data was missing, or could not be checked.
     pub wrong: Vec<FailedScenario>,
 }
 
-/// A story that did not end.
+/// A scenario that failed.
 #[derive(Debug, Serialize)]
 pub struct FailedScenario {
-    /// The failure's short name.
+    /// Short name of the failure.
     pub id: &'static str,
-    /// What was wrong.
+    /// The error.
     pub why: String,
 }
 
-/// For how long writes are watched.
+/// Durations for which writes are watched.
 #[derive(Clone, Copy, Debug)]
 struct WatchTimes {
     before: Duration,
     during: Duration,
-    /// Whether to look at what an accepted loss leaves: the volume waits again for who will not come.
+    /// Whether to check what an accepted loss leaves. The volume then waits again for members that will not
+    /// come.
     accept_loss: bool,
 }
 
 impl LndFailure {
-    /// All, in the paper's order.
+    /// All failures, in the paper's order.
     pub const ALL: [LndFailure; 8] = [
         LndFailure::LenderKilled,
         LndFailure::LenderStopped,
@@ -140,7 +140,7 @@ impl LndFailure {
         LndFailure::AllLost,
     ];
 
-    /// A short name that does not change.
+    /// A stable short name.
     pub fn id(self) -> &'static str {
         match self {
             LndFailure::LenderKilled => "lender-killed",
@@ -154,7 +154,7 @@ impl LndFailure {
         }
     }
 
-    /// What fails, and how.
+    /// The failure in words.
     pub fn what(self) -> &'static str {
         match self {
             LndFailure::LenderKilled => "a lender crashes (SIGKILL, memory gone)",
@@ -206,7 +206,7 @@ impl LndFailure {
 }
 
 impl FailureRow {
-    /// A row whose writes took `before_us` before the failure, and of which nothing bad is known.
+    /// A row with writes of `before_us` before the failure, and no harm known yet.
     fn new(failure: LndFailure, before_us: f64) -> FailureRow {
         FailureRow {
             id: failure.id(),
@@ -225,7 +225,7 @@ impl FailureRow {
         }
     }
 
-    /// One row of several runs of a failure, of which there is at least one.
+    /// Combines the runs of a failure into one row; `None` without runs.
     fn of(runs: Vec<FailureRow>) -> Option<FailureRow> {
         let field = |of: fn(&FailureRow) -> Option<f64>| {
             let values: Vec<f64> = runs.iter().filter_map(of).collect();
@@ -258,14 +258,14 @@ impl FailureRow {
         })
     }
 
-    /// Speed during the failure, relative to before: the medians of writes.
+    /// Speed during the failure relative to before, from the medians of writes.
     pub fn speed(&self) -> Option<f64> {
         self.during_us.map(|during| self.before_us / during)
     }
 }
 
 impl FailureReport {
-    /// One failure's runs, or why they did not end: the others' rows stand all the same.
+    /// Adds one failure's runs, or its error. The other failures' rows are kept.
     fn add_runs(&mut self, failure: LndFailure, runs: Result<Vec<FailureRow>, BenchError>) {
         match runs {
             Ok(runs) => self.rows.extend(FailureRow::of(runs)),
@@ -277,7 +277,11 @@ impl FailureReport {
     }
 }
 
-/// Lets each of `failures` happen at `site`, `repeat` times, and tells `progress` which.
+/// Injects each of `failures` at `site` `repeat` times, and reports progress.
+///
+/// # Errors
+///
+/// Fails if the testbed cannot be set up for any failure.
 pub fn measure(
     site: &Testbed,
     failures: &[LndFailure],
@@ -339,7 +343,7 @@ mod tests {
         assert!(FailureRow::of(Vec::new()).is_none());
     }
 
-    /// The rows of all others were lost with it.
+    /// An error in one scenario discarded the rows of all others.
     #[test]
     fn a_story_that_fails_leaves_the_rows_of_the_others() {
         let mut report = FailureReport::default();

@@ -1,4 +1,4 @@
-//! The failures, one function each: what is done, and what is looked at.
+//! The failures, one function each: the fault and the checks.
 
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use crate::namespaces::NamespacePair;
 use crate::testbed::Testbed;
 use crate::tool::tool;
 
-/// Tells the story of `failure`.
+/// Runs the scenario of `failure`.
 pub(super) fn run_scenario(
     site: &Testbed,
     failure: LndFailure,
@@ -29,7 +29,7 @@ pub(super) fn run_scenario(
     }
 }
 
-/// A member dies, or falls silent with its connections open. A spare takes its place.
+/// A member dies, or stops answering with its connections open. A spare takes its place.
 fn lender_lost(site: &Testbed, failure: LndFailure, spans: &WatchTimes) -> Result<FailureRow, BenchError> {
     let fail = |rig: &mut FailureTestbed<'_>| {
         let address = rig.lender(0)?.address().to_string();
@@ -48,7 +48,7 @@ fn lender_lost(site: &Testbed, failure: LndFailure, spans: &WatchTimes) -> Resul
     )
 }
 
-/// The data lender dies, and comes back with its disk as it was.
+/// The data lender dies and is restarted on its disk.
 fn data_lender_killed(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchError> {
     let fail = |rig: &mut FailureTestbed<'_>| {
         rig.kill_data_lender();
@@ -70,7 +70,7 @@ fn data_lender_killed(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, 
     )
 }
 
-/// All lenders die. Others come later, with nothing.
+/// All lenders die. Later ones start with empty memory.
 fn lenders_killed(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchError> {
     let addresses = RefCell::new(Vec::new());
     let fail = |rig: &mut FailureTestbed<'_>| {
@@ -93,7 +93,7 @@ fn lenders_killed(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, Benc
     )
 }
 
-/// Nothing gets through to any lender, and nobody is told; then it does again.
+/// The network drops all packets to the lenders without any notice, and later works again.
 fn switch_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchError> {
     let fail = |rig: &mut FailureTestbed<'_>| {
         rig.cut()?;
@@ -110,8 +110,8 @@ fn switch_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchEr
     through(rig, LndFailure::SwitchLost, spans, fail, heal)
 }
 
-/// A failure through which fio writes and verifies on. `fail` returns when the volume has seen it, `heal`
-/// when nothing is left of it: how long the recovery took, and of what.
+/// Runs a failure during which fio writes and verifies. `fail` returns when the volume has noticed the
+/// failure; `heal` returns when recovery is complete, with its duration and description.
 fn through(
     mut rig: FailureTestbed<'_>,
     failure: LndFailure,
@@ -123,7 +123,7 @@ fn through(
     let before = load.watch(spans.before)?;
     let failed = SystemTime::now();
     let seen = fail(&mut rig)?;
-    // Speed is that of the time behind the moment of the failure; the longest write is sought in all of it.
+    // Speed is measured after the moment of the failure; the longest write is taken from the whole time.
     let during = load.watch(spans.during)?;
     let (recovered, recovery) = heal(&mut rig, seen)?;
     let row = surviving_row(failure, &load.stop()?, &before, failed, &during)?;
@@ -135,7 +135,7 @@ fn through(
     })
 }
 
-/// The client's processes die in mid-write, and are started again.
+/// The client's processes die while they write, and are restarted.
 fn client_killed(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchError> {
     let mut rig = FailureTestbed::new(site, site, None)?;
     let load = FioLoad::start(FioPattern::Sequence, rig.mounted(), rig.report_directory())?;
@@ -158,7 +158,8 @@ fn client_killed(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, Bench
     })
 }
 
-/// The client's processes die in mid-write, and its disk with them. A new one is made from the data lender's.
+/// The client's processes die while they write, and its disk is lost. A new one is filled from the data
+/// lender's.
 fn client_disk_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchError> {
     let mut rig = FailureTestbed::with_data_lender(site)?;
     let id = rig.id()?;
@@ -186,15 +187,15 @@ fn client_disk_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, Be
     })
 }
 
-/// The client's machine loses its power, and all lenders are lost with their memory. What was acknowledged
-/// and not yet on the client's disk is nowhere: this must be said, and by whom it was held.
+/// The client's machine loses power, and all lenders die with their memory. Acknowledged writes that were not
+/// yet on the client's disk are gone. The volume must say so and name their holders.
 fn all_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchError> {
     let disk = ClientDisk::new(site.directory(), site.number())?;
     let home = Testbed::new(site.program().to_owned(), disk.root())?;
     let mut rig = FailureTestbed::new(site, &home, None)?;
     let load = FioLoad::start(FioPattern::Sequence, rig.mounted(), rig.report_directory())?;
     let before = load.watch(spans.before)?;
-    // A power cut stops the processor first: a running kernel might report a sync as done that the cut
+    // A power cut stops the processor first. A running kernel might report a sync as done that the cut
     // prevents.
     rig.freeze()?;
     disk.cut()?;
@@ -207,7 +208,7 @@ fn all_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchError
         Ok(_) => return Err(wrong(&rig, "it was opened as if nothing were missing")),
         Err(error) => error.to_string(),
     };
-    // The spare is not missed: it held nothing.
+    // The spare is not named, because it held nothing.
     let named = lost.iter().filter(|address| refusal.contains(*address)).count();
     if named < MEMBERS {
         return Err(wrong(
@@ -238,7 +239,7 @@ fn all_lost(site: &Testbed, spans: &WatchTimes) -> Result<FailureRow, BenchError
     })
 }
 
-/// A row of a failure through which fio wrote and verified on.
+/// A row of a failure during which fio wrote and verified.
 fn surviving_row(
     failure: LndFailure,
     done: &FioResult,
@@ -262,7 +263,7 @@ fn surviving_row(
     })
 }
 
-/// The median write of a time in which there were some.
+/// The median write in a time range that has some.
 fn median(done: &FioResult, span: &TimeRange) -> Result<f64, BenchError> {
     let none =
         || BenchError::InvalidRequest("fio has not logged the writes that the system counted".to_owned());
@@ -280,7 +281,7 @@ fn ms(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 
-/// Names the program that this machine lacks for `failure` alone.
+/// Names the program that only `failure` needs and this machine lacks.
 pub(super) fn lacking_for(failure: LndFailure) -> Option<String> {
     match failure {
         LndFailure::SwitchLost => {
@@ -290,7 +291,7 @@ pub(super) fn lacking_for(failure: LndFailure) -> Option<String> {
     }
 }
 
-/// The first of these programs, each with its package, that is not here.
+/// The first of these programs, with its package, that is not installed.
 fn no_program(programs: &[(&str, &str)]) -> Option<String> {
     let is_missing =
         |(program, _): &&(&str, &str)| tool("sh", &["-c", &format!("command -v {program}")]).is_err();
@@ -298,7 +299,7 @@ fn no_program(programs: &[(&str, &str)]) -> Option<String> {
     Some(format!("there is no {program} (package {package})"))
 }
 
-/// What this machine lacks for any of it.
+/// A requirement of all failures that this machine lacks.
 pub(super) fn lacking() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("attaching a volume needs root".to_owned());
@@ -306,7 +307,7 @@ pub(super) fn lacking() -> Option<String> {
     if let Some(lacking) = no_program(&[("fio", "fio"), ("mkfs.ext4", "e2fsprogs")]) {
         return Some(lacking);
     }
-    // In a container the driver may be there, but not the devices that it makes.
+    // A container may have the driver without the devices that it creates.
     let device = "test -c /dev/fuse && device=$(losetup --find) && test -b \"$device\" && : <> \"$device\"";
     if tool("sh", &["-c", device]).is_err() {
         return Some("there is no FUSE here, or no loop device".to_owned());

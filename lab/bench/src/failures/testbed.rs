@@ -1,4 +1,4 @@
-//! What a failure happens to: lenders, a volume, its device, ext4 on it.
+//! The system under failure: lenders, a volume, its device, and ext4 on it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,14 +27,14 @@ const SPEC: LenderSpec = LenderSpec {
     core: None,
 };
 
-/// The data lender, and the directory on its disk. Its process may be dead.
+/// The data lender and the directory on its disk. Its process may be dead.
 struct TestDataLender {
     process: Option<LenderProcess>,
     address: NetAddress,
     directory: PathBuf,
 }
 
-/// A volume that is mounted while something fails.
+/// A mounted volume into which failures are injected.
 pub(super) struct FailureTestbed<'s> {
     site: &'s Testbed,
     network: Option<NamespacePair>,
@@ -42,7 +42,7 @@ pub(super) struct FailureTestbed<'s> {
     data: Option<TestDataLender>,
     /// Removed at the end.
     _place: VolumeDirectory,
-    /// Where the volume is now.
+    /// Directory of the volume.
     volume: PathBuf,
     mount: PathBuf,
     run: PathBuf,
@@ -51,8 +51,8 @@ pub(super) struct FailureTestbed<'s> {
 }
 
 impl<'s> FailureTestbed<'s> {
-    /// A new volume with ext4 on it, attached and mounted. `home` is where the client's files are: the site
-    /// itself, or a site on a disk of its own. With `network`, the lenders are on the other side of it.
+    /// Creates a volume with ext4, attached and mounted. `home` is the site of the client's files: the
+    /// testbed itself, or one on another disk. With `network` the lenders are on its other side.
     pub(super) fn new(
         site: &'s Testbed,
         home: &Testbed,
@@ -117,12 +117,12 @@ impl<'s> FailureTestbed<'s> {
         Ok(rig)
     }
 
-    /// Where the file system is.
+    /// Mount point of the file system.
     pub(super) fn mounted(&self) -> &Path {
         &self.mount
     }
 
-    /// Where reports about it may be put.
+    /// Directory for fio's reports.
     pub(super) fn report_directory(&self) -> &Path {
         self.site.directory()
     }
@@ -131,19 +131,19 @@ impl<'s> FailureTestbed<'s> {
         self.run.join("dev/volume").display().to_string()
     }
 
-    /// `netram disk`, from the client's side of the network.
+    /// Runs `netram volume` on the client's side of the network.
     fn disk(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<String, BenchError> {
         let mut command = match &self.network {
             Some(network) => network.on_client(self.site.program()),
             None => Command::new(self.site.program()),
         };
-        command.arg("disk").args(arguments).arg(&self.volume);
-        command.env("NETRAM_DISK_RUN", &self.run);
+        command.arg("volume").args(arguments).arg(&self.volume);
+        command.env("NETRAM_VOLUME_RUN", &self.run);
         command.envs(environment.iter().copied());
         finish(&mut command)
     }
 
-    /// Gives the volume a device, which recovers it: how long that took.
+    /// Attaches the volume, which recovers it. Returns the duration.
     pub(super) fn attach(&mut self, environment: &[(&str, &str)]) -> Result<Duration, BenchError> {
         let mut said = Ok(String::new());
         let mut began = Instant::now();
@@ -159,7 +159,7 @@ impl<'s> FailureTestbed<'s> {
         let took = began.elapsed();
         let record: Value = serde_json::from_str(&said?).context("read what is attached")?;
         let id = |part: &str| record[part]["id"].as_i64().and_then(|id| i32::try_from(id).ok());
-        // The supervisor first: it might start another server.
+        // The supervisor comes first, since it might restart the server.
         self.processes = [id("supervisor"), id("server")].into_iter().flatten().collect();
         match self.processes.len() {
             2 => Ok(took),
@@ -186,8 +186,8 @@ impl<'s> FailureTestbed<'s> {
         said.map(drop)
     }
 
-    /// The file system's own checker must find nothing. It has been mounted since the failure: its journal is
-    /// empty.
+    /// Checks with the file system's own checker, which must find no error. The file system has been mounted
+    /// since the failure, so its journal is empty.
     pub(super) fn check(&self) -> Result<(), BenchError> {
         tool("fsck.ext4", &["-f", "-n", &self.device()])
             .map(drop)
@@ -197,7 +197,7 @@ impl<'s> FailureTestbed<'s> {
             })
     }
 
-    /// Everything closed as its user would.
+    /// Closes everything in the order that a user would.
     pub(super) fn close(mut self) -> Result<(), BenchError> {
         self.unmount()?;
         self.check()?;
@@ -206,8 +206,8 @@ impl<'s> FailureTestbed<'s> {
         Ok(())
     }
 
-    /// Supervisor and server are stopped where they stand, so that they cannot act on what happens to their
-    /// disk. Returns when none of their threads runs any more: the signal is on its way for a moment.
+    /// Stops supervisor and server, so that they cannot react to their disk's failure. Returns when none of
+    /// their threads runs, because a signal takes a moment.
     pub(super) fn freeze(&self) -> Result<(), BenchError> {
         self.signal(Signal::STOP);
         wait_until("the volume's processes stand still", || {
@@ -215,7 +215,7 @@ impl<'s> FailureTestbed<'s> {
         })
     }
 
-    /// As if the client's machine had died. Whoever uses the device gets errors.
+    /// Kills the client's processes, as if its machine had died. Users of the device get errors.
     pub(super) fn crash(&mut self) {
         self.signal(Signal::KILL);
         self.processes.clear();
@@ -229,7 +229,7 @@ impl<'s> FailureTestbed<'s> {
     }
 
     fn volume_status(&self) -> Result<Value, BenchError> {
-        let said = self.disk(&["show", "--json"], &[])?;
+        let said = self.disk(&["status", "--json"], &[])?;
         serde_json::from_str(&said).context("read what is shown")
     }
 
@@ -242,15 +242,15 @@ impl<'s> FailureTestbed<'s> {
             .collect())
     }
 
-    /// Waits until so many members hold what is written: how long that took.
+    /// Waits until `count` members hold the writes; returns the duration.
     pub(super) fn until_members(&self, count: usize) -> Result<Duration, BenchError> {
         self.until_view(&format!("there are {count} members"), |members| {
             members.len() == count
         })
     }
 
-    /// Waits until there are as many members as are wanted, and the lender at this address is not one of
-    /// them.
+    /// Waits until the wanted number of members is reached without the lender at `address`; returns the
+    /// duration.
     pub(super) fn until_replaced(&self, address: &str) -> Result<Duration, BenchError> {
         self.until_view("a spare has replaced the lender", |members| {
             members.len() == MEMBERS && !members.iter().any(|one| one == address)
@@ -269,18 +269,18 @@ impl<'s> FailureTestbed<'s> {
             .ok_or_else(|| BenchError::InvalidRequest(format!("lender {index} was killed")))
     }
 
-    /// Kills a lender's process and takes its memory, as when its machine dies.
+    /// Kills a lender's process and discards its memory, as when its machine dies.
     pub(super) fn kill_lender(&mut self, index: usize) {
         self.lenders[index] = None;
     }
 
-    /// The same with all of them: where they were.
+    /// Does the same to all lenders; returns their addresses.
     pub(super) fn kill_lenders(&mut self) -> Vec<String> {
         let lenders = self.lenders.iter_mut().filter_map(Option::take);
         lenders.map(|lender| lender.address().to_string()).collect()
     }
 
-    /// Starts lenders where others were killed.
+    /// Starts lenders at the addresses of killed ones.
     pub(super) fn restart_lenders(&mut self, addresses: &[String]) -> Result<(), BenchError> {
         for (lender, address) in self.lenders.iter_mut().zip(addresses) {
             let address = address.parse().context("read where a lender was")?;
@@ -296,7 +296,7 @@ impl<'s> FailureTestbed<'s> {
         }
     }
 
-    /// Starts it again on its disk.
+    /// Restarts it on its disk.
     pub(super) fn restart_data_lender(&mut self) -> Result<(), BenchError> {
         if let Some(data) = &mut self.data {
             data.process = Some(self.site.data_lender_at(SPEC, &data.address, &data.directory)?);
@@ -304,7 +304,7 @@ impl<'s> FailureTestbed<'s> {
         Ok(())
     }
 
-    /// Waits until the data lender has all that the client's disk has: how long that took.
+    /// Waits until the data lender has everything on the client's disk; returns the duration.
     pub(super) fn until_in_service(&self) -> Result<Duration, BenchError> {
         let began = Instant::now();
         wait_until("the data lender is in service", || {
@@ -330,8 +330,8 @@ impl<'s> FailureTestbed<'s> {
         })
     }
 
-    /// Forgets the client's directory, as when its disk has died; returns what must be known to ask the data
-    /// lender for it.
+    /// Removes the client's directory, as when its disk has died, and prepares fetching the volume from the
+    /// data lender.
     pub(super) fn lose_disk(&mut self, id: &str) -> Result<(), BenchError> {
         std::fs::remove_dir_all(&self.volume).context("remove the client's directory")?;
         let Some(data) = &self.data else {
@@ -369,12 +369,12 @@ impl<'s> FailureTestbed<'s> {
         Ok(shown["id"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Lets nothing through between client and lenders.
+    /// Drops all packets between client and lenders.
     pub(super) fn cut(&self) -> Result<(), BenchError> {
         self.network.as_ref().map_or(Ok(()), NamespacePair::cut)
     }
 
-    /// And again everything.
+    /// Lets packets through again.
     pub(super) fn heal(&self) -> Result<(), BenchError> {
         self.network.as_ref().map_or(Ok(()), NamespacePair::heal)
     }
@@ -382,8 +382,8 @@ impl<'s> FailureTestbed<'s> {
 
 impl Drop for FailureTestbed<'_> {
     fn drop(&mut self) {
-        // Of a measurement that failed. A server that is stuck would hold up the unmounting for ever, so it
-        // goes first.
+        // After a failed measurement: a stuck server would hold up the unmount for ever, so it is resumed
+        // first.
         self.signal(Signal::CONT);
         self.crash();
         let mount = self.mount.display().to_string();
@@ -394,12 +394,12 @@ impl Drop for FailureTestbed<'_> {
     }
 }
 
-/// Whether no thread of the process runs, for it was told to stop, or has ended.
+/// Whether the process has ended or none of its threads runs.
 fn is_stopped(process: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{process}/task"));
     threads.into_iter().flatten().flatten().all(|thread| {
         let line = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // The name before it may have spaces and brackets. One that has just ended says nothing.
+        // The name before it may contain spaces and brackets. A process that has just ended has no line.
         line.rsplit_once(") ")
             .is_none_or(|(_, state)| state.starts_with(['T', 'Z', 'X']))
     })

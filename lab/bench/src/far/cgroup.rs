@@ -1,4 +1,4 @@
-//! A group of processes with a limit on their memory, by whichever of the kernel's two interfaces is here.
+//! A control group with a memory limit, through either of the kernel's two interfaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::job::PROCESSES_FILE;
 use crate::cleanup::{CleanupItem, register, retry_removal, unregister};
 
-/// Where the first interface has its controllers of memory, and the second all.
+/// Directory of version 1's memory controllers, and of version 2.
 const FIRST: &str = "/sys/fs/cgroup/memory";
 const SECOND: &str = "/sys/fs/cgroup";
 
-/// A group. Its processes must have ended when it is dropped.
+/// A control group. Its processes must have ended when it is dropped.
 #[derive(Debug)]
 pub(super) struct MemoryCgroup {
     directory: PathBuf,
 }
 
 impl MemoryCgroup {
-    /// `Err`: why there can be none here.
+    /// Creates a group; the error is the reason why that is impossible.
     pub(super) fn limited_to(bytes: u64, number: u32) -> Result<MemoryCgroup, String> {
         let name = format!("netram-bench-{}-{number}", std::process::id());
         let (above, limit) = interface()?;
@@ -44,7 +44,7 @@ impl Drop for MemoryCgroup {
     }
 }
 
-/// Ends a group: its processes first, if there are any. `false`: one did not end in time.
+/// Removes a group after killing its processes. `false` if one did not end in time.
 pub(crate) fn end(directory: &Path) -> bool {
     retry_removal(|| {
         let members = fs::read_to_string(directory.join(PROCESSES_FILE)).unwrap_or_default();
@@ -52,14 +52,14 @@ pub(crate) fn end(directory: &Path) -> bool {
             .lines()
             .filter_map(|member| Pid::from_raw(member.parse().ok()?))
         {
-            // One that has ended since is what was wanted.
+            // A process that has ended since is fine too.
             let _ = kill_process(member, Signal::KILL);
         }
         fs::remove_dir(directory)
     })
 }
 
-/// The directory that groups are made in, and the file of a group that has its limit.
+/// The directory in which groups are created, and the name of a group's limit file.
 fn interface() -> Result<(PathBuf, &'static str), String> {
     if let Some(above) = first(Path::new(FIRST)) {
         return Ok((above, "memory.limit_in_bytes"));
@@ -71,12 +71,12 @@ fn interface() -> Result<(PathBuf, &'static str), String> {
             "the kernel limits no group's memory here (no controller `memory` in /sys/fs/cgroup)".to_owned(),
         );
     }
-    // It may be on already, and only root may turn it on: making a group then tells.
+    // It may be on already, and only root may turn it on; creating a group shows whether it works.
     let _ = fs::write(second.join("cgroup.subtree_control"), "+memory");
     Ok((second.to_owned(), "memory.max"))
 }
 
-/// This process's own group of the first interface, or the outermost where a container does not show it.
+/// This process's own group in version 1, or the outermost one where a container hides it.
 fn first(mount: &Path) -> Option<PathBuf> {
     let is_here = |directory: &Path| directory.join("memory.limit_in_bytes").exists();
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

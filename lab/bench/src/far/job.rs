@@ -1,4 +1,4 @@
-//! One run of a program, in a process of its own: its memory, its limits, and what it says when it is done.
+//! One run of a program in its own process: its memory, its limits, and the result it prints.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -12,62 +12,62 @@ use super::programs::{FarProgram, checksum};
 use crate::error::{BenchError, ErrorContext};
 use crate::sys::MappedFile;
 
-/// What a process says when its memory has what the program begins with.
+/// Line that a process prints when its memory is filled.
 pub(super) const FILLED_LINE: &str = "filled";
-/// What begins the line with which it says what it took.
+/// Prefix of the line with the result.
 pub(super) const DONE_LINE: &str = "done ";
-/// The file of a group whose members are those processes that were written into it.
+/// File of a group to which members' process ids are written.
 pub(super) const PROCESSES_FILE: &str = "cgroup.procs";
 
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
-/// The fields of a process's line of figures that have its faults, counted from its state.
+/// Indexes of the fault counters in a process's `stat` line, counted from its state.
 const MINOR_FAULTS: usize = 7;
 const MAJOR_FAULTS: usize = 9;
 
-/// A run.
+/// One run of a program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FarJob {
     pub(super) program: FarProgram,
     pub(super) bytes: u64,
     pub(super) memory: JobMemory,
-    /// The groups that it joins before it takes memory.
+    /// Groups that it joins before it allocates memory.
     pub(super) groups: Vec<PathBuf>,
 }
 
-/// What memory the program has.
+/// Kind of memory of the program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum JobMemory {
-    /// What every program has.
+    /// Ordinary memory.
     Plain,
-    /// A file that is mapped.
+    /// A mapped file.
     File(PathBuf),
-    /// An arena of its own.
+    /// A far-memory arena of its own.
     Arena(ArenaSpec),
 }
 
-/// An arena.
+/// Parameters of an arena.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ArenaSpec {
     pub(super) local_bytes: u64,
     /// As `tcp://host:port`.
     pub(super) lenders: Vec<String>,
     pub(super) key_file: PathBuf,
-    /// The program's form for words.
+    /// Whether the word-wise form of the program runs.
     pub(super) words: bool,
 }
 
-/// What a run took.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FarResult {
-    /// Seconds of the program itself: its memory had been filled.
+    /// Seconds of the program itself, after its memory was filled.
     pub seconds: f64,
-    /// Faults in that time that, to the kernel, waited for a disk, or for memory that is taken for one.
+    /// Major faults in that time: the kernel waited for a disk, or for memory used as a swap device.
     pub major_faults: u64,
-    /// The others. Those that an arena serves are among them.
+    /// Minor faults in that time, including those that an arena serves.
     pub minor_faults: u64,
-    /// Bytes of the process that were here, at the most.
+    /// Maximum resident bytes of the process.
     pub resident_bytes: u64,
-    /// What the program found, and left: in every run the same.
+    /// Value that the program computed, with a checksum of its memory; the same in every run.
     pub found: String,
 }
 
@@ -145,7 +145,7 @@ fn map(path: &Path, words: usize) -> Result<MappedFile, BenchError> {
     MappedFile::new(&file, words).context(what)
 }
 
-/// What the program itself takes.
+/// Clock and fault counters of the program.
 struct ProgramClock {
     minor: u64,
     major: u64,
@@ -162,7 +162,7 @@ impl ProgramClock {
         })
     }
 
-    /// `left`: what the memory has at the end; to look at it is not measured.
+    /// `left` computes the memory's checksum at the end, which is not measured.
     fn stop(self, found: u64, left: impl FnOnce() -> u64) -> Result<(), BenchError> {
         let seconds = self.began.elapsed().as_secs_f64();
         let (minor, major) = (faults(MINOR_FAULTS)?, faults(MAJOR_FAULTS)?);
@@ -180,7 +180,7 @@ impl ProgramClock {
 
 fn faults(field: usize) -> Result<u64, BenchError> {
     let text = fs::read_to_string("/proc/self/stat").context("read this process's faults")?;
-    // The program's name, in brackets, may have spaces.
+    // The program's name, in brackets, may contain spaces.
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
     let faults = fields.split_whitespace().nth(field);
     faults.and_then(|faults| faults.parse().ok()).ok_or_else(|| {

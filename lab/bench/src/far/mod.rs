@@ -1,13 +1,13 @@
-//! Far memory beside what a machine has already for memory that is too small: swap to a file, to a slow disk
-//! and to compressed memory, and a file that is mapped. The same programs run each way, in a process of their
-//! own, with the same cap; each must find what it finds where all memory is local.
+//! Far memory beside a machine's other ways to extend its memory: swap to a file, to a slow disk and to
+//! compressed memory, and a mapped file. The same programs run each way, in their own process, with the same
+//! cap. Each must compute the result that it computes with all memory local.
 //!
 //! | module | does |
 //! |---|---|
 //! | [`programs`] | the programs |
-//! | [`job`] | one run, in its process |
-//! | `bed` | what a way stands on: lenders, swap, limits |
-//! | `cgroup`, `swap` | limits and swap, taken away afterwards |
+//! | [`job`] | one run in its process |
+//! | `testbed` | lenders, swap, limits |
+//! | `cgroup`, `swap` | memory limits and swap, removed afterwards |
 //! | [`output`] | files for programs and people |
 
 pub(crate) mod cgroup;
@@ -30,41 +30,42 @@ use job::FarResult;
 use programs::FarProgram;
 use testbed::FarTestbed;
 
-/// A run that takes longer is not repeated.
+/// A run that takes longer than this is not repeated.
 const LONG: Duration = Duration::from_secs(20);
-/// What the slow disk takes for a request more, in microseconds.
+/// Time that the slow disk adds to each request, in microseconds.
 pub const SLOW_DISK_US: u32 = 1000;
-/// The least memory that a program is given: less is not worth a comparison.
+/// Minimum memory of a program in bytes; less would give no useful comparison.
 pub const BYTES_MIN: u64 = 2 << 20;
-/// The least that may be local.
+/// Minimum local memory in bytes.
 pub const LOCAL_BYTES_MIN: u64 = 256 << 10;
-/// What a limited group may have beside its share of the program's memory: its tables of pages, its stack.
+/// Memory in bytes that a limited group gets beside its share of the program's memory, for page tables and
+/// stack.
 pub const SLACK_BYTES: u64 = 1 << 20;
 
-/// Where the part of a program's memory is that is not local.
+/// Location of the part of a program's memory that is not local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FarMethod {
-    /// Nowhere: all is local.
+    /// All memory is local.
     Local,
-    /// In a swap file.
+    /// A swap file.
     Swap,
-    /// In swap on a disk that is modelled: each request takes 1 ms more.
+    /// Swap on a modelled disk, whose requests take 1 ms more.
     SlowSwap,
-    /// In swap that is compressed memory, beside the cap.
+    /// Swap to compressed memory, which does not count against the cap.
     Zram,
-    /// In the file that it is mapped from.
+    /// The file that the memory is mapped from.
     File,
-    /// At lenders: the program as it is, under `netram run`.
+    /// Lenders: the unchanged program, under `netram run`.
     Run,
-    /// At lenders: the program's memory is a `FarVec`, used as a slice.
+    /// Lenders: the program's memory is a `FarVec`, used as a slice.
     Vec,
-    /// The same by words: gather, scatter and get.
+    /// Lenders: the same by words, with gather, scatter and get.
     Words,
 }
 
 impl FarMethod {
-    /// All, in the order of the tables.
+    /// All methods, in the order of the tables.
     pub const ALL: [FarMethod; 8] = [
         FarMethod::Local,
         FarMethod::Swap,
@@ -76,7 +77,7 @@ impl FarMethod {
         FarMethod::Words,
     ];
 
-    /// Its name in tables and on the command line.
+    /// Name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             FarMethod::Local => "local",
@@ -90,10 +91,10 @@ impl FarMethod {
         }
     }
 
-    /// Whether a program can be run so.
+    /// Whether a program can be run with this method.
     fn can(self, program: FarProgram) -> bool {
         match self {
-            // Python's arrays in an arena are of another library than this program has.
+            // Arrays of Python's allocator cannot be put into this program's arena.
             FarMethod::Vec => program != FarProgram::Numpy,
             FarMethod::Words => program.has_words(),
             _ => true,
@@ -101,69 +102,69 @@ impl FarMethod {
     }
 }
 
-/// What to compare.
+/// Parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct FarSpec {
-    /// Bytes of each program's memory, [`BYTES_MIN`] at least.
+    /// Size of each program's memory in bytes, at least [`BYTES_MIN`].
     pub bytes: u64,
-    /// How much of it may be local, in percent: 1 to 99.
+    /// Shares of it that may be local, in percent: 1 to 99.
     pub locals: Vec<u8>,
     /// The programs.
     pub programs: Vec<FarProgram>,
-    /// The ways; that which is all local is always one.
+    /// The methods; [`FarMethod::Local`] is always included.
     pub ways: Vec<FarMethod>,
-    /// How often each is run.
+    /// Number of runs of each cell.
     pub rounds: usize,
-    /// How long a run may take.
+    /// Time limit of a run.
     pub patience: Duration,
-    /// Lenders, all of which get every page: 1 or 2.
+    /// Number of lenders, each of which gets every page: 1 or 2.
     pub copies: usize,
 }
 
-/// What became of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FarOutcome {
-    /// It ended.
+    /// The run ended with a result.
     Done(FarResult),
-    /// It took longer than anybody wanted to wait.
+    /// The run exceeded the time limit and was stopped.
     Late,
-    /// The kernel killed it: it found no memory within the limit.
+    /// The kernel killed the process because it exceeded its memory limit.
     Killed,
-    /// The program ended without a result, which is a defect: how, and its last words.
+    /// The program ended without a result, which is a defect; the text has its last output.
     Died(String),
 }
 
-/// A program, with so much local memory, one way.
+/// One program with one share of local memory and one method.
 #[derive(Clone, Debug, Serialize)]
 pub struct FarCell {
     /// The program.
     pub program: FarProgram,
-    /// How much of its memory may be local, in percent.
+    /// Share of its memory that may be local, in percent.
     pub local: u8,
-    /// Where the rest is.
+    /// Method for the rest.
     pub way: FarMethod,
-    /// Every round.
+    /// Outcome of every round.
     pub rounds: Vec<FarOutcome>,
 }
 
-/// Everything that was run.
+/// Results of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct FarReport {
     /// The machine.
     pub machine: MachineInfo,
-    /// Bytes of each program's memory.
+    /// Size of each program's memory in bytes.
     pub bytes: u64,
-    /// Copies at lenders.
+    /// Number of copies at lenders.
     pub copies: usize,
-    /// What was run.
+    /// The cells.
     pub cells: Vec<FarCell>,
-    /// What was not, and why.
+    /// Skipped methods, each with its reason.
     pub skipped: Vec<String>,
 }
 
 impl FarCell {
-    /// Which it is, in a sentence.
+    /// The cell in words.
     fn name(&self) -> String {
         let FarCell {
             program, local, way, ..
@@ -171,14 +172,14 @@ impl FarCell {
         format!("{} with {local} % local, {}", program.name(), way.name())
     }
 
-    /// The median of seconds. `None`: some round did not end.
+    /// Median seconds. `None` if a round did not end.
     pub fn seconds(&self) -> Option<f64> {
         self.median(|done| done.seconds)
     }
 
-    /// The median of faults that waited for what was not local.
+    /// Median number of faults that waited for remote data.
     pub fn faults(&self) -> Option<f64> {
-        // The kernel takes a fault that somebody else serves for a minor one.
+        // The kernel counts a fault that another thread serves as a minor one.
         let served = matches!(self.way, FarMethod::Run | FarMethod::Vec | FarMethod::Words);
         self.median(|done| match served {
             true => (done.major_faults + done.minor_faults) as f64,
@@ -186,12 +187,12 @@ impl FarCell {
         })
     }
 
-    /// The median of the bytes that were here at the most.
+    /// Median of the maximum resident bytes.
     pub fn resident_bytes(&self) -> Option<f64> {
         self.median(|done| done.resident_bytes as f64)
     }
 
-    /// In a table: seconds, or what became of it.
+    /// Table entry: seconds, or the outcome.
     pub fn shown(&self) -> String {
         match self.seconds() {
             Some(seconds) if seconds < 0.1 => format!("{seconds:.4}"),
@@ -203,7 +204,7 @@ impl FarCell {
         }
     }
 
-    /// Rounds that ended without a result, and what was seen of each.
+    /// Messages of the rounds that ended without a result.
     pub fn deaths(&self) -> impl Iterator<Item = &str> {
         self.rounds.iter().filter_map(|round| match round {
             FarOutcome::Died(why) => Some(why.as_str()),
@@ -219,7 +220,7 @@ impl FarCell {
         ended.collect::<Option<Vec<f64>>>().map(median)
     }
 
-    /// Whether another round is worth its time.
+    /// Whether another round would take too long.
     fn is_long(&self) -> bool {
         let took = |round: &FarOutcome| match round {
             FarOutcome::Done(done) => done.seconds > LONG.as_secs_f64(),
@@ -231,7 +232,7 @@ impl FarCell {
 }
 
 impl FarReport {
-    /// A cell, if it was run.
+    /// The cell with these parameters, if it was run.
     pub fn cell(&self, program: FarProgram, local: u8, way: FarMethod) -> Option<&FarCell> {
         self.cells
             .iter()
@@ -239,7 +240,11 @@ impl FarReport {
     }
 }
 
-/// Runs everything: in each round every way of every cell, so that a disturbance hits all or none.
+/// Runs everything: in each round every method of every cell, so that a disturbance hits all or none.
+///
+/// # Errors
+///
+/// Fails if the testbed cannot be set up, or a program computes a wrong result.
 pub fn compare(
     site: &Testbed,
     spec: &FarSpec,
@@ -281,7 +286,7 @@ pub fn compare(
     })
 }
 
-/// For each program first that which is all local: with it the others are compared.
+/// The cells. For each program the all-local one comes first, with which the others are compared.
 fn cells(spec: &FarSpec, bed: &FarTestbed<'_>) -> Vec<FarCell> {
     let cell = |program, local, way| FarCell {
         program,
@@ -303,7 +308,7 @@ fn cells(spec: &FarSpec, bed: &FarTestbed<'_>) -> Vec<FarCell> {
     cells
 }
 
-/// A program finds what it found with all memory local.
+/// Checks that a program computed the result it computes with all memory local.
 fn check(cells: &[FarCell], at: usize, outcome: &FarOutcome) -> Result<(), BenchError> {
     let cell = &cells[at];
     let first = cells[..at]

@@ -1,4 +1,4 @@
-//! The files of a comparison: a CSV, a picture a program, and the tables as Markdown.
+//! The files of a comparison: a CSV, one picture for each program, and the tables as Markdown.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,11 @@ pub const HEADER: &str = "program,local_percent,way,outcome,seconds,faults,resid
 /// The document with all tables.
 pub const TABLES: &str = "far.md";
 
-/// Writes everything into `directory`, made if it is not there. Returns the files written.
+/// Writes all files into `directory`, which is created if missing. Returns the files written.
+///
+/// # Errors
+///
+/// Fails if a file cannot be written, or a picture not drawn.
 pub fn write(report: &FarReport, run: &RunInfo, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let mut results = ResultsDirectory::new(directory)?;
     results.save("far.csv", csv(report).as_bytes())?;
@@ -34,13 +38,13 @@ pub fn programs(report: &FarReport) -> impl Iterator<Item = FarProgram> {
     FarProgram::ALL.into_iter().filter(has)
 }
 
-/// Ways that were gone, in the order of the tables.
+/// Methods that were run, in the order of the tables.
 pub fn methods(report: &FarReport) -> Vec<FarMethod> {
     let gone = |way: &FarMethod| report.cells.iter().any(|cell| cell.way == *way);
     FarMethod::ALL.into_iter().filter(gone).collect()
 }
 
-/// What was local, most first.
+/// Shares of local memory, greatest first.
 pub fn locals(report: &FarReport) -> Vec<u8> {
     let mut locals: Vec<u8> = report
         .cells
@@ -53,7 +57,7 @@ pub fn locals(report: &FarReport) -> Vec<u8> {
     locals
 }
 
-/// A row of a table: `shown` of each way's cell, and nothing where there is none.
+/// A table row: `shown` of each method's cell, and nothing where there is none.
 pub fn row(
     report: &FarReport,
     program: FarProgram,

@@ -1,49 +1,50 @@
-//! The programs: the paper's four, and three of which it has none. Each is once a program for memory as any
-//! other, and, where words can do, once one for words.
+//! The programs: the paper's four, and three others. Each exists for ordinary memory and, where access by
+//! words is possible, for words.
 
 use netram_far::{FarAccessError, FarVec};
 use serde::{Deserialize, Serialize};
 
-/// Passes of SCAN.
+/// Number of passes of SCAN.
 const PASSES: usize = 4;
-/// Rows that GAUSS subtracts from all below them: the paper's references are those of about so many.
+/// Number of rows that GAUSS subtracts from all below them, about as many as the paper's number of references
+/// needs.
 const PIVOTS: usize = 12;
-/// Columns that TRANS exchanges with rows.
+/// Number of columns that TRANS exchanges with rows.
 const COLUMNS: usize = 20;
-/// Look-ups, and steps of the walk.
+/// Number of look-ups, and of steps of the walk.
 const LOOKUPS: usize = 20_000;
-/// Look-ups that are known before the first is done.
+/// Number of look-ups that are known before the first is done.
 const BATCH: usize = 1000;
-/// 8-byte values of a record of SORT.
+/// Number of 8-byte values in a record of SORT.
 const RECORD: usize = 1024;
-/// Values of a node of the walk's graph: neighbours first, and then what it is a node for.
+/// Number of values in a node of the walk's graph: neighbours first, then the payload.
 const NODE: usize = 8;
 const NEIGHBOURS: usize = 4;
 
-/// What is run.
+/// The programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FarProgram {
-    /// All values read in their order, four times.
+    /// Reads all values in order, four times.
     Scan,
-    /// A square matrix times a vector.
+    /// Multiplies a square matrix by a vector.
     Mvec,
-    /// The first twelve steps of an elimination.
+    /// Does the first twelve steps of an elimination.
     Gauss,
-    /// Records of 8 KiB sorted in their place.
+    /// Sorts records of 8 KiB in place.
     Sort,
-    /// The first twenty columns of a square matrix exchanged with its rows.
+    /// Exchanges the first twenty columns of a square matrix with its rows.
     Trans,
-    /// Values at random places, a thousand of which are known at once.
+    /// Looks up values at random indexes, a thousand of which are known at once.
     Lookups,
-    /// From node to node of a random graph.
+    /// Walks from node to node of a random graph.
     Walk,
-    /// In Python: a matrix transposed, scaled and sorted.
+    /// Transposes, scales and sorts a matrix in Python.
     Numpy,
 }
 
 impl FarProgram {
-    /// All, in the order of the tables.
+    /// All programs, in the order of the tables.
     pub const ALL: [FarProgram; 8] = [
         FarProgram::Scan,
         FarProgram::Mvec,
@@ -55,7 +56,7 @@ impl FarProgram {
         FarProgram::Numpy,
     ];
 
-    /// Its name in tables and on the command line.
+    /// Name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             FarProgram::Scan => "scan",
@@ -69,13 +70,13 @@ impl FarProgram {
         }
     }
 
-    /// Whether there is a form of it that takes words instead of pages.
+    /// Whether the program has a word-wise form.
     pub fn has_words(self) -> bool {
         matches!(self, FarProgram::Trans | FarProgram::Lookups | FarProgram::Walk)
     }
 
-    /// What the memory has when it begins. Values have 20 bits that mean something, as measured ones have:
-    /// they can be compressed, though not by much.
+    /// Fills the memory with the initial values. They have 20 significant bits, as measured data has, so they
+    /// compress, but only a little.
     pub(super) fn fill(self, memory: &mut [u64]) {
         let nodes = (memory.len() / NODE) as u64;
         for (index, value) in memory.iter_mut().enumerate() {
@@ -87,7 +88,7 @@ impl FarProgram {
         }
     }
 
-    /// Runs it: a value that tells whether all references found what was written.
+    /// Runs it. The result shows whether all references read the written values.
     pub(super) fn run(self, memory: &mut [u64]) -> u64 {
         match self {
             FarProgram::Scan => (0..PASSES).fold(0, |sum, _| checksum(memory) ^ sum.rotate_left(1)),
@@ -102,6 +103,10 @@ impl FarProgram {
     }
 
     /// The same by words.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a page is lost.
     pub(super) fn run_by_words(self, memory: &mut FarVec<u64>) -> Result<u64, FarAccessError> {
         match self {
             FarProgram::Trans => trans_by_words(memory),
@@ -121,7 +126,7 @@ impl FarProgram {
     }
 }
 
-/// What the memory has, in one number that depends on each value's place.
+/// A checksum of the memory that depends on each value's index.
 pub(super) fn checksum(memory: &[u64]) -> u64 {
     memory.iter().fold(0, |sum, value| mix(sum, *value))
 }
@@ -135,13 +140,13 @@ fn hash(index: usize) -> u64 {
     (mixed ^ (mixed >> 31)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
 }
 
-/// Where the look-ups are: random, and every time the same.
+/// Indexes of the look-ups: random, but the same in every run.
 fn lookup_indexes(length: usize) -> impl Iterator<Item = usize> {
     (0..LOOKUPS).map(move |which| (hash(which + length) >> 16) as usize % length)
 }
 
-/// Where a node has the one that is next. Which neighbour is chosen anew at each step: a walk that depended
-/// on its node alone would soon go in a circle.
+/// Value index that holds the next node. The neighbour depends on the step too: a walk that depended on its
+/// node alone would soon run in a circle.
 fn next(node: u64, step: usize) -> usize {
     node as usize * NODE + (hash(step) >> 32) as usize % NEIGHBOURS
 }

@@ -1,5 +1,5 @@
-//! Swap for the time of a measurement: to a file, to a file on a disk that is modelled slower, to compressed
-//! memory. What the machine swaps to already stays as it is, and is used after this.
+//! Swap for the time of a measurement: to a file, to a file on a modelled slower disk, or to compressed
+//! memory. Existing swap of the machine stays and is used after this.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -11,29 +11,29 @@ use crate::lnd::device::BlockDevice;
 use crate::testbed::Testbed;
 use crate::tool::tool;
 
-/// Above that of everything that an administrator has set up.
+/// Higher than the priority of any swap that an administrator has set up.
 const PRIORITY: &str = "32000";
-/// Where the kernel is asked for compressed memory as a block device.
+/// Directory in which the kernel creates compressed block devices.
 const ZRAM: &str = "/sys/class/zram-control";
-/// What its devices are called, before their number.
+/// Name of its devices, before their number.
 const ZRAM_NAME: &str = "zram";
-/// The pack's algorithm, so that both compress alike.
+/// The compression algorithm of far memory, so that both compress alike.
 const ALGORITHM: &str = "lz4";
 
-/// What is swapped to.
+/// Swap device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SwapTarget {
     File,
-    /// Each request takes so many microseconds more.
+    /// A file whose requests take this many microseconds more.
     SlowDisk(u32),
     Compressed,
 }
 
-/// Swap that is in use until this is dropped. Whoever uses it must have ended by then.
+/// Swap that is in use until this is dropped. Processes that use it must have ended by then.
 #[derive(Debug)]
 pub(super) struct SwapArea {
     path: PathBuf,
-    /// Behind `path`, and taken away after it.
+    /// Backs `path`, and is removed after it.
     _backing: SwapBacking,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct SwapArea {
 enum SwapBacking {
     File(PathBuf),
     Device(#[expect(dead_code, reason = "held until the swap is dropped")] BlockDevice),
-    /// The kernel's own, which goes when it is not swapped to any more.
+    /// The kernel's own device, which is removed when it is no longer swapped to.
     Zram,
 }
 
@@ -72,7 +72,7 @@ impl SwapArea {
 
 impl Drop for SwapArea {
     fn drop(&mut self) {
-        // Fails where it was never on. Nobody is left to be told if it fails otherwise.
+        // Fails if swap was never on. Another failure cannot be reported from here.
         let _ = end(&self.path);
         unregister(&CleanupItem::Swap(self.path.clone()));
     }
@@ -94,7 +94,7 @@ fn file(site: &Testbed, bytes: u64) -> Result<PathBuf, BenchError> {
     let file = File::create_new(&path).context(what)?;
     file.set_permissions(fs::Permissions::from_mode(0o600))
         .context(what)?;
-    // Swapping asks for blocks, not for a file that has holes.
+    // The kernel refuses to swap to a file with holes.
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).context(what)?;
     Ok(path)
 }
@@ -108,22 +108,26 @@ fn zram(bytes: u64) -> Result<PathBuf, BenchError> {
         let file = format!("/sys/block/{ZRAM_NAME}{number}/{name}");
         fs::write(file, value).context(what)
     };
-    // A kernel that was built without it has another, which is its own choice.
+    // A kernel built without this algorithm uses its default.
     let _ = set("comp_algorithm", ALGORITHM);
     if let Err(error) = set("disksize", &bytes.to_string()) {
-        // It was never on; what counts is why.
+        // It was never on; the first error is the one to report.
         let _ = end(&path);
         return Err(error);
     }
     Ok(path)
 }
 
-/// Swaps to it no more, and takes it away if it is compressed memory.
+/// Stops swapping to it, and removes it if it is compressed memory.
+///
+/// # Errors
+///
+/// Fails if the kernel does not release the device.
 pub(crate) fn end(path: &Path) -> Result<(), BenchError> {
     let off = tool("swapoff", &[&path.to_string_lossy()]).map(drop);
     let name = path.file_name().and_then(|name| name.to_str());
     match name.and_then(|name| name.strip_prefix(ZRAM_NAME)) {
-        // Somebody may be just looking at what it has.
+        // A process may be reading its attributes just now.
         Some(number) if !retry_removal(|| fs::write(Path::new(ZRAM).join("hot_remove"), number)) => {
             Err(BenchError::InvalidRequest(format!("{} stays", path.display())))
         }

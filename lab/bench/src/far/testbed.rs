@@ -1,5 +1,5 @@
-//! What the ways stand on: lenders, swap, limits, an interpreter. Looked for once, so that what is missing is
-//! said at the beginning.
+//! Resources of the methods: lenders, swap, limits, a Python interpreter. They are looked for once, so that
+//! missing ones are reported at the beginning.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::job::{ArenaSpec, DONE_LINE, FILLED_LINE, FarJob, FarResult, JobMemory
 use super::programs::FarProgram;
 use super::swap::{SwapArea, SwapTarget};
 use super::{FarMethod, FarOutcome, FarSpec, LOCAL_BYTES_MIN, SLACK_BYTES, SLOW_DISK_US};
-use crate::child::{ChildProcess, ChildRole, PLAY};
+use crate::child::{ChildProcess, ChildRole, PART};
 use crate::error::{BenchError, ErrorContext};
 use crate::lnd::device;
 use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
@@ -22,17 +22,17 @@ use crate::tool::finish;
 
 /// The program that Python runs.
 const PYTHON_JOB: &str = include_str!("job.py");
-/// What a lender lends beside what the program has.
+/// Bytes that a lender lends beyond the program's memory.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// Everything that runs need.
+/// Resources that the runs need.
 pub(super) struct FarTestbed<'s> {
     site: &'s Testbed,
     spec: &'s FarSpec,
     lenders: Vec<LenderProcess>,
-    /// Those that can be run here.
+    /// Methods that can be run here.
     methods: Vec<FarMethod>,
-    /// An interpreter that has numpy.
+    /// A Python interpreter that has numpy.
     python: Option<PathBuf>,
 }
 
@@ -86,7 +86,7 @@ impl<'s> FarTestbed<'s> {
         Ok(())
     }
 
-    /// Why a way cannot be gone here.
+    /// Reason why a method cannot be run here.
     fn missing(&self, way: FarMethod) -> Option<String> {
         let limited = || MemoryCgroup::limited_to(self.limit(50), self.site.number()).err();
         let swap = |to| {
@@ -116,7 +116,7 @@ impl<'s> FarTestbed<'s> {
         program != FarProgram::Numpy || self.python.is_some()
     }
 
-    /// A process once, from its start to its end.
+    /// Runs a process once, from its start to its end.
     pub(super) fn run(
         &self,
         program: FarProgram,
@@ -129,7 +129,7 @@ impl<'s> FarTestbed<'s> {
             FarMethod::Zram => Some(SwapTarget::Compressed),
             _ => None,
         };
-        // Taken away after the process that uses it.
+        // Removed after the process that uses it.
         let _swap = match swap {
             Some(to) => Some(SwapArea::on(self.site, to, self.swap_bytes())?),
             None => None,
@@ -154,14 +154,14 @@ impl<'s> FarTestbed<'s> {
         outcome
     }
 
-    /// The program that is started for a program of Python's; under `netram run` that is named later.
+    /// The interpreter of a Python program. Under `netram run` it is named later on the command line.
     fn interpreter(&self, program: FarProgram, way: FarMethod) -> Option<&Path> {
         (program == FarProgram::Numpy && way != FarMethod::Run)
             .then_some(self.python.as_deref())
             .flatten()
     }
 
-    /// All words behind the name of the program that is started.
+    /// Arguments after the name of the started program.
     fn words(
         &self,
         program: FarProgram,
@@ -203,7 +203,7 @@ impl<'s> FarTestbed<'s> {
             groups,
         };
         let role = serde_json::to_string(&ChildRole::Far(job)).context("describe a role")?;
-        words.extend([PLAY.to_owned(), role]);
+        words.extend([PART.to_owned(), role]);
         Ok(words)
     }
 
@@ -217,7 +217,7 @@ impl<'s> FarTestbed<'s> {
             &far.local_bytes.to_string(),
             "--copies",
             &self.spec.copies.to_string(),
-            "--lenders",
+            "--lender",
             &far.lenders.join(","),
             "--key-file",
             &far.key_file.to_string_lossy(),
@@ -253,7 +253,7 @@ impl<'s> FarTestbed<'s> {
         self.spec.bytes * 2 + SPARE_BYTES
     }
 
-    /// Waits until the process has said what it took.
+    /// Waits until the process has printed its result.
     fn watch(&self, mut child: ChildProcess) -> Result<FarOutcome, BenchError> {
         let patience = self.spec.patience;
         let heard = child
@@ -278,7 +278,7 @@ impl<'s> FarTestbed<'s> {
 
 const SLOW_DISK: SwapTarget = SwapTarget::SlowDisk(SLOW_DISK_US);
 
-/// Why no arena can be opened.
+/// Reason why no arena can be opened.
 fn userfaultfd_missing() -> Option<String> {
     let config = netram_far::ArenaConfig::default();
     netram_far::Arena::check(&config)
@@ -286,7 +286,7 @@ fn userfaultfd_missing() -> Option<String> {
         .map(|error| error.to_string())
 }
 
-/// An interpreter, as no script, that has numpy.
+/// A Python interpreter, not a script, that has numpy.
 fn python() -> Option<PathBuf> {
     let ask = "import sys, numpy; print(sys.executable)";
     ["python3", "/usr/bin/python3"].iter().find_map(|name| {

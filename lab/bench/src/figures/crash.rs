@@ -1,4 +1,4 @@
-//! What a crash costs: reading the log back, and commits while a lender dies.
+//! Cost of a crash: reading the log back, and commits while a lender dies.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::histogram::median;
 use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 
 const KIND: RecordKind = RecordKind(255);
-/// Payload of the records that fill a log to be recovered: what a transaction of TPC-A logs.
+/// Payload size of the records that fill a log to be recovered: that of a TPC-A transaction.
 const RECORD_BYTES: usize = 512;
-/// What is left free, so that the log is never full.
+/// Bytes left free, so that the log is never full.
 const SPARE_BYTES: u64 = 256 << 10;
 const RECOVERIES: usize = 3;
 
@@ -94,15 +94,15 @@ fn fill(directory: &Path, bytes: u64) -> Result<(), BenchError> {
     journal.close().context("close a journal")
 }
 
-/// Commits under way before the lender is lost, and after.
+/// Duration of commits before the lender is lost, and after.
 const BEFORE: Duration = Duration::from_millis(300);
 const AFTER: Duration = Duration::from_millis(2_500);
-/// What the local disk would take over from: with the members silent it votes alone, so the stall is measured
-/// on a modelled disk too slow to hide it.
+/// Sync time of a modelled disk. With the members silent the local disk acknowledges alone, so the stall is
+/// measured on a disk too slow to hide it.
 const SLOW_SYNC: Duration = Duration::from_millis(8);
 const DETECTIONS_MAX: f64 = 3.0;
 
-/// Two members and a spare; one member falls silent (stopped, its connection open), which is the hard case: a
+/// Two members and a spare. One member stops answering with its connection open, which is the hard case: a
 /// killed process is noticed at once.
 pub(super) fn loss(site: &Testbed) -> Result<Vec<ScoreboardRow>, BenchError> {
     let mut figures = Vec::new();
@@ -161,7 +161,7 @@ fn stall(site: &Testbed, sync_delay: Duration) -> Result<(f64, f64), BenchError>
         }
     }
     let stall_ms = longest.as_secs_f64() * 1e3;
-    // Closing would wait for the silent lender's answer otherwise.
+    // Closing would otherwise wait for the silent lender's answer.
     lenders[0].child().resume()?;
     Ok((stall_ms, detect_ms))
 }

@@ -1,4 +1,4 @@
-//! How fast the study of paging takes references.
+//! Speed at which the paging study processes references.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::histogram::median;
 const ROUNDS: usize = 5;
 /// Pages of local memory that hold all of a program's.
 const LOCAL_PAGES: u32 = 1 << 14;
-/// References that are written down as text.
+/// Number of references that are written down as text.
 const TEXT_REFERENCES: usize = 2_000_000;
 
 /// The paper's four policies.
@@ -34,7 +34,7 @@ fn configs(local_pages: Option<u32>) -> Vec<PolicyConfig> {
     kinds.map(config).to_vec()
 }
 
-/// Counts references, and has them taken.
+/// Counts references and passes them on.
 struct CountingMemory<'m, M> {
     memory: &'m mut M,
     count: u64,
@@ -48,7 +48,7 @@ impl<M: ReferenceSink> ReferenceSink for CountingMemory<'_, M> {
     }
 }
 
-/// References a second of a program before all policies: the median of some rounds.
+/// References per second of a program with all policies: the median of several rounds.
 fn speed(program: PaperProgram, local_pages: Option<u32>) -> f64 {
     let round = |_| {
         let mut study = Study::new(PAGE_BYTES, &configs(local_pages));
@@ -102,7 +102,7 @@ fn text_speed() -> Result<f64, BenchError> {
     Ok(median(rounds))
 }
 
-/// The program by itself, for comparison: what no study can be faster than.
+/// The program by itself: the upper bound of any study.
 fn bare(program: PaperProgram) -> f64 {
     let round = |_| {
         let mut counted = CountingMemory {
@@ -155,7 +155,7 @@ pub(super) fn study() -> Result<Vec<ScoreboardRow>, BenchError> {
             program.name(),
             bare(program) / 1e6
         );
-        // TRANS misses with every second column: what is held is what a study of hits is not about.
+        // TRANS misses with every second column, and the study's bound is about hits.
         let least = if program == PaperProgram::Trans {
             5.0
         } else {

@@ -1,4 +1,4 @@
-//! What a commit allocates, and what declaring a range costs.
+//! Allocations of a commit, and the cost of declaring a range.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -17,9 +17,10 @@ use crate::tpca::AccessPattern;
 use crate::tpca::AccountChooser;
 
 const LOG_BYTES: u64 = 8 << 20;
-/// Commits that may allocate: first uses of buffers.
+/// Commits that may allocate, at first uses of buffers.
 const WARM_UP: usize = 2_000;
-/// Commits that may not. Together with the warm-up below half of the log, so that no trim is among them.
+/// Commits that may not allocate. Together with the warm-up they fill less than half of the log, so that none
+/// trims it.
 const COMMITS: usize = 10_000;
 const RANGES: usize = 1_000;
 const RANGE_RUNS: usize = 500;
@@ -98,7 +99,7 @@ pub(super) fn ranges(site: &Testbed) -> Result<Vec<ScoreboardRow>, BenchError> {
     Ok(figures)
 }
 
-/// Nanoseconds a range: the median over transactions, none of which commits.
+/// Nanoseconds for a range: the median over transactions, none of which commits.
 fn declare(
     rvm: &Rvm<netram_journal::Journal, RealStorage>,
     region: &Region,

@@ -1,6 +1,7 @@
-//! The scoreboard: every figure that netram holds itself to, measured now, on this machine, beside its floor.
+//! The scoreboard: every figure with a bound, measured on this machine beside its floor.
 //!
-//! What is held and why stands in `docs/testing.md`; a figure that is not met is printed like one that is.
+//! `docs/design/testing.md` explains each bound. A figure that misses its bound is printed like one that
+//! meets it.
 
 mod crash;
 mod far;
@@ -24,15 +25,15 @@ use crate::machine::MachineInfo;
 use crate::share;
 use crate::testbed::Testbed;
 
-/// Rounds of one client and of eight.
+/// Number of rounds with one client and with eight.
 const CLIENT_ROUNDS: usize = 3;
 
 /// One row of the scoreboard.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScoreboardRow {
-    /// A short name that does not change.
+    /// A stable short name.
     pub id: &'static str,
-    /// What was measured, beside what.
+    /// The measured quantity and its floor, in words.
     pub what: String,
     /// The measured value.
     pub value: f64,
@@ -40,27 +41,27 @@ pub struct ScoreboardRow {
     pub unit: &'static str,
     /// The floor, in the same unit, measured in the same run.
     pub floor: Option<f64>,
-    /// Value over floor, or floor over value, as the bound reads; the value itself without a floor.
+    /// Value over floor, or floor over value, as the bound demands; without a floor the value itself.
     pub ratio: f64,
-    /// The bound.
+    /// Bound of the ratio.
     pub hold: RatioBound,
-    /// Whether it holds.
+    /// Whether the bound is met.
     pub met: bool,
 }
 
 /// A bound on a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum RatioBound {
-    /// At most this.
+    /// The ratio is at most this.
     #[serde(rename = "<=")]
     AtMost(f64),
-    /// At least this.
+    /// The ratio is at least this.
     #[serde(rename = ">=")]
     AtLeast(f64),
 }
 
 impl RatioBound {
-    /// Whether `ratio` keeps it.
+    /// Whether `ratio` is within the bound.
     pub fn met(self, ratio: f64) -> bool {
         match self {
             RatioBound::AtMost(most) => ratio <= most,
@@ -103,7 +104,8 @@ impl ScoreboardRow {
         }
     }
 
-    /// A ratio taken round by round: better than one of medians, for a disturbance hits both sides of it.
+    /// Uses a ratio taken round by round. It is better than one of medians, because a disturbance hits both
+    /// sides of it.
     fn with_ratio(self, ratio: f64) -> ScoreboardRow {
         ScoreboardRow {
             ratio,
@@ -112,7 +114,7 @@ impl ScoreboardRow {
         }
     }
 
-    /// How many times `value` goes into `floor`.
+    /// A row for `floor` over `value`.
     fn faster(
         id: &'static str,
         what: String,
@@ -138,26 +140,26 @@ impl ScoreboardRow {
 /// The scoreboard.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scoreboard {
-    /// Where it was measured.
+    /// The measuring machine.
     pub machine: MachineInfo,
     /// The rows.
     pub figures: Vec<ScoreboardRow>,
-    /// What cannot be measured here, and why.
+    /// Rows that cannot be measured here, each with the reason.
     pub skipped: Vec<String>,
 }
 
 /// Parts of the scoreboard that can be measured alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScoreboardPart {
-    /// Commits, and what they stand on.
+    /// Commits and their floors.
     Commits,
     /// Recoverable memory.
     Memory,
-    /// What crashes cost.
+    /// Crashes and recovery.
     Crashes,
     /// Volumes.
     Volumes,
-    /// Files on a mount, and SQLite's.
+    /// Files on a mount, and SQLite.
     Mounts,
     /// Shared memory.
     Shared,
@@ -166,7 +168,7 @@ pub enum ScoreboardPart {
 }
 
 impl ScoreboardPart {
-    /// All of them.
+    /// All parts.
     pub const ALL: [ScoreboardPart; 7] = [
         ScoreboardPart::Commits,
         ScoreboardPart::Memory,
@@ -178,7 +180,11 @@ impl ScoreboardPart {
     ];
 }
 
-/// Measures the figures of `parts`; `tell` hears what is being measured.
+/// Measures the figures of `parts`; `tell` receives the name of each before it is measured.
+///
+/// # Errors
+///
+/// Fails if a testbed cannot be set up, or a measurement fails.
 pub fn measure(
     site: &Testbed,
     parts: &[ScoreboardPart],
@@ -389,7 +395,7 @@ fn threads(site: &Testbed, effort: CommitEffort) -> Result<ScoreboardRow, BenchE
     Ok(ScoreboardRow::new("threads-8", what, "commits/s", value, floor, hold).with_ratio(ratio))
 }
 
-/// One client and eight in alternating rounds, each round with a fresh lender.
+/// One client and eight in alternating rounds, each with a new lender.
 fn clients(site: &Testbed, effort: CommitEffort) -> Result<Vec<ScoreboardRow>, BenchError> {
     let (mut ones, mut eights, mut ratios, mut unfair) = (vec![], vec![], vec![], vec![]);
     for _ in 0..CLIENT_ROUNDS {

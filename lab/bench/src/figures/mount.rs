@@ -13,16 +13,16 @@ use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
 use crate::testbed::Testbed;
 
-/// Bytes of a write: a record of a database's log.
+/// Size of a write in bytes: a record of a database's log.
 const BYTES: usize = 512;
-/// What is written over, again and again. It is there before: a log file that is recycled.
+/// Size in bytes of the file that is overwritten repeatedly. It exists before, like a recycled log file.
 const FILE_BYTES: u64 = 16 << 20;
 const ROUNDS: usize = 5;
 const WARM_UP: Duration = Duration::from_millis(300);
-/// What a slower disk adds to each sync, in µs.
+/// Time that a slower disk adds to each sync, in µs.
 const SLOW_SYNC_US: f64 = 1000.0;
 
-/// How a write is synced.
+/// Ways to sync a write.
 #[derive(Clone, Copy)]
 enum SyncMethod {
     Call,
@@ -37,7 +37,7 @@ fn open(dir: &Path, way: SyncMethod) -> Result<File, BenchError> {
         .open(&path)
         .context("make a file")?;
     let there = made.metadata().context("look at a file")?.len();
-    // As far as it is not there yet.
+    // The part that is not there yet.
     for at in (there..FILE_BYTES).step_by(1 << 20) {
         made.write_all_at(&vec![0; 1 << 20], at).context("fill a file")?;
     }
@@ -51,7 +51,7 @@ fn open(dir: &Path, way: SyncMethod) -> Result<File, BenchError> {
     options.open(&path).context("open a file")
 }
 
-/// The median of writes that are synced, in µs.
+/// Median time of a synced write, in µs.
 fn round(dir: &Path, way: SyncMethod, time: Duration) -> Result<f64, BenchError> {
     let file = open(dir, way)?;
     let (mut took, until) = (Vec::new(), Instant::now() + time);
@@ -68,7 +68,7 @@ fn round(dir: &Path, way: SyncMethod, time: Duration) -> Result<f64, BenchError>
     Ok(median(took))
 }
 
-/// `skipped` says why nothing is measured where this process may not mount.
+/// `skipped` gets the reason where this process may not mount.
 pub(super) fn files(
     site: &Testbed,
     quick: bool,

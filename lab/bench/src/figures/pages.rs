@@ -1,5 +1,5 @@
-//! A page that is at a lender: missed by a reference, beside the barest pager; and read one after the other,
-//! beside the bare link.
+//! A page at a lender: missed by a reference, beside a minimal pager; and pages read in order, beside the
+//! bare link.
 
 use std::time::{Duration, Instant};
 
@@ -17,25 +17,24 @@ use crate::socket::{PollPause, RawSocket};
 use crate::testbed::Testbed;
 
 const MEMORY: &str = "160MiB";
-/// Pages in all, and how many are local.
+/// Number of pages, and of local ones.
 const PAGES: usize = 16 << 10;
 const LOCAL: usize = PAGES / 4;
-/// Values of a page.
+/// Number of values in a page.
 const VALUES: usize = PAGE_BYTES / 8;
 const ROUNDS: usize = 5;
-/// References to pages at random, a round.
+/// References to random pages in one round.
 const REFERENCES: usize = 6000;
-/// A reference that takes less has not missed. One that finds its page hidden has: those are some hundredths
-/// of all.
+/// Minimum time of a missed reference. A reference to a hidden local page may take as long; those are some
+/// hundredths of all.
 const MISS_TIME_MIN: Duration = Duration::from_micros(3);
-/// What asks for a page, bare.
+/// Size of a bare request for a page, in bytes.
 const REQUEST_BYTES: usize = 32;
-/// What the bare link carries at once; two are asked for ahead.
+/// Bytes of one answer on the bare link; two are requested ahead.
 const STREAM_BYTES: usize = 1 << 20;
 const AHEAD: usize = 2;
 
-/// The median, in µs, of the references to pages at random that were missed. `read` gives a page's first
-/// value.
+/// Median time, in µs, of missed references to random pages. `read` returns a page's first value.
 fn faults(
     seed: u64,
     read: impl Fn(usize) -> u64,
@@ -61,7 +60,7 @@ fn faults(
     Ok(median(missed))
 }
 
-/// A process that gives so many bytes whenever it is asked, and a connection to it.
+/// A process that sends the requested number of bytes, and a connection to it.
 fn page_sender(
     site: &Testbed,
     reply: usize,
@@ -87,7 +86,7 @@ fn fault(site: &Testbed, filled: &FilledVector) -> Result<ScoreboardRow, BenchEr
     let pager = BarePager::open(PAGES, WaitPolicy::default(), move |page, bytes| {
         let came = socket.send_all(&[0; REQUEST_BYTES]).is_ok()
             && matches!(socket.receive_all(bytes, PollPause::Yield), Ok(true));
-        // Which page it is, so that one put elsewhere is found.
+        // The page's number, so that a misplaced page is found.
         bytes[..8].copy_from_slice(&value(page).to_ne_bytes());
         came
     });
@@ -115,7 +114,7 @@ fn fault(site: &Testbed, filled: &FilledVector) -> Result<ScoreboardRow, BenchEr
     Ok(figure.with_ratio(median(ratios)))
 }
 
-/// MB a second of all pages, read one after the other: those that came from the lender.
+/// MB per second of all pages read in order, counting those that came from the lender.
 fn scan(filled: &FilledVector) -> Result<f64, BenchError> {
     let fetched = || {
         let tally = filled.arena.status().tally;
@@ -133,7 +132,7 @@ fn scan(filled: &FilledVector) -> Result<f64, BenchError> {
     Ok((fetched() - before) as f64 * PAGE_BYTES as f64 / seconds / 1e6)
 }
 
-/// MB a second of as many bytes over a bare connection, and nothing done with them.
+/// MB per second of as many bytes over a bare connection, without use of them.
 fn stream(socket: &RawSocket) -> Result<f64, BenchError> {
     let mut bytes = vec![0; STREAM_BYTES];
     let replies = PAGES * PAGE_BYTES / STREAM_BYTES;
@@ -149,7 +148,7 @@ fn stream(socket: &RawSocket) -> Result<f64, BenchError> {
     Ok((replies * STREAM_BYTES) as f64 / began.elapsed().as_secs_f64() / 1e6)
 }
 
-/// A scan over loopback, or over a link that carries no more than so much.
+/// A scan over loopback, or over a link with limited throughput.
 fn scanned(
     site: &Testbed,
     filled: &FilledVector,

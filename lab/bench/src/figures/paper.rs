@@ -1,5 +1,5 @@
-//! What the experiments of TR-190 hold netram to, without the rest of them: `netram-lab bench paper` measures
-//! it all.
+//! The bounds from the experiments of TR-190, measured without the rest of them; `netram-lab bench paper`
+//! measures all.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::paper::testbed::Tr190Testbed;
 use crate::testbed::Testbed;
 use crate::tpca::AccessPattern;
 
-/// Accounts of the banks compared, in units of 1,024: the least and the most of the paper.
+/// Accounts of the compared banks, in units of 1,024: the paper's minimum and maximum.
 const ACCOUNTS_K: [u64; 2] = [32, 1024];
-/// Bytes of the transaction that is compared with a slow disk's.
+/// Size of the transaction that is compared with a slow disk's, in bytes.
 const SMALL_BYTES: u64 = 128;
 
 pub(super) fn experiments(site: &Testbed, quick: bool) -> Result<Vec<ScoreboardRow>, BenchError> {
@@ -97,7 +97,7 @@ fn no_flush(site: &Testbed, effort: Tr190Effort) -> Result<Vec<ScoreboardRow>, B
     Ok(figures.collect())
 }
 
-/// A small transaction beside one that waits for a disk of the paper's kind.
+/// A small transaction beside one that waits for a disk like the paper's.
 fn small(stage: &mut Tr190Testbed<'_>, effort: Tr190Effort) -> Result<ScoreboardRow, BenchError> {
     let load = TR190[0].load(SMALL_BYTES);
     let (mut disks, mut remotes, mut ratios) = (vec![], vec![], vec![]);

@@ -1,4 +1,4 @@
-//! What shared memory is held to.
+//! Bounds of shared memory.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::shared::{fanout, local, oo7, visibility};
 use crate::testbed::Testbed;
 use crate::zeo::ZeoEnvironment;
 
-/// Deaths of each kind.
+/// Number of deaths of each kind.
 const DEATHS: usize = 5;
-/// Longer than the default: a quick run has one death of each kind, on whatever machine runs tests, and what
-/// is held is relative to it.
+/// Longer than the default: a quick run has one death of each kind, on any test machine, and the bound is
+/// relative to the lease.
 const QUICK_LEASE: Duration = Duration::from_secs(5);
-/// How much longer than its lease a dead node's lock may be missed.
+/// Maximum time, beyond its lease, for which a dead node's lock is unavailable.
 const RETIRE_TIME_MAX: Duration = Duration::from_millis(10);
 
 pub(super) fn regions(
@@ -72,7 +72,7 @@ pub(super) fn regions(
     Ok(figures)
 }
 
-/// An update on its way, beside both floors; with a rest behind each, if that is not zero.
+/// Time of an update's delivery beside both floors, with a rest after each unless that is zero.
 fn visibility(
     site: &Testbed,
     plan: RegionSetup,
@@ -138,7 +138,7 @@ fn followers(site: &Testbed, plan: RegionSetup, effort: CommitEffort) -> Result<
     ))
 }
 
-/// OO7's small-3 between two nodes, and beside ZODB with ZEO where that is.
+/// OO7's small-3 between two nodes, beside ZODB with ZEO if that is installed.
 fn traversals(
     site: &Testbed,
     plan: RegionSetup,

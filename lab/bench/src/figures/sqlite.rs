@@ -1,5 +1,4 @@
-//! A commit of SQLite through netram's VFS beside a commit of recoverable memory that has the same bytes to
-//! say.
+//! A commit of SQLite through netram's VFS beside a commit of recoverable memory with the same bytes.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
 use crate::testbed::{LenderProcess, Testbed};
 
-/// What a small commit writes to SQLite's log: a page, and what is said of it.
+/// Bytes of SQLite's log that a small commit writes: a page and its frame header.
 const FRAME_BYTES: usize = 4096 + 24;
 const REGION_BYTES: u64 = 4 << 20;
 const LOG_BYTES: u64 = 64 << 20;
@@ -56,7 +55,7 @@ impl MemberMemory {
     }
 }
 
-/// The median of what a commit takes, in µs.
+/// Median time of a commit, in µs.
 fn round(time: Duration, mut commit: impl FnMut() -> Result<(), BenchError>) -> Result<f64, BenchError> {
     let (mut took, until) = (Vec::new(), Instant::now() + time);
     while Instant::now() < until {

@@ -1,9 +1,9 @@
-//! Large writes beside what the link carries: on loopback, where client, member and floor share the
+//! Large writes beside the link's throughput: on loopback, where client, member and floor share the
 //! processors, and over links of a network card's speed between two network namespaces.
 //!
 //! A write is complete when the members have it *or* the local disk does, and a disk may be faster than the
-//! link. So over a link the log's syncs are modelled so slow that the members alone answer, and what is
-//! measured is the link's use. How many bytes crossed it is counted, and said.
+//! link. Over a link the log's syncs are therefore modelled so slow that only the members answer, and the
+//! link's use is measured. The bytes that cross it are counted and reported.
 
 use std::time::Duration;
 
@@ -17,14 +17,13 @@ use crate::volume::serve::{DeviceSource, NbdServerProcess, SyncDelays};
 use crate::volume::sink::{self, SinkServer};
 use crate::volume::{VolumeDirectory, VolumeRedundancy};
 
-/// Large writes that are under way together.
+/// Number of large writes in flight.
 const DEPTH: usize = 16;
-/// Each sync of the log's takes so much longer: while one lasts the slowest link carries more than is under
-/// way.
+/// Time added to each sync of the log. During one, the slowest link carries more than is in flight.
 const LOG_SYNC: Duration = Duration::from_millis(25);
-/// Room for what comes while a batch is synced, at the speed of the fastest link.
+/// Room for the bytes that come during a sync at the fastest link's speed.
 const WINDOW_BYTES: u64 = 32 << 20;
-/// Speeds of links, in megabits a second.
+/// Speeds of links, in megabits per second.
 const LINKS: [(&str, u64); 2] = [
     ("volume-throughput-link", 1_000),
     ("volume-throughput-link-2500", 2_500),
@@ -59,7 +58,7 @@ pub(super) fn rows(
 struct ThroughputRounds {
     volume_rates: Vec<f64>,
     link_rates: Vec<f64>,
-    /// Bytes that crossed the link for each byte written. `None`: there is no link.
+    /// Bytes that crossed the link for each byte written. `None` without a link.
     crossed: Option<f64>,
 }
 
@@ -94,7 +93,7 @@ fn link(
 ) -> Result<ScoreboardRow, BenchError> {
     let network = NamespacePair::new()?;
     network.shape(megabits)?;
-    // There is no way back for a thread that has entered.
+    // A thread cannot leave a namespace that it has entered.
     let measured = std::thread::scope(|scope| {
         let measuring = scope.spawn(|| {
             network.enter()?;
@@ -121,7 +120,7 @@ fn link(
     Ok(measured.figure(id, &over))
 }
 
-/// Writes to a volume, and a bare stream, in turns.
+/// Writes to a volume and a bare stream, in turns.
 fn measure(
     site: &Testbed,
     network: Option<&NamespacePair>,

@@ -1,8 +1,8 @@
-//! What a volume holds itself to: writes and reads through NBD, what a link carries, more lenders, a lost
-//! lender, memory.
+//! Bounds of a volume: writes and reads through NBD, throughput of a link, more lenders, a lost lender,
+//! memory.
 //!
-//! The server's connections are served on the second core; client and lender share the first, for one of them
-//! always waits for the other. Floors are measured in the same rounds.
+//! The server's connections are served on the second core. Client and lender share the first, because one of
+//! them always waits for the other. Floors are measured in the same rounds.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,15 +24,15 @@ use crate::volume::nbd::NbdClient;
 use crate::volume::serve::{DeviceSource, NbdServerProcess};
 use crate::volume::{VolumeDirectory, VolumeRedundancy, free_group};
 
-/// Bytes of a measured volume.
+/// Size of a measured volume in bytes.
 pub(super) const BYTES: u64 = 512 << 20;
-/// What synchronous writes go over, again and again: more than the stages hold.
+/// Span in bytes that synchronous writes overwrite repeatedly, more than the stages hold.
 pub(super) const SPAN_BYTES: u64 = 128 << 20;
-/// What is read: it is in the page cache.
+/// Span in bytes of the reads; it is in the page cache.
 const READ_SPAN_BYTES: u64 = 64 << 20;
 const BLOCK: usize = 4096;
 pub(super) const LARGE: usize = 64 << 10;
-/// A write's record has its place before its bytes.
+/// Bytes of a write's record before its data: the offset.
 const WRITE_HEADER_BYTES: usize = 8;
 const SLOW_SYNC_US: u32 = 1_000;
 
@@ -94,7 +94,7 @@ pub(super) fn spec(core: Option<usize>) -> LenderSpec {
     }
 }
 
-/// Holders that are all given lenders.
+/// A redundancy in which all lenders are members.
 pub(super) fn all(lenders: &[LenderProcess]) -> VolumeRedundancy {
     VolumeRedundancy {
         lenders: lenders.iter().map(|one| one.address().clone()).collect(),
@@ -105,7 +105,7 @@ pub(super) fn all(lenders: &[LenderProcess]) -> VolumeRedundancy {
 fn read_round(client: &mut NbdClient, bytes: usize, time: Duration) -> Result<LatencySummary, BenchError> {
     let mut into = vec![0; bytes];
     let mut recorder = LatencyRecorder::start(&[]);
-    // A step that meets every block before it meets one twice.
+    // A step that visits every block before it visits one twice.
     let step = 4099 * bytes as u64;
     let (mut at, end) = (0, Instant::now() + time);
     loop {
@@ -119,7 +119,7 @@ fn read_round(client: &mut NbdClient, bytes: usize, time: Duration) -> Result<La
     }
 }
 
-/// A file of zeros that is there in full.
+/// A file of zeros with all its blocks allocated.
 fn plain_file(site: &Testbed, bytes: u64) -> Result<std::path::PathBuf, BenchError> {
     let path = site.directory().join(format!("plain-{}", site.number()));
     crate::paper::testbed::write_in_full(&path, bytes)?;
@@ -199,7 +199,7 @@ fn reads(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>, Ben
     for at in (0..READ_SPAN_BYTES).step_by(data.len()) {
         filling.client.write(at, &data, false)?;
     }
-    // Opened again, everything is in the image.
+    // After a reopening everything is in the image.
     drop(filling);
     let mut volume = NbdServerProcess::start(site, volume, seats.lender(0))?;
     let image = place.path().join("image");
@@ -225,7 +225,7 @@ fn reads(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>, Ben
     Ok(figures)
 }
 
-/// Lenders that a multicast is measured with.
+/// Maximum number of lenders that a multicast is measured with.
 const MULTICAST_LENDERS_MAX: usize = 4;
 const _: () = assert!(MULTICAST_LENDERS_MAX <= MEMBERS_MAX);
 
@@ -272,14 +272,17 @@ fn more_lenders(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRo
     Ok(rows.into())
 }
 
-/// Multicast appends that each of the lenders has heard.
+/// Number of multicast appends that each lender has received.
 fn datagrams(site: &Testbed, lenders: &[LenderProcess]) -> Result<Vec<u64>, BenchError> {
     let program = site.program().display().to_string();
     let key = site.key_file().display().to_string();
     let addresses = lenders.iter().map(|lender| lender.address().to_string());
     addresses
         .map(|address| {
-            let said = tool(&program, &["status", &address, "--key-file", &key, "--json"])?;
+            let said = tool(
+                &program,
+                &["lender", "status", &address, "--key-file", &key, "--json"],
+            )?;
             let said: serde_json::Value = serde_json::from_str(&said).context("read a lender's status")?;
             let heard = said[0]["report"]["counters"]["datagrams"].as_u64();
             heard.ok_or_else(|| {
@@ -289,7 +292,7 @@ fn datagrams(site: &Testbed, lenders: &[LenderProcess]) -> Result<Vec<u64>, Benc
         .collect()
 }
 
-/// All of them have heard more than `before`: otherwise what was measured was TCP.
+/// Checks that every lender received more than `before`; otherwise the measurement was of TCP.
 fn check_all_received(site: &Testbed, lenders: &[LenderProcess], before: &[u64]) -> Result<(), BenchError> {
     for ((heard, before), lender) in datagrams(site, lenders)?.iter().zip(before).zip(lenders) {
         if heard <= before {
@@ -302,8 +305,8 @@ fn check_all_received(site: &Testbed, lenders: &[LenderProcess], before: &[u64])
     Ok(())
 }
 
-/// By multicast beside TCP, with the same lenders: a row for each rule and each number of them. One alone is
-/// not multicast to.
+/// Multicast beside TCP with the same lenders: a row for each rule and each number of them. A single lender
+/// gets no multicast.
 fn beside_tcp(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>, BenchError> {
     const IDS: [[&str; 3]; 2] = [
         ["volume-cast-all-2", "volume-cast-all-3", "volume-cast-all-4"],
@@ -312,7 +315,7 @@ fn beside_tcp(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>
     let group = free_group()?;
     let mut figures = Vec::new();
     for (index, count) in (2..=MULTICAST_LENDERS_MAX).enumerate() {
-        // New ones: the windows of volumes that were measured stay with theirs.
+        // New lenders, because windows of volumes measured before stay with theirs.
         let lenders: Result<Vec<LenderProcess>, BenchError> = (0..count)
             .map(|_| site.multicast_lender(spec(None), &group))
             .collect();
@@ -362,7 +365,7 @@ fn beside_tcp(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>
 const BEFORE: Duration = Duration::from_millis(300);
 const AFTER: Duration = Duration::from_millis(2_500);
 
-/// Two members and a spare; one is stopped, or killed. An I/O error would end the measurement.
+/// Two members and a spare; one is stopped or killed. An I/O error would end the measurement.
 fn losses(site: &Testbed) -> Result<Vec<ScoreboardRow>, BenchError> {
     let detect_ms = WriterTimings::default().detect.ms() as f64;
     [("volume-stall-stopped", false), ("volume-stall-killed", true)]
@@ -407,19 +410,19 @@ fn stall(site: &Testbed, killed: bool) -> Result<f64, BenchError> {
         }
     };
     let after = volume.client.write_for(AFTER, BLOCK, SPAN_BYTES, false)?;
-    // Whoever ends it need not wait.
+    // A stopped process need not be waited for.
     silent.map_or(Ok(()), |lender| lender.child().resume())?;
     Ok(after.max_us / 1e3)
 }
 
-/// One open stage, those that are closed, as much kept for the next, and a record that passes each threshold.
+/// One open stage, the closed ones, as much kept for the next, and a record that exceeds each threshold.
 fn stages_bytes_max() -> u64 {
     let policy = netram_block::StagePolicy::default();
     let stages = policy.closed_max as u64 + 2;
     stages * (policy.bytes + netram_block::limit::RECORD_DATA_BYTES_MAX as u64 + BLOCK as u64)
 }
 
-/// Beside the stages: the journal's ring, mapped twice, and the applier's buffers.
+/// Memory beside the stages: the journal's ring, mapped twice, and the applier's buffers.
 const OTHER_BYTES: u64 = (16 << 20) + (8 << 20);
 
 fn memory(site: &Testbed, quick: bool) -> Result<Vec<ScoreboardRow>, BenchError> {

@@ -1,4 +1,4 @@
-//! Words of far memory beside whole pages: TRANS, and look-ups.
+//! Words of far memory beside whole pages: TRANS and look-ups.
 
 use std::time::{Duration, Instant};
 
@@ -9,22 +9,22 @@ use super::{ScoreboardRow, volume};
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 
-/// Rows and columns of TRANS's matrix: each row is longer than a page.
+/// Number of rows and columns of TRANS's matrix; each row is longer than a page.
 const SIDE: usize = 6000;
 const COLUMNS: usize = 20;
-/// What the lender keeps: the matrix, and more.
+/// Memory that the lender lends: the matrix and more.
 const MEMORY: &str = "640MiB";
-/// Local memory for the matrix.
+/// Local memory for the matrix, in bytes.
 const TRANS_LOCAL: u64 = 16 << 20;
-/// Values of the table, four times as much as is local.
+/// Number of values in the table, four times as many as are local.
 const TABLE: usize = 8 << 20;
 const TABLE_LOCAL: u64 = 16 << 20;
 const LOOKUPS: usize = 20_000;
-/// Look-ups that are known before the first is done.
+/// Number of look-ups that are known before the first is done.
 const BATCH: usize = 1000;
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A vector at a lender that is filled with what each place should have.
+/// A vector at a lender, filled with each index's expected value.
 pub(super) struct FilledVector {
     pub(super) vec: FarVec<u64>,
     pub(super) arena: Arena,
@@ -34,7 +34,7 @@ pub(super) fn value(index: usize) -> u64 {
     (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// `None`: this process may not use `userfaultfd`, and `skipped` says so.
+/// `None` if this process may not use `userfaultfd`, which `skipped` then says.
 pub(super) fn fill_vector(
     site: &Testbed,
     lender: &NetAddress,
@@ -83,8 +83,8 @@ fn check_values(found: impl Iterator<Item = (usize, u64)>) -> Result<(), BenchEr
     }
 }
 
-/// Seconds for exchanging the matrix's first columns with its rows, as TRANS does with all: by words, or by
-/// references. Twice is as before.
+/// Seconds for exchanging the matrix's first columns with its rows, as TRANS does with all, by words or by
+/// references. Doing it twice restores the matrix.
 fn exchange(filled: &mut FilledVector, by_words: bool) -> Result<f64, BenchError> {
     let began = Instant::now();
     for column in 0..COLUMNS {
@@ -109,7 +109,7 @@ fn exchange(filled: &mut FilledVector, by_words: bool) -> Result<f64, BenchError
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Every value of the matrix is where it belongs.
+/// Checks that every value of the matrix is at its place.
 fn in_place(filled: &FilledVector, exchanged: bool) -> Result<(), BenchError> {
     let belongs = |index: usize| {
         let (row, column) = (index / SIDE, index % SIDE);
@@ -122,7 +122,7 @@ fn in_place(filled: &FilledVector, exchanged: bool) -> Result<(), BenchError> {
     check_values(values.enumerate().map(|(index, value)| (belongs(index), *value)))
 }
 
-/// The µs of a look-up: in batches, one by one, or by references.
+/// Time of a look-up in µs: in batches, one by one, or by references.
 fn lookups(filled: &FilledVector, batch: Option<usize>) -> Result<f64, BenchError> {
     let mut state = 1_u64;
     let mut any = || {
@@ -159,7 +159,7 @@ pub(super) fn words(site: &Testbed, skipped: &mut Vec<String>) -> Result<Vec<Sco
     let lender = site.page_lender(volume::spec(None), MEMORY)?;
     let mut figures = Vec::new();
     let (matrix, table) = ((SIDE * SIDE, TRANS_LOCAL), (TABLE, TABLE_LOCAL));
-    // Pages one by one, as in the paper; then with what comes ahead.
+    // Pages one by one, as in the paper; then with prefetching.
     for (id, look_ahead, floor) in [
         ("far-trans", false, "by pages, none of which comes ahead"),
         ("far-trans-ahead", true, "by pages that come ahead"),

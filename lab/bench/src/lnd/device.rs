@@ -1,5 +1,5 @@
-//! Block devices of this machine, and file systems on them. Whatever is made is taken away: by the guards,
-//! or, when a signal ends the measurement, by [`crate::pending_items::abandon`].
+//! Block devices of this machine, and file systems on them. Their guards remove them, or
+//! [`crate::cleanup::abandon`] does when a signal ends the measurement.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use netram_attach::{AttachMethod, AttachRequest, Registry, ReleaseOutcome, VolumeAttachment, attach};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildRole, PLAY};
+use crate::child::{ChildRole, PART};
 use crate::cleanup::{CleanupItem, register, unregister};
 use crate::error::{BenchError, ErrorContext};
 use crate::namespaces::NamespacePair;
@@ -18,15 +18,15 @@ use crate::testbed::Testbed;
 use crate::tool::tool as run;
 use crate::volume::serve::DeviceSource;
 
-/// How long a device may take to go: what it has is written first.
+/// Time within which a device must be released; its data is written first.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 const BLOCK_BYTES: u32 = 4096;
 
-/// Commands without which nothing can be measured.
+/// Commands that every measurement needs.
 const COMMANDS_NEEDED: [&str; 5] = ["fio", "losetup", "mount", "umount", "mkfs.ext4"];
 const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/loop-control"];
 
-/// The process that serves a device's file to the kernel.
+/// Job of a process that serves a device's file to the kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceServeJob {
     what: DeviceSource,
@@ -38,7 +38,11 @@ impl DeviceServeJob {
     }
 }
 
-/// Whether devices can be made here; what is missing otherwise.
+/// Checks whether devices can be created here; the error names what is missing.
+///
+/// # Errors
+///
+/// Fails with the name of a missing command or permission.
 pub fn possible() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("it needs root".to_owned());
@@ -62,21 +66,21 @@ pub fn is_here(name: &str) -> bool {
 #[derive(Debug)]
 pub struct BlockDevice {
     path: PathBuf,
-    /// `None` only when released.
+    /// `None` only after the release.
     kind: Option<DeviceBacking>,
 }
 
 #[derive(Debug)]
 enum DeviceBacking {
-    /// A loop device on a file. It is detached already, and goes when nobody has it open any more, this
-    /// process included.
+    /// A loop device on a file. It is detached already, and disappears when no process, including this one,
+    /// has it open.
     Loop { file: PathBuf, _held: File },
-    /// Served by a process of ours.
+    /// A device served by a child process.
     Served(Box<VolumeAttachment>, Option<PathBuf>),
 }
 
 impl BlockDevice {
-    /// A loop device on a new file, past the page cache.
+    /// A loop device on a new file, without the page cache.
     pub(super) fn of_disk(site: &Testbed, bytes: u64) -> Result<BlockDevice, BenchError> {
         let file = new_file(site, bytes)?;
         let name = file.to_string_lossy().into_owned();
@@ -90,7 +94,7 @@ impl BlockDevice {
         })
     }
 
-    /// A new file whose syncs take longer, attached as volumes are.
+    /// A new file with slower syncs, attached as volumes are.
     pub(super) fn of_modelled_disk(
         site: &Testbed,
         bytes: u64,
@@ -101,7 +105,7 @@ impl BlockDevice {
         BlockDevice::served(site, &file.clone(), what, Some(file), None)
     }
 
-    /// A new file each of whose requests takes longer, attached as volumes are.
+    /// A new file with slower requests, attached as volumes are.
     pub(crate) fn of_slow_disk(
         site: &Testbed,
         bytes: u64,
@@ -141,14 +145,14 @@ impl BlockDevice {
             None => Command::new(site.program()),
         };
         server
-            .args([PLAY, &role])
+            .args([PART, &role])
             .stderr(File::create(&log).context("make a log")?);
         let request = AttachRequest {
             volume: volume.to_path_buf(),
             block_bytes: BLOCK_BYTES,
             read_only: false,
             method: AttachMethod::Fuse,
-            // Nobody here starts another.
+            // The measurement does not restart a server.
             restart: false,
             hung_after: None,
         };
@@ -159,12 +163,16 @@ impl BlockDevice {
         })
     }
 
-    /// The device.
+    /// Path of the device.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes it away, and waits until everything is written.
+    /// Removes the device, and waits until everything is written.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device cannot be detached, or is still in use after a minute.
     pub fn release(mut self) -> Result<(), BenchError> {
         self.end()
     }
@@ -184,7 +192,8 @@ impl BlockDevice {
         }
     }
 
-    /// Whoever looks at new devices may have this one open for a moment.
+    /// Detaches the device when it is unused: a process that inspects new devices may have it open for a
+    /// moment.
     fn detach_when_unused(&self, mut attached: VolumeAttachment) -> Result<(), BenchError> {
         let deadline = Instant::now() + RELEASE_TIMEOUT;
         let mut going = loop {
@@ -217,7 +226,7 @@ impl BlockDevice {
     }
 }
 
-/// A disk's file, written in full.
+/// A disk's file with all its blocks written.
 fn new_file(site: &Testbed, bytes: u64) -> Result<PathBuf, BenchError> {
     let path = site.directory().join(format!("disk-{}", site.number()));
     write_in_full(&path, bytes)?;
@@ -226,12 +235,12 @@ fn new_file(site: &Testbed, bytes: u64) -> Result<PathBuf, BenchError> {
 
 impl Drop for BlockDevice {
     fn drop(&mut self) {
-        // After an error; there is nobody to tell of a second one.
+        // After an error, a second one cannot be reported.
         let _ = self.end();
     }
 }
 
-/// A fresh file system on a device.
+/// A new file system on a device.
 #[derive(Debug)]
 pub struct TestFilesystem {
     path: PathBuf,
@@ -239,7 +248,11 @@ pub struct TestFilesystem {
 }
 
 impl TestFilesystem {
-    /// Makes one and mounts it at a directory of the site.
+    /// Creates one and mounts it at a directory of the site.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file system cannot be created or mounted.
     pub fn new(site: &Testbed, device: &Path, kind: &str) -> Result<TestFilesystem, BenchError> {
         let path = site.directory().join(format!("mount-{}", site.number()));
         std::fs::create_dir(&path).context("make a mount point")?;
@@ -255,12 +268,16 @@ impl TestFilesystem {
         mounted.map(|_| guard)
     }
 
-    /// Where it is.
+    /// Mount point of the file system.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file in it, written in full when it is first asked for.
+    /// A file in it, written in full on first use.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
     pub fn file(&self, bytes: u64) -> Result<PathBuf, BenchError> {
         let path = self.path.join("file");
         if !path.exists() {
@@ -269,7 +286,11 @@ impl TestFilesystem {
         Ok(path)
     }
 
-    /// Unmounts it.
+    /// Unmounts the file system.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be unmounted.
     pub fn unmount(mut self) -> Result<(), BenchError> {
         self.end()
     }
@@ -287,7 +308,7 @@ impl TestFilesystem {
 impl Drop for TestFilesystem {
     fn drop(&mut self) {
         if self.end().is_err() {
-            // Whoever still uses it keeps it; nobody new comes.
+            // Processes that still use it keep it; new ones cannot open it.
             let _ = run("umount", &["--lazy", &self.path.to_string_lossy()]);
             unregister(&CleanupItem::Mount(self.path.clone()));
         }

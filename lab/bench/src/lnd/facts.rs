@@ -1,4 +1,4 @@
-//! What the paper states in text and in its table: facts to print beside ours. They stand in `lnd.toml`.
+//! Statements of the paper's text and table, to print beside the measured ones. They are in `lnd.toml`.
 
 use serde::Deserialize;
 
@@ -6,15 +6,15 @@ use crate::error::{BenchError, ErrorContext};
 
 const LND: &str = include_str!("lnd.toml");
 
-/// The stated figures.
+/// Statements of the paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LndFacts {
     /// The paper's machines.
     pub hardware: String,
-    /// The threshold it chose, in KB.
+    /// The stage threshold that it chose, in KB.
     pub stage_threshold_kb: u64,
-    /// What its text says of figures.
+    /// Sentences of its text about figures.
     pub said: Vec<LndRemark>,
     /// Table 2.
     pub table: Vec<LndTableRow>,
@@ -24,24 +24,28 @@ pub struct LndFacts {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LndRemark {
-    /// The figure.
+    /// The figure's number.
     pub figure: u8,
-    /// What is said.
+    /// The sentence.
     pub text: String,
 }
 
-/// A device's row of table 2, operations a second.
+/// A device's row of table 2, in operations per second.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LndTableRow {
-    /// The device.
+    /// Name of the device.
     pub name: String,
-    /// Insert, create, drop, create and drop.
+    /// Columns: insert, create, drop, create and drop.
     pub per_second: [f64; 4],
 }
 
 impl LndFacts {
-    /// The facts of LND.
+    /// Reads the facts of LND.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the built-in file cannot be parsed.
     pub fn lnd() -> Result<LndFacts, BenchError> {
         toml::from_str(LND).context("read the paper's figures")
     }

@@ -1,4 +1,4 @@
-//! One measurement: fio in lmdd's place, one thread that writes block after block with `O_SYNC`.
+//! One measurement by fio, in place of lmdd: one thread writes block after block with `O_SYNC`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,23 +12,23 @@ use crate::error::{BenchError, ErrorContext};
 use crate::histogram::{LatencySummary, median};
 use crate::testbed::Testbed;
 
-/// What was written.
+/// Throughput and latencies of one run's writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct FioWrites {
     /// Throughput in units of 1,000 bytes.
     pub kb_per_second: f64,
-    /// How many writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Half of them took at most this, in microseconds.
+    /// Median in microseconds.
     pub p50_us: f64,
-    /// 99 of 100 took at most this.
+    /// 99th percentile in microseconds.
     pub p99_us: f64,
-    /// The longest.
+    /// The longest, in microseconds.
     pub max_us: f64,
 }
 
 impl FioWrites {
-    /// Writes of `block` bytes, as another program than fio counted them.
+    /// Figures of writes of `block` bytes that a program other than fio measured.
     pub(super) fn of(taken: &LatencySummary, block: u64) -> FioWrites {
         FioWrites {
             kb_per_second: taken.per_second * block as f64 / 1e3,
@@ -53,6 +53,10 @@ impl FioWrites {
 }
 
 /// Writes blocks of `block` bytes to the file or device at `path` for `time`, each with `O_SYNC`.
+///
+/// # Errors
+///
+/// Fails if fio fails, or its report cannot be read.
 pub fn write(site: &Testbed, path: &Path, block: u64, time: Duration) -> Result<FioWrites, BenchError> {
     let what = format_args!("run fio on {}", path.display());
     let output = Command::new("fio")
@@ -89,7 +93,7 @@ pub fn write(site: &Testbed, path: &Path, block: u64, time: Duration) -> Result<
         .ok_or_else(|| BenchError::InvalidRequest(format!("cannot {what}: it reported no writes: {said}")))
 }
 
-/// What fio's report says of the writes. Lines of warnings may stand before it.
+/// The writes in fio's report. Lines of warnings may precede it.
 fn parse(text: &str) -> Option<FioWrites> {
     let report: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
     let write = report.get("jobs")?.get(0)?.get("write")?;

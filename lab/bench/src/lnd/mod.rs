@@ -1,20 +1,20 @@
-//! The experiments of LND ("A Reliable Multi-Tier Storage Device in NOW"): figures 3 to 6, synchronous writes
-//! by stage threshold and by block size, on the bare device and on two file systems; and table 2, a database.
-//! Beside it another database, as an application of today.
+//! The experiments of LND ("A Reliable Multi-Tier Storage Device in NOW"). Figures 3 to 6 are synchronous
+//! writes by stage threshold and by block size, on the bare device and on two file systems; table 2 is a
+//! database. PostgreSQL is added as an application of today.
 //!
-//! The systems are block devices of this machine: a disk, a disk made slower, and volumes with lenders, whose
-//! writes are complete when all have them (the paper's SCP) or one has (its LCP), over TCP, over multicast,
-//! with a data lender, and over a link; and a volume that is reached without a device. What is set up how,
-//! and what differs from the paper: `docs/paper-lnd.md`.
+//! The systems are block devices of this machine: a disk, a disk made slower, and volumes with lenders. A
+//! volume's writes are complete when all lenders have them (the paper's SCP) or one has (its LCP), over TCP,
+//! over multicast, with a data lender, and over a link. One more volume is reached without a device. Setup,
+//! and differences from the paper: `docs/results/lnd.md`.
 //!
 //! | module | does |
 //! |---|---|
 //! | [`system`] | the systems compared |
-//! | `world` | what they stand on, and one of them set up |
-//! | [`device`] | block devices and file systems on them, taken away afterwards |
+//! | `testbed` | lenders and networks, and the setup of one system |
+//! | [`device`] | block devices and file systems on them, removed afterwards |
 //! | [`fio`] | one measurement of writes |
-//! | [`transactions`] | one of PostgreSQL; MariaDB's is [`mariadb`] |
-//! | [`facts`] | what the paper states |
+//! | [`transactions`] | one measurement of PostgreSQL; MariaDB's is [`mariadb`] |
+//! | [`facts`] | statements of the paper |
 //! | [`output`] | files for programs and people |
 
 pub mod device;
@@ -46,13 +46,13 @@ use transactions::PgbenchRates;
 
 /// Numbers of the figures.
 pub const FIGURES: [u8; 4] = [3, 4, 5, 6];
-/// Stands for table 2 among them.
+/// Number that stands for table 2 among them.
 pub const TABLE: u8 = 2;
-/// Stands for PostgreSQL among them, which the paper has not.
+/// Number that stands for PostgreSQL among them, which the paper lacks.
 pub const POSTGRES: u8 = 7;
-/// Bytes of each device.
+/// Size of each device in bytes.
 const DEVICE_BYTES: u64 = 512 << 20;
-/// Bytes that are written over, again and again.
+/// Size in bytes of the file that is overwritten repeatedly.
 pub(crate) const FILE_BYTES: u64 = 32 << 20;
 /// Stage thresholds in KB; the last is the paper's "infinite".
 const STAGES_KB: [u64; 8] = [64, 256, 1_024, 2_500, 5_000, 10_000, 40_000, 200_000];
@@ -61,37 +61,37 @@ const BLOCKS: [u64; 7] = [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10
 const BLOCKS_QUICK: [u64; 2] = [4 << 10, 64 << 10];
 const STAGE_BLOCK: u64 = 4096;
 
-/// How much is measured.
+/// Extent of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct LndPlan {
-    /// Numbers of the figures, 2 for the table, 7 for PostgreSQL; none: all.
+    /// Numbers of the figures, 2 for the table, 7 for PostgreSQL; empty for all.
     pub figures: Vec<u8>,
-    /// Rounds; what is shown is their median.
+    /// Number of rounds; results are their medians.
     pub rounds: usize,
-    /// A cell writes for this long.
+    /// Duration of a cell.
     pub cap: Duration,
-    /// Fewer places.
+    /// Whether only some x values are measured.
     pub quick: bool,
 }
 
-/// Everything that was measured.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct LndReport {
-    /// Where.
+    /// The measuring machine.
     pub machine: MachineInfo,
-    /// How much.
+    /// Extent of the run.
     pub plan: LndPlan,
-    /// What could not be measured, and why.
+    /// Skipped measurements, each with its reason.
     pub skipped: Vec<String>,
     /// The figures.
     pub figures: Vec<LndFigure>,
-    /// Table 2: operations a second.
+    /// Table 2, in operations per second.
     pub table: Vec<(LndSystem, MariadbRates)>,
     /// The database's version.
     pub database: Option<String>,
     /// PostgreSQL's transactions.
     pub transactions: Vec<(LndSystem, PgbenchRates)>,
-    /// Its version.
+    /// PostgreSQL's version.
     pub postgres: Option<String>,
 }
 
@@ -100,28 +100,28 @@ pub struct LndReport {
 pub struct LndFigure {
     /// The paper's number.
     pub number: u8,
-    /// What is shown.
+    /// Title of the figure.
     pub title: String,
-    /// What is varied, and in which unit.
+    /// Label of the x axis, with its unit.
     pub axis: &'static str,
-    /// What was measured.
+    /// The measured points.
     pub points: Vec<LndPoint>,
 }
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LndPoint {
-    /// Whose curve.
+    /// The system, which identifies the curve.
     pub system: LndSystem,
-    /// Where.
+    /// The point's x value.
     pub x: u64,
-    /// What was measured there.
+    /// The measured writes.
     #[serde(flatten)]
     pub written: FioWrites,
 }
 
 impl CurvePoint for LndPoint {
-    type MascotsCurve = LndSystem;
+    type Curve = LndSystem;
 
     fn curve(&self) -> LndSystem {
         self.system
@@ -138,18 +138,22 @@ impl LndFigure {
         curves::curves(&self.points)
     }
 
-    /// The places, in order.
+    /// The x values in order.
     pub fn x_values(&self) -> Vec<u64> {
         curves::x_values(&self.points)
     }
 
-    /// A point of a curve.
+    /// The point of a system's curve at `x`.
     pub fn at(&self, system: LndSystem, x: u64) -> Option<&LndPoint> {
         curves::at(&self.points, system, x)
     }
 }
 
-/// Measures what `plan` asks for.
+/// Runs what `plan` describes.
+///
+/// # Errors
+///
+/// Fails if the testbed cannot be set up, or a measurement fails.
 pub fn measure(
     site: &Testbed,
     plan: &LndPlan,
@@ -213,7 +217,7 @@ fn figures(
     Ok(())
 }
 
-/// Table 2 and PostgreSQL, all of the database on ext4 on each device.
+/// Table 2 and PostgreSQL, with the whole database on ext4 on each device.
 fn databases(
     world: &LndTestbed<'_>,
     report: &mut LndReport,
@@ -245,7 +249,7 @@ fn databases(
     Ok(())
 }
 
-/// Measures something on a fresh ext4 on each device, one after the other.
+/// Runs a measurement on a new ext4 on each device, one after the other.
 fn on_each<T>(
     world: &LndTestbed<'_>,
     what: &str,
@@ -264,7 +268,7 @@ fn on_each<T>(
     Ok(rows)
 }
 
-/// A journaling file system in ReiserFS' place.
+/// A journaling file system in place of ReiserFS.
 fn journaling() -> Option<&'static str> {
     ["xfs", "btrfs"]
         .into_iter()
@@ -296,7 +300,7 @@ fn stages(
         let place = VolumeDirectory::new(world.site, DEVICE_BYTES, &world.holders(system, Some(x * 1024)))?;
         let path = place.path();
         let attachment = BlockDevice::of_volume(world.site, path, DeviceSource::volume(path), None)?;
-        // The paper's 1 GB of writes as far as the time allows; stages must end several times.
+        // The paper wrote 1 GB; here it is as much as the time allows. Stages must end several times.
         let cap = plan.cap * 2;
         let rounds = (0..plan.rounds).map(|_| fio::write(world.site, attachment.path(), STAGE_BLOCK, cap));
         let rounds: Result<Vec<FioWrites>, BenchError> = rounds.collect();

@@ -1,4 +1,4 @@
-//! The files of a run: a CSV and a picture a figure, a CSV of the table, and everything as Markdown.
+//! The files of a run: a CSV and a picture for each figure, a CSV of the table, and everything as Markdown.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,18 @@ use crate::paper::plot::{CurvePlot, CurveStyle, PlotCurve, PointMark, thousands}
 
 /// The columns of a figure's file.
 pub const HEADER: &str = "figure,system,x,unit,kb_per_second,writes,p50_us,p99_us,max_us";
-/// The columns of the table's.
+/// The columns of the table's file.
 pub const TABLE_HEADER: &str = "system,insert,create,drop,create_and_drop";
-/// The columns of PostgreSQL's.
+/// The columns of PostgreSQL's file.
 pub const POSTGRES_HEADER: &str = "system,one_per_second,one_ms,eight_per_second,eight_ms";
 /// The document with all tables.
 pub const TABLES: &str = "lnd.md";
 
-/// Writes everything into `directory`, made if it is not there. Returns the files written.
+/// Writes all files into `directory`, which is created if missing. Returns the files written.
+///
+/// # Errors
+///
+/// Fails if a file cannot be written, or a picture not drawn.
 pub fn write(
     report: &LndReport,
     run: &RunInfo,
@@ -139,7 +143,7 @@ fn style_of(system: LndSystem) -> CurveStyle {
     CurveStyle { colour, dashed, mark }
 }
 
-/// Every figure's throughputs and latencies, volumes over disks, the table, and what the paper says.
+/// Every figure's throughputs and latencies, volumes over disks, the table, and the paper's statements.
 fn tables(report: &LndReport, facts: &LndFacts, run: &RunInfo) -> String {
     let machine = &report.machine;
     let mut text = format!(

@@ -1,43 +1,43 @@
-//! The systems that are compared: a disk, a disk made slower, and volumes with lenders.
+//! The compared systems: a disk, a disk made slower, and volumes with lenders.
 
 use serde::{Serialize, Serializer};
 
-/// What the modelled disk adds to every sync, in microseconds.
+/// Time that the modelled disk adds to every sync, in microseconds.
 pub const MODELLED_SYNC_US: u32 = 1_000;
 
-/// What is written to.
+/// Target of the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LndSystem {
     /// A loop device on a file of the local disk.
     Disk,
-    /// The same kind of file, attached as volumes are, with [`MODELLED_SYNC_US`] added to every sync.
+    /// A file of the same kind, attached as volumes are, with [`MODELLED_SYNC_US`] added to every sync.
     Modelled,
     /// A volume's device.
     Volume(LndRedundancy),
-    /// A volume without a device: a client of its NBD server, and no kernel between the two but a socket.
+    /// A volume without a device: a client of its NBD server, with only a socket in between.
     InProgram,
 }
 
-/// Who holds what is written to a volume.
+/// Holders of a volume's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LndRedundancy {
     /// Whether all lenders must have a write (the paper's SCP), or one (its LCP).
     pub all: bool,
-    /// How they get it.
+    /// Transport of the writes to lenders.
     pub network: LenderNetwork,
     /// Whether a data lender keeps a copy (the paper's data server).
     pub twice: bool,
 }
 
-/// How lenders get what is written.
+/// Transport of the writes to lenders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LenderNetwork {
-    /// Each over its own connection.
+    /// Over each lender's own connection.
     Tcp,
-    /// Once for all.
+    /// Once for all lenders.
     Multicast,
-    /// A single lender beyond a link, and the client's disk modelled as slow as [`LndSystem::Modelled`]: else
-    /// that disk answers before the link has carried anything, and the link is not what is measured.
+    /// To a single lender beyond a link, with the client's disk modelled as slow as [`LndSystem::Modelled`].
+    /// Otherwise the disk would answer before the link has carried anything.
     Link,
 }
 
@@ -46,7 +46,7 @@ const fn volume(all: bool, network: LenderNetwork, twice: bool) -> LndSystem {
 }
 
 impl LndSystem {
-    /// All that have a device, in the order in which they are shown.
+    /// All systems with a device, in the order of the tables.
     pub const DEVICES: [LndSystem; 9] = [
         LndSystem::Disk,
         LndSystem::Modelled,
@@ -59,7 +59,7 @@ impl LndSystem {
         volume(false, LenderNetwork::Link, false),
     ];
 
-    /// How lenders get it; `None`: there are none.
+    /// Transport to lenders; `None` if there are none.
     pub fn network(self) -> Option<LenderNetwork> {
         match self {
             LndSystem::Disk | LndSystem::Modelled => None,
@@ -68,7 +68,8 @@ impl LndSystem {
         }
     }
 
-    /// Whether it is fair to hold it against a disk of this kind: its own must not be modelled slower.
+    /// Whether a comparison with a disk of this kind is fair: the system's own disk must not be modelled
+    /// slower.
     pub fn stands_beside(self, below: LndSystem) -> bool {
         self.network()
             .is_some_and(|network| network != LenderNetwork::Link || below == LndSystem::Modelled)

@@ -1,4 +1,4 @@
-//! What the systems stand on: lenders, a data lender, a link to a lender beyond it.
+//! Resources of the systems: lenders, a data lender, and a link to another lender.
 
 use netram_proto::journal::CommitRule;
 use netram_transport::{MulticastGroup, WaitPolicy};
@@ -26,13 +26,13 @@ const SPEC: LenderSpec = LenderSpec {
 pub(super) struct LndTestbed<'s> {
     pub(super) site: &'s Testbed,
     lenders: Vec<LenderProcess>,
-    /// Where appends are multicast, if that can be done here.
+    /// The multicast group of appends, if multicast works here.
     pub(super) group: Option<MulticastGroup>,
     data: LenderProcess,
     link: Option<LenderLink>,
 }
 
-/// A lender beyond a link. It ends before its network does.
+/// A lender beyond a link. It ends before its network.
 struct LenderLink {
     lender: LenderProcess,
     network: NamespacePair,
@@ -53,7 +53,7 @@ impl LenderLink {
 }
 
 impl<'s> LndTestbed<'s> {
-    /// Starts what can be started; `skipped` is told of the rest.
+    /// Starts what can be started; `skipped` gets the rest, with reasons.
     pub(super) fn new(site: &'s Testbed, skipped: &mut Vec<String>) -> Result<LndTestbed<'s>, BenchError> {
         let group = free_group()?;
         let start = |_| site.multicast_lender(SPEC, &group);
@@ -82,7 +82,7 @@ impl<'s> LndTestbed<'s> {
         })
     }
 
-    /// All that can be had here.
+    /// All systems that are possible here.
     pub(super) fn devices(&self) -> Vec<LndSystem> {
         let can = |system: &LndSystem| match system.network() {
             Some(LenderNetwork::Multicast) => self.group.is_some(),
@@ -92,7 +92,7 @@ impl<'s> LndTestbed<'s> {
         LndSystem::DEVICES.into_iter().filter(can).collect()
     }
 
-    /// Who holds the writes of a volume of this kind.
+    /// Holders of the writes of such a volume.
     pub(super) fn holders(&self, system: LndSystem, stage_bytes: Option<u64>) -> VolumeRedundancy {
         let rule = |all| Some(if all { CommitRule::All } else { CommitRule::Any });
         let (rule, network, twice) = match system {
@@ -112,7 +112,7 @@ impl<'s> LndTestbed<'s> {
         }
     }
 
-    /// A fresh system of this kind, with a file system on it if wanted.
+    /// A new system of this kind, with a file system on it if wanted.
     pub(super) fn target(
         &self,
         system: LndSystem,
@@ -172,13 +172,13 @@ impl<'s> LndTestbed<'s> {
     }
 }
 
-/// How a system is written to.
+/// Ways to write to a system.
 enum WriteMethod {
     Device(BlockDevice),
     Program(Box<NbdServerProcess>),
 }
 
-/// A system under measurement. Fields go in this order.
+/// A system under measurement. Fields drop in this order.
 pub(super) struct LndTarget {
     pub(super) system: LndSystem,
     pub(super) mounted: Option<TestFilesystem>,
@@ -206,7 +206,7 @@ impl LndTarget {
         }
     }
 
-    /// Unmounts it, and waits until everything is written.
+    /// Unmounts the system, and waits until everything is written.
     pub(super) fn end(self) -> Result<(), BenchError> {
         if let Some(mounted) = self.mounted {
             mounted.unmount()?;

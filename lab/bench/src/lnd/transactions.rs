@@ -1,5 +1,5 @@
-//! An application of today: a PostgreSQL server with all its data on the device, under its own benchmark
-//! (TPC-B in form), from one client and from several. Each transaction's commit is flushed.
+//! An application of today: a PostgreSQL server with all its data on the device under pgbench's TPC-B-like
+//! load, from one client and from several. Each commit is flushed.
 
 use std::path::Path;
 
@@ -13,20 +13,20 @@ use crate::testbed::Testbed;
 
 const CLIENTS: usize = 8;
 
-/// Transactions a second.
+/// Transactions per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PgbenchRates {
-    /// From one client.
+    /// Rate with one client.
     pub one: f64,
-    /// What one of these took, in milliseconds, on average.
+    /// Average latency with one client, in milliseconds.
     pub one_ms: f64,
-    /// From eight clients.
+    /// Rate with eight clients.
     pub eight: f64,
-    /// The same of these.
+    /// Average latency with eight clients, in milliseconds.
     pub eight_ms: f64,
 }
 
-/// Copies the database to `directory`, runs it there, and measures.
+/// Copies the database to `directory`, starts a server there, and measures.
 pub(super) fn measure(
     postgres: &PostgresTemplate,
     site: &Testbed,

@@ -1,4 +1,4 @@
-//! What the paper's text states, judged on what came out. A statement that does not hold here is printed like
+//! Statements of the paper's text, judged by the results. A statement that does not hold here is printed like
 //! one that does.
 
 use netram_pagesim::MachineCosts;
@@ -12,13 +12,13 @@ const COSTS: MachineCosts = MachineCosts::MASCOTS96;
 /// A statement.
 #[derive(Clone, Debug, Serialize)]
 pub struct MascotsClaim {
-    /// Of which figure.
+    /// Number of the figure.
     pub figure: u8,
-    /// What is stated.
+    /// The statement.
     pub what: String,
     /// The paper's number, where it gives one.
     pub paper: Option<f64>,
-    /// Ours.
+    /// The value found here.
     pub ours: f64,
     /// Whether it holds here.
     pub holds: bool,
@@ -34,7 +34,7 @@ impl ClaimJudge<'_> {
         self.results.iter().find(|one| one.workload == workload)
     }
 
-    /// How many times more a policy costs than another.
+    /// Cost of a policy over that of another.
     fn times(&self, workload: MascotsWorkload, policy: MascotsPolicy, other: MascotsPolicy) -> Option<f64> {
         let one = self.of(workload)?;
         Some(one.cycles(policy, &COSTS) / one.cycles(other, &COSTS))
@@ -48,7 +48,7 @@ impl ClaimJudge<'_> {
         ours: Option<f64>,
         holds: impl Fn(f64) -> bool,
     ) {
-        // Of what was not run nothing is said.
+        // There is no claim about programs that were not run.
         if let Some(ours) = ours {
             self.claims.push(MascotsClaim {
                 figure,

@@ -1,4 +1,4 @@
-//! What the paper says of its figures, to print beside ours. It stands in `mascots96.toml`.
+//! Statements of the paper about its figures, to print beside the results. They are in `mascots96.toml`.
 
 use serde::Deserialize;
 
@@ -6,13 +6,13 @@ use crate::error::{BenchError, ErrorContext};
 
 const MASCOTS96: &str = include_str!("mascots96.toml");
 
-/// What is said.
+/// Statements of the paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MascotsFacts {
     /// The paper's machine.
     pub hardware: String,
-    /// What its text says of figures.
+    /// Sentences of its text about figures.
     pub said: Vec<MascotsRemark>,
 }
 
@@ -20,19 +20,23 @@ pub struct MascotsFacts {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MascotsRemark {
-    /// The figure.
+    /// The figure's number.
     pub figure: u8,
-    /// What is said.
+    /// The sentences.
     pub text: String,
 }
 
 impl MascotsFacts {
-    /// The facts of the paper.
+    /// Reads the facts of the paper.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the built-in file cannot be parsed.
     pub fn mascots96() -> Result<MascotsFacts, BenchError> {
         toml::from_str(MASCOTS96).context("read what the paper says")
     }
 
-    /// What is said of a figure.
+    /// The sentences about a figure.
     pub fn of(&self, figure: u8) -> &str {
         let said = self.said.iter().find(|said| said.figure == figure);
         said.map_or("", |said| said.text.as_str())

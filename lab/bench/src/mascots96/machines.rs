@@ -1,5 +1,5 @@
-//! Machines of today, and this one: what a page and a word take over its network is measured, and what its
-//! disk takes.
+//! Today's machines, and this one, whose times for a page and a word over the network, and for its disk, are
+//! measured.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -19,21 +19,21 @@ use crate::testbed::Testbed;
 
 const PAGE: usize = 4096;
 const WORD: usize = 8;
-/// Bytes of a request: which page or word.
+/// Size of a request in bytes, which names a page or word.
 const REQUEST: usize = 16;
-/// Pages of the file that is read: more than a disk's own cache has, as far as that can be known.
+/// Number of pages of the file that is read: probably more than the disk's own cache holds.
 const FILE_PAGES: u64 = 32_768;
-/// Cycles a second, to have all machines in one unit.
+/// Cycles per second that all machines' times are converted to.
 const CLOCK: f64 = 3e9;
-/// Seconds of a fault that the program's own handler serves (`userfaultfd`), measured for the pager: the
-/// page's way not counted.
+/// Seconds of a fault that the program's own handler serves (`userfaultfd`), as measured for the pager,
+/// without the page's transfer.
 const FAULT: f64 = 7.6e-6;
 
-/// What was measured of this machine, in microseconds.
+/// Measured times of this machine, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct AccessTimes {
-    /// A page of 4 KiB from another thread, over TCP on the loopback; both sides wait spinning. Half of the
-    /// pages go, half come: one costs as much as the other.
+    /// A page of 4 KiB from another thread over TCP on the loopback, both sides spinning. Half of the pages
+    /// are sent, half received, which costs the same.
     pub page_us: f64,
     /// A word the same way.
     pub word_us: f64,
@@ -41,21 +41,25 @@ pub struct AccessTimes {
     pub disk_us: f64,
 }
 
-/// A program on a machine of today.
+/// One program on one of today's machines.
 #[derive(Clone, Debug, Serialize)]
 pub struct TodayRow {
-    /// The machine's name.
+    /// Name of the machine.
     pub machine: &'static str,
     /// The program.
     pub workload: MascotsWorkload,
-    /// Nanoseconds of an average reference: DISK, RAM_DISK, REMOTE_MAIN, COUNTERS with the best initial
-    /// counter.
+    /// Nanoseconds of an average reference under DISK, RAM_DISK, REMOTE_MAIN, and COUNTERS with the best
+    /// initial counter.
     pub ns: [f64; 4],
-    /// That counter.
+    /// The best initial counter.
     pub initial: u32,
 }
 
-/// Measures.
+/// Measures the access times of this machine.
+///
+/// # Errors
+///
+/// Fails if the loopback or a file cannot be used.
 pub fn measure(site: &Testbed, quick: bool) -> Result<AccessTimes, BenchError> {
     let rounds = if quick { 3 } else { 9 };
     Ok(AccessTimes {
@@ -65,7 +69,7 @@ pub fn measure(site: &Testbed, quick: bool) -> Result<AccessTimes, BenchError> {
     })
 }
 
-/// The median microseconds of a request and an answer of so many bytes.
+/// Median microseconds of a request and an answer of `answer` bytes.
 fn exchange(rounds: usize, answer: usize) -> Result<f64, BenchError> {
     const TIMES: usize = 500;
     let gate = RawListener::open(&"tcp://127.0.0.1:0".parse().context("name a socket")?)?;
@@ -73,7 +77,7 @@ fn exchange(rounds: usize, answer: usize) -> Result<f64, BenchError> {
     let lender = thread::spawn(move || -> Result<(), BenchError> {
         let socket = gate.accept()?;
         let (mut request, page) = ([0; REQUEST], vec![7; answer]);
-        // It is asked until the other side ends.
+        // Requests come until the other side ends.
         while socket.receive_all(&mut request, PollPause::Yield)? {
             socket.send_all(&page)?;
         }
@@ -103,7 +107,7 @@ fn exchange(rounds: usize, answer: usize) -> Result<f64, BenchError> {
     Ok(median(each))
 }
 
-/// The median microseconds of a page that is read from the disk, past the cache where the file system allows
+/// Median microseconds of reading a page from the disk, without the page cache where the file system allows
 /// that.
 fn disk(site: &Testbed, rounds: usize) -> Result<f64, BenchError> {
     const TIMES: u64 = 64;
@@ -113,7 +117,7 @@ fn disk(site: &Testbed, rounds: usize) -> Result<f64, BenchError> {
         let file = OpenOptions::new().read(true).custom_flags(direct).open(&path);
         let file = match file {
             Ok(file) => file,
-            // tmpfs of older kernels has no such thing, and no disk either.
+            // tmpfs of older kernels cannot bypass the cache, and has no disk either.
             Err(_) => File::open(&path).context("open a file of pages")?,
         };
         let mut buffer = vec![0_u8; 2 * PAGE];
@@ -146,7 +150,7 @@ fn make(path: &std::path::Path) -> Result<(), BenchError> {
     file.sync_all().context("sync a file of pages")
 }
 
-/// The costs of a machine whose network and disk take so many microseconds a page.
+/// Costs of a machine whose network and disk take these times for a page.
 fn of_measured(measured: &AccessTimes) -> MachineCosts {
     let page = PAGE as f64;
     MachineCosts {
@@ -154,7 +158,7 @@ fn of_measured(measured: &AccessTimes) -> MachineCosts {
         local_word: 1.0,
         remote_word: measured.word_us * 1e-6 * CLOCK,
         overhead: FAULT * CLOCK,
-        // All of it is in the latency.
+        // The latency has all of it.
         network_rate: f64::INFINITY,
         network_latency: measured.page_us * 1e-6,
         disk_rate: f64::INFINITY,

@@ -1,16 +1,16 @@
 //! The experiments of "Using Remote Memory to avoid Disk Thrashing: A Simulation Study" (MASCOTS'96): its
-//! figures 1 to 4, and figure 1 anew with machines of today, one of them this one, whose page and word over a
-//! network are measured in the same run.
+//! figures 1 to 4, and figure 1 with today's machines. One of those is this one, whose times for a page and a
+//! word over a network are measured in the same run.
 //!
-//! Each program runs once before all policies; a figure is other costs for the same events. What differs from
-//! the paper: `docs/paper-mascots96.md`.
+//! Each program runs once with all policies; the figures are different costs of the same events. Differences
+//! from the paper: `docs/results/mascots96.md`.
 //!
 //! | module | does |
 //! |---|---|
-//! | [`programs`] | runs the paper's programs; VERILOG in the emulator |
-//! | [`machines`] | what today's machines take; what this one does |
-//! | [`claims`] | what the text states, judged on what came out |
-//! | [`facts`] | what the text states, in its words |
+//! | [`programs`] | runs of the paper's programs; VERILOG in the emulator |
+//! | [`machines`] | times of today's machines, and of this one |
+//! | [`claims`] | statements of the text, judged by the results |
+//! | [`facts`] | statements of the text in its words |
 //! | [`output`] | files for programs and people |
 
 pub mod claims;
@@ -34,36 +34,36 @@ use programs::{MascotsWorkload, WorkloadResult};
 
 /// Numbers of the figures.
 pub const FIGURES: [u8; 4] = [1, 2, 3, 4];
-/// Mbytes a second, in figure 2.
+/// Rates of figure 2, in Mbytes per second.
 const RATES: [u64; 7] = [1, 2, 5, 10, 25, 50, 100];
 
-/// How much is measured.
+/// Extent of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct MascotsPlan {
-    /// Numbers of the figures; none: all.
+    /// Numbers of the figures; empty for all.
     pub figures: Vec<u8>,
-    /// Without VERILOG, and with fewer counters.
+    /// Whether VERILOG is left out and fewer counters are tried.
     pub quick: bool,
 }
 
-/// Everything that came out.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct MascotsReport {
-    /// Where.
+    /// The measuring machine.
     pub machine: MachineInfo,
-    /// How much.
+    /// Extent of the run.
     pub plan: MascotsPlan,
-    /// What could not be done, and why.
+    /// Skipped parts, each with its reason.
     pub skipped: Vec<String>,
-    /// What was run.
+    /// The programs that were run.
     pub programs: Vec<WorkloadResult>,
     /// The figures.
     pub figures: Vec<MascotsFigure>,
-    /// What was measured of this machine.
+    /// Measured times of this machine.
     pub measured: AccessTimes,
-    /// Figure 1 on machines of today.
+    /// Figure 1 on today's machines.
     pub today: Vec<TodayRow>,
-    /// What the text states.
+    /// Statements of the text.
     pub claims: Vec<MascotsClaim>,
 }
 
@@ -72,38 +72,38 @@ pub struct MascotsReport {
 pub struct MascotsFigure {
     /// The paper's number.
     pub number: u8,
-    /// What is shown.
+    /// Title of the figure.
     pub title: &'static str,
-    /// What is varied.
+    /// Label of the x axis.
     pub axis: &'static str,
-    /// What came out.
+    /// The points.
     pub points: Vec<MascotsPoint>,
 }
 
-/// A point: cycles of an average reference.
+/// A point: the cost in cycles of an average reference.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MascotsPoint {
-    /// Which program.
+    /// The program.
     pub workload: MascotsWorkload,
-    /// Under which policy.
+    /// The policy.
     pub policy: MascotsPolicy,
-    /// Where on the axis.
+    /// The point's x value.
     pub x: u64,
-    /// Cycles.
+    /// Cycles of an average reference.
     pub cycles: f64,
 }
 
-/// What tells curves apart.
+/// Identity of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum MascotsCurve {
-    /// A policy's, over programs or rates.
+    /// A policy's curve, over programs or rates.
     Of(MascotsPolicy),
-    /// A program's, over counters.
+    /// A program's curve, over counters.
     With(MascotsWorkload),
 }
 
 impl MascotsCurve {
-    /// For people.
+    /// A name for people.
     pub fn label(self) -> &'static str {
         match self {
             MascotsCurve::Of(policy) => policy.label(),
@@ -113,7 +113,7 @@ impl MascotsCurve {
 }
 
 impl CurvePoint for MascotsPoint {
-    type MascotsCurve = MascotsCurve;
+    type Curve = MascotsCurve;
 
     fn curve(&self) -> MascotsCurve {
         match self.policy {
@@ -127,33 +127,33 @@ impl CurvePoint for MascotsPoint {
     }
 }
 
-/// The policies, as the paper writes them.
+/// The policies, by the paper's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum MascotsPolicy {
-    /// What does not fit is on the disk.
+    /// Pages that do not fit are on the disk.
     Disk,
-    /// Whole pages go to remote memory and come back.
+    /// Whole pages go to remote memory and back.
     RamDisk,
-    /// Remote memory is referenced word by word.
+    /// Remote memory is accessed word by word.
     RemoteMain,
-    /// Word by word, until the counter is spent.
+    /// Remote memory is accessed word by word until the page's counter is spent.
     Counters,
-    /// The same with words that software fetches.
+    /// COUNTERS with words that software fetches.
     SoftwareCounters,
-    /// COUNTERS with the counter that is the place on the axis.
+    /// COUNTERS with the initial counter given by the x axis.
     CountersOf,
 }
 
 impl MascotsPolicy {
-    /// Those of figures 1 and 2.
+    /// Policies of figures 1 and 2.
     pub const HARDWARE: [MascotsPolicy; 4] = [
         MascotsPolicy::Disk,
         MascotsPolicy::RamDisk,
         MascotsPolicy::RemoteMain,
         MascotsPolicy::Counters,
     ];
-    /// Those of figure 4.
+    /// Policies of figure 4.
     pub const SOFTWARE: [MascotsPolicy; 4] = [
         MascotsPolicy::Disk,
         MascotsPolicy::RamDisk,
@@ -161,7 +161,7 @@ impl MascotsPolicy {
         MascotsPolicy::SoftwareCounters,
     ];
 
-    /// Its name in the paper.
+    /// Name in the paper.
     pub fn label(self) -> &'static str {
         match self {
             MascotsPolicy::Disk => "DISK",
@@ -172,7 +172,7 @@ impl MascotsPolicy {
         }
     }
 
-    /// Whose events are its.
+    /// The simulated policy whose events this one uses.
     pub fn kind(self, initial: u32) -> PolicyKind {
         match self {
             MascotsPolicy::Disk => PolicyKind::Disk,
@@ -185,7 +185,11 @@ impl MascotsPolicy {
     }
 }
 
-/// Runs what `plan` asks for.
+/// Runs what `plan` describes.
+///
+/// # Errors
+///
+/// Fails if a program fails, or this machine's times cannot be measured.
 pub fn measure(
     site: &Testbed,
     plan: &MascotsPlan,

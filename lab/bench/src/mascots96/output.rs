@@ -1,5 +1,5 @@
-//! The files of a run: a CSV and a picture a figure, a CSV of today's machines and of the statements, and
-//! everything as Markdown.
+//! The files of a run: a CSV and a picture for each figure, CSVs of today's machines and of the statements,
+//! and everything as Markdown.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,11 @@ pub const CLAIMS_HEADER: &str = "figure,statement,paper,ours,holds";
 /// The document with all tables.
 pub const TABLES: &str = "mascots96.md";
 
-/// Writes everything into `directory`, made if it is not there. Returns the files written.
+/// Writes all files into `directory`, which is created if missing. Returns the files written.
+///
+/// # Errors
+///
+/// Fails if a file cannot be written, or a picture not drawn.
 pub fn write(
     report: &MascotsReport,
     run: &RunInfo,
@@ -126,7 +130,7 @@ fn style_of(curve: MascotsCurve, apart: bool) -> CurveStyle {
     };
     CurveStyle {
         colour,
-        // Between programs there is no line to follow.
+        // No line connects different programs.
         dashed: apart,
         mark: if apart {
             PointMark::Triangle
@@ -237,7 +241,7 @@ fn today(text: &mut String, report: &MascotsReport) {
     }
 }
 
-/// Four digits of a number.
+/// A number with four digits.
 pub fn cycles(value: f64) -> String {
     match value {
         value if value >= 1000.0 => thousands(value),

@@ -1,4 +1,4 @@
-//! The paper's programs before all policies at once.
+//! Runs of the paper's programs with all policies at once.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,39 +12,39 @@ use super::MascotsPolicy;
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 
-/// Counters that are tried, in figure 3.
+/// Initial counters of figure 3.
 const INITIALS: [u32; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 16_384];
 const INITIALS_QUICK: [u32; 5] = [1, 16, 64, 512, 2048];
-/// A page of today's machines; and local memory for as many of them as the paper's machine had.
+/// Page size of today's machines in bytes, and local memory for as many of them as the paper's machine had.
 const PAGE_TODAY: u64 = 4096;
 const LOCAL_TODAY: u64 = LOCAL_BYTES * PAGE_TODAY / PAGE_BYTES;
 /// Local and remote memory, 8 and 80 Mbytes.
 const LOCAL_BYTES: u64 = 8 << 20;
 const REMOTE_BYTES: u64 = 80 << 20;
 
-/// Our model of a switch.
+/// The project's model of a switch.
 const SWITCH: &str = include_str!("../../../pagesim/verilog/switch.v");
-/// Cycles that it simulates: about the paper's hundred million references.
+/// Number of simulated cycles: about the paper's hundred million references.
 const SWITCH_CYCLES: u32 = 500;
 
 /// A program of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum MascotsWorkload {
-    /// A matrix is transposed in place.
+    /// Transposes a matrix in place.
     Trans,
-    /// A matrix times a vector.
+    /// Multiplies a matrix by a vector.
     Mvec,
-    /// Elimination.
+    /// Eliminates by Gauss's algorithm.
     Gauss,
-    /// Records are sorted.
+    /// Sorts records.
     Sort,
-    /// A switch is simulated.
+    /// Simulates a switch.
     Verilog,
 }
 
 impl MascotsWorkload {
-    /// All of them, in the order of figure 1.
+    /// All programs, in the order of figure 1.
     pub const ALL: [MascotsWorkload; 5] = [
         MascotsWorkload::Trans,
         MascotsWorkload::Mvec,
@@ -63,12 +63,12 @@ impl MascotsWorkload {
         }
     }
 
-    /// Its name in the paper.
+    /// Name in the paper.
     pub fn name(self) -> &'static str {
         self.built_in().map_or("VERILOG", PaperProgram::name)
     }
 
-    /// Its place on an axis of programs, from 1.
+    /// Its x value on an axis of programs, from 1.
     pub fn x(self) -> u64 {
         (1..)
             .zip(MascotsWorkload::ALL)
@@ -77,22 +77,22 @@ impl MascotsWorkload {
     }
 }
 
-/// What a program made of the policies.
+/// Events of a program under all policies.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkloadResult {
-    /// Which.
+    /// The program.
     pub workload: MascotsWorkload,
-    /// References: as many as the paper printed, where it is built in, and as many as there were elsewhere.
+    /// Number of references: the paper's number for a built-in program, the counted one elsewhere.
     pub references: u64,
     /// Mbytes that it referenced, in pages of 8 KiB.
     pub megabytes: f64,
-    /// With the paper's pages.
+    /// Tallies with the paper's page size.
     #[serde(skip)]
     then: Vec<(PolicyKind, PolicyTally)>,
-    /// With today's.
+    /// Tallies with today's page size.
     #[serde(skip)]
     today: Vec<(PolicyKind, PolicyTally)>,
-    /// With the paper's, where any page may leave.
+    /// Tallies with the paper's page size and random replacement.
     #[serde(skip)]
     random: Vec<(PolicyKind, PolicyTally)>,
 }
@@ -109,17 +109,17 @@ impl WorkloadResult {
         self.cycles_of(policy.kind(INITIAL), costs)
     }
 
-    /// The same of any kind of policy that was run.
+    /// The same for any simulated policy.
     pub fn cycles_of(&self, kind: PolicyKind, costs: &MachineCosts) -> f64 {
         self.average(&self.then, kind, costs)
     }
 
-    /// The same, where any page may leave.
+    /// The same with random replacement.
     pub fn random(&self, policy: MascotsPolicy, costs: &MachineCosts) -> f64 {
         self.average(&self.random, policy.kind(INITIAL), costs)
     }
 
-    /// The same with pages of today.
+    /// The same with today's page size.
     pub fn today(&self, kind: PolicyKind, costs: &MachineCosts) -> f64 {
         self.average(&self.today, kind, costs)
     }
@@ -134,7 +134,7 @@ impl WorkloadResult {
         (costs.cycles(tally) + others as f64 * costs.local_word) / references as f64
     }
 
-    /// The counters that were tried.
+    /// The initial counters that were tried.
     pub fn initials(&self) -> Vec<u32> {
         let initial = |(kind, _): &(PolicyKind, PolicyTally)| match kind {
             PolicyKind::Counters { initial } => Some(*initial),
@@ -158,7 +158,11 @@ fn with_kinds(kinds: &[PolicyKind], tallies: Vec<PolicyTally>) -> Vec<(PolicyKin
     kinds.iter().copied().zip(tallies).collect()
 }
 
-/// Runs a program before all policies. A reason, where it cannot be run here.
+/// Runs a program with all policies. The inner error is the reason why it cannot be run here.
+///
+/// # Errors
+///
+/// Fails if the program or the emulator fails.
 pub fn run(
     site: &Testbed,
     workload: MascotsWorkload,
@@ -251,7 +255,7 @@ fn simulate(compiled: &Path, settings: &StudySettings, outcome: &Path) -> Result
         command.arg(compiled).arg(format!("+cycles={SWITCH_CYCLES}"));
         process::run(command.stdout(Stdio::null()), simulator, outcome)
     });
-    // Where nothing was told there may be none.
+    // Without any output the file may not exist.
     let _ = std::fs::remove_file(outcome);
     told.map(|(_, outcome)| outcome)
         .map_err(|error| format!("VERILOG: {error}"))

@@ -1,5 +1,4 @@
-//! Figures 4 and 7: what a page costs, by the bytes that are modified in it, and by the updates that it
-//! meets.
+//! Figures 4 and 7: cost of a page by the modified bytes in it, and by its number of updates.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +10,13 @@ use super::{OsdiCurve, OsdiFigure, OsdiPlan, OsdiPoint, Random, median, shuffled
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 
-/// Bytes of an update.
+/// Size of an update in bytes.
 const UPDATE: usize = 8;
 const BYTES: [usize; 9] = [8, 32, 128, 256, 512, 1024, 2048, 3072, 4096];
 const BYTES_QUICK: [usize; 2] = [128, 4096];
 const UPDATES: [usize; 10] = [1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096];
 const UPDATES_QUICK: [usize; 2] = [4, 256];
-/// Transactions before a measurement: twins are made, habits formed, buffers grown.
+/// Transactions before a measurement, in which twins are made, modes are adapted and buffers grow.
 const WARM_UP_TRANSACTIONS: usize = 4;
 
 pub(super) const BY_PAGE: [(OsdiCurve, CaptureMode); 5] = [
@@ -32,8 +31,7 @@ fn pages(plan: &OsdiPlan) -> usize {
     if plan.quick { 64 } else { 500 }
 }
 
-/// Figure 4: from the stores to the peer's answer. Of Log what its updates cost each is left out, as in the
-/// paper.
+/// Figure 4: from the stores to the peer's answer. Log's cost for each update is left out, as in the paper.
 pub(super) fn by_bytes(
     site: &Testbed,
     plan: &OsdiPlan,
@@ -90,8 +88,8 @@ pub(super) fn by_bytes(
     })
 }
 
-/// Figure 7: from the first store until the record is made, nothing sent. Where Log's line crosses another
-/// the other begins to be cheaper.
+/// Figure 7: from the first store until the record is made, without sending. Beyond the x value where Log's
+/// line crosses another, that other is cheaper.
 pub(super) fn by_updates(
     site: &Testbed,
     plan: &OsdiPlan,
@@ -147,8 +145,7 @@ pub(super) fn by_updates(
 }
 
 impl OsdiMemory {
-    /// Stores, as whoever declared them or did not. Declared stores are the program's own, and cost nothing
-    /// here.
+    /// Stores with or without declaring them. Declared stores are the program's own, and are not timed here.
     fn stored(
         &self,
         open: &mut super::testbed::OsdiTransaction,
@@ -185,15 +182,15 @@ fn memory(
     }
 }
 
-/// So many updates in each page, evenly apart; pages in no order.
+/// Offsets of `updates` updates in each page, evenly spaced, with the pages shuffled.
 fn spread(pages: usize, updates: usize) -> Vec<usize> {
     let apart = PAGE / UPDATE / updates * UPDATE;
     let page = |page: usize| (0..updates).map(move |update| page * PAGE + update * apart);
     shuffled(pages).into_iter().flat_map(page).collect()
 }
 
-/// So many updates in each page, at random in it, some more than once; updates of different pages in no
-/// order.
+/// Offsets of `updates` updates in each page at random, some more than once, with the updates of all pages
+/// shuffled.
 fn swarms(pages: usize, updates: usize) -> Vec<usize> {
     let mut random = Random(7);
     let order = shuffled(pages * updates);

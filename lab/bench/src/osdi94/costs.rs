@@ -1,4 +1,4 @@
-//! Table 2: what a page costs to copy, compare, send, and to be caught when it is stored to.
+//! Table 2: cost of copying, comparing and sending a page, and of catching a store to it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,17 +15,17 @@ use crate::testbed::Testbed;
 /// A row of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct OsdiCost {
-    /// Its name in files.
+    /// Name in files.
     pub id: &'static str,
-    /// What it is.
+    /// The operation in words.
     pub what: &'static str,
-    /// Microseconds for a page of 4 KiB, and of 8 KiB; what has no size has one.
+    /// Microseconds for a page of 4 KiB and of 8 KiB; a cost without a size has one.
     pub us: [Option<f64>; 2],
 }
 
 const SIZES: [usize; 2] = [PAGE, 2 * PAGE];
 
-/// Measures the table; what this machine does not offer is said in `skipped`.
+/// Measures the table; `skipped` gets what this machine does not offer.
 pub(super) fn measure(
     site: &Testbed,
     plan: &OsdiPlan,
@@ -77,7 +77,7 @@ pub(super) fn measure(
     Ok(costs)
 }
 
-/// The median microseconds of one of `times` calls, over the plan's rounds.
+/// Median microseconds of one of `times` calls, over the plan's rounds.
 fn repeated(
     plan: &OsdiPlan,
     times: usize,
@@ -94,7 +94,7 @@ fn repeated(
     Ok(median(&mut rounds))
 }
 
-/// Copies and comparisons. Cold: each page once, at random in far more memory than caches hold.
+/// Copies and comparisons. Cold means each page once, at random, in far more memory than the caches hold.
 fn memory(plan: &OsdiPlan, costs: &mut Vec<OsdiCost>) {
     let bytes: usize = if plan.quick { 32 << 20 } else { 256 << 20 };
     let mut pair = (vec![1u8; bytes], vec![1u8; bytes]);
@@ -139,7 +139,7 @@ fn memory(plan: &OsdiPlan, costs: &mut Vec<OsdiCost>) {
 
 type Work<'w> = &'w mut dyn FnMut(&mut [u8], &mut [u8]);
 
-/// The median microseconds of some work on a page of each of two buffers.
+/// Median microseconds of some work on a page of each of two buffers.
 fn paired(plan: &OsdiPlan, pair: &mut (Vec<u8>, Vec<u8>), size: usize, cold: bool, work: Work<'_>) -> f64 {
     let order = match cold {
         true => shuffled(pair.0.len() / size),
@@ -169,7 +169,7 @@ fn send(plan: &OsdiPlan, peer: &MessagePeer) -> Result<[Option<f64>; 2], BenchEr
     Ok(us)
 }
 
-/// How a store is found, whether pages come at random, and what the row is called.
+/// Capture mode, whether pages are shuffled, and the row's name.
 const ROWS: [(CaptureMode, bool, &str, &str); 4] = [
     (
         CaptureMode::Pages(DetectMethod::Trap),
@@ -197,7 +197,7 @@ const ROWS: [(CaptureMode, bool, &str, &str); 4] = [
     ),
 ];
 
-/// The first store to each page of a region, and what makes it the first again.
+/// The first store to each page of a region, after protecting the pages again.
 fn faults(
     site: &Testbed,
     plan: &OsdiPlan,
@@ -226,7 +226,7 @@ fn faults(
             let took = memory.store(&mut open, &places, round as u64)?;
             let floor = store(&mut plain, &places, round as u64);
             rounds.push(took.saturating_sub(floor).as_secs_f64() * 1e6 / pages as f64);
-            // Without restoring: the pages are taken and protected, and that is all.
+            // Without restoring: the pages are only reset and protected.
             let began = Instant::now();
             open.abort();
             again.push(began.elapsed().as_secs_f64() * 1e6 / pages as f64);

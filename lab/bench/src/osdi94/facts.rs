@@ -1,4 +1,4 @@
-//! What the paper states in text and in its tables: facts to print beside ours. They stand in `osdi94.toml`.
+//! Statements of the paper's text and tables, to print beside the measured ones. They are in `osdi94.toml`.
 
 use serde::Deserialize;
 
@@ -6,7 +6,7 @@ use crate::error::{BenchError, ErrorContext};
 
 const OSDI94: &str = include_str!("osdi94.toml");
 
-/// The stated figures.
+/// Statements of the paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OsdiFacts {
@@ -16,7 +16,7 @@ pub struct OsdiFacts {
     pub cost: Vec<StatedCost>,
     /// Table 3.
     pub traversal: Vec<StatedTraversal>,
-    /// What its text says of figures.
+    /// Sentences of its text about figures.
     pub said: Vec<OsdiRemark>,
 }
 
@@ -24,9 +24,9 @@ pub struct OsdiFacts {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatedCost {
-    /// Which of ours it is beside.
+    /// Id of the corresponding cost here.
     pub id: String,
-    /// Microseconds.
+    /// Microseconds of the operation.
     pub us: f64,
 }
 
@@ -34,9 +34,9 @@ pub struct StatedCost {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatedTraversal {
-    /// The traversal.
+    /// Name of the traversal.
     pub name: String,
-    /// Updates; bytes updated; bytes of the message; pages of 8 KiB.
+    /// Numbers of updates, of updated bytes, of message bytes, and of pages of 8 KiB.
     pub figures: [u64; 4],
 }
 
@@ -44,14 +44,18 @@ pub struct StatedTraversal {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OsdiRemark {
-    /// The figure.
+    /// The figure's number.
     pub figure: u8,
-    /// What is said.
+    /// The sentence.
     pub text: String,
 }
 
 impl OsdiFacts {
-    /// The facts of the paper.
+    /// Reads the facts of OSDI 1994.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the built-in file cannot be parsed.
     pub fn osdi94() -> Result<OsdiFacts, BenchError> {
         toml::from_str(OSDI94).context("read the paper's figures")
     }
@@ -62,7 +66,7 @@ impl OsdiFacts {
         Some(stated.figures)
     }
 
-    /// What the paper has for one of our costs.
+    /// The paper's value of one of the costs here, in microseconds.
     pub fn cost(&self, id: &str) -> Option<f64> {
         let stated = self.cost.iter().find(|stated| stated.id == id)?;
         Some(stated.us)

@@ -1,10 +1,10 @@
-//! The experiments of "Integrating Coherency and Recoverability in Distributed Systems" (OSDI 1994): table 2,
-//! what a page costs to copy, compare, send and catch; and figures 4 to 7, recorded updates (the paper's Log)
-//! beside pages that are compared with twins (Cpy/Cmp) and pages that go whole (Page). The paper computes the
-//! last two from table 2; here all three are measured, each by the library's own capture.
+//! The experiments of "Integrating Coherency and Recoverability in Distributed Systems" (OSDI 1994). Table 2
+//! is the cost of copying, comparing and sending a page, and of catching a store. Figures 4 to 7 compare
+//! recorded updates (the paper's Log), pages compared with twins (Cpy/Cmp), and whole pages (Page). The paper
+//! computes the last two from table 2; here the library's own capture measures all three.
 //!
-//! Figures 1 to 3 and table 3 are traversals of OO7 between two nodes, figure 8 what coherency adds to
-//! recoverability. What differs from the paper: `docs/paper-osdi94.md`.
+//! Figures 1 to 3 and table 3 are traversals of OO7 between two nodes; figure 8 is the cost that coherency
+//! adds to recoverability. Differences from the paper: `docs/results/osdi94.md`.
 //!
 //! | module | does |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | `capture` | figures 4 and 7: by the page |
 //! | `updates` | figures 5 and 6: by the update |
 //! | [`recoverability`] | figure 8: coherency and logging, together and alone |
-//! | [`traversals`] | figures 1 to 3, table 3: OO7 at one node, installed at another |
-//! | [`facts`] | what the paper states |
+//! | [`traversals`] | figures 1 to 3, table 3: OO7 at one node, applied at another |
+//! | [`facts`] | statements of the paper |
 //! | [`output`] | files for programs and people |
 
 mod capture;
@@ -39,32 +39,32 @@ use traversals::OsdiBar;
 
 /// Numbers of the figures.
 pub const FIGURES: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-/// Stands for table 2, too.
+/// Number that also stands for table 2.
 pub const TABLE: u8 = 2;
 
-/// How much is measured.
+/// Extent of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct OsdiPlan {
-    /// Numbers of the figures; 2 for table 2 as well, 1 to 3 for their rows of table 3; none: all.
+    /// Numbers of the figures. 2 includes table 2, 1 to 3 their rows of table 3; empty for all.
     pub figures: Vec<u8>,
-    /// Rounds; what is shown is their median.
+    /// Number of rounds; results are their medians.
     pub rounds: usize,
-    /// Fewer places, less memory.
+    /// Whether fewer x values and less memory are used.
     pub quick: bool,
 }
 
-/// Everything that was measured.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct OsdiReport {
-    /// Where.
+    /// The measuring machine.
     pub machine: MachineInfo,
-    /// How much.
+    /// Extent of the run.
     pub plan: OsdiPlan,
-    /// What could not be measured, and why.
+    /// Skipped measurements, each with its reason.
     pub skipped: Vec<String>,
     /// Table 2.
     pub costs: Vec<OsdiCost>,
-    /// Figures 1 to 3, and what table 3 says of their traversals.
+    /// Figures 1 to 3, and table 3's numbers for their traversals.
     pub bars: Vec<OsdiBar>,
     /// Figure 8.
     pub columns: Vec<OsdiColumn>,
@@ -77,29 +77,29 @@ pub struct OsdiReport {
 pub struct OsdiFigure {
     /// The paper's number.
     pub number: u8,
-    /// What is shown.
+    /// Title of the figure.
     pub title: &'static str,
-    /// What is varied.
+    /// Label of the x axis.
     pub axis: &'static str,
-    /// What is measured, and in which unit.
+    /// Unit of the y axis.
     pub unit: &'static str,
-    /// What was measured.
+    /// The measured points.
     pub points: Vec<OsdiPoint>,
 }
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct OsdiPoint {
-    /// Whose curve.
+    /// The curve of this point.
     pub curve: OsdiCurve,
-    /// Where.
+    /// The point's x value.
     pub x: u64,
-    /// What was measured there.
+    /// The measured value.
     pub value: f64,
 }
 
 impl CurvePoint for OsdiPoint {
-    type MascotsCurve = OsdiCurve;
+    type Curve = OsdiCurve;
 
     fn curve(&self) -> OsdiCurve {
         self.curve
@@ -110,32 +110,32 @@ impl CurvePoint for OsdiPoint {
     }
 }
 
-/// What is compared.
+/// Compared ways of finding changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OsdiCurve {
     /// Updates are declared.
     Log,
-    /// Pages that find out which way is cheapest for them.
+    /// Pages that adapt to the cheapest way for each.
     Adaptive,
-    /// Pages are compared with twins; a signal says which.
+    /// Pages compared with twins; a signal reports the first store.
     CompareTrap,
-    /// The same; the kernel says which.
+    /// The same; the kernel reports the first store.
     CompareWatch,
-    /// Pages go whole; a signal says which.
+    /// Whole pages; a signal reports the first store.
     PageTrap,
-    /// The same; the kernel says which.
+    /// The same; the kernel reports the first store.
     PageWatch,
-    /// Declared in no order.
+    /// Updates declared in random order.
     Unordered,
-    /// Declared in the order of addresses.
+    /// Updates declared in the order of addresses.
     Ordered,
-    /// Declared before, in the same transaction.
+    /// Updates declared before in the same transaction.
     Redundant,
 }
 
 impl OsdiCurve {
-    /// For files.
+    /// A name for files.
     pub fn id(self) -> &'static str {
         match self {
             OsdiCurve::Log => "log",
@@ -150,7 +150,7 @@ impl OsdiCurve {
         }
     }
 
-    /// For people.
+    /// A name for people.
     pub fn label(self) -> &'static str {
         match self {
             OsdiCurve::Log => "Log",
@@ -166,7 +166,11 @@ impl OsdiCurve {
     }
 }
 
-/// Measures what `plan` asks for.
+/// Runs what `plan` describes.
+///
+/// # Errors
+///
+/// Fails if the testbed cannot be set up, or a measurement fails.
 pub fn measure(
     site: &Testbed,
     plan: &OsdiPlan,
@@ -226,7 +230,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// A generator of our own: the same program in every run.
+/// A random generator that is the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -239,7 +243,7 @@ impl Random {
     }
 }
 
-/// The numbers below `count` in an order that no cache foresees.
+/// The numbers below `count` in an order that no cache can predict.
 fn shuffled(count: usize) -> Vec<usize> {
     let mut random = Random(94);
     let mut order: Vec<usize> = (0..count).collect();

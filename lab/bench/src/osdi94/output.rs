@@ -1,4 +1,4 @@
-//! The files of a run: a CSV and a picture a figure, a CSV of the table, and everything as Markdown.
+//! The files of a run: a CSV and a picture for each figure, a CSV of the table, and everything as Markdown.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::paper::plot::{self, CurvePlot, CurveStyle, PointMark, thousands};
 
 /// The columns of a figure's file.
 pub const HEADER: &str = "figure,curve,x,unit,value";
-/// The columns of the table's.
+/// The columns of the table's file.
 pub const TABLE_HEADER: &str = "operation,us_4096,us_8192,us_paper_8192";
 /// The columns of the file of figures 1 to 3 and table 3.
 pub const BARS_HEADER: &str = "figure,traversal,curve,detect_us,collect_us,send_us,apply_us,updates,ranges,bytes,message_bytes,\
@@ -24,7 +24,11 @@ pub const BARS_HEADER: &str = "figure,traversal,curve,detect_us,collect_us,send_
 /// The document with all tables.
 pub const TABLES: &str = "osdi94.md";
 
-/// Writes everything into `directory`, made if it is not there. Returns the files written.
+/// Writes all files into `directory`, which is created if missing. Returns the files written.
+///
+/// # Errors
+///
+/// Fails if a file cannot be written, or a picture not drawn.
 pub fn write(
     report: &OsdiReport,
     run: &RunInfo,
@@ -184,7 +188,7 @@ fn costs(text: &mut String, report: &OsdiReport, facts: &OsdiFacts) {
     for cost in &report.costs {
         let [small, large] = cost.us;
         let paper = facts.cost(cost.id);
-        // A fault is of one page, whatever its size.
+        // A fault concerns one page, whatever its size.
         let ratio = paper.zip(large.or(small)).map(|(paper, ours)| paper / ours);
         let cell = |value: Option<f64>| value.map(fine).unwrap_or_default();
         let _ = writeln!(
@@ -199,7 +203,7 @@ fn costs(text: &mut String, report: &OsdiReport, facts: &OsdiFacts) {
     }
 }
 
-/// Figures 1 to 3: a row a traversal and way.
+/// Figures 1 to 3: a row for each traversal and way of finding changes.
 fn bars(text: &mut String, report: &OsdiReport, facts: &OsdiFacts) {
     for number in 1..=3 {
         let bars: Vec<&OsdiBar> = report.bars.iter().filter(|bar| bar.figure == number).collect();
@@ -246,7 +250,7 @@ fn columns(text: &mut String, report: &OsdiReport, facts: &OsdiFacts) {
     }
 }
 
-/// Table 3: what each traversal puts on the wire.
+/// Table 3: bytes that each traversal sends.
 fn record_sizes(text: &mut String, report: &OsdiReport, facts: &OsdiFacts) {
     if report.bars.is_empty() {
         return;
@@ -300,7 +304,7 @@ fn points(text: &mut String, figure: &OsdiFigure) {
     }
 }
 
-/// Three digits that mean something.
+/// A number with three significant digits.
 fn fine(value: f64) -> String {
     match value {
         small if small < 1.0 => format!("{small:.3}"),
@@ -308,9 +312,9 @@ fn fine(value: f64) -> String {
     }
 }
 
-/// From where on each curve lies below Log's, between the two places where it crosses.
+/// X value from which each curve lies below Log's, interpolated between the two points where they cross.
 fn crossings(figure: &OsdiFigure) -> Vec<(OsdiCurve, Option<f64>)> {
-    // In figure 4 Log lacks what its updates cost: nothing crosses there that means anything.
+    // In figure 4 Log lacks the cost of its updates, so a crossing there means nothing.
     if figure.number != 7 {
         return Vec::new();
     }

@@ -1,5 +1,5 @@
-//! Figure 8: what coherency adds to recoverability. The overhead of T12-A, the walk that changes nothing left
-//! out, with coherency alone, with both, and in recoverable memory alone.
+//! Figure 8: the cost that coherency adds to recoverability. It shows the overhead of T12-A without the
+//! unchanged walk: with coherency alone, with both, and in recoverable memory alone.
 
 use netram_oo7::{DatabaseSize, Oo7Parameters, Operation};
 use netram_transport::WaitPolicy;
@@ -16,11 +16,11 @@ use crate::testbed::Testbed;
 /// A column of the figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct OsdiColumn {
-    /// Its name in files.
+    /// Name in files.
     pub id: &'static str,
-    /// What it is.
+    /// The configuration in words.
     pub what: &'static str,
-    /// Microseconds.
+    /// Overhead in microseconds.
     pub overhead_us: f64,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn measure(
     Ok(columns)
 }
 
-/// Of the last operation, less the walk of the first.
+/// Overhead of the last operation over the walk of the first, in microseconds.
 fn overhead_us(report: &Oo7Report) -> f64 {
     let walk = report.rows.first().map_or(0.0, |row| row.hot_us);
     report

@@ -1,5 +1,5 @@
-//! What the experiments stand on: recoverable memory over a real file and a log that keeps one record, and a
-//! peer that takes messages over a socket.
+//! Resources of the experiments: recoverable memory over a real file with a log that keeps one record, and a
+//! peer that receives messages over a socket.
 
 use std::cell::{Cell, RefCell};
 use std::thread::JoinHandle;
@@ -22,7 +22,7 @@ use crate::testbed::Testbed;
 pub(super) const PAGE: usize = 4096;
 const PAYLOAD_BYTES_MAX: usize = 1 << 26;
 
-/// A log that keeps the last record only: what commits cost over it is the library alone.
+/// A log that keeps only the last record, so that commits over it cost the library's time alone.
 pub(super) struct LastRecordLog {
     end: Cell<u64>,
     payload: RefCell<Vec<u8>>,
@@ -81,7 +81,7 @@ pub(super) struct OsdiMemory {
 pub(super) type OsdiTransaction = Transaction<LastRecordLog, RealStorage>;
 
 impl OsdiMemory {
-    /// A region whose stores are found as `capture` says; `None` with the reason where they cannot be.
+    /// A region with the given capture mode; `None` and the reason if this machine lacks it.
     pub(super) fn new(
         site: &Testbed,
         pages: usize,
@@ -141,14 +141,14 @@ impl OsdiMemory {
         })
     }
 
-    /// A transaction that stores to the region and is never undone.
+    /// Begins a transaction that stores to the region and is never undone.
     pub(super) fn begin(&self) -> Result<OsdiTransaction, BenchError> {
         let mut transaction = self.rvm.begin(RestoreMode::NoRestore);
         transaction.capture(&self.region).context("begin a transaction")?;
         Ok(transaction)
     }
 
-    /// Stores `value` at each of `places` without declaring it; how long that took.
+    /// Stores `value` at each of `places` without declaring it; returns the duration.
     pub(super) fn store(
         &self,
         open: &mut OsdiTransaction,
@@ -162,24 +162,24 @@ impl OsdiMemory {
         Ok(store(bytes, places, value))
     }
 
-    /// What the last commit logged.
+    /// Sends the last commit's record to `peer`.
     pub(super) fn send_last_record(&self, peer: &MessagePeer) -> Result<(), BenchError> {
         self.with_last_record(|record| peer.send(record))
     }
 
-    /// The same for something else.
+    /// Runs `with` on the last commit's record.
     pub(super) fn with_last_record<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
         let payload = self.rvm.log().payload.borrow();
         with(&payload[..self.rvm.log().length.get()])
     }
 
-    /// Ranges that were declared so far.
+    /// Number of ranges declared so far.
     pub(super) fn declared(&self) -> u64 {
         self.rvm.statistics().ranges_declared
     }
 }
 
-/// The stores alone: the floor of what finds them.
+/// The stores alone: the floor of finding them.
 pub(super) fn store(bytes: &mut [u8], places: &[usize], value: u64) -> Duration {
     let value = value.to_le_bytes();
     let began = Instant::now();
@@ -190,19 +190,19 @@ pub(super) fn store(bytes: &mut [u8], places: &[usize], value: u64) -> Duration 
     began.elapsed()
 }
 
-/// A thread that takes messages, each a length and so many bytes, and answers each with a byte.
+/// A thread that receives messages, each with its length, and answers each with a byte.
 pub(super) struct MessagePeer {
     socket: RawSocket,
     thread: Option<JoinHandle<Result<(), BenchError>>>,
 }
 
 impl MessagePeer {
-    /// Connected by TCP over the loopback.
+    /// Connects by TCP over the loopback.
     pub(super) fn tcp() -> Result<MessagePeer, BenchError> {
         MessagePeer::at(&"tcp://127.0.0.1:0".parse().context("name an address")?)
     }
 
-    /// Connected by a Unix socket.
+    /// Connects by a Unix socket.
     pub(super) fn unix(site: &Testbed) -> Result<MessagePeer, BenchError> {
         MessagePeer::at(&NetAddress::Unix(site.directory().join("osdi94.sock")))
     }
@@ -214,7 +214,7 @@ impl MessagePeer {
         let thread = thread.spawn(move || serve(&gate)).context("start a thread")?;
         let socket = RawSocket::connect(&at)?;
         if let NetAddress::Unix(path) = address {
-            // Connected: its name is of no more use, and another run will want it.
+            // The socket's name is not needed after the connection, and another run will need it.
             let _ = std::fs::remove_file(path);
         }
         Ok(MessagePeer {
@@ -223,7 +223,7 @@ impl MessagePeer {
         })
     }
 
-    /// Sends a message and waits until it was received whole.
+    /// Sends a message and waits until it has been received completely.
     pub(super) fn send(&self, message: &[u8]) -> Result<(), BenchError> {
         self.socket.send_all(&(message.len() as u64).to_le_bytes())?;
         self.socket.send_all(message)?;

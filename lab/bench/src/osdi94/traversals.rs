@@ -1,11 +1,11 @@
-//! Figures 1 to 3, and table 3: traversals of OO7 that change the database at one node, and what it takes to
-//! have the changes at another.
+//! Figures 1 to 3 and table 3: traversals of OO7 that change the database at one node, and the cost of having
+//! the changes at another.
 //!
-//! As in the paper: small-3, one transaction and one lock, logging to the disk left out, and the receiver has
-//! everything in memory. A traversal's overhead is what it takes longer than on memory of which nobody learns
-//! anything (*detect*), its commit (*collect*), the record's way to the other node and the answer's back
-//! (*send*), and its installation there (*apply*). The walk itself is left out, as it is the same for all;
-//! the paper shows it too. In the end both nodes must have the same bytes.
+//! As in the paper: small-3, one transaction and one lock, no logging to disk, and the receiver has
+//! everything in memory. A traversal's overhead has four parts: the time that it takes longer than on
+//! untracked memory (*detect*), its commit (*collect*), the record's transfer and the answer's (*send*), and
+//! the record's application at the other node (*apply*). The walk itself is left out, since it is the same
+//! for all; the paper includes it. At the end both nodes must have the same bytes.
 
 mod flat_space;
 
@@ -30,7 +30,7 @@ use crate::socket::{PollPause, RawListener, RawSocket};
 use crate::testbed::Testbed;
 use flat_space::{DeclaredBytes, FlatSpace, PlainBytes};
 
-/// The figures, with what is shown in each.
+/// The figures with their operations.
 const FIGURES: [(u8, &[Operation]); 3] = [
     (1, &[Operation::T12a, Operation::T12c]),
     (
@@ -39,58 +39,58 @@ const FIGURES: [(u8, &[Operation]); 3] = [
     ),
     (3, &[Operation::T3b, Operation::T3c]),
 ];
-/// Transactions before a measurement: twins are made, habits formed, buffers grown.
+/// Transactions before a measurement, in which twins are made, modes are adapted and buffers grow.
 const WARM_UP_TRANSACTIONS: usize = 3;
 const WARM_UP_TRANSACTIONS_QUICK: usize = 1;
-/// The root of the heap in which the database is kept.
+/// Root of the heap that holds the database.
 const ROOT: usize = 0;
 
-/// A traversal's overhead with one way of finding changes. Microseconds, medians.
+/// A traversal's overhead with one way of finding changes. Medians in microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct OsdiBar {
-    /// The paper's figure.
+    /// Number of the paper's figure.
     pub figure: u8,
     /// The traversal.
     pub operation: Operation,
-    /// How changes are found.
+    /// Way of finding changes.
     pub curve: OsdiCurve,
-    /// What the traversal took longer.
+    /// Additional time of the traversal.
     pub detect_us: f64,
-    /// The commit.
+    /// Time of the commit.
     pub collect_us: f64,
-    /// The record's way, and the answer's.
+    /// Time of the record's transfer and the answer's.
     pub send_us: f64,
-    /// Its installation at the other node.
+    /// Time of the record's application at the other node.
     pub apply_us: f64,
-    /// What was sent.
+    /// Size of the record.
     pub sent: RecordSize,
 }
 
 impl OsdiBar {
-    /// All of it.
+    /// Sum of the four parts.
     pub fn all_us(&self) -> f64 {
         self.detect_us + self.collect_us + self.send_us + self.apply_us
     }
 }
 
-/// A record on the wire.
+/// Size of a record on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordSize {
-    /// Calls of `set_range`; none where changes are found by page.
+    /// Number of `set_range` calls; zero where changes are found by page.
     pub updates: u64,
-    /// Ranges in the record.
+    /// Number of ranges in the record.
     pub ranges: u64,
-    /// Their bytes.
+    /// Bytes in those ranges.
     pub bytes: u64,
-    /// All bytes of the message.
+    /// Total bytes of the message.
     pub message_bytes: u64,
-    /// Pages of 4 KiB with a byte in it.
+    /// Number of pages of 4 KiB with a changed byte.
     pub pages_4k: u64,
-    /// Pages of 8 KiB.
+    /// Number of pages of 8 KiB with a changed byte.
     pub pages_8k: u64,
 }
 
-/// A database that was built, to be had by many.
+/// A database that was built once, for many measurements.
 struct DatabaseImage {
     bytes: Vec<u8>,
     root: u64,
@@ -139,7 +139,7 @@ pub(super) fn measure(
     Ok(bars)
 }
 
-/// One traversal, its updates declared.
+/// One traversal with declared updates.
 pub(super) fn declared(site: &Testbed, plan: &OsdiPlan, operation: Operation) -> Result<OsdiBar, BenchError> {
     let parameters = Oo7Parameters::of(DatabaseSize::Small, 3);
     let image = image(site, &parameters)?;
@@ -210,16 +210,16 @@ fn measure_curve(
     }
 }
 
-/// The node that does the traversals.
+/// The node that runs the traversals.
 struct TraversalWriter<'w> {
     parameters: &'w Oo7Parameters,
     memory: &'w OsdiMemory,
     curve: OsdiCurve,
     socket: RawSocket,
     root: u64,
-    /// The same database in memory of which nobody learns anything.
+    /// The same database in untracked memory.
     plain: Vec<u8>,
-    /// Where the next block would end: of the region, of `plain`.
+    /// End of the next allocation in the region and in `plain`.
     spares: [Cell<u64>; 2],
 }
 
@@ -254,7 +254,7 @@ impl TraversalWriter<'_> {
         })
     }
 
-    /// Detecting, collecting, sending, applying.
+    /// Runs one traversal; returns the times to detect, collect, send and apply.
     fn once(&mut self, operation: Operation) -> Result<([Duration; 4], RecordSize), BenchError> {
         let TraversalWriter { parameters, root, .. } = *self;
         let [spare, plain_spare] = &self.spares;
@@ -292,7 +292,8 @@ impl TraversalWriter<'_> {
         let began = Instant::now();
         open.commit(Durability::Lazy).context("commit")?;
         let collect = began.elapsed();
-        // Counted when they are logged; what is found by page counts there too, and was not declared.
+        // They are counted when they are logged. Changes found by page count there too, but were not
+        // declared.
         let updates = match self.curve {
             OsdiCurve::Log | OsdiCurve::Adaptive => self.memory.declared() - before,
             _ => 0,
@@ -319,7 +320,7 @@ fn run<A: flat_space::ByteAccess>(
     Ok(())
 }
 
-/// Sends a record, and waits until it is installed; how long that took there.
+/// Sends a record and waits until it is applied; returns the time of the application.
 fn exchange(socket: &RawSocket, record: &[u8]) -> Result<Duration, BenchError> {
     socket.send_all(&(record.len() as u64).to_le_bytes())?;
     socket.send_all(record)?;
@@ -332,7 +333,7 @@ fn exchange(socket: &RawSocket, record: &[u8]) -> Result<Duration, BenchError> {
     }
 }
 
-/// The other node: installs records until the connection ends.
+/// The other node: applies records until the connection ends.
 fn follow(gate: &RawListener, region: &Region) -> Result<(), BenchError> {
     let socket = gate.accept()?;
     let mut record = Vec::new();
@@ -357,7 +358,7 @@ fn count(updates: u64, record: &[u8]) -> Result<RecordSize, BenchError> {
         message_bytes: record.len() as u64,
         ..RecordSize::default()
     };
-    // Ranges come in the order of their places.
+    // Ranges come in the order of their offsets.
     let mut after = [0; 2];
     for range in changes.ranges().filter(|range| !range.bytes.is_empty()) {
         sent.ranges += 1;
@@ -374,7 +375,7 @@ fn count(updates: u64, record: &[u8]) -> Result<RecordSize, BenchError> {
     Ok(sent)
 }
 
-/// Builds the database, with the index of dates of 1994: one part for a date.
+/// Builds the database with the date index of 1994: one part for each date.
 fn image(site: &Testbed, parameters: &Oo7Parameters) -> Result<DatabaseImage, BenchError> {
     let pages = (parameters.heap_bytes() as usize).div_ceil(PAGE);
     let memory = OsdiMemory::new(site, pages, CaptureMode::Declared)?.map_err(BenchError::InvalidRequest)?;
@@ -411,7 +412,7 @@ mod tests {
             (log.updates, log.ranges, log.bytes, log.pages_4k),
             (2_187, 495, 3_960, 495)
         );
-        // A composite that is used an even number of times is as it was before.
+        // A composite that is used an even number of times is unchanged in the end.
         let compared = of(OsdiCurve::CompareTrap).unwrap().sent;
         assert!(
             compared.updates == 0 && compared.bytes < log.bytes,

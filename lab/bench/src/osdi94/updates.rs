@@ -1,4 +1,4 @@
-//! Figures 5 and 6: what recording an update costs, `set_range` and commit together, by their number.
+//! Figures 5 and 6: cost of recording an update, `set_range` and commit together, by the number of updates.
 
 use std::time::Instant;
 
@@ -13,11 +13,11 @@ use crate::testbed::Testbed;
 const FEW: [usize; 6] = [100, 250, 500, 1000, 1500, 2000];
 const MANY: [usize; 6] = [2000, 10_000, 43_740, 100_000, 200_000, 300_000];
 const QUICK: [usize; 2] = [100, 2000];
-/// The region: as many pages as the paper's database has, at 4 KiB.
+/// Number of pages of the region: those of the paper's database, at 4 KiB.
 const PAGES: usize = 1240;
 const PAGES_QUICK: usize = 128;
 const UPDATE: usize = 8;
-/// Updates that each figure is measured with, at least.
+/// Minimum number of updates that each figure is measured with.
 const UPDATES: usize = 600_000;
 
 /// Figure 5 or 6.
@@ -36,7 +36,7 @@ pub(super) fn by_count(site: &Testbed, plan: &OsdiPlan, number: u8) -> Result<Os
         let unordered: Vec<usize> = (0..count).map(|_| random.below(granules) * UPDATE).collect();
         let mut ordered = unordered.clone();
         ordered.sort_unstable();
-        // Of redundant updates each is the second of its range.
+        // Each redundant update is the second of its range.
         let twice = [&unordered[..], &unordered[..]].concat();
         for (curve, offsets, first) in [
             (OsdiCurve::Unordered, &unordered, 0),
@@ -63,8 +63,8 @@ pub(super) fn by_count(site: &Testbed, plan: &OsdiPlan, number: u8) -> Result<Os
     })
 }
 
-/// Nanoseconds of a transaction that declares `offsets`. The first so many are left out; with them the
-/// commit, which they had needed alone.
+/// Nanoseconds of a transaction that declares `offsets`. The first `first` are left out, together with the
+/// commit that they would have needed alone.
 fn once(memory: &OsdiMemory, offsets: &[usize], first: usize) -> Result<f64, BenchError> {
     let mut open = memory.begin()?;
     let (before, measured) = offsets.split_at(first);

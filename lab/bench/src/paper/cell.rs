@@ -1,9 +1,9 @@
-//! One cell of a figure: a system, a load, measured once.
+//! One cell of a figure: one system under one load, measured once.
 //!
-//! Each client is a thread with a journal, a log, a data file and sockets of its own. All begin together;
-//! when the first has made its transactions, or the time is over, all end, so that a cell with several
-//! clients measures them while they are in each other's way. Afterwards everything is truncated to the data
-//! file and read back: a cell whose data is not what was committed is no result.
+//! Each client is a thread with its own journal, log, data file and sockets. All begin together. When the
+//! first has made its transactions, or the time is over, all end, so that a cell with several clients
+//! measures them under contention. Afterwards everything is truncated to the data file and read back: a cell
+//! whose data is not what was committed is no result.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
@@ -27,24 +27,24 @@ use crate::tpca::{AccessPattern, AccountChooser, Bank};
 
 const PAGE_BYTES: usize = 4096;
 
-/// What one measurement gave.
+/// Result of one measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tr190Cell {
-    /// Transactions a second, of all clients together.
+    /// Transactions per second of all clients together.
     pub tps: f64,
-    /// Transactions measured.
+    /// Number of measured transactions.
     pub transactions: u64,
-    /// Half of them took at most this, in microseconds.
+    /// Median in microseconds.
     pub p50_us: f64,
-    /// 99 of 100 took at most this.
+    /// 99th percentile in microseconds.
     pub p99_us: f64,
-    /// The longest.
+    /// The longest, in microseconds.
     pub max_us: f64,
-    /// Commits that waited because the log was full.
+    /// Number of commits that waited because the log was full.
     pub full_stalls: u64,
 }
 
-/// What one client did.
+/// Result of one client.
 struct ClientResult {
     histogram: Histogram<u64>,
     time: Duration,
@@ -70,11 +70,15 @@ struct Blocks {
     chooser: AccountChooser,
     block: Vec<u8>,
     number: u64,
-    /// What no earlier cell has written, so that a file read back proves that this one did.
+    /// Value that no earlier cell has written, so that reading the file back proves this cell's writes.
     mark: u64,
 }
 
 /// Measures one cell.
+///
+/// # Errors
+///
+/// Fails if a client cannot be set up, a commit fails, or the data file differs from the commits.
 pub fn measure(
     stage: &mut Tr190Testbed<'_>,
     system: Tr190System,
@@ -100,7 +104,7 @@ pub fn measure(
                 let (start, stop) = (&start, &stop);
                 scope.spawn(move || {
                     let opened = open(stage, system, load, server, file);
-                    // Whoever cannot begin must not keep the others waiting.
+                    // A client that cannot begin must not keep the others waiting.
                     start.wait();
                     let ran = opened
                         .and_then(|client| client.run(stage, system, (index, load.clients), effort, stop));
@@ -157,9 +161,9 @@ fn open(
     }
 }
 
-/// Stores to each page once what it holds already, in a transaction that is aborted: afterwards every page is
-/// the client's own copy. The original's map copies everything, so its pages were that too when the clock
-/// started. What a first store costs otherwise is measured in [`super::lazy`].
+/// Stores to each page its own bytes in a transaction that is aborted, so that afterwards every page is the
+/// client's own copy. The original's map copied everything, so its pages were copies too when the clock
+/// started. [`super::lazy`] measures the cost of first stores.
 fn own_pages(rvm: &ModelledMemory, region: &Region) -> Result<(), BenchError> {
     let mut transaction = rvm.begin(RestoreMode::NoRestore);
     for at in (0..region.len()).step_by(PAGE_BYTES) {
@@ -181,8 +185,8 @@ impl Client {
         effort: Tr190Effort,
         stop: &AtomicBool,
     ) -> Result<ClientResult, BenchError> {
-        // Now, not before: the journal's own threads stay free to run anywhere. Without members they do the
-        // work.
+        // After opening, not before: the journal's own threads stay free to run anywhere. Without members
+        // they do the work.
         if system.link != MemberLink::Disk
             && let Some(core) = stage.cores.client_of(index, clients)
         {
@@ -222,8 +226,8 @@ impl Client {
         }
     }
 
-    /// A lost member makes commits wait for the disk, silently and rightly; such a cell has measured
-    /// something else.
+    /// Checks that the member is there. Without it commits silently wait for the disk, as designed, and the
+    /// cell would measure something else.
     fn check_member(&self) -> Result<(), BenchError> {
         let log = match self {
             Client::Blocks(blocks) => blocks.memory.rvm.log(),
@@ -275,7 +279,7 @@ impl Blocks {
             BlockOrder::Random => self.chooser.below(slots),
         };
         self.number += 1;
-        // Every block is told from every other, and its end from a torn one.
+        // Every block differs from every other, and its end shows whether it is torn.
         let mark = (self.mark + self.number).to_le_bytes();
         let end = self.block.len() - mark.len();
         self.block[..mark.len()].copy_from_slice(&mark);
@@ -291,7 +295,7 @@ impl Blocks {
             .map(drop)
     }
 
-    /// Whether the data file has what memory has, in every block.
+    /// Compares the data file with memory, block by block.
     fn check_file(&self) -> Result<(), BenchError> {
         let path = self.region.segment_path();
         let what = format_args!("read {path} back");
@@ -320,7 +324,7 @@ fn add_up(results: Vec<Result<ClientResult, BenchError>>) -> Result<Tr190Cell, B
         let ran = ran?;
         cell.tps += ran.histogram.len() as f64 / ran.time.as_secs_f64();
         cell.full_stalls += ran.full_stalls;
-        // Both have the same bounds, so everything of one fits the other.
+        // Both have the same bounds, so every value of one fits the other.
         let added = all.add(&ran.histogram);
         assert!(added.is_ok());
     }

@@ -1,6 +1,6 @@
-//! What the paper claims, what the original library did, and what netram holds itself to, each judged on what
-//! was just measured. A claim about a figure that was not measured is left out, and a claim that does not
-//! hold is shown like one that does.
+//! Claims of the paper, results of the original library, and bounds of netram, each judged by the
+//! measurements. Claims about figures that were not measured are left out. A claim that does not hold is
+//! shown like one that does.
 
 use serde::Serialize;
 
@@ -15,39 +15,39 @@ use crate::tpca::AccessPattern;
 /// A statement with a number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tr190Claim {
-    /// A short name that does not change.
+    /// A stable short name.
     pub id: String,
-    /// Whose statement.
+    /// Source of the claim.
     pub by: ClaimSource,
-    /// What is stated, of what.
+    /// The statement.
     pub what: String,
-    /// What the paper or the original has there, in words.
+    /// The value of the paper or the original, in words.
     pub theirs: String,
-    /// What was measured.
+    /// The measured value.
     pub value: f64,
     /// Its unit.
     pub unit: &'static str,
     /// The bound, if it is one that a machine can meet or miss.
     pub hold: Option<RatioBound>,
-    /// Whether it is met.
+    /// Whether the bound is met.
     pub met: Option<bool>,
 }
 
-/// Whose statement a claim is.
+/// Source of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClaimSource {
-    /// netram's own aim.
+    /// A bound of netram's own.
     Netram,
-    /// TR-190's.
+    /// A statement of TR-190.
     Paper,
-    /// What the original RVM did when built anew.
+    /// A result of the original RVM, rebuilt for today's machines.
     Original,
 }
 
-/// The transaction that "small" stands for.
+/// Bytes of the transaction that "small" stands for.
 const SMALL_BYTES: u64 = 128;
-/// Of a throughput that stays: what is called flat.
+/// Minimum share of a throughput that counts as flat.
 const FLAT: f64 = 0.9;
 const TIMES: &str = "x";
 
@@ -60,7 +60,7 @@ pub fn judge(facts: &Tr190Facts, figures: &[Tr190Figure], no_flush: &[NoFlushRow
     claims
 }
 
-/// Throughputs by figure, series and place.
+/// Throughputs by figure, series and x value.
 pub(super) struct FigureLookup<'f> {
     figures: &'f [Tr190Figure],
 }
@@ -79,7 +79,7 @@ impl FigureLookup<'_> {
         Some(self.tps(number, above, x)? / self.tps(number, below, x)?)
     }
 
-    /// Throughput at the last place over the first, of those at or above `from`.
+    /// Throughput at the last x value over the first, of those at or above `from`.
     fn retained_throughput(&self, number: u8, system: Tr190System, from: u64) -> Option<f64> {
         let places = self.figure(number)?.x_values();
         let mut places = places.into_iter().filter(|place| *place >= from);
@@ -213,8 +213,8 @@ fn tpca_aims(found: &FigureLookup<'_>, number: u8, pattern: AccessPattern) -> Ve
     claims
 }
 
-/// The shapes of the paper's curves, looked for in ours. Where the machine decides more than netram there is
-/// no bound.
+/// The shapes of the paper's curves, looked for in the measured ones. Where the machine decides more than
+/// netram there is no bound.
 fn papers(found: &FigureLookup<'_>) -> Vec<Tr190Claim> {
     let modelled = Tr190System::RVM.on(Tr190Disk::Modelled);
     let rows = [

@@ -1,5 +1,5 @@
-//! What is said of each figure: how it was taken, and why ours is not the paper's. The causes are known and
-//! written by hand; every number is computed from what was measured, whatever that was.
+//! Commentary on each figure: its setup, and the reasons for differences from the paper. The reasons are
+//! known and written by hand; every number is computed from the measurements.
 
 use super::plot::thousands;
 use super::system::{FloorKind, MemberLink, Tr190Disk, Tr190Series, Tr190System};
@@ -10,7 +10,7 @@ const TCP: Tr190System = Tr190System {
     disk: Tr190Disk::Local,
 };
 
-/// How every figure is set up.
+/// Setup of every figure.
 pub const SETUP: &str = "Each client maps a data file that was written in full and synced, and stores to each of its pages once before the \
      clock runs: every page is then the client's own copy, as after the original's map, which copies everything. A transaction declares one range, \
      stores it and commits, able to abort (the original's restore mode). RVM commits wait for the local disk's \
@@ -23,7 +23,7 @@ pub const SETUP: &str = "Each client maps a data file that was written in full a
      rounds, and the longest commit is the median of the rounds' longest. After each cell the log was applied and \
      the data file compared with memory, or the bank's books audited.";
 
-/// What differs from the paper in a figure, and why.
+/// Differences of a figure from the paper, with reasons.
 pub fn differs(report: &Tr190Report, figure: &Tr190Figure) -> Vec<String> {
     match figure.number {
         1 => blocks(report, figure),
@@ -198,7 +198,7 @@ fn clients(report: &Tr190Report, figure: &Tr190Figure) -> Vec<String> {
     said
 }
 
-/// Throughput at the last place over the first, by system.
+/// Throughput at the last x value over the first, by system.
 fn retained_throughput(figure: &Tr190Figure, verb: &str) -> Option<String> {
     let places = figure.x_values();
     let (first, last) = (places.first()?, places.last()?);
@@ -240,7 +240,7 @@ pub(super) mod tests {
     use super::*;
     use crate::machine::MachineInfo;
 
-    /// A report whose figures all have two systems at the quick places.
+    /// A report whose figures all have two systems at the quick x values.
     pub(crate) fn report() -> Tr190Report {
         let figures = TR190.map(|experiment| {
             let places = experiment.x_values(true);

@@ -1,4 +1,4 @@
-//! A figure as CSV: one line a point, numbers in plain decimals, for whoever wants to plot it anew.
+//! A figure as CSV for plotting: one line for each point, numbers in plain decimals.
 
 use std::fmt::Write;
 

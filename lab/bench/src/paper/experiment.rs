@@ -1,4 +1,4 @@
-//! The figures of TR-190 as a table: what is varied, what is done, how long.
+//! The figures of TR-190 as a table: parameters, loads, durations.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use serde::Serialize;
 use super::system::{FloorKind, MemberLink, Tr190Series, Tr190System};
 use crate::tpca::AccessPattern;
 
-/// Bytes of the log, where it is not what is varied.
+/// Default size of the log in bytes.
 pub const LOG_BYTES: u64 = 8 << 20;
-/// Bytes of the data file.
+/// Size of the data file in bytes.
 pub const DATA_BYTES: u64 = 100 << 20;
-/// Bytes of the data file where [`Tr190Effort::small`]: more than [`super::lazy`] writes in a round.
+/// Size in bytes of the data file with [`Tr190Effort::small`]; [`super::lazy`] writes less in a round.
 const DATA_BYTES_SMALL: u64 = 4 << 20;
-/// Transactions of one cell, unless its time is over before.
+/// Number of transactions in a cell, unless its time is over before.
 pub const TRANSACTIONS: u64 = 10_000;
-/// A longer wire, in microseconds added to a round trip: what local networks add.
+/// Microseconds added to a round trip by longer wires: those of local networks.
 const LONGER: [u32; 3] = [25, 50, 100];
 
-/// How much is measured.
+/// Extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tr190Effort {
-    /// Rounds; what is shown is their median.
+    /// Number of rounds; results are their medians.
     pub rounds: usize,
-    /// Transactions of each client in a cell, at most.
+    /// Maximum number of transactions of each client in a cell.
     pub transactions: u64,
-    /// A cell ends after this time, whatever it has done.
+    /// Time after which a cell ends.
     #[serde(serialize_with = "in_seconds", rename = "cap_s")]
     pub cap: Duration,
-    /// Fewer places on the x axes.
+    /// Whether only some x values are measured.
     pub quick: bool,
-    /// Small data files and banks. It shows that every curve is measured and drawn, and nothing of its
+    /// Whether data files and banks are small. That shows that every curve is measured and drawn, but not its
     /// height.
     pub small: bool,
 }
@@ -48,7 +48,7 @@ impl Tr190Effort {
         quick: false,
         small: false,
     };
-    /// One short round, to see that things are in order.
+    /// One short round, as a check that everything works.
     pub const QUICK: Tr190Effort = Tr190Effort {
         rounds: 1,
         transactions: TRANSACTIONS,
@@ -57,7 +57,7 @@ impl Tr190Effort {
         small: false,
     };
 
-    /// Bytes of the data file.
+    /// Size of the data file in bytes.
     pub fn data_bytes(&self) -> u64 {
         if self.small { DATA_BYTES_SMALL } else { DATA_BYTES }
     }
@@ -68,14 +68,14 @@ impl Tr190Effort {
 pub struct Tr190Experiment {
     /// The paper's number.
     pub number: u8,
-    /// What is shown.
+    /// Title of the figure.
     pub title: &'static str,
-    /// What is varied.
+    /// Parameter on the x axis.
     pub axis: Tr190Axis,
     work: FigureWork,
 }
 
-/// What is varied, and in which unit.
+/// Parameter on the x axis, with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Tr190Axis {
     /// Bytes of one transaction's range.
@@ -84,18 +84,18 @@ pub enum Tr190Axis {
     /// Size of the log.
     #[serde(rename = "log KB")]
     LogKb,
-    /// Pairs of client and server; throughput is of each pair.
+    /// Pairs of client and server; throughput is that of one pair.
     #[serde(rename = "pairs")]
     Pairs,
-    /// Clients of one server; throughput is of all together.
+    /// Clients of one server; throughput is that of all together.
     #[serde(rename = "clients")]
     Clients,
-    /// Accounts in units of 1,024.
+    /// Number of accounts in units of 1,024.
     #[serde(rename = "accounts K")]
     AccountsK,
 }
 
-/// What a figure's transactions do.
+/// Transactions of a figure.
 #[derive(Clone, Copy, Debug)]
 enum FigureWork {
     Blocks(BlockOrder),
@@ -103,18 +103,18 @@ enum FigureWork {
     Accounts(AccessPattern),
 }
 
-/// In which order the blocks of the data file are written.
+/// Order in which the blocks of the data file are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BlockOrder {
-    /// One behind the other.
+    /// In the order of the file.
     Sequential,
-    /// Each as likely as every other.
+    /// At random, each equally likely.
     Random,
 }
 
 impl BlockOrder {
-    /// The order's name.
+    /// Name of the order.
     pub fn name(self) -> &'static str {
         match self {
             BlockOrder::Sequential => "sequential",
@@ -123,14 +123,14 @@ impl BlockOrder {
     }
 }
 
-/// What one cell runs.
+/// Load of one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tr190Load {
-    /// What each transaction does.
+    /// The transaction.
     pub task: Tr190Task,
-    /// Bytes of each client's log.
+    /// Size of each client's log in bytes.
     pub log_bytes: u64,
-    /// Clients, each with a log and a data file of its own.
+    /// Number of clients, each with its own log and data file.
     pub clients: usize,
     /// Whether all clients share the first server.
     pub one_server: bool,
@@ -139,18 +139,18 @@ pub struct Tr190Load {
 /// One transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tr190Task {
-    /// Writes a block of the data file.
+    /// A write of a block of the data file.
     Block {
-        /// Its size.
+        /// Size of the block in bytes.
         bytes: usize,
-        /// Which one.
+        /// Order of the blocks.
         order: BlockOrder,
     },
-    /// TPC-A.
+    /// A transaction of TPC-A.
     Account {
-        /// Accounts in units of 1,024.
+        /// Number of accounts in units of 1,024.
         accounts_k: u64,
-        /// Which one.
+        /// Access pattern.
         pattern: AccessPattern,
     },
 }
@@ -235,7 +235,7 @@ const fn figure(number: u8, title: &'static str, axis: Tr190Axis, work: FigureWo
 }
 
 impl Tr190Experiment {
-    /// The places on the x axis that `effort` measures, in the axis's unit.
+    /// The x values that `effort` measures, in the axis's unit.
     pub fn measured_x_values(&self, effort: Tr190Effort) -> &'static [u64] {
         match self.axis {
             Tr190Axis::AccountsK if effort.small => &[32, 64],
@@ -245,7 +245,7 @@ impl Tr190Experiment {
         }
     }
 
-    /// The places on the x axis, in the axis's unit.
+    /// All x values, in the axis's unit.
     pub fn x_values(&self, quick: bool) -> &'static [u64] {
         match (self.axis, quick) {
             (Tr190Axis::BlockBytes, false) => &[32, 128, 512, 1024, 2048, 4096, 10_240],
@@ -259,8 +259,7 @@ impl Tr190Experiment {
         }
     }
 
-    /// The curves: every system, with the floors where the block is what is varied, and longer wires in
-    /// figure 1.
+    /// The curves: every system, the floors where the block size varies, and longer wires in figure 1.
     pub fn series(&self, namespaces: bool, quick: bool) -> Vec<Tr190Series> {
         let mut series: Vec<Tr190Series> = Tr190System::all(namespaces)
             .into_iter()
@@ -276,7 +275,7 @@ impl Tr190Experiment {
         series
     }
 
-    /// What is run at a place.
+    /// The load at an x value.
     pub fn load(&self, place: u64) -> Tr190Load {
         let alone = |task| Tr190Load {
             task,
@@ -313,7 +312,7 @@ impl Tr190Experiment {
 }
 
 impl Tr190Axis {
-    /// The axis's name.
+    /// Name of the axis.
     pub fn name(self) -> &'static str {
         match self {
             Tr190Axis::BlockBytes => "bytes of a transaction",
@@ -324,7 +323,7 @@ impl Tr190Axis {
         }
     }
 
-    /// Its unit in files.
+    /// Unit of the axis in files.
     pub fn unit(self) -> &'static str {
         match self {
             Tr190Axis::BlockBytes => "block_bytes",
@@ -335,7 +334,7 @@ impl Tr190Axis {
         }
     }
 
-    /// Whether places are counted, not sized: a logarithm would mislead.
+    /// Whether x values are counts, for which a logarithmic axis would mislead.
     pub fn is_count(self) -> bool {
         matches!(self, Tr190Axis::Pairs | Tr190Axis::Clients)
     }

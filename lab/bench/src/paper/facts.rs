@@ -1,5 +1,5 @@
-//! What TR-190 states in text and tables, and what the original RVM did when it was built anew: facts to
-//! print beside ours. They stand in `tr190.toml`.
+//! Statements of TR-190's text and tables, and results of the original RVM rebuilt today, to print beside the
+//! measured ones. They are in `tr190.toml`.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,17 +7,17 @@ use crate::error::{BenchError, ErrorContext};
 
 const TR190: &str = include_str!("tr190.toml");
 
-/// The stated figures.
+/// Statements of the paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tr190Facts {
     /// The paper's machines.
     pub hardware: String,
-    /// Transactions of one measurement.
+    /// Number of transactions of one measurement.
     pub transactions: u64,
-    /// Bytes of the data file.
+    /// Size of the data file in bytes.
     pub data_file_bytes: u64,
-    /// Bytes of the log, where it is not what is varied.
+    /// Default size of the log in bytes.
     pub log_bytes: u64,
     series: Vec<StatedCurve>,
     range: Vec<StatedRange>,
@@ -31,7 +31,7 @@ pub struct Tr190Facts {
 #[serde(deny_unknown_fields)]
 pub struct StatedCurve {
     figure: u8,
-    /// The paper's name of the system, with its reservation.
+    /// The paper's name of the system, with its qualification.
     pub name: String,
     x: Vec<u64>,
     tps: Vec<f64>,
@@ -44,7 +44,7 @@ pub struct StatedRange {
     figures: Vec<u8>,
     /// The paper's name of the system.
     pub name: String,
-    /// The least and the most.
+    /// Minimum and maximum.
     pub tps: [f64; 2],
 }
 
@@ -55,7 +55,7 @@ struct Tr190Remark {
     text: String,
 }
 
-/// What the original RVM did, by block size.
+/// Results of the original RVM by block size.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OriginalResults {
@@ -64,31 +64,35 @@ pub struct OriginalResults {
     random_over_sync: Vec<f64>,
     worst_sequential_ms: Vec<f64>,
     worst_random_ms: Vec<f64>,
-    /// Commits of 128 bytes that do not wait, a second: without optimisation, and with all.
+    /// No-flush commits of 128 bytes per second: without optimisation, and with all.
     pub no_flush_sequential_per_second: [f64; 2],
     /// The same in random order.
     pub no_flush_random_per_second: [f64; 2],
 }
 
 impl Tr190Facts {
-    /// The facts of TR-190.
+    /// Reads the facts of TR-190.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the built-in file cannot be parsed.
     pub fn tr190() -> Result<Tr190Facts, BenchError> {
         toml::from_str(TR190).context("read the paper's figures")
     }
 
-    /// The curves of a figure, as far as they are stated.
+    /// The stated curves of a figure.
     pub fn series(&self, figure: u8) -> impl Iterator<Item = &StatedCurve> {
         self.series.iter().filter(move |series| series.figure == figure)
     }
 
-    /// The ranges stated of a figure.
+    /// The stated ranges of a figure.
     pub fn ranges(&self, figure: u8) -> impl Iterator<Item = &StatedRange> {
         self.range
             .iter()
             .filter(move |range| range.figures.contains(&figure))
     }
 
-    /// What the text says of a figure as a whole.
+    /// The text's remarks on a whole figure.
     pub fn remarks(&self, figure: u8) -> impl Iterator<Item = &str> {
         let said = self.said.iter().filter(move |said| said.figure == figure);
         said.map(|said| said.text.as_str())
@@ -96,7 +100,7 @@ impl Tr190Facts {
 }
 
 impl StatedCurve {
-    /// The stated points: where, and how many transactions a second.
+    /// The stated points: x value and transactions per second.
     pub fn points(&self) -> impl Iterator<Item = (u64, f64)> {
         self.x.iter().copied().zip(self.tps.iter().copied())
     }

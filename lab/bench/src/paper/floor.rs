@@ -1,4 +1,4 @@
-//! The floors of the figures by block size, taken between the systems' cells: `fdatasync` of a record's bytes
+//! Floors of the figures by block size, measured between the systems' cells: `fdatasync` of a record's bytes
 //! on the same disk, and an exchange of a commit's bytes between two processes on the same cores.
 
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use crate::machine::CorePin;
 use crate::socket::PollPause;
 use crate::testbed::{CoreAssignment, SocketKind, Testbed};
 
-/// Syncs of one cell.
+/// Number of syncs in one cell.
 const SYNCS: usize = 500;
 const SYNCS_QUICK: usize = 100;
-/// Time of one cell of exchanges, at most.
+/// Maximum time of one cell of exchanges.
 const EXCHANGE: Duration = Duration::from_millis(300);
 
-/// Echo processes, one a block size, started when first asked for.
+/// Echo processes, one for each block size, started on first use.
 pub struct Tr190Floors<'s> {
     site: &'s Testbed,
     cores: CoreAssignment,
@@ -41,14 +41,18 @@ impl<'s> Tr190Floors<'s> {
         }
     }
 
-    /// Measures the floor below a transaction that changes one range of `bytes`.
+    /// Measures the floor of a transaction that changes one range of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the disk or an echo process fails.
     pub fn measure(
         &mut self,
         floor: FloorKind,
         bytes: u64,
         effort: Tr190Effort,
     ) -> Result<Tr190Cell, BenchError> {
-        // Somewhere in a segment of some MiB, as most of them are.
+        // A range somewhere in a segment of some MiB, as usual.
         let range = (0, 1 << 20, bytes as u32);
         let payload = payload_bytes(0, std::iter::once(range)) as usize;
         let summary = match floor {

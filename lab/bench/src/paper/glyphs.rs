@@ -1,22 +1,22 @@
-//! Letters for pictures of pixels: five by nine dots each, two of them below the line, so that a PNG needs no
-//! font and no font's code.
+//! Letters for raster images: five by nine dots each, two of them below the line. A PNG then needs neither a
+//! font nor font code.
 
-/// Dots of a letter's width.
+/// Width of a letter in dots.
 pub const WIDTH: u32 = 5;
-/// Dots of its height.
+/// Height of a letter in dots.
 pub const HEIGHT: u32 = 9;
 /// Dots from one letter to the next.
 pub const ADVANCE: u32 = WIDTH + 1;
 
-/// A letter's rows, from the top; its leftmost dot is the highest of five bits.
+/// A letter's rows from the top; its leftmost dot is the highest of five bits.
 type Rows = [u8; HEIGHT as usize];
 
-/// What is drawn for a letter that is not in the table: an empty box.
+/// Drawn for a letter that is not in the table: an empty box.
 const UNKNOWN: Rows = [
     0b11111, 0b10001, 0b10001, 0b10001, 0b10001, 0b10001, 0b11111, 0, 0,
 ];
 
-/// Sorted by letter.
+/// The letters, sorted.
 #[rustfmt::skip]
 const LETTERS: [(char, Rows); 77] = [
     (' ', [0b00000, 0b00000, 0b00000, 0b00000, 0b00000, 0b00000, 0b00000, 0b00000, 0b00000]),

@@ -1,5 +1,5 @@
-//! Commits that do not wait (the original's no-flush): what one of them costs, one range of 128 bytes, and
-//! what the flush afterwards costs.
+//! No-flush commits, which do not wait: the cost of one of them with a range of 128 bytes, and of the flush
+//! afterwards.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -16,38 +16,43 @@ use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
 use crate::tpca::{AccessPattern, AccountChooser};
 
-/// Bytes of the range.
+/// Size of the range in bytes.
 pub const BLOCK_BYTES: usize = 128;
 const PAGE_BYTES: usize = 4096;
-/// Commits of one round.
+/// Number of commits in one round.
 const COMMITS: u64 = 10_000;
-/// Rounds: each takes some milliseconds.
+/// Number of rounds; each takes some milliseconds.
 const ROUNDS: usize = 5;
-/// Bytes of the spool: none, and one that holds less than a round, so that it fills and is merged.
+/// Sizes of the spool in bytes: none, and one that holds less than a round, so that it fills and is merged.
 const SPOOLS: [usize; 2] = [0, 1 << 20];
-/// What is measured: both orders, alone and with a member.
+/// Number of measurements: both orders, with and without a member, with each spool.
 pub const CELLS: usize = 4 * SPOOLS.len();
 
-/// Commits that do not wait.
+/// Result for no-flush commits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NoFlushRow {
-    /// Which blocks.
+    /// Order of the blocks.
     pub order: BlockOrder,
     /// Whether there is a member to send them to.
     pub member: bool,
-    /// Bytes of the spool in which commits are kept and merged until the flush; 0: none.
+    /// Size in bytes of the spool in which commits are kept and merged until the flush; 0 for none.
     pub spool_bytes: usize,
-    /// Nanoseconds a transaction: begin, one range, store, commit. The mean of a round, the median of rounds.
+    /// Nanoseconds of a transaction: begin, one range, store, commit. The mean of a round, the median over
+    /// rounds.
     pub transaction_ns: f64,
-    /// The same in the first pass over the blocks, in which the first store to each page copies it.
+    /// The same in the first pass over the blocks, whose first store to each page copies it.
     pub first_pass_ns: f64,
     /// Milliseconds of the flush after a round's transactions.
     pub flush_ms: f64,
-    /// Transactions of a round.
+    /// Number of transactions in a round.
     pub transactions: u64,
 }
 
 /// Measures all of them.
+///
+/// # Errors
+///
+/// Fails if the memory cannot be set up, or a commit fails.
 pub fn measure(
     mut stage: Tr190Testbed<'_>,
     effort: Tr190Effort,
@@ -88,7 +93,7 @@ fn row(
     let memory = stage.memory(Tr190System::RVM.over(link), server, LOG_BYTES, Durability::Lazy)?;
     memory.rvm.set_spool_bytes(spool_bytes);
     let region = memory.rvm.map(&file, 0, 0).context("map the data file")?;
-    // In the page cache, and mapped; not yet this process's own.
+    // The page is in the page cache and mapped, but not yet a private copy.
     black_box(
         region
             .read()
@@ -130,7 +135,7 @@ fn row(
             took.push(transaction_ns);
             flushed.push((began.elapsed() - committed).as_secs_f64() * 1e3);
         }
-        // So that no truncation is under way in the next round.
+        // No truncation may run in the next round.
         memory.rvm.truncate().context("empty the log")?;
     }
     Ok(NoFlushRow {

@@ -1,4 +1,4 @@
-//! The results as Markdown tables, for a document that keeps them.
+//! The results as Markdown tables for a document.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::plot::x_label;
 use super::system::{MemberLink, Tr190Series, Tr190System};
 use super::{Tr190Figure, Tr190Report};
 
-/// Every figure's throughputs, RRVM's times over RVM's, and what was claimed.
+/// Every figure's throughputs, RRVM's over RVM's, and the claims.
 pub fn tables(report: &Tr190Report, run: &RunInfo) -> String {
     let machine = &report.machine;
     let mut text = format!(

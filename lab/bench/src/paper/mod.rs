@@ -1,19 +1,21 @@
 //! The experiments of TR-190, "On using Network Memory to Improve the Performance of Transaction-Based
-//! Systems", figures 1 to 11: recoverable memory whose commits wait for a disk (the paper's RVM), and whose
-//! commits wait for another process's memory (its RRVM).
+//! Systems", figures 1 to 11: recoverable memory whose commits wait for a disk (the paper's RVM), or for
+//! another process's memory (its RRVM).
 //!
-//! Each figure is a table of cells: a system, a place on the x axis, measured in rounds. Within a round and a
-//! place the systems take turns, so that a disturbance hits all of them. What is set up how, and what differs
-//! from the paper: `docs/paper.md`.
+//! Each figure is a table of cells: a system at an x value, measured in rounds. Within a round and an x value
+//! the systems take turns, so that a disturbance hits all of them. Setup, and differences from the paper:
+//! `docs/results/tr190.md`.
 //!
 //! | module | does |
 //! |---|---|
-//! | [`experiment`] | the figures: what is varied, what is run |
+//! | [`experiment`] | the figures: parameters and loads |
 //! | [`system`] | the systems and floors compared |
-//! | [`stage`], [`namespaces`], [`modelled`] | lenders, files, the network in between, the slow disk |
+//! | [`testbed`], [`crate::namespaces`], [`modelled`] | lenders, files, the network in between, the slow disk
+//! |
 //! | [`cell`], [`floor`], [`lazy`] | one measurement |
-//! | [`facts`] | what the paper states |
-//! | [`claims`], `originals` | what the paper claims, the original did and netram holds, judged on what was measured |
+//! | [`facts`] | statements of the paper |
+//! | [`claims`], `originals` | claims of the paper, results of the original, bounds of netram, judged by the
+//! measurements |
 //! | [`output`], [`csv`], [`plot`], [`raster`], [`glyphs`], [`page`], [`commentary`], [`markdown`] | files for programs and people |
 
 pub mod cell;
@@ -51,45 +53,45 @@ use lazy::NoFlushRow;
 use system::{FloorKind, MemberLink, Tr190Disk, Tr190Series};
 use testbed::Tr190Testbed;
 
-/// What to measure.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Tr190Plan {
-    /// Numbers of the figures; none: all.
+    /// Numbers of the figures; empty for all.
     pub figures: Vec<u8>,
-    /// How much of each.
+    /// Extent of each figure.
     pub effort: Tr190Effort,
 }
 
-/// What whoever watches is told.
+/// Progress of a run.
 #[derive(Debug)]
 pub enum Tr190Progress<'a> {
-    /// So many cells will be measured.
+    /// Number of cells that will be measured.
     Cells(usize),
-    /// This one is next.
+    /// The next cell.
     Cell {
-        /// The figure, 0 for commits that do not wait.
+        /// Number of the figure, 0 for no-flush commits.
         figure: u8,
-        /// What is measured.
+        /// The cell in words.
         what: &'a str,
     },
-    /// Something cannot be measured here.
+    /// A measurement that is impossible here, with the reason.
     Skipped(&'a str),
 }
 
-/// Everything that was measured.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tr190Report {
-    /// Where.
+    /// The measuring machine.
     pub machine: MachineInfo,
-    /// How much.
+    /// Extent of the run.
     pub effort: Tr190Effort,
-    /// What could not be measured, and why.
+    /// Skipped measurements, each with its reason.
     pub skipped: Vec<String>,
     /// The figures.
     pub figures: Vec<Tr190Figure>,
-    /// Commits that do not wait.
+    /// No-flush commits.
     pub no_flush: Vec<NoFlushRow>,
-    /// What was claimed, and whether it holds.
+    /// Claims, and whether they hold.
     pub claims: Vec<Tr190Claim>,
 }
 
@@ -98,39 +100,39 @@ pub struct Tr190Report {
 pub struct Tr190Figure {
     /// The paper's number.
     pub number: u8,
-    /// What is shown.
+    /// Title of the figure.
     pub title: &'static str,
-    /// What is varied.
+    /// Parameter on the x axis.
     pub axis: Tr190Axis,
-    /// What was measured, place by place.
+    /// The measured points, by x value.
     pub points: Vec<Tr190Point>,
 }
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tr190Point {
-    /// Whose curve.
+    /// The curve of this point.
     pub series: Tr190Series,
-    /// Where, in the axis's unit.
+    /// The point's x value, in the axis's unit.
     pub x: u64,
-    /// Transactions a second: of each pair where the axis is pairs, of all together elsewhere.
+    /// Transactions per second: of one pair if the axis is pairs, otherwise of all clients.
     pub tps: f64,
-    /// Transactions measured, over all rounds.
+    /// Number of measured transactions, over all rounds.
     pub transactions: u64,
-    /// Half of them took at most this, in microseconds.
+    /// Median in microseconds.
     pub p50_us: f64,
-    /// 99 of 100 took at most this.
+    /// 99th percentile in microseconds.
     pub p99_us: f64,
-    /// The longest of a round.
+    /// The longest of any round, in microseconds.
     pub max_us: f64,
-    /// Commits that waited because the log was full, over all rounds.
+    /// Number of commits that waited because the log was full, over all rounds.
     pub full_stalls: u64,
-    /// The median of the floor that belongs to the series, measured in the same rounds.
+    /// Median in microseconds of the series' floor, measured in the same rounds.
     pub floor_us: Option<f64>,
 }
 
 impl CurvePoint for Tr190Point {
-    type MascotsCurve = Tr190Series;
+    type Curve = Tr190Series;
 
     fn curve(&self) -> Tr190Series {
         self.series
@@ -147,18 +149,22 @@ impl Tr190Figure {
         curves::curves(&self.points)
     }
 
-    /// The places, in order.
+    /// The x values in order.
     pub fn x_values(&self) -> Vec<u64> {
         curves::x_values(&self.points)
     }
 
-    /// A point of a curve.
+    /// The point of a curve at `x`.
     pub fn at(&self, series: Tr190Series, x: u64) -> Option<&Tr190Point> {
         curves::at(&self.points, series, x)
     }
 }
 
-/// Measures what `plan` asks for; `tell` hears of each cell before it is measured.
+/// Runs what `plan` describes; `tell` gets each cell before it is measured.
+///
+/// # Errors
+///
+/// Fails if there is no such figure, or a measurement fails.
 pub fn measure(
     site: &Testbed,
     plan: &Tr190Plan,
@@ -287,7 +293,7 @@ fn point(axis: Tr190Axis, series: Tr190Series, x: u64, cell: Tr190Cell) -> Tr190
     }
 }
 
-/// Puts beside each point the floor that its commits stand on, where the figure has it.
+/// Adds the floor of its commits to each point, where the figure has it.
 fn add_floors(figure: &mut Tr190Figure) {
     let floors: Vec<Tr190Point> = figure
         .points
@@ -320,7 +326,7 @@ pub(crate) mod tests {
     use super::system::Tr190System;
     use super::*;
 
-    /// A figure whose curves have the given throughputs at the places.
+    /// A figure whose curves have the given throughputs at the x values.
     pub(crate) fn synthetic_figure(number: u8, curves: &[(Tr190Series, &[(u64, f64)])]) -> Tr190Figure {
         let experiment = TR190[usize::from(number) - 1];
         let points = curves.iter().flat_map(|(series, points)| {

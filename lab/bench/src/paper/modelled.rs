@@ -1,5 +1,5 @@
-//! Segment files on a modelled slow disk: real files, and a sleep in every sync. The log's own delay is the
-//! journal's (`JournalConfig::modelled_sync_delay`); truncation would outrun it if its syncs stayed fast.
+//! Segment files on a modelled slow disk: real files with a sleep in every sync. The log's own delay is the
+//! journal's (`JournalConfig::modelled_sync_delay`). With fast syncs, truncation would outrun the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use netram_rvm::{
     SegmentStorage, StampId,
 };
 
-/// Real segments whose syncs take longer, or as long as they take when the delay is zero.
+/// Real segments whose syncs take longer by a delay, which may be zero.
 #[derive(Debug)]
 pub struct ModelledStorage {
     real: Arc<RealStorage>,
@@ -29,7 +29,7 @@ pub struct ModelledFile {
 #[derive(Debug)]
 enum ModelledTarget {
     Segment(RealFile),
-    /// The storage keeps its table to itself.
+    /// The real storage that owns the segment table.
     Table(Arc<RealStorage>),
 }
 

@@ -1,5 +1,5 @@
-//! What the original library did, built and run anew on a machine of this kind, held against what was just
-//! measured.
+//! Results of the original library, rebuilt and run on a machine of this kind, compared with the measured
+//! ones.
 
 use super::Tr190Axis;
 use super::claims::{ClaimSource, FigureLookup, Tr190Claim, claim};
@@ -9,7 +9,7 @@ use super::lazy::NoFlushRow;
 use super::system::{FloorKind, Tr190Series, Tr190System};
 use crate::figures::RatioBound;
 
-/// Commits that wait for the local disk, and commits that do not wait, against the original's.
+/// Commits that wait for the local disk, and no-flush commits, over the original's.
 pub(super) fn originals(
     facts: &Tr190Facts,
     found: &FigureLookup<'_>,
@@ -100,9 +100,8 @@ fn lazy(original: &OriginalResults, no_flush: &[NoFlushRow]) -> Vec<Tr190Claim> 
     claims
 }
 
-/// What is held against the original: its mean over the block sizes, for one size's ratio follows the disk's
-/// mood by a fifth either way. Bare `fdatasync` is the limit, so a mean of theirs above it is such a mood
-/// too.
+/// The mean over the block sizes, since one size's ratio varies with the disk by a fifth. Bare `fdatasync` is
+/// the limit, so an original's mean above it is such a variation too.
 fn over_all_sizes(order: &str, ratios: &[(f64, f64)]) -> Option<Tr190Claim> {
     let (mut ours, mut theirs) = (1.0_f64, 1.0_f64);
     for (our, their) in ratios {

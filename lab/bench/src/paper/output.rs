@@ -1,4 +1,4 @@
-//! The files of a run: a CSV and a picture a figure, the tables, and the page.
+//! The files of a run: a CSV and a picture for each figure, the tables, and the page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,23 +8,27 @@ use super::plot::{self, CurvePlot};
 use super::{Tr190Report, csv, markdown, page};
 use crate::error::{BenchError, ErrorContext};
 
-/// The page's name.
+/// File name of the page.
 pub const PAGE: &str = "index.html";
 
 const TABLES: &str = "tables.md";
 
-/// What a report does not know of itself.
+/// Circumstances of a run that the report lacks.
 #[derive(Clone, Debug)]
 pub struct RunInfo {
-    /// When it began.
+    /// Time at which it began.
     pub began: String,
-    /// What was typed.
+    /// The command as typed.
     pub command: String,
-    /// Where the files were.
+    /// Directory or disk of the files.
     pub disk: String,
 }
 
-/// Writes everything into `directory`, made if it is not there. Returns the files written.
+/// Writes all files into `directory`, which is created if missing. Returns the files written.
+///
+/// # Errors
+///
+/// Fails if a file cannot be written, or a picture not drawn.
 pub fn write(
     report: &Tr190Report,
     run: &RunInfo,
@@ -50,7 +54,7 @@ pub(crate) struct ResultsDirectory<'f> {
 }
 
 impl ResultsDirectory<'_> {
-    /// Makes the directory if it is not there.
+    /// Creates the directory if it is missing.
     pub(crate) fn new(directory: &Path) -> Result<ResultsDirectory<'_>, BenchError> {
         fs::create_dir_all(directory).context(format_args!("make the directory {}", directory.display()))?;
         Ok(ResultsDirectory {
@@ -59,7 +63,7 @@ impl ResultsDirectory<'_> {
         })
     }
 
-    /// Writes a figure's files: its numbers, its picture, and that as dots as well if they are wanted.
+    /// Writes a figure's files: its CSV, its SVG, and a PNG if wanted.
     pub(crate) fn save_figure(
         &mut self,
         name: &str,
@@ -75,7 +79,7 @@ impl ResultsDirectory<'_> {
         Ok(())
     }
 
-    /// Writes a file, in an earlier one's place.
+    /// Writes a file, replacing an earlier one.
     pub(crate) fn save(&mut self, name: &str, bytes: &[u8]) -> Result<(), BenchError> {
         let path = self.directory.join(name);
         fs::write(&path, bytes).context(format_args!("write {}", path.display()))?;

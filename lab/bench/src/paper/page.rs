@@ -1,5 +1,5 @@
-//! One page with everything: figures as inline SVG, tables, the paper's figures beside ours, and what is
-//! claimed. It is one file that loads nothing.
+//! One page with everything: figures as inline SVG, tables, the paper's values beside the measured ones, and
+//! claims. It is a single file that loads nothing.
 
 use std::fmt::Write;
 
@@ -21,7 +21,11 @@ const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:1060px;margin:2em a
     .yes{color:#11772d;font-weight:bold}.no{color:#b3261e;font-weight:bold}\
     svg{max-width:100%;height:auto}details{margin:1em 0}.note{color:#555}code{background:#f3f3f3}";
 
-/// The page.
+/// The page as HTML.
+///
+/// # Errors
+///
+/// Fails if a figure cannot be drawn.
 pub fn page(report: &Tr190Report, facts: &Tr190Facts, run: &RunInfo) -> Result<String, BenchError> {
     let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     html += "<title>The experiments of TR-190 on netram</title>\n";
@@ -36,7 +40,7 @@ pub fn page(report: &Tr190Report, facts: &Tr190Facts, run: &RunInfo) -> Result<S
     Ok(html)
 }
 
-/// Text as HTML shows it.
+/// Escapes text for HTML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -168,7 +172,7 @@ fn section(
         escape(&differs.join(" "))
     );
     throughputs(html, facts, figure);
-    // Where blocks grow, truncation has most to write: who waits for it shows in the longest commits.
+    // With growing blocks truncation writes most, and commits that wait for it show in the maxima.
     if figure.axis == Tr190Axis::BlockBytes {
         by_x(html, figure, "99 of 100 commits took at most, us", |point| {
             point.p99_us
@@ -229,7 +233,7 @@ fn throughputs(html: &mut String, facts: &Tr190Facts, figure: &Tr190Figure) {
     *html += "</table>\n";
 }
 
-/// A table of one number a point.
+/// A table with one number for each point.
 fn by_x(html: &mut String, figure: &Tr190Figure, title: &str, value: impl Fn(&Tr190Point) -> f64) {
     let places = figure.x_values();
     *html += &format!("<table>\n<tr><th>{title}</th>");
@@ -253,7 +257,7 @@ fn by_x(html: &mut String, figure: &Tr190Figure, title: &str, value: impl Fn(&Tr
     *html += "</table>\n";
 }
 
-/// Which curves are divided by which: RRVM by RVM on the same disk, and systems by the floors below them.
+/// Pairs of curves to divide: RRVM by RVM on the same disk, and systems by their floors.
 fn ratios(figure: &Tr190Figure) -> Vec<(Tr190Series, Tr190Series, String)> {
     let series = figure.series();
     let mut found = Vec::new();
@@ -333,7 +337,7 @@ fn no_flush(html: &mut String, report: &Tr190Report, facts: &Tr190Facts) {
     );
 }
 
-/// A number with as many digits as mean something.
+/// A number with its significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         small if small < 10.0 => format!("{value:.2}"),

@@ -1,7 +1,7 @@
-//! A figure as a picture: SVG without a font in it, and PNG.
+//! A figure as a picture: SVG without an embedded font, and PNG.
 //!
-//! Places stand at equal distances: the papers double them, more or less. Throughput is on a logarithmic
-//! axis, because the paper's systems and ours are three decades apart. Colour tells the link, dashes the
+//! X values are evenly spaced, because the papers roughly double them. Throughput is on a logarithmic axis,
+//! because the paper's systems and today's are three decades apart. Colour shows the link, dashes the
 //! modelled disk, crosses the paper.
 
 use plotters::coord::Shift;
@@ -16,32 +16,32 @@ use crate::error::{BenchError, ErrorContext};
 
 const WIDTH: u32 = 1080;
 const HEIGHT: u32 = 520;
-/// Pixels of the picture's right part, which has the names of the curves.
+/// Width in pixels of the legend on the right.
 const LEGEND: u32 = 360;
-/// Pixels of a PNG for each of the SVG: letters of dots need them.
+/// PNG pixels for each SVG pixel: dotted letters need them.
 const PNG_SCALE: u32 = 2;
 const TEXT_PIXELS: u32 = 15;
 const TITLE_PIXELS: u32 = 19;
-/// Pixels a line of the legend.
+/// Height in pixels of a line of the legend.
 const LEGEND_LINE: u32 = 22;
 
-/// What is drawn.
+/// Input of a drawing.
 pub(crate) struct CurvePlot {
     pub(crate) title: String,
-    /// What the axes are, with their units.
+    /// Labels of the axes, with units.
     pub(crate) across: String,
     pub(crate) upwards: String,
     pub(crate) curves: Vec<PlotCurve>,
 }
 
-/// A curve, ours or the paper's.
+/// A curve, measured or the paper's.
 pub(crate) struct PlotCurve {
     pub(crate) label: String,
     pub(crate) style: CurveStyle,
     pub(crate) points: Vec<(u64, f64)>,
 }
 
-/// How a curve is drawn.
+/// Style of a curve.
 #[derive(Clone, Copy)]
 pub(crate) struct CurveStyle {
     pub(crate) colour: RGBColor,
@@ -49,7 +49,7 @@ pub(crate) struct CurveStyle {
     pub(crate) mark: PointMark,
 }
 
-/// What stands at a curve's points.
+/// Mark of a curve's points.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PointMark {
     Dot,
@@ -59,11 +59,15 @@ pub(crate) enum PointMark {
 }
 
 /// The figure as SVG, a whole `<svg>` element.
+///
+/// # Errors
+///
+/// Fails if the drawing does.
 pub fn svg(figure: &Tr190Figure, facts: &Tr190Facts) -> Result<String, BenchError> {
     picture(figure, facts).svg()
 }
 
-/// The figure, to be drawn.
+/// The drawing's input for a figure.
 pub(crate) fn picture(figure: &Tr190Figure, facts: &Tr190Facts) -> CurvePlot {
     CurvePlot {
         title: format!("Figure {}: {}", figure.number, figure.title),
@@ -206,7 +210,7 @@ fn draw_mark<B: DrawingBackend>(
     }
 }
 
-/// Ours, then the paper's.
+/// Measured curves, then the paper's.
 fn curves(figure: &Tr190Figure, facts: &Tr190Facts) -> Vec<PlotCurve> {
     let ours = figure.series().into_iter().map(|series| PlotCurve {
         label: series.label(),
@@ -265,7 +269,7 @@ fn style_of(series: Tr190Series) -> CurveStyle {
     CurveStyle { colour, dashed, mark }
 }
 
-/// Every place that a curve has, in order.
+/// Every x value of any curve, in order.
 fn x_values(curves: &[PlotCurve]) -> Vec<u64> {
     let points = curves.iter().flat_map(|curve| &curve.points);
     let mut places: Vec<u64> = points.map(|(x, _)| *x).collect();
@@ -285,7 +289,7 @@ fn decades(curves: &[PlotCurve]) -> (f64, f64) {
     )
 }
 
-/// A whole number with its thousands apart.
+/// A whole number with separated thousands.
 pub(crate) fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value);
     let mut text = String::new();
@@ -298,7 +302,7 @@ pub(crate) fn thousands(value: f64) -> String {
     text
 }
 
-/// What a figure's axis counts in its table.
+/// Label of an x value in tables.
 pub(super) fn x_label(axis: Tr190Axis, x: u64) -> String {
     match axis {
         Tr190Axis::BlockBytes => format!("{} B", thousands(x as f64)),
@@ -338,7 +342,7 @@ mod tests {
         ] {
             assert!(svg.contains(text), "{text}");
         }
-        // Two curves of ours as marks, three of the paper's.
+        // Two measured curves as marks, three of the paper.
         assert!(svg.matches("<circle").count() >= 2);
     }
 

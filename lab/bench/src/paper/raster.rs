@@ -1,4 +1,4 @@
-//! A picture of pixels that a plot can be drawn on, and its PNG. Letters come from [`super::glyphs`].
+//! A raster image that a plot can be drawn on, and its PNG. Letters come from [`super::glyphs`].
 
 use std::convert::Infallible;
 
@@ -8,11 +8,11 @@ use plotters_backend::{BackendColor, BackendCoord, BackendTextStyle, DrawingBack
 use super::glyphs;
 use crate::error::{BenchError, ErrorContext};
 
-/// Text of this many pixels is drawn with dots of one pixel; larger text with larger dots.
+/// Text of this height is drawn with dots of one pixel; larger text with larger dots.
 const PIXELS_A_DOT: f64 = 13.0;
 const CHANNELS: usize = 3;
 
-/// Pixels, white at first.
+/// An image, initially white.
 pub struct RasterImage {
     width: u32,
     height: u32,
@@ -20,7 +20,7 @@ pub struct RasterImage {
 }
 
 impl RasterImage {
-    /// A white picture.
+    /// A white image.
     pub fn new(width: u32, height: u32) -> RasterImage {
         RasterImage {
             width,
@@ -29,7 +29,11 @@ impl RasterImage {
         }
     }
 
-    /// The picture as a PNG file.
+    /// The image as a PNG file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the encoder does.
     pub fn png(&self) -> Result<Vec<u8>, BenchError> {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, self.width, self.height);
@@ -42,7 +46,7 @@ impl RasterImage {
     }
 }
 
-/// Pixels a dot for a text's size.
+/// Pixels of a dot at a text size.
 fn dot(size: f64) -> i32 {
     (size / PIXELS_A_DOT).round().max(1.0) as i32
 }
@@ -76,7 +80,7 @@ impl DrawingBackend for &mut RasterImage {
     fn draw_pixel(&mut self, (x, y): BackendCoord, color: BackendColor) -> DrawResult {
         let inside = |at: i32, size: u32| u32::try_from(at).ok().filter(|at| *at < size);
         let (Some(x), Some(y)) = (inside(x, self.width), inside(y, self.height)) else {
-            // Lines may end outside of the picture.
+            // Lines may end outside the image.
             return Ok(());
         };
         let at = (y as usize * self.width as usize + x as usize) * CHANNELS;

@@ -1,12 +1,12 @@
-//! The systems that are compared: recoverable memory on a disk alone, or with a member over some link, each
-//! on the local disk and on a modelled slow one; and the floors.
+//! The compared systems: recoverable memory on a disk alone, or with a member over some link, each on the
+//! local disk and on a modelled slow one; and the floors.
 
 use std::time::Duration;
 
 use netram_proto::port::Durability;
 use serde::{Serialize, Serializer};
 
-/// What a modelled disk adds to every sync: seek and rotation of the paper's disks.
+/// Time that a modelled disk adds to every sync: seek and rotation of the paper's disks.
 pub const MODELLED_SYNC: Duration = Duration::from_millis(8);
 
 /// A curve: a system, or a floor beside it.
@@ -14,20 +14,20 @@ pub const MODELLED_SYNC: Duration = Duration::from_millis(8);
 pub enum Tr190Series {
     /// Recoverable memory.
     System(Tr190System),
-    /// What the machine does without netram.
+    /// The machine without netram.
     Floor(FloorKind),
 }
 
 /// One configuration of recoverable memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tr190System {
-    /// How commits reach a member, if they do.
+    /// Link over which commits reach a member.
     pub link: MemberLink,
-    /// What every sync costs, of the log and of the data file.
+    /// Cost of every sync of log and data file.
     pub disk: Tr190Disk,
 }
 
-/// The way to the member.
+/// Link to the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberLink {
     /// No member: the paper's RVM.
@@ -38,25 +38,25 @@ pub enum MemberLink {
     Tcp,
     /// TCP between two network namespaces.
     Namespaces,
-    /// TCP over loopback through a process that adds so many microseconds to each round trip.
+    /// TCP over loopback through a process that adds this many microseconds to each round trip.
     Longer(u32),
 }
 
-/// The disk below log and data file.
+/// The disk under log and data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tr190Disk {
-    /// As it is.
+    /// The local disk as it is.
     Local,
-    /// With [`MODELLED_SYNC`] added to every sync.
+    /// The local disk with [`MODELLED_SYNC`] added to every sync.
     Modelled,
 }
 
 /// A floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FloorKind {
-    /// `fdatasync` of a record's bytes, overwriting.
+    /// Overwriting `fdatasync` of a record's bytes.
     Sync,
-    /// A bare exchange of a commit's bytes over TCP on loopback.
+    /// Bare exchange of a commit's bytes over TCP on loopback.
     Exchange,
 }
 
@@ -93,7 +93,7 @@ impl Tr190System {
         disk: Tr190Disk::Local,
     };
 
-    /// The systems of every figure. Without namespaces when the machine does not let us make them.
+    /// The systems of every figure; without namespaces if the machine does not allow them.
     pub fn all(namespaces: bool) -> Vec<Tr190System> {
         let mut systems = Vec::new();
         for disk in [Tr190Disk::Local, Tr190Disk::Modelled] {
@@ -111,7 +111,7 @@ impl Tr190System {
         systems
     }
 
-    /// When a commit of this system is done.
+    /// Durability that a commit of this system waits for.
     pub fn durability(self) -> Durability {
         match self.link {
             MemberLink::Disk => Durability::Disk,
@@ -119,17 +119,17 @@ impl Tr190System {
         }
     }
 
-    /// The same link on the other disk.
+    /// The system with the same link on another disk.
     pub fn on(self, disk: Tr190Disk) -> Tr190System {
         Tr190System { disk, ..self }
     }
 
-    /// The same disk over another link.
+    /// The system with another link on the same disk.
     pub fn over(self, link: MemberLink) -> Tr190System {
         Tr190System { link, ..self }
     }
 
-    /// What is added to every sync.
+    /// Time added to every sync.
     pub fn sync_delay(self) -> Duration {
         match self.disk {
             Tr190Disk::Local => Duration::ZERO,

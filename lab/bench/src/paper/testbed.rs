@@ -1,5 +1,5 @@
-//! What the cells of one figure share: lenders, the network between namespaces, and files written in full
-//! beforehand.
+//! Resources that the cells of a figure share: lenders, the network between namespaces, and files written in
+//! full beforehand.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,38 +20,38 @@ use crate::namespaces::NamespacePair;
 use crate::testbed::{self, CoreAssignment, LenderProcess, LenderSpec, SocketKind, Testbed};
 use crate::tpca::Bank;
 
-/// How a lender behind a delaying process waits: it shares its core with that process, and must not fall
+/// Wait policy of a lender behind a delaying process: it shares its core with that process, and must not fall
 /// asleep within the longer round trip.
 const LONG_YIELD: WaitPolicy = WaitPolicy::Yield { us: 2_000 };
-/// Bytes of the log that a bank is founded with; it holds one transaction.
+/// Size in bytes of the log that a bank is founded with; it holds one transaction.
 const FOUNDING_LOG_BYTES: u64 = 1 << 20;
-/// Bytes of a pre-written file that are written at once.
+/// Bytes written at once to a file that is written in full.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Recoverable memory of a cell.
 pub type ModelledMemory = Rvm<Journal, ModelledStorage>;
 
-/// Lenders and files.
+/// Lenders and files of a run.
 pub struct Tr190Testbed<'s> {
     site: &'s Testbed,
-    /// Who sits where.
+    /// Cores of client and lenders.
     pub cores: CoreAssignment,
     network: Option<&'s NamespacePair>,
     servers: BTreeMap<MemberLink, Vec<LenderEndpoint>>,
 }
 
-/// A lender and how it is reached. The wire ends before the lender behind it.
+/// A lender and its address. The wire ends before the lender behind it.
 struct LenderEndpoint {
     address: NetAddress,
     _wire: Option<ChildProcess>,
     _lender: LenderProcess,
 }
 
-/// A client's memory. Its log is in a directory of its own, which is to be dropped after the memory.
+/// A client's memory. Its log has its own directory, which must be dropped after the memory.
 pub struct ClientMemory {
     /// The memory.
     pub rvm: ModelledMemory,
-    /// The log's directory.
+    /// Directory of the log.
     pub directory: TemporaryDirectory,
 }
 
@@ -60,13 +60,13 @@ pub struct TemporaryDirectory(PathBuf);
 
 impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
-        // What remains is removed with the site.
+        // The site's removal takes whatever remains.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 impl<'s> Tr190Testbed<'s> {
-    /// An empty stage. Without `network` there is no [`MemberLink::Namespaces`].
+    /// A testbed without lenders yet. [`MemberLink::Namespaces`] needs `network`.
     pub fn new(site: &'s Testbed, network: Option<&'s NamespacePair>) -> Tr190Testbed<'s> {
         Tr190Testbed {
             site,
@@ -76,13 +76,17 @@ impl<'s> Tr190Testbed<'s> {
         }
     }
 
-    /// Where files go.
+    /// The site of its files.
     pub fn site(&self) -> &'s Testbed {
         self.site
     }
 
-    /// The addresses of `count` servers over `link`, started if they are not there yet. They end with the
-    /// thread that calls, by the kernel's hand if need be: call from one that lasts.
+    /// Addresses of `count` servers over `link`, started on first use. The kernel ends them with the calling
+    /// thread, so call from one that lasts.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a server cannot be started.
     pub fn servers(&mut self, link: MemberLink, count: usize) -> Result<Vec<NetAddress>, BenchError> {
         if link == MemberLink::Disk {
             return Ok(Vec::new());
@@ -135,7 +139,11 @@ impl<'s> Tr190Testbed<'s> {
         })
     }
 
-    /// Moves the calling thread to where the clients of `link` are.
+    /// Moves the calling thread to the side of `link`'s clients.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the namespace cannot be entered.
     pub fn enter(&self, link: MemberLink) -> Result<(), BenchError> {
         match (link, self.network) {
             (MemberLink::Namespaces, Some(network)) => network.enter(),
@@ -143,8 +151,12 @@ impl<'s> Tr190Testbed<'s> {
         }
     }
 
-    /// Opens fresh memory with a log of `log_bytes`, for commits that are to be so safe; its truncation
-    /// thread runs. To be called where the client's threads are to be: the journal's are started by this one.
+    /// Opens new memory with a log of `log_bytes` for commits of this durability; its truncation thread runs.
+    /// Call it on the client's core, since this thread starts those of the journal.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the journal or the memory cannot be opened.
     pub fn memory(
         &self,
         system: Tr190System,
@@ -157,7 +169,7 @@ impl<'s> Tr190Testbed<'s> {
         config.timing = testbed::patient_timing();
         config.modelled_sync_delay = system.sync_delay();
         if commits == Durability::Disk {
-            // Somebody waits for each: a batch that waits for company would only add to the disk's time.
+            // A thread waits for each commit, so a delay for batching would only add to the disk's time.
             config.disk_delay = std::time::Duration::ZERO;
         }
         let opened = self.site.journal(log_bytes, config)?;
@@ -177,7 +189,11 @@ impl<'s> Tr190Testbed<'s> {
         })
     }
 
-    /// A client's data file, written in full and synced when it is first asked for.
+    /// A client's data file, written in full and synced on first use.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
     pub fn data_file(&self, index: usize, bytes: u64) -> Result<String, BenchError> {
         let path = self.site.directory().join(format!("data-{index}"));
         if !path.exists() {
@@ -186,7 +202,11 @@ impl<'s> Tr190Testbed<'s> {
         Ok(path_text(&path))
     }
 
-    /// A bank's file, founded when it is first asked for; later cells go on where earlier ones left it.
+    /// A bank's file, founded on first use; later cells continue with the state that earlier ones left.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the bank cannot be founded.
     pub fn bank_file(&self, accounts: u64) -> Result<String, BenchError> {
         let path = self.site.directory().join(format!("bank-{accounts}"));
         let segment = path_text(&path);
@@ -203,7 +223,7 @@ impl<'s> Tr190Testbed<'s> {
     }
 }
 
-/// Zeros, so that every block exists and is in the page cache.
+/// Writes zeros, so that every block exists and is in the page cache.
 pub(crate) fn write_in_full(path: &Path, bytes: u64) -> Result<(), BenchError> {
     let what = format_args!("write {}", path.display());
     let mut file = File::create_new(path).context(what)?;

@@ -1,4 +1,4 @@
-//! How long a dead node's lock is missed: from its death until another node has it.
+//! Failover time of a lock: from its holder's death until another node has it.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,21 @@ use super::testbed::{RegionSetup, RegionTestbed};
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 
-/// How a node dies.
+/// Kind of a node's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeDeath {
     /// Its process is killed; its machine closes its links.
     Killed,
-    /// It falls silent with its links open, as when its machine fails.
+    /// The node stops answering with its links open, as when its machine fails.
     Silent,
 }
 
-/// The longest of `rounds` deaths.
+/// The longest failover of `rounds` deaths.
+///
+/// # Errors
+///
+/// Fails if the region cannot be set up, or the lock does not come.
 pub fn measure(
     site: &Testbed,
     plan: RegionSetup,

@@ -1,9 +1,9 @@
-//! What the writer pays for each node that follows: its processor time and latency a commit, by the number of
-//! them.
+//! Cost for the writer of each following node: processor time and latency of a commit by the number of
+//! followers.
 //!
-//! Everybody sleeps while he waits: the time that a process spends looking is no work. Nodes join one after
-//! the other; so that a disturbance does not look like one more of them, the whole is done several times,
-//! each with a fresh region.
+//! Every process sleeps while it waits, because polling would count as work. Nodes join one after the other.
+//! The whole is repeated, each time with a new region, so that a disturbance does not look like one more
+//! follower.
 
 use netram_transport::WaitPolicy;
 use serde::Serialize;
@@ -16,20 +16,24 @@ use crate::error::BenchError;
 use crate::histogram::{LatencySummary, median};
 use crate::testbed::Testbed;
 
-/// Nodes that follow, at most.
+/// Maximum number of followers.
 pub const FOLLOWERS_MAX: usize = 4;
 
 /// Medians over passes.
 #[derive(Clone, Debug, Serialize)]
 pub struct FanoutCost {
-    /// The writer's commits with none, one, two ... nodes that follow.
+    /// The writer's commits with zero, one, two ... followers.
     pub commits: Vec<LatencySummary>,
-    /// By how many percent the writer's processor time grows with each node after the first.
+    /// Growth of the writer's processor time for each follower after the first, in percent.
     pub percent_a_follower: f64,
 }
 
-/// Measures. With [`PeerDelivery::Multicast`] it is an error where loopback carries none: the figure would be
-/// another one.
+/// Measures the cost.
+///
+/// # Errors
+///
+/// Fails if the region cannot be set up, or if [`PeerDelivery::Multicast`] is requested and the loopback
+/// carries none, since the figure would be another one.
 pub fn measure(site: &Testbed, plan: RegionSetup, effort: CommitEffort) -> Result<FanoutCost, BenchError> {
     let plan = RegionSetup {
         wait: WaitPolicy::Block,
@@ -44,7 +48,7 @@ pub fn measure(site: &Testbed, plan: RegionSetup, effort: CommitEffort) -> Resul
         let before = node.direct_counts();
         let mut costs = Vec::new();
         for passes in &mut passes {
-            // Buffers grow, links are made.
+            // Buffers grow and links are made.
             during(effort, |value| update(&node, REQUEST_LOCK, value))?;
             let commits = during(effort, |value| update(&node, REQUEST_LOCK, value))?;
             costs.push(commits.cpu_us);

@@ -1,4 +1,4 @@
-//! What a node's transactions cost when nobody else wants its locks.
+//! Cost of a node's transactions when no other node wants its locks.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -16,13 +16,16 @@ use crate::error::{BenchError, ErrorContext};
 use crate::histogram::{LatencyRecorder, LatencySummary, median};
 use crate::testbed::{LenderSpec, SocketKind, Testbed};
 
-/// Transactions of a round of [`acquire_again`].
+/// Number of transactions in a round of [`acquire_again`].
 const TIMES: u32 = 10_000;
-/// Bytes of the log of recoverable memory alone: as a node's by default.
+/// Size in bytes of the log of recoverable memory alone: a node's default.
 const LOG_BYTES: u64 = netram_shared::limit::NODE_LOG_BYTES_DEFAULT;
 
-/// Nanoseconds that a transaction costs more when it acquires a lock that its node has kept. Nothing is
-/// written.
+/// Additional nanoseconds of a transaction that acquires a lock which its node has kept. Nothing is written.
+///
+/// # Errors
+///
+/// Fails if the region cannot be set up, or a transaction fails.
 pub fn acquire_again(site: &Testbed, plan: RegionSetup, effort: CommitEffort) -> Result<f64, BenchError> {
     let place = RegionTestbed::start(site, plan)?;
     let node = place.join()?;
@@ -54,15 +57,19 @@ fn transactions(node: &Node, acquire: bool) -> Result<f64, BenchError> {
 /// Commits of eight bytes, medians over rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CommitComparison {
-    /// In a shared region, under a kept lock.
+    /// Commits in a shared region, under a kept lock.
     pub shared: LatencySummary,
-    /// In recoverable memory of one process, with as many members.
+    /// Commits in recoverable memory of one process, with as many members.
     pub alone: LatencySummary,
-    /// Median of the rounds' medians over each other.
+    /// Median ratio of the rounds' medians.
     pub ratio: f64,
 }
 
-/// Begin, acquire, set, commit; beside begin, set, commit without a region's server.
+/// Measures begin, acquire, set and commit, beside begin, set and commit without a region's server.
+///
+/// # Errors
+///
+/// Fails if either memory cannot be set up, or a commit fails.
 pub fn commits(
     site: &Testbed,
     plan: RegionSetup,
@@ -110,7 +117,7 @@ pub fn commits(
     })
 }
 
-/// Does something again and again for a round.
+/// Repeats an operation for a round.
 pub(super) fn during(
     effort: CommitEffort,
     mut commit: impl FnMut(u64) -> Result<(), BenchError>,

@@ -1,10 +1,10 @@
-//! The mix of several users of OO7, each at a node of its own and in a module of its own: how much they do,
-//! by their number.
+//! The mix of several users of OO7, each at its own node and in its own module: throughput by the number of
+//! users.
 //!
-//! A module is a heap under a lock; the indexes of all are under another. Users who keep to their modules
-//! never wait for each other; who goes through shared composites meets the others. The database is built once
-//! for all rows. In the end each node audits it, and what the same users do one after the other in plain
-//! memory must be the same.
+//! A module is a heap under a lock; the indexes of all modules are under another. Users who stay in their
+//! modules never wait for each other; users who traverse shared composites do. The database is built once for
+//! all rows. At the end each node audits it, and it must equal the result of the same users' transactions in
+//! plain memory, one after the other.
 
 use std::time::{Duration, Instant};
 
@@ -22,14 +22,14 @@ use crate::child::ChildProcess;
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 
-/// Users at most.
+/// Maximum number of users.
 pub const NODES_MAX: u32 = 8;
-/// What a user says when its time is over: what it has done, as JSON.
+/// Prefix of a user's line with its progress as JSON, printed when its time is over.
 const PROGRESS_LINE: &str = "did";
-/// What it says when it has audited the database: the digest.
+/// Prefix of a user's line with the digest of the audited database.
 const DIGEST_LINE: &str = "found";
 
-/// What the users do, by name: how often they change what they go through, and whether they meet.
+/// Operation mixes by name: how often users change visited objects, and whether they share any.
 pub const MIXES: [(&str, OperationMix); 3] = [
     ("own modules", mix([50, 0, 50, 0])),
     ("one in five shared", mix([40, 10, 40, 10])),
@@ -46,56 +46,60 @@ const fn mix([private_read, shared_read, private_write, shared_write]: [u32; 4])
     }
 }
 
-/// What to measure.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct UserMixSpec {
-    /// The database; it gets a module for each user.
+    /// The database, with a module for each user.
     pub database: Oo7Parameters,
-    /// Users: one, two ... so many.
+    /// Maximum number of users; every number up to it is measured.
     pub nodes: u32,
-    /// How they come by their locks.
+    /// Way in which users acquire their locks.
     pub manner: LockAcquisition,
-    /// How long each row is measured.
+    /// Duration of each row.
     pub time: Duration,
-    /// Members of each node's journal.
+    /// Number of members of each node's journal.
     pub members: usize,
-    /// How server, members and nodes wait.
+    /// Wait policy of server, members and nodes.
     pub wait: WaitPolicy,
 }
 
-/// What so many users did.
+/// Result for one number of users.
 #[derive(Clone, Debug, Serialize)]
 pub struct UserMixRow {
-    /// Which of [`MIXES`].
+    /// Name of the mix, one of [`MIXES`].
     pub mix: &'static str,
-    /// Users.
+    /// Number of users.
     pub nodes: u32,
-    /// Transactions a second, all users together.
+    /// Transactions per second, all users together.
     pub transactions_s: f64,
-    /// Of the users' time, what went by while they acquired locks, in percent.
+    /// Share of the users' time spent acquiring locks, in percent.
     pub waited_percent: f64,
-    /// Transactions in a thousand that died of a lock out of order and were tried again.
+    /// Transactions in a thousand that died because of a lock out of order and were retried.
     pub died_permille: f64,
-    /// Transactions that were tried again because a lock did not come in time.
+    /// Number of transactions that were retried because a lock did not come in time.
     pub lost: u64,
 }
 
-/// A user to be.
+/// Job of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserTask {
     /// The database.
     pub database: Oo7Parameters,
-    /// What the user does.
+    /// The user's mix.
     pub mix: OperationMix,
-    /// Its module.
+    /// Index of its module.
     pub module: u32,
-    /// How it comes by its locks.
+    /// Way in which it acquires its locks.
     pub manner: LockAcquisition,
-    /// For how long.
+    /// Duration of its work.
     pub time: Duration,
 }
 
-/// Measures.
+/// Measures every mix with every number of users.
+///
+/// # Errors
+///
+/// Fails if the region cannot be set up, or the nodes' databases differ.
 pub fn measure(
     site: &Testbed,
     spec: &UserMixSpec,
@@ -113,7 +117,7 @@ pub fn measure(
     let judge = place.join()?;
     let store = user::create(&judge, &database).context("create the database")?;
     build(&store, &database).context("build the database")?;
-    // What the users will have made of it.
+    // The same users' transactions in plain memory.
     let plain = PlainStore::default();
     build(&plain, &database).context("build the database in plain memory")?;
     let mut before = vec![0; spec.nodes as usize];
@@ -149,7 +153,7 @@ pub fn measure(
     Ok(rows)
 }
 
-/// Has users work for their time. What they did, and the digests of what each has in the end.
+/// Runs users for their time. Returns their progress, and each node's digest at the end.
 fn users(
     place: &RegionTestbed<'_>,
     judge: &Node,
@@ -174,7 +178,7 @@ fn users(
     Ok((done, found?))
 }
 
-/// Makes a version of the common lock, for which the users wait. Nothing changes.
+/// Creates a version of the common lock, for which the users wait. Nothing is changed.
 fn signal(node: &Node, database: &Oo7Parameters) -> Result<(), BenchError> {
     let store = user::open(node, database).context("open the database")?;
     let ground = store.space().begin_with(&[(user::COMMON, LockMode::Exclusive)]);
@@ -205,7 +209,7 @@ fn row(mix: &'static str, time: Duration, done: &[UserProgress]) -> UserMixRow {
     }
 }
 
-/// Does what a user has done since, in plain memory.
+/// Repeats a user's transactions in plain memory.
 fn replay_user(
     plain: &PlainStore,
     task: &UserTask,
@@ -231,7 +235,7 @@ fn digest(store: &impl Oo7Store, database: &Oo7Parameters) -> Result<u64, BenchE
     Ok(found.digest)
 }
 
-/// A user at its node: begins when it is told, tells what it did, audits when it is told, and stays until
+/// A user at its node: it begins on a signal, reports its progress, audits on another signal, and stays until
 /// killed.
 pub(super) fn run(node: &Node, task: &UserTask) -> Result<(), BenchError> {
     let UserTask {
@@ -245,7 +249,7 @@ pub(super) fn run(node: &Node, task: &UserTask) -> Result<(), BenchError> {
     let LockVersion(begun) = node.version(user::COMMON);
     crate::say(READY_LINE)?;
     wait_for_version(node, begun + 1)?;
-    // Its locks come, its buffers grow.
+    // Warm-up: its locks arrive, its buffers grow.
     user.transact().context("do a transaction")?;
     let before = user.done();
     let began = Instant::now();

@@ -2,13 +2,13 @@
 //!
 //! | module | measures |
 //! |---|---|
-//! | [`visibility`] | how long until another node has an update |
-//! | [`local`] | locks that are kept; commits beside recoverable memory without a server |
-//! | [`fanout`] | what the writer pays for each node that follows |
-//! | [`oo7`] | traversals of OO7, until another node has what they changed |
-//! | [`mix`] | several users of OO7, each at a node, by their number |
-//! | [`failover`] | how long a dead node's lock is missed |
-//! | [`testbed`], [`node_process`] | what they stand on: region, server, lenders; a node in a process of its own |
+//! | [`visibility`] | time until another node has an update |
+//! | [`local`] | kept locks; commits beside recoverable memory without a server |
+//! | [`fanout`] | cost for the writer of each following node |
+//! | [`oo7`] | traversals of OO7 until another node has their changes |
+//! | [`mix`] | several users of OO7, each at its own node |
+//! | [`failover`] | failover time of a dead node's lock |
+//! | [`testbed`], [`node_process`] | region, server, lenders; a node in its own process |
 
 pub mod failover;
 pub mod fanout;

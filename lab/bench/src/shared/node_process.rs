@@ -1,4 +1,4 @@
-//! A node in a process of its own, with one thing to do until it is killed.
+//! A node in its own process, with one task until it is killed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,60 +12,64 @@ use super::mix::UserTask;
 use super::testbed::update;
 use crate::error::{BenchError, ErrorContext};
 
-/// What the process says when it has joined, and does what it is there for.
+/// Line that the process prints when it has joined and begun its task.
 pub(super) const READY_LINE: &str = "ready";
-/// A wait that is not over is begun again this often: what ends the node is found.
+/// Interval at which a wait is begun again, so that the end of the node is noticed.
 pub(super) const WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The lock of whoever asks, and that of whoever answers.
+/// Lock of the requesting node; [`REPLY_LOCK`] is that of the answering one.
 pub(super) const REQUEST_LOCK: LockId = LockId(0);
 /// See [`REQUEST_LOCK`].
 pub(super) const REPLY_LOCK: LockId = LockId(1);
 /// The lock whose updates are watched.
 pub(super) const WATCH_LOCK: LockId = LockId(0);
-/// What a watching node says, before the version and when it had it.
+/// Prefix of a watching node's line, before the version and the time at which it came.
 pub(super) const VERSION_LINE: &str = "seen";
 /// The lock that is held until death.
 pub(super) const DEATH_LOCK: LockId = LockId(2);
 
-/// A node to be.
+/// Job of a node's process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeJob {
-    /// Where the server listens.
+    /// Address of the server.
     pub server: String,
-    /// The cluster key's file.
+    /// File of the cluster key.
     pub key_file: PathBuf,
-    /// The node's files.
+    /// Directory of the node's files.
     pub directory: PathBuf,
-    /// What it is called.
+    /// Name of the node.
     pub name: String,
-    /// How it waits.
+    /// Its wait policy.
     pub wait: String,
-    /// It sends the others what it commits, and takes what they send.
+    /// Whether it exchanges records directly with other nodes.
     pub straight: bool,
-    /// Where it lets other nodes in, for links to them.
+    /// Address at which it accepts links of other nodes.
     pub listen: Option<String>,
-    /// What it does.
+    /// Its task.
     pub act: NodeTask,
 }
 
-/// What a node does.
+/// Task of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeTask {
-    /// Has the region, and takes what others write.
+    /// Maps the region and applies the records of others.
     Follow,
     /// Answers each update under one lock with an update under another.
     Answer,
-    /// Says when it has each update.
+    /// Reports the time of each update.
     Watch,
     /// Holds a lock.
     Hold,
-    /// Is a user of OO7.
+    /// Runs a user of OO7.
     Use(UserTask),
 }
 
 impl NodeJob {
-    /// Joins and does it, until killed.
+    /// Joins and performs the task until killed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the node cannot join.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         let node = Node::join(self.options()?).context("join a region")?;
         match self.act {
@@ -97,7 +101,7 @@ fn alive(node: &Node) -> Result<(), BenchError> {
     node.gone().map_or(Ok(()), Err).context("be a node")
 }
 
-/// The system's clock, the same for all processes of a machine. Nanoseconds.
+/// The system's clock in nanoseconds, the same for all processes of a machine.
 pub(super) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

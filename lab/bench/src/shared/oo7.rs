@@ -1,8 +1,8 @@
-//! OO7 between two nodes, as the paper had it: one lock, one transaction; one node walks and changes, the
-//! other has a copy that follows. Members and server are there, as in use.
+//! OO7 between two nodes, as in the paper: one lock, one transaction. One node walks and changes, the other
+//! has a copy that follows. Members and server are there, as in use.
 //!
-//! An operation's *overhead* is what it takes from its beginning until the other node has all of it, less the
-//! walk that changes nothing. In the end both nodes' databases are audited, and must be the same.
+//! An operation's *overhead* is the time from its beginning until the other node has all of it, less the
+//! unchanged walk. At the end both nodes' databases are audited and must be the same.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
 use crate::testbed::Testbed;
 
-/// What can be measured: they change parts, and there is a walk of the same kind that does not.
+/// Operations that change parts, each with a walk of the same kind that does not.
 pub const OPERATIONS: [(Operation, Operation); 8] = [
     (Operation::T12a, Operation::T6),
     (Operation::T12c, Operation::T6),
@@ -34,23 +34,23 @@ pub const OPERATIONS: [(Operation, Operation); 8] = [
     (Operation::T3c, Operation::T1),
 ];
 const PAGE_BYTES: u64 = 4096;
-/// Between two looks for the link between the nodes.
+/// Interval at which the link between the nodes is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// Rounds before a measurement: buffers grow, pages are touched.
+/// Rounds before a measurement, in which buffers grow and pages are touched.
 const WARM_UP_ROUNDS: usize = 2;
 
-/// What to measure.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct SharedOo7Spec {
     /// The database.
     pub database: Oo7Parameters,
     /// Operations among [`OPERATIONS`].
     pub operations: Vec<Operation>,
-    /// How often each is measured.
+    /// Number of rounds of each operation.
     pub rounds: usize,
-    /// Members of each node's journal.
+    /// Number of members of each node's journal.
     pub members: usize,
-    /// How server, members and nodes wait.
+    /// Wait policy of server, members and nodes.
     pub wait: WaitPolicy,
 }
 
@@ -59,21 +59,25 @@ pub struct SharedOo7Spec {
 pub struct SharedOo7Row {
     /// The operation.
     pub operation: Operation,
-    /// What it counted.
+    /// Result of the operation, a count.
     pub count: u64,
-    /// A walk that changes nothing.
+    /// The walk without changes.
     pub walk_us: f64,
-    /// The walk with the changes, before its commit.
+    /// The walk with changes, before its commit.
     pub change_us: f64,
     /// The commit.
     pub commit_us: f64,
     /// From the walk's beginning until the other node has everything.
     pub total_us: f64,
-    /// Of each round what the changes cost over the walk, until the other node has them.
+    /// Additional time of the changes over the walk, until the other node has them; the median over rounds.
     pub overhead_us: f64,
 }
 
-/// Measures.
+/// Measures the operations.
+///
+/// # Errors
+///
+/// Fails if the region cannot be set up, or the nodes' databases differ.
 pub fn measure(
     site: &Testbed,
     spec: &SharedOo7Spec,
@@ -113,7 +117,7 @@ pub fn measure(
     }
 }
 
-/// Waits until records go straight to the other node.
+/// Waits until records go directly to the other node.
 fn await_link(node: &Node, follower: &ChildProcess) -> Result<(), BenchError> {
     let until = Instant::now() + NODE_TIMEOUT;
     while node.direct_counts().peers == 0 {
@@ -185,7 +189,7 @@ fn row(
     })
 }
 
-/// Does an operation in a transaction of its own.
+/// Runs an operation in its own transaction.
 fn run_once(store: &impl Oo7Store, spec: &SharedOo7Spec, operation: Operation) -> Result<(), BenchError> {
     let mut open = store.begin().context("begin a transaction")?;
     operation
@@ -194,7 +198,7 @@ fn run_once(store: &impl Oo7Store, spec: &SharedOo7Spec, operation: Operation) -
     open.commit().context("commit")
 }
 
-/// When the follower had this version, as it says.
+/// Time at which the follower had this version, as it reports.
 fn seen_at(follower: &mut ChildProcess, version: u64) -> Result<u64, BenchError> {
     let begins = format!("{VERSION_LINE} {version} ");
     let lines = follower.ready(&begins)?;

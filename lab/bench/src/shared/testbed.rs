@@ -1,4 +1,4 @@
-//! A region with its server and its lenders, each a process of its own, and how nodes join it.
+//! A region with its server and its lenders, each in its own process, and nodes that join it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,40 +17,40 @@ use crate::error::{BenchError, ErrorContext};
 use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 use crate::volume::free_group;
 
-/// Bytes of the server's log.
+/// Size of the server's log in bytes.
 const LOG_BYTES: u64 = 64 << 20;
-/// Nobody is to be taken for dead because the machine was busy, where it is not deaths that are measured.
+/// A lease so long that a busy machine's node is not taken for dead. Measurements of deaths use another.
 const LEASE: Duration = Duration::from_secs(20);
-/// How long a node may take to join, and a lock to come.
+/// Time within which a node must join, and a lock must come.
 pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Whether nodes send each other what they commit, beside the server.
+/// Whether nodes send each other their commits, beside the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerDelivery {
-    /// They do not: all that a node has of the others comes from the server.
+    /// All records of other nodes come from the server.
     #[default]
     Never,
-    /// Over links of their own.
+    /// Nodes send over their own links.
     Links,
-    /// Once for all, to a multicast group on loopback.
+    /// Nodes send once for all, to a multicast group on loopback.
     Multicast,
 }
 
-/// A region to be made.
+/// Parameters of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionSetup {
-    /// Locks, all of the same number of bytes.
+    /// Number of locks, whose spans have the same size.
     pub locks: u32,
-    /// Bytes under each.
+    /// Size of each span in bytes.
     pub span_bytes: u64,
-    /// Members of each node's journal.
+    /// Number of members of each node's journal.
     pub members: usize,
-    /// How long a node may be silent.
+    /// Lease of a node.
     pub lease: Duration,
-    /// How server, lenders and nodes wait.
+    /// Wait policy of server, lenders and nodes.
     pub wait: WaitPolicy,
-    /// How nodes send each other what they commit.
+    /// Way in which nodes send each other their commits.
     pub peer_delivery: PeerDelivery,
 }
 
@@ -67,7 +67,7 @@ impl Default for RegionSetup {
     }
 }
 
-/// A region that is served. Nodes end before it does.
+/// A region with its server. Nodes must end before it does.
 pub struct RegionTestbed<'s> {
     site: &'s Testbed,
     plan: RegionSetup,
@@ -78,7 +78,11 @@ pub struct RegionTestbed<'s> {
 }
 
 impl<'s> RegionTestbed<'s> {
-    /// Makes a region and starts what serves it.
+    /// Creates a region and starts its server and lenders.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a process cannot be started.
     pub fn start(site: &'s Testbed, plan: RegionSetup) -> Result<RegionTestbed<'s>, BenchError> {
         let spec = LenderSpec {
             wire: SocketKind::Tcp,
@@ -142,13 +146,21 @@ impl<'s> RegionTestbed<'s> {
         })
     }
 
-    /// Joins, in this process.
+    /// Joins the region in this process.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server refuses, or does not answer in time.
     pub fn join(&self) -> Result<Node, BenchError> {
         let player = self.player(NodeTask::Follow);
         Node::join(player.options()?).context("join a region")
     }
 
-    /// Starts a node in a process of its own; it has joined when this returns.
+    /// Starts a node in its own process, which has joined when this returns.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process ends or does not join in time.
     pub fn play(&self, act: NodeTask) -> Result<ChildProcess, BenchError> {
         let role = ChildRole::Player(self.player(act));
         let mut child = ChildProcess::play(self.site.program(), &role, "node", self.site.directory())?;
@@ -171,11 +183,11 @@ impl<'s> RegionTestbed<'s> {
     }
 }
 
-/// Where a node lets the others in.
+/// Address at which a node accepts links of others.
 const PEER_LISTEN_ADDRESS: &str = "tcp://127.0.0.1:0";
 
 impl NodeJob {
-    /// How it joins.
+    /// Options with which a node joins.
     pub(super) fn options(&self) -> Result<NodeOptions, BenchError> {
         let key = netram_transport::ClusterKey::load(&self.key_file).context("load the cluster key")?;
         let server = self.server.parse().context("read the server's address")?;
@@ -194,7 +206,7 @@ impl NodeJob {
     }
 }
 
-/// Stores eight bytes at the beginning of a lock's span, in a transaction of their own.
+/// Stores eight bytes at the beginning of a lock's span, in their own transaction.
 pub(super) fn update(node: &Node, lock: LockId, value: u64) -> Result<(), BenchError> {
     let mut txn = node.begin(RestoreMode::Restore).context("begin a transaction")?;
     txn.acquire(lock, LockMode::Exclusive).context("acquire a lock")?;

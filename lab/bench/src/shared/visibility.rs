@@ -1,16 +1,17 @@
-//! How long until another node has an update of eight bytes: there and back, halved.
+//! Time until another node has an update of eight bytes: half of a round trip.
 //!
-//! Each of two nodes writes under a lock of its own, as soon as it has what the other wrote: once around are
-//! two commits, each seen by the other. The floor is a bare exchange with a process that answers, as large as
-//! such a commit: once for the member's acknowledgement, and half of it for the way to the other node.
+//! Each of two nodes writes under its own lock as soon as it has the other's update: a round trip is two
+//! commits, each seen by the other. The floor is a bare exchange with an answering process, with messages as
+//! large as such a commit's: one exchange for the member's acknowledgement, and half of one for the way to
+//! the other node.
 //!
-//! That floor's two processes have a core each. Where there are fewer cores than processes on an update's
-//! way, a second floor says what is left to be had: the same way between as many processes that do nothing,
-//! and yield while they wait.
+//! The two processes of that floor have a core each. Where an update's path has more processes than cores, a
+//! second floor shows the possible minimum: the same path between as many processes that do nothing else, and
+//! yield while they wait.
 //!
-//! Without a rest an update also waits for what the one before has left to others: the server that keeps it,
-//! the disks' threads. With one it comes to quiet cores, where whoever is on its way sleeps, in the floors
-//! too.
+//! Without a rest, an update also waits for the work of the one before: the server that keeps it, the disk
+//! threads. After a rest it comes to idle cores where the processes on its path sleep, and the floors'
+//! processes too.
 
 use std::time::{Duration, Instant};
 
@@ -29,10 +30,10 @@ use crate::testbed::{CoreAssignment, SocketKind, Testbed};
 
 /// Bytes of the record: an update of eight bytes with its header, and the stamp of one lock.
 const PAYLOAD_BYTES: usize = 24;
-/// A member's acknowledgement, and one way more.
+/// Exchanges of the floor: a member's acknowledgement, and one way more.
 const EXCHANGES: f64 = 1.5;
 
-/// A rest in which whoever polls goes to sleep, nodes and floors alike, and the disks are done.
+/// A rest in which polling processes fall asleep, nodes and floors alike, and the disks finish.
 pub const REST: Duration = Duration::from_millis(4);
 
 /// Medians over rounds.
@@ -42,19 +43,23 @@ pub struct UpdateVisibility {
     pub one_way: LatencySummary,
     /// From its beginning until its commit has returned.
     pub commit: LatencySummary,
-    /// A bare exchange.
+    /// The bare exchange.
     pub exchange: LatencySummary,
-    /// Microseconds of the floor.
+    /// The floor in microseconds.
     pub floor_us: f64,
-    /// Median of the rounds' medians over their floors.
+    /// Median ratio of the rounds' medians to their floors.
     pub ratio: f64,
-    /// Microseconds of the same way between processes that do nothing, on the same cores.
+    /// Microseconds of the same path between processes that do nothing else, on the same cores.
     pub idle_us: f64,
-    /// Median of the rounds' medians over that.
+    /// Median ratio of the rounds' medians to that.
     pub idle_ratio: f64,
 }
 
-/// Measures in alternating rounds, with a rest behind each time around.
+/// Measures in alternating rounds, with a rest after each round trip.
+///
+/// # Errors
+///
+/// Fails if the region or a floor cannot be set up.
 pub fn measure(
     site: &Testbed,
     plan: RegionSetup,
@@ -88,7 +93,7 @@ pub fn measure(
             let _pinned = CorePin::to(seats.client())?;
             echo::rested_round(std::slice::from_ref(&pinger), effort.round, rest)?
         };
-        // There and back, halved, as the updates are.
+        // Half of a round trip, as for the updates.
         let idle_us = echo::chain(&idle, effort.round, rest)?.p50_us / 2.0;
         let (mut way, mut commit) = (LatencyRecorder::start(&[]), LatencyRecorder::start(&[]));
         let end = Instant::now() + effort.round;
@@ -135,7 +140,7 @@ pub fn measure(
     })
 }
 
-/// A member, and whoever answers, which asks the member first.
+/// A member and an answering process, which asks the member first.
 fn idle_way(
     echo: &EchoServer,
     start: impl Fn(EchoServer) -> Result<EchoClient, BenchError>,

@@ -1,6 +1,6 @@
-//! A process with a database in it: does each operation once and says what it took.
+//! A process with one database, which runs each operation once and prints its time.
 //!
-//! A process a round, so that the library that slows syncs can be loaded with it.
+//! Each round has its own process, so that the library that slows syncs can be preloaded.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,31 +14,35 @@ use crate::error::{BenchError, ErrorContext};
 use crate::oo7::{OperationFixture, SEED};
 use crate::say;
 
-/// What is said when all is done.
+/// Line that is printed at the end.
 pub(super) const DONE_LINE: &str = "done";
-/// Before the place of a step, nanoseconds and its count.
+/// Prefix of a line with a step's index, nanoseconds and count.
 pub(super) const TIME_LINE: &str = "took";
-/// Before the digest of the database.
+/// Prefix of the line with the database's digest.
 pub(super) const DIGEST_LINE: &str = "audited";
-/// Commits before the first that is timed: lenders have joined by then.
+/// Duration of commits before the first timed one, in which lenders join.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// A database, and what to do in it.
+/// Job of such a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SqlStoreJob {
     pub(super) engine: SqlStoreEngine,
     /// SQLite's file, or Berkeley DB's directory.
     pub(super) place: PathBuf,
-    /// SQLite uses netram's VFS.
+    /// Whether SQLite uses netram's VFS.
     pub(super) vfs: bool,
-    /// Berkeley DB, compiled.
+    /// The compiled shim of Berkeley DB.
     pub(super) shim: Option<PathBuf>,
     pub(super) database: Oo7Parameters,
     pub(super) steps: Vec<SqlStoreStep>,
 }
 
 impl SqlStoreJob {
-    /// Does everything, or audits the database if there is nothing to do.
+    /// Runs all steps, or audits the database if there are none.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be opened, or an operation or the audit fails.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         const OPEN: &str = "open the database";
         match self.engine.journal() {
@@ -59,7 +63,7 @@ impl SqlStoreJob {
                 self.with(&BerkeleyStore::open(shim, &self.place).context(OPEN)?)?;
             }
         }
-        // The database is closed by now, and nobody else has it open.
+        // The database is closed by now, and no other process has it open.
         say(DONE_LINE)
     }
 
@@ -69,7 +73,7 @@ impl SqlStoreJob {
             let found = audit(&mut open, &self.database, true).context("audit the database")?;
             return say(&format!("{DIGEST_LINE} {}", found.digest));
         }
-        // All of it is in memory afterwards: what is measured is no reading.
+        // Everything is in memory afterwards, so no reading is measured.
         for operation in [Operation::T1, Operation::T4] {
             self.run_operation(store, operation)?;
         }
@@ -82,7 +86,7 @@ impl SqlStoreJob {
             if let Some(before) = around.before {
                 self.run_operation(store, before)?;
             }
-            // Each finds a log that has begun, and is nearly empty.
+            // Each step finds a log that has begun and is nearly empty.
             store.checkpoint().context("make a checkpoint")?;
             self.check_note_count(store)?;
             let began = Instant::now();

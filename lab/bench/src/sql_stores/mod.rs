@@ -1,9 +1,9 @@
-//! OO7 in SQLite and Berkeley DB, as TR-190's figure 12 has it over EXODUS: on their own, and with their
-//! files on remote memory.
+//! OO7 in SQLite and Berkeley DB, like TR-190's figure 12 with EXODUS: by themselves, and with their files on
+//! remote memory.
 //!
-//! The database is built once for each store, and copied to all places. A round does each operation once in
-//! each place, in a process of its own; places alternate. What is measured is an operation with its commit,
-//! everything being in memory. In the end all places must hold the same.
+//! The database is built once for each store and copied to all places. A round runs each operation once in
+//! each place, in its own process; places alternate. The measured time is that of an operation with its
+//! commit, with everything in memory. At the end all places must have the same contents.
 
 mod job;
 mod testbed;
@@ -26,9 +26,9 @@ use crate::error::{BenchError, ErrorContext};
 use crate::testbed::{SocketKind, Testbed};
 use crate::tool::wait_until;
 
-/// How long a process may take for all operations.
+/// Time within which a process must run all operations.
 const JOB_TIMEOUT: Duration = Duration::from_secs(600);
-/// Operations that change nothing and are measured logged, too, as EXODUS logs each transaction.
+/// Read-only operations that are also measured with a logged write, because EXODUS logs each transaction.
 const LOGGED_OPERATIONS: [Operation; 1] = [Operation::T6];
 
 /// A storage manager.
@@ -44,14 +44,14 @@ pub enum SqlStoreEngine {
 }
 
 impl SqlStoreEngine {
-    /// All of them.
+    /// All storage managers.
     pub const ALL: [SqlStoreEngine; 3] = [
         SqlStoreEngine::Sqlite,
         SqlStoreEngine::SqliteRollback,
         SqlStoreEngine::BerkeleyDb,
     ];
 
-    /// SQLite's journal; `None`: it is not SQLite.
+    /// SQLite's journal mode; `None` if it is not SQLite.
     fn journal(self) -> Option<SqliteJournalMode> {
         match self {
             SqlStoreEngine::Sqlite => Some(SqliteJournalMode::Wal),
@@ -85,25 +85,25 @@ impl FromStr for SqlStoreEngine {
     }
 }
 
-/// The disk beneath an unmodified database.
+/// The disk under an unmodified database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SqlStoreDisk {
-    /// The local one.
+    /// The local disk.
     Local,
-    /// The local one with 8 ms added to each sync: what TR-190's disks took.
+    /// The local disk with 8 ms added to each sync, as TR-190's disks took.
     Modelled,
-    /// That one, and its bytes take time, too: [`HARD_DISK_MB_PER_S`], as those of a hard disk of today.
-    /// Disks of TR-190's time had less than a tenth of it.
+    /// The modelled disk with a limited write rate, [`HARD_DISK_MB_PER_S`], like a hard disk of today. TR-190's
+    /// disks had less than a tenth of it.
     Hard,
 }
 
 impl SqlStoreDisk {
-    /// All of them.
+    /// All disks.
     pub const ALL: [SqlStoreDisk; 3] = [SqlStoreDisk::Local, SqlStoreDisk::Modelled, SqlStoreDisk::Hard];
 }
 
-/// What a hard disk takes a second, one byte behind the other.
+/// Sequential write rate of a hard disk, in MB per second.
 pub const HARD_DISK_MB_PER_S: u32 = 150;
 
 impl fmt::Display for SqlStoreDisk {
@@ -116,19 +116,19 @@ impl fmt::Display for SqlStoreDisk {
     }
 }
 
-/// Where a database is. What is netram's is measured once: it does not wait for a disk.
+/// Place of a database. Places on netram are measured once, since they do not wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SqlStoreBacking {
-    /// In a plain directory.
+    /// A plain directory.
     Plain(SqlStoreDisk),
-    /// On a `netram mount` with one lender.
+    /// A `netram mount` with one lender.
     Mount(SocketKind),
-    /// Where netram's VFS of SQLite has it, with one lender.
+    /// netram's VFS for SQLite, with one lender.
     Vfs(SocketKind),
 }
 
-/// An operation in a transaction of its own.
+/// An operation in its own transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SqlStoreStep {
     #[serde(with = "by_name")]
@@ -136,7 +136,7 @@ pub(crate) struct SqlStoreStep {
     logged: bool,
 }
 
-/// Operations by their names.
+/// Serialization of operations by name.
 mod by_name {
     use netram_oo7::Operation;
     use serde::{Deserialize, Deserializer, Serializer, de};
@@ -151,58 +151,62 @@ mod by_name {
     }
 }
 
-/// What to measure.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct SqlStoreSpec {
     /// The database.
     pub database: Oo7Parameters,
-    /// The stores, one after the other.
+    /// The stores, measured one after the other.
     pub engines: Vec<SqlStoreEngine>,
     /// The operations.
     pub operations: Vec<Operation>,
-    /// How often each is done in each place.
+    /// Number of rounds in each place.
     pub rounds: usize,
 }
 
-/// All stores.
+/// Results of all stores.
 #[derive(Clone, Debug, Serialize)]
 pub struct SqlStoreReport {
-    /// What was not measured, and why.
+    /// Skipped measurements, each with its reason.
     pub skipped: Vec<String>,
-    /// What the database is called.
+    /// Name of the database.
     pub database: String,
-    /// Rounds, of whose times medians are shown.
+    /// Number of rounds; times are their medians.
     pub rounds: usize,
-    /// One for each store.
+    /// One result for each store.
     pub stores: Vec<SqlStoreResult>,
 }
 
-/// A store.
+/// Result of one store.
 #[derive(Clone, Debug, Serialize)]
 pub struct SqlStoreResult {
-    /// Which.
+    /// The storage manager.
     pub store: SqlStoreEngine,
-    /// Where it was measured: the order of [`SqlStoreRow::times_us`].
+    /// The measured places, in the order of [`SqlStoreRow::times_us`].
     pub places: Vec<SqlStoreBacking>,
-    /// One for each operation.
+    /// One row for each operation.
     pub rows: Vec<SqlStoreRow>,
 }
 
-/// An operation.
+/// Result of one operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct SqlStoreRow {
     /// The operation.
     pub operation: Operation,
-    /// Its transaction wrote a row that says that it was.
+    /// Whether its transaction also wrote a row, so that it was logged.
     pub logged: bool,
-    /// What it counted in the first round. Dates move in each, so queries of dates count otherwise in the
+    /// Its count in the first round. Each round moves dates, so queries by date count differently in the
     /// next.
     pub count: u64,
-    /// The median of each place, with the commit.
+    /// Median time in each place, with the commit, in microseconds.
     pub times_us: Vec<f64>,
 }
 
-/// Measures them all.
+/// Measures all stores.
+///
+/// # Errors
+///
+/// Fails if no store can be measured, a process fails, or places differ in the end.
 pub fn measure(
     site: &Testbed,
     spec: &SqlStoreSpec,
@@ -288,7 +292,7 @@ fn store(
     })
 }
 
-/// What a process says that does the job in a place.
+/// Output of a process that runs the job in a place.
 fn job_output(
     site: &Testbed,
     job: &mut SqlStoreJob,
@@ -316,7 +320,7 @@ fn job_output(
     }
 }
 
-/// Which step, what it took in µs, what it counted.
+/// Index of the step, its time in µs, and its count.
 fn parse(line: &str) -> Option<(usize, f64, u64)> {
     let mut words = line.strip_prefix(TIME_LINE)?.split_whitespace();
     let step = words.next()?.parse().ok()?;
@@ -324,7 +328,7 @@ fn parse(line: &str) -> Option<(usize, f64, u64)> {
     Some((step, nanos / 1e3, words.next()?.parse().ok()?))
 }
 
-/// All places went through the same, and must hold the same.
+/// Checks that all places, which ran the same operations, have the same contents.
 fn check_same_database(
     site: &Testbed,
     job: &mut SqlStoreJob,

@@ -1,4 +1,4 @@
-//! Where the databases are: on the disk, on mounts, and beneath SQLite's VFS of netram.
+//! Places of the databases: on the disk, on mounts, and under netram's VFS for SQLite.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,17 @@ use crate::tool::tool;
 
 const DATABASE: &str = "oo7.db";
 
-/// Everything that is there while databases are measured.
+/// Resources of a measurement.
 pub(super) struct SqlStoreTestbed<'s> {
     site: &'s Testbed,
     database: Oo7Parameters,
-    /// Berkeley DB, compiled, and loaded here to build the database.
+    /// Path of the compiled Berkeley DB shim, which is also loaded here to build the database.
     shim: Option<(PathBuf, BerkeleyShim)>,
     slow: Option<SlowDisk>,
-    /// By their wires. Lenders end after what is mounted.
+    /// Mounts by the socket kind of their lender. Lenders end after the mounts.
     mounts: Vec<(SocketKind, BenchMount)>,
     lenders: Vec<(SocketKind, LenderProcess)>,
-    /// What is not measured, and why.
+    /// Skipped measurements, each with its reason.
     pub(super) skipped: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct SqlStoreTestbed<'s> {
 pub(super) struct PlacedStore {
     pub(super) backing: SqlStoreBacking,
     pub(super) path: PathBuf,
-    /// What its process finds in its environment.
+    /// Environment variables of its process.
     pub(super) environment: Vec<(&'static str, String)>,
 }
 
@@ -91,12 +91,12 @@ impl<'s> SqlStoreTestbed<'s> {
         }
     }
 
-    /// Berkeley DB, compiled.
+    /// Path of the compiled Berkeley DB shim.
     pub(super) fn shim(&self) -> Option<PathBuf> {
         self.shim.as_ref().map(|(library, _)| library.clone())
     }
 
-    /// Whether this can be measured here.
+    /// Whether this engine can be measured here.
     pub(super) fn supports(&self, engine: SqlStoreEngine) -> bool {
         engine != SqlStoreEngine::BerkeleyDb || self.shim.is_some()
     }
@@ -139,8 +139,8 @@ impl<'s> SqlStoreTestbed<'s> {
         Ok(places)
     }
 
-    /// What the process finds in its environment whose database is on this disk. `None`: there is no such
-    /// disk here.
+    /// Environment variables of a process whose database is on this disk. `None` if the disk cannot be
+    /// modelled here.
     fn environment(&self, disk: SqlStoreDisk) -> Result<Option<Vec<(&'static str, String)>>, BenchError> {
         let (micros, place) = (MODELLED_SYNC.as_micros() as u32, self.site.directory());
         let told = match (disk, &self.slow) {
@@ -184,7 +184,7 @@ impl<'s> SqlStoreTestbed<'s> {
         built.context("build the database")
     }
 
-    /// Copies what was built. Where the database is then.
+    /// Copies the built database; returns the path of the copy.
     fn copy_in(&self, engine: SqlStoreEngine, built: &Path, directory: &Path) -> Result<PathBuf, BenchError> {
         let what = "copy the database";
         for entry in fs::read_dir(built).context(what)? {
@@ -201,7 +201,7 @@ impl<'s> SqlStoreTestbed<'s> {
         })
     }
 
-    /// Has netram hold a database of SQLite's.
+    /// Creates a SQLite database under netram's VFS.
     fn adopt(&self, place: &Path, lender: &LenderProcess) -> Result<(), BenchError> {
         let text = |path: &Path| path.display().to_string();
         let words = [
@@ -221,7 +221,7 @@ impl<'s> SqlStoreTestbed<'s> {
         tool(&text(self.site.program()), &words).map(drop)
     }
 
-    /// Unmounts.
+    /// Unmounts everything; returns the skipped measurements.
     pub(super) fn end(self) -> Result<Vec<String>, BenchError> {
         for (_, mount) in self.mounts {
             mount.end()?;

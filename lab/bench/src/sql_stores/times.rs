@@ -1,12 +1,12 @@
-//! What was measured in rounds: times of each step in each place, and what it counted.
+//! Measured times of each step in each place, and the steps' counts.
 
 use crate::histogram::median;
 
-/// Times in µs by step and place, and counts, which are the same in all places of a round. From round to
-/// round they may differ: an operation that moves build dates leaves others to a query of them.
+/// Times in µs by step and place, and counts. A round's count is the same in all places, but rounds may
+/// differ: an operation that moves build dates changes the results of queries by date.
 pub(super) struct StepTimes {
     times: Vec<Vec<Vec<f64>>>,
-    /// What each step counted, this round; the first round.
+    /// Count of each step in this round, and in the first.
     counts: Vec<Option<u64>>,
     first: Vec<Option<u64>>,
 }
@@ -25,7 +25,7 @@ impl StepTimes {
         self.counts.fill(None);
     }
 
-    /// Notes a step in a place. The error is what it counted elsewhere in this round.
+    /// Records a step in a place. The error is its count elsewhere in this round.
     pub(super) fn record(&mut self, step: usize, place: usize, took_us: f64, count: u64) -> Result<(), u64> {
         let other = *self.counts[step].get_or_insert(count);
         if other != count {
@@ -36,7 +36,7 @@ impl StepTimes {
         Ok(())
     }
 
-    /// Of each step the first round's count and the medians of all places.
+    /// For each step, the first round's count and the medians of all places.
     pub(super) fn rows(self) -> impl Iterator<Item = (u64, Vec<f64>)> {
         let rows = self.first.into_iter().zip(self.times);
         rows.map(|(count, times)| (count.unwrap_or(0), times.into_iter().map(median).collect()))

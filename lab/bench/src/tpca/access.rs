@@ -1,4 +1,5 @@
-//! Which account the next transaction touches: the three patterns of the RVM paper, repeatable from a seed.
+//! Choice of the account that the next transaction touches: the three patterns of the RVM paper, repeatable
+//! from a seed.
 
 use std::str::FromStr;
 
@@ -11,9 +12,9 @@ pub const ACCOUNTS_A_PAGE: u64 = 32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessPattern {
-    /// One account after the other: the best case for paging.
+    /// Sequential accounts: the best case for paging.
     Sequential,
-    /// Every account as likely as every other: the worst.
+    /// Random accounts, each equally likely: the worst case.
     #[default]
     Random,
     /// 70 % of the transactions on 5 % of the pages, 25 % on another 15 %, 5 % on the remaining 80 %.
@@ -21,7 +22,7 @@ pub enum AccessPattern {
 }
 
 impl AccessPattern {
-    /// All of them, in the order of the papers' tables.
+    /// All patterns, in the order of the papers' tables.
     pub const ALL: [AccessPattern; 3] = [
         AccessPattern::Sequential,
         AccessPattern::Random,
@@ -59,8 +60,7 @@ pub struct AccountChooser {
 }
 
 impl AccountChooser {
-    /// Choices among `accounts`, a multiple of [`ACCOUNTS_A_PAGE`] times twenty or not: sets are rounded down
-    /// to whole pages, and hold one page at least.
+    /// Choices among `accounts`. The hot sets are rounded down to whole pages, and have at least one page.
     pub fn new(pattern: AccessPattern, accounts: u64, seed: u64) -> AccountChooser {
         assert!(accounts >= ACCOUNTS_A_PAGE);
         AccountChooser {
@@ -96,13 +96,13 @@ impl AccountChooser {
         }
     }
 
-    /// A number below `bound`, each as likely as the other.
+    /// A number below `bound`, each equally likely.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.random.below(bound)
     }
 }
 
-/// SplitMix64: enough for choosing accounts, and the same everywhere.
+/// SplitMix64, which is good enough for choosing accounts and the same on every machine.
 #[derive(Clone, Debug)]
 struct Random(u64);
 
@@ -154,7 +154,7 @@ mod tests {
                 2
             }] += 1;
         }
-        // Sets are whole pages, so a few accounts stand beyond the border.
+        // Sets are whole pages, so a few accounts lie beyond the border.
         for (share, hold) in shares.into_iter().zip([70_000, 25_000, 5_000]) {
             assert!(share.abs_diff(hold) < 1_000, "{shares:?}");
         }

@@ -1,10 +1,10 @@
-//! The bank of TPC-A in recoverable memory, laid out as the RVM paper has it.
+//! The bank of TPC-A in recoverable memory, with the RVM paper's layout.
 //!
 //! One branch with ten tellers, N × 1,024 accounts of 128 bytes, and an audit trail of 64-byte records with
-//! two slots an account, so that accounts and trail are each about half of the memory. A transaction changes
-//! the balances of an account, a teller and the branch (each record declared whole, as a program that assigns
-//! records does) and writes the next audit record; the trail wraps around. That is 448 bytes of new values a
-//! commit.
+//! two slots for each account, so that accounts and trail are each about half of the memory. A transaction
+//! changes the balances of an account, a teller and the branch, and writes the next audit record; the trail
+//! wraps around. Each record is declared whole, as a program that assigns records does. That is 448 bytes of
+//! new values in a commit.
 //!
 //! ```text
 //! 0            magic u64 | accounts u64          one page
@@ -13,8 +13,8 @@
 //! ...          audit trail                       64 bytes each: number u64 | account u64 | teller u64 | amount i64
 //! ```
 //!
-//! The branch counts the transactions, and every amount is added in three places, so that a bank read after a
-//! crash proves by itself that no transaction is torn, and how many it holds.
+//! The branch counts the transactions, and every amount is added in three places. A bank read after a crash
+//! thus proves by itself that no transaction is torn, and how many it has.
 
 use std::path::Path;
 
@@ -27,14 +27,14 @@ use netram_rvm::{
 use super::access::AccountChooser;
 use crate::error::{BenchError, ErrorContext};
 
-/// Tellers of the one branch.
+/// Number of tellers of the one branch.
 pub const TELLERS: u64 = 10;
 const MAGIC: u64 = u64::from_le_bytes(*b"NETRBANK");
 const RECORD_BYTES: usize = 128;
 const AUDIT_BYTES: usize = 64;
 const BRANCH: usize = 4096;
 const ACCOUNTS: usize = 8192;
-/// Amounts stay below this, in both directions.
+/// Amounts stay below this in both directions.
 const AMOUNT_MAX: u64 = 1_000_000;
 const TABLE_NAME: &str = "segments";
 const SEGMENT_NAME: &str = "bank";
@@ -48,19 +48,23 @@ pub struct Bank<L: RecordLog, S: SegmentStorage> {
     accounts: u64,
 }
 
-/// What the books say, all of it read back and found to agree.
+/// State of the books after every record was read and found consistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BankAudit {
-    /// Transactions in the bank.
+    /// Number of transactions in the bank.
     pub transactions: u64,
     /// The branch's balance, which is the sum over tellers and over accounts.
     pub balance: i64,
-    /// Audit records present, each with the number it should have.
+    /// Number of audit records, each of which has its expected number.
     pub audited: u64,
 }
 
 impl<L: RecordLog> Bank<L, RealStorage> {
-    /// Founds a bank beside a new log: its segment table and its segment are made in `directory`.
+    /// Founds a bank beside a new log: its segment table and its segment are created in `directory`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the memory or the segment cannot be created.
     pub fn create(log: L, journal: JournalId, directory: &Path, accounts: u64) -> Result<Self, BenchError> {
         let storage =
             RealStorage::create(&name(directory, TABLE_NAME)).context("create the segment table")?;
@@ -71,7 +75,11 @@ impl<L: RecordLog> Bank<L, RealStorage> {
         Bank::create_on(rvm, &segment, accounts)
     }
 
-    /// Opens a bank after its log was recovered; applies what the log has.
+    /// Opens a bank after its log was recovered; applies the log's records.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the memory cannot be opened, or has no bank.
     pub fn open(log: L, journal: JournalId, directory: &Path) -> Result<Self, BenchError> {
         let storage = RealStorage::open(&name(directory, TABLE_NAME)).context("open the segment table")?;
         let rvm = Rvm::open(log, storage, RvmOptions::new(journal)).context("open recoverable memory")?;
@@ -80,12 +88,16 @@ impl<L: RecordLog> Bank<L, RealStorage> {
 }
 
 impl<L: RecordLog, S: SegmentStorage> Bank<L, S> {
-    /// Bytes of a bank's segment: whole pages.
+    /// Size of a bank's segment in bytes: whole pages.
     pub fn bytes(accounts: u64) -> u64 {
         (ACCOUNTS as u64 + accounts * (RECORD_BYTES + 2 * AUDIT_BYTES) as u64).next_multiple_of(4096)
     }
 
     /// Founds a bank in a segment of zeros, [`Bank::bytes`] long.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the segment cannot be mapped or written.
     pub fn create_on(rvm: Rvm<L, S>, segment: &str, accounts: u64) -> Result<Self, BenchError> {
         let region = rvm.map(segment, 0, 0).context("map the bank")?;
         let mut transaction = rvm.begin(RestoreMode::NoRestore);
@@ -100,7 +112,11 @@ impl<L: RecordLog, S: SegmentStorage> Bank<L, S> {
         })
     }
 
-    /// Opens the bank in a segment, as it was left there.
+    /// Opens the bank in a segment.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the segment cannot be mapped, or has no bank.
     pub fn open_on(rvm: Rvm<L, S>, segment: &str) -> Result<Self, BenchError> {
         let region = rvm.map(segment, 0, 0).context("map the bank")?;
         let [magic, accounts]: [u64; 2] = region.get(0).context("read the bank")?;
@@ -122,19 +138,23 @@ impl<L: RecordLog, S: SegmentStorage> Bank<L, S> {
         &self.region
     }
 
-    /// The recoverable memory below.
+    /// The recoverable memory of the bank.
     pub fn rvm(&self) -> &Rvm<L, S> {
         &self.rvm
     }
 
-    /// Accounts in the bank.
+    /// Number of accounts.
     pub fn accounts(&self) -> u64 {
         self.accounts
     }
 
-    /// One transaction, as durable as asked when this returns. Returns its number. Tellers take turns: the
-    /// bank has one clerk, for RVM leaves it to its users that two transactions do not change one record at
+    /// Runs one transaction, with the given durability when this returns. Returns its number. Transactions
+    /// run one at a time, because RVM requires its users to keep two transactions from changing one record at
     /// once.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the commit does.
     pub fn transact(
         &mut self,
         chooser: &mut AccountChooser,
@@ -168,6 +188,10 @@ impl<L: RecordLog, S: SegmentStorage> Bank<L, S> {
     }
 
     /// Reads every record and checks each against the others.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the first contradiction.
     pub fn audit(&self) -> Result<BankAudit, BenchError> {
         let memory = self.region.read();
         let wrong = |why| {

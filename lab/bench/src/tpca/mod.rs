@@ -1,5 +1,5 @@
-//! TPC-A on recoverable memory, as in the RVM paper and in TR-190: one clerk, three access patterns, and the
-//! same code whether a commit waits for the disk or for members.
+//! TPC-A on recoverable memory, as in the RVM paper and in TR-190: one client thread, three access patterns,
+//! and the same code whether a commit waits for the disk or for members.
 
 pub mod access;
 mod bank;
@@ -21,57 +21,57 @@ use crate::histogram::{LatencyRecorder, LatencySummary};
 use crate::machine::CorePin;
 use crate::testbed::{CoreAssignment, LenderProcess, LenderSpec, SocketKind, Testbed};
 
-/// The log of TR-190's measurements.
+/// Size in bytes of the log of TR-190's measurements.
 pub const LOG_BYTES: u64 = 8 << 20;
-/// A part of the run's time that is not measured, at its start.
+/// One part in this many of the run's time, at its start, is not measured.
 const WARM_UP_PART: u32 = 10;
-/// How often the caller hears how far the run is.
+/// Interval at which the caller hears of the progress.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What to measure.
+/// Parameters of one row.
 #[derive(Clone, Debug)]
 pub struct TpcaSpec {
-    /// Accounts, in units of 1,024.
+    /// Number of accounts in units of 1,024.
     pub accounts_k: u64,
-    /// Which accounts are touched.
+    /// Access pattern.
     pub pattern: AccessPattern,
-    /// How safe each commit is.
+    /// Durability of each commit.
     pub durability: Durability,
-    /// Members, each a lender process.
+    /// Number of members, each a lender process.
     pub members: usize,
-    /// How client and lenders wait.
+    /// Wait policy of client and lenders.
     pub wait: WaitPolicy,
     /// Whether links are encrypted and records sealed.
     pub secure: bool,
-    /// A slower disk, modelled: milliseconds added to each sync.
+    /// Modelled slower disk: milliseconds added to each sync.
     pub modelled_sync_ms: u32,
-    /// How long to run.
+    /// Duration of the run.
     pub time: Duration,
 }
 
 /// A measured row.
 #[derive(Clone, Debug, Serialize)]
 pub struct TpcaRow {
-    /// Accounts, in units of 1,024.
+    /// Number of accounts in units of 1,024.
     pub accounts_k: u64,
-    /// Which accounts were touched.
+    /// Access pattern.
     pub pattern: AccessPattern,
-    /// How safe each commit was.
+    /// Durability of each commit.
     pub durability: &'static str,
-    /// Members.
+    /// Number of members.
     pub members: usize,
     /// Milliseconds that a modelled slow disk added to each sync.
     pub modelled_sync_ms: u32,
-    /// The transactions.
+    /// Latencies of the transactions.
     pub transactions: LatencySummary,
-    /// How often a commit waited because the log was full.
+    /// Number of commits that waited because the log was full.
     pub full_stalls: u64,
-    /// Transactions in the bank's books afterwards, the warm-up's too; the books were found to agree.
+    /// Number of transactions in the bank's books afterwards, including the warm-up's; the audit passed.
     pub booked: u64,
 }
 
 impl TpcaSpec {
-    /// TPC-A with `members`, on 32 K accounts touched at random; without members, on the local disk.
+    /// TPC-A with `members` on 32 K accounts touched at random; without members, on the local disk.
     pub fn with(members: usize, time: Duration) -> TpcaSpec {
         TpcaSpec {
             accounts_k: 32,
@@ -91,6 +91,10 @@ impl TpcaSpec {
 }
 
 /// Measures one row: starts lenders, founds a bank, runs, and audits the books.
+///
+/// # Errors
+///
+/// Fails if the testbed cannot be set up, a commit fails, or the audit finds a contradiction.
 pub fn measure(site: &Testbed, spec: &TpcaSpec, tick: &mut dyn FnMut(u64)) -> Result<TpcaRow, BenchError> {
     let seats = CoreAssignment::find();
     let wait = if spec.wait == WaitPolicy::Spin {
@@ -147,7 +151,11 @@ pub fn measure(site: &Testbed, spec: &TpcaSpec, tick: &mut dyn FnMut(u64)) -> Re
     })
 }
 
-/// Transactions for the time asked for; `tick` hears now and then how many there were.
+/// Runs transactions for the requested time; `tick` gets their number now and then.
+///
+/// # Errors
+///
+/// Fails if a commit does.
 pub fn run(
     bank: &mut Bank<Journal, RealStorage>,
     spec: &TpcaSpec,

@@ -1,4 +1,4 @@
-//! A flood of writes on a volume, in a process of its own, so that its memory can be told from others'.
+//! A flood of writes on a volume in its own process, so that its memory can be told from others'.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,33 +13,33 @@ use crate::tpca::{AccessPattern, AccountChooser};
 use crate::volume::serve::{SyncDelays, open_volume};
 
 const REPORT_LINE: &str = "flooded ";
-/// Writes that are logged before they are waited for.
+/// Number of writes that are logged before they are waited for.
 const DEPTH: usize = 32;
-/// Writes between two looks at the process's memory.
+/// Number of writes between two readings of the process's memory.
 const POLL_WRITES: u64 = 512;
 const SIZES: [usize; 4] = [4 << 10, 512, 64 << 10, 20 << 10];
-/// Before the memory is looked at first: threads have their stacks, and the journal its ring.
+/// Number of writes before the first reading, in which threads get their stacks and the journal its ring.
 const WARM_UP: u64 = 64;
 
-/// A flooding process.
+/// Job of a flooding process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FloodJob {
-    /// The volume.
+    /// Directory of the volume.
     pub volume: PathBuf,
-    /// For how long.
+    /// Duration in milliseconds.
     pub milliseconds: u64,
 }
 
-/// What a flood did.
+/// Result of a flood.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct FloodReport {
     /// Bytes written.
     pub written: u64,
-    /// The most that the volume counted in its stages, and kept for the next.
+    /// Maximum bytes that the volume counted in its stages and kept for the next.
     pub memory_bytes_max: u64,
-    /// How much larger the process became, as the system counts.
+    /// Growth of the process in bytes, as the system counts.
     pub grown_bytes: u64,
-    /// How often writers waited for the image.
+    /// Number of times that writers waited for the image.
     pub stalls: u64,
 }
 
@@ -84,6 +84,10 @@ impl FloodJob {
     }
 
     /// Floods the volume at `path` for `time`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process does.
     pub fn measure(site: &Testbed, path: &Path, time: Duration) -> Result<FloodReport, BenchError> {
         let flood = FloodJob {
             volume: path.to_path_buf(),
@@ -101,7 +105,7 @@ impl FloodJob {
     }
 }
 
-/// Bytes of this process that are in memory.
+/// Resident bytes of this process.
 fn resident_bytes() -> Result<u64, BenchError> {
     let text = std::fs::read_to_string("/proc/self/status").context("look at this process's memory")?;
     let kib = text

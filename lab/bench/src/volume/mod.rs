@@ -1,12 +1,12 @@
-//! A volume under measurement: served over NBD by a process of its own, beside what serves the same bytes
-//! without netram.
+//! A volume under measurement: served over NBD by its own process, beside servers of the same bytes without
+//! netram.
 //!
-//! | module | has |
+//! | module | contents |
 //! |---|---|
-//! | [`nbd`] | a small NBD client, which keeps as many writes under way as it is told to |
+//! | [`nbd`] | a small NBD client with a given number of writes in flight |
 //! | [`serve`] | the serving process: memory, a plain file, or a volume |
-//! | [`flood`] | a process that writes to a volume as fast as it is let, and watches its memory |
-//! | [`sink`] | what the link carries without any of it |
+//! | [`flood`] | a process that writes to a volume as fast as possible, and reads its own memory use |
+//! | [`sink`] | throughput of the bare link |
 
 pub mod flood;
 pub mod nbd;
@@ -22,38 +22,42 @@ use netram_volume::Volume;
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 
-/// Loopback carries multicast where the interface is named.
+/// Loopback carries multicast if the interface is named.
 const GROUP_HOST: &str = "239.190.4.1";
 const GROUP_INTERFACE: &str = "lo";
 
-/// Bytes of a measured volume's journal: some stages.
+/// Size in bytes of a measured volume's journal: some stages.
 const JOURNAL_BYTES: u64 = 256 << 20;
 
-/// Who holds a volume's newest writes.
+/// Holders of a volume's newest writes.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeRedundancy {
-    /// The lenders, all of them members; none: writes wait for the local disk.
+    /// The lenders, all of them members. With none, writes wait for the local disk.
     pub lenders: Vec<NetAddress>,
-    /// How many of them are members at a time; `None`: all.
+    /// Number of members at a time; `None` for all.
     pub members: Option<usize>,
-    /// How many must hold a write.
+    /// Commit rule; `None` for the default.
     pub rule: Option<CommitRule>,
-    /// Where appends are multicast; `None`: each lender has them over its own link.
+    /// Multicast group of appends; `None` if each lender gets them over its own link.
     pub group: Option<MulticastGroup>,
-    /// Who keeps a copy on its own disk.
+    /// Data lender that keeps a replica on its own disk.
     pub data_lender: Option<NetAddress>,
-    /// Bytes after which a stage ends; `None`: the default.
+    /// Bytes after which a stage ends; `None` for the default.
     pub stage_bytes: Option<u64>,
-    /// Bytes that may be in memories only; `None`: the default.
+    /// Bytes that may be in lenders' memory only; `None` for the default.
     pub window_bytes: Option<u64>,
 }
 
-/// A volume's directory. Removed when dropped; whoever has it open must have ended before.
+/// A volume's directory, removed when dropped. Processes that have it open must have ended before.
 #[derive(Debug)]
 pub struct VolumeDirectory(PathBuf);
 
 impl VolumeDirectory {
-    /// Makes a volume of `bytes` zeros at `site`.
+    /// Creates a volume of `bytes` zeros at `site`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `netram volume create` does.
     pub fn new(
         site: &Testbed,
         bytes: u64,
@@ -66,7 +70,11 @@ impl VolumeDirectory {
         Ok(place)
     }
 
-    /// Says who holds its writes from the next opening on.
+    /// Sets the holders of its writes from the next opening on.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the settings cannot be written.
     pub fn configure(&self, site: &Testbed, holders: &VolumeRedundancy) -> Result<(), BenchError> {
         let mut table = toml::Table::new();
         if !holders.lenders.is_empty() {
@@ -76,7 +84,7 @@ impl VolumeDirectory {
             table.insert("members".to_owned(), (members as i64).into());
             let key = site.key_file().display().to_string();
             table.insert("key-file".to_owned(), key.into());
-            // All processes are on this machine, whatever their labels say.
+            // All processes are on this machine, whatever their domain labels say.
             table.insert("one-domain".to_owned(), true.into());
             table.insert("domain".to_owned(), "bench".into());
         }
@@ -100,7 +108,7 @@ impl VolumeDirectory {
         std::fs::write(&file, text).context(format_args!("write {}", file.display()))
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -108,12 +116,12 @@ impl VolumeDirectory {
 
 impl Drop for VolumeDirectory {
     fn drop(&mut self) {
-        // What remains is removed with the site.
+        // The site's removal takes whatever remains.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// A group that nobody else on this machine has.
+/// A multicast group that no other process on this machine uses.
 pub(crate) fn free_group() -> Result<MulticastGroup, BenchError> {
     let free = std::net::UdpSocket::bind(("0.0.0.0", 0)).context("find a free port")?;
     let port = free.local_addr().context("find a free port")?.port();

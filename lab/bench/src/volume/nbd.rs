@@ -1,5 +1,5 @@
-//! A small NBD client over a Unix socket: fixed newstyle, simple replies, as many writes under way as wanted.
-//! It sleeps in the kernel while it waits, as other clients do.
+//! A small NBD client over a Unix socket: fixed newstyle, simple replies, any number of writes in flight. It
+//! sleeps in the kernel while it waits, like other clients.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,8 +12,8 @@ use netram_nbd::wire::{GREETING_MAGIC, OPTION_MAGIC, SIMPLE_REPLY_MAGIC};
 use crate::error::{BenchError, ErrorContext};
 use crate::histogram::{LatencyRecorder, LatencySummary};
 
-/// What a server that has lost its lenders may take at the very most; a client that waits for ever says
-/// nothing.
+/// Longest wait for a reply, longer than a server takes that has lost its lenders; an endless wait would
+/// report nothing.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 const REPLY_BYTES: usize = 16;
 /// `FIXED_NEWSTYLE` and `NO_ZEROES`.
@@ -29,17 +29,17 @@ pub struct NbdClient {
     out: Vec<u8>,
 }
 
-/// A stream of writes, all of them answered.
+/// Result of a stream of writes, all of them answered.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamResult {
     /// Bytes written.
     pub bytes: u64,
-    /// How long that took.
+    /// Duration of the stream.
     pub took: Duration,
 }
 
 impl StreamResult {
-    /// Bytes a second.
+    /// Bytes per second.
     pub fn per_second(self) -> f64 {
         self.bytes as f64 / self.took.as_secs_f64()
     }
@@ -47,6 +47,10 @@ impl StreamResult {
 
 impl NbdClient {
     /// Connects to the server's first export.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server is not there, or does not speak the protocol.
     pub fn connect(path: &Path) -> Result<NbdClient, BenchError> {
         let what = format_args!("connect to the NBD server at {}", path.display());
         let stream = UnixStream::connect(path).context(what)?;
@@ -76,18 +80,26 @@ impl NbdClient {
         Ok(client)
     }
 
-    /// Bytes of the export.
+    /// Size of the export in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Writes and waits for the answer; with `forced` it is on the server's disk by then (FUA).
+    /// Writes and waits for the answer. With `forced` (FUA) the data is then on the server's disk.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server reports an error, or does not answer in time.
     pub fn write(&mut self, offset: u64, data: &[u8], forced: bool) -> Result<(), BenchError> {
         self.send_write(offset, data, forced)?;
         self.read_reply()
     }
 
-    /// Writes of `bytes` over `span`, one after the other, for `time`.
+    /// Writes blocks of `bytes` over `span`, one after the other, for `time`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server reports an error, or does not answer in time.
     pub fn write_for(
         &mut self,
         time: Duration,
@@ -110,6 +122,10 @@ impl NbdClient {
     }
 
     /// Reads and waits.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server reports an error, or does not answer in time.
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), BenchError> {
         self.send(command::READ, 0, offset, into.len(), &[])?;
         self.read_reply()?;
@@ -118,7 +134,11 @@ impl NbdClient {
             .context("read what an NBD server sends")
     }
 
-    /// Writes blocks of `block` bytes one behind the other over `span` bytes, `depth` under way, for `time`.
+    /// Writes consecutive blocks of `block` bytes over `span` bytes for `time`, with `depth` in flight.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server reports an error, or does not answer in time.
     pub fn stream_writes(
         &mut self,
         block: usize,
@@ -175,7 +195,7 @@ impl NbdClient {
         self.stream.write_all(&self.out).context("ask an NBD server")
     }
 
-    /// Takes one answer.
+    /// Receives one answer.
     fn read_reply(&mut self) -> Result<(), BenchError> {
         let mut reply = [0; REPLY_BYTES];
         self.stream.read_exact(&mut reply).context("hear an NBD server")?;

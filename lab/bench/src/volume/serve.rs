@@ -1,5 +1,5 @@
 //! The serving process: an NBD server over a volume, over plain memory (the floor of every write), or over a
-//! plain file (what reads stand on, and a slow disk when its syncs are made to take longer).
+//! plain file (the floor of reads, and a slow disk when its syncs are delayed).
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -21,44 +21,48 @@ use crate::testbed::{JOIN_TIMEOUT, SocketKind, Testbed};
 use crate::volume::nbd::NbdClient;
 
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
-/// How long a data lender may make no progress with the copy of a new volume.
+/// Time without progress after which copying a new volume to a data lender counts as failed.
 const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is served.
+/// Device that is served.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum DeviceSource {
-    /// Memory, so many bytes.
+    /// Memory of this size in bytes.
     Memory(u64),
-    /// A file as it is, with so many microseconds added to every sync.
+    /// A file, with this many microseconds added to every sync.
     File(PathBuf, u32),
-    /// The same, with so many microseconds added to every read, write and sync.
+    /// A file, with this many microseconds added to every read, write and sync.
     SlowFile(PathBuf, u32),
-    /// A volume, maybe on a slower disk than there is.
+    /// A volume, possibly on a modelled slower disk.
     Volume(PathBuf, SyncDelays),
 }
 
 /// Microseconds added to each sync of a volume's disk.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct SyncDelays {
-    /// Of the journal's log.
+    /// Delay of the journal's log.
     pub journal_us: u32,
-    /// Of the image and what belongs to it.
+    /// Delay of the image and the files beside it.
     pub files_us: u32,
 }
 
-/// A serving process.
+/// Job of a serving process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NbdServeJob {
-    /// Where it listens.
+    /// Address to listen on.
     pub listen: String,
-    /// What it serves.
+    /// The device.
     pub what: DeviceSource,
-    /// The core that connections are served on. A volume's own threads run where they like.
+    /// Core that connections are served on; a volume's own threads run anywhere.
     pub core: Option<usize>,
 }
 
 impl NbdServeJob {
     /// Serves until killed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device or the address cannot be opened.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         let device = self.what.open()?;
         if let Some(core) = self.core {
@@ -88,7 +92,7 @@ impl NbdServeJob {
 }
 
 impl DeviceSource {
-    /// The device.
+    /// Opens the device.
     pub(crate) fn open(&self) -> Result<Arc<dyn BlockDevice>, BenchError> {
         Ok(match self {
             DeviceSource::Memory(bytes) => Arc::new(MemoryDevice::new(*bytes)),
@@ -105,13 +109,13 @@ impl DeviceSource {
         })
     }
 
-    /// A volume as it is.
+    /// A volume without delays.
     pub fn volume(path: &Path) -> DeviceSource {
         DeviceSource::Volume(path.to_owned(), SyncDelays::default())
     }
 }
 
-/// Opens a volume and waits for its members, and for its copy.
+/// Opens a volume and waits for its members, and for its replica.
 pub(crate) fn open_volume(path: &Path, slow: SyncDelays) -> Result<Volume, BenchError> {
     let mut settings = VolumePaths::at(path)
         .settings()
@@ -137,7 +141,7 @@ pub(crate) fn open_volume(path: &Path, slow: SyncDelays) -> Result<Volume, Bench
     Ok(volume)
 }
 
-/// A serving process that runs, and a connection to it.
+/// A running serving process, and a connection to it.
 pub struct NbdServerProcess {
     /// The process.
     pub child: ChildProcess,
@@ -146,7 +150,11 @@ pub struct NbdServerProcess {
 }
 
 impl NbdServerProcess {
-    /// Starts one. It ends with the thread that calls.
+    /// Starts one. It ends with the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be started or reached.
     pub fn start(
         site: &Testbed,
         what: DeviceSource,
@@ -174,12 +182,12 @@ impl NbdServerProcess {
     }
 }
 
-/// A file as a device: no journal, no checksums, no copies.
+/// A file as a device, without journal, checksums and replicas.
 pub(crate) struct PlainFile {
     file: File,
     bytes: u64,
     sync_delay: Duration,
-    /// Of a read and a write.
+    /// Delay of each read and write.
     request_delay: Duration,
 }
 
@@ -209,7 +217,7 @@ fn failed(error: &std::io::Error) -> DeviceError {
     )
 }
 
-/// Nothing is not even asked for: it would cost a turn of the scheduler.
+/// Sleeps for `by`. A zero delay makes no system call, because that would cost a turn of the scheduler.
 fn delay(by: Duration) {
     if !by.is_zero() {
         std::thread::sleep(by);
@@ -250,7 +258,7 @@ impl BlockDevice for PlainFile {
         Ok(PendingWrite::default())
     }
 
-    /// Nothing has to be forgotten: a disk may keep what it likes.
+    /// Ignores the discard, because a disk may keep its old contents.
     fn discard(&self, _: u64, _: u64) -> Result<PendingWrite, DeviceError> {
         Ok(PendingWrite::default())
     }

@@ -1,4 +1,4 @@
-//! What a link carries: bytes thrown over a bare TCP connection to a process that throws them away.
+//! Throughput of a link: bytes sent over a bare TCP connection to a process that discards them.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -8,26 +8,30 @@ use std::time::{Duration, Instant};
 use netram_transport::NetAddress;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildProcess, ChildRole, PLAY, listening_addresses};
+use crate::child::{ChildProcess, ChildRole, PART, listening_addresses};
 use crate::error::{BenchError, ErrorContext};
 use crate::machine;
 use crate::namespaces::NamespacePair;
 use crate::testbed::Testbed;
 
-/// Bytes of one send.
+/// Size of one send in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A process that receives.
+/// Job of a receiving process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SinkServer {
     /// The address to listen on, with port 0.
     pub host: String,
-    /// The core to stay on.
+    /// Core to stay on.
     pub core: Option<usize>,
 }
 
 impl SinkServer {
-    /// Receives one connection after the other until killed, and closes each when its sender has.
+    /// Receives one connection after the other until killed, and closes each after its sender.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the address cannot be opened.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         if let Some(core) = self.core {
             machine::pin(&[core])?;
@@ -43,6 +47,10 @@ impl SinkServer {
     }
 
     /// Starts one, in `network`'s other half if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be started.
     pub fn start(
         site: &Testbed,
         network: Option<&NamespacePair>,
@@ -60,7 +68,7 @@ impl SinkServer {
             .iter()
             .flatten()
             .map(String::as_str)
-            .chain([&*program, PLAY, &role]);
+            .chain([&*program, PART, &role]);
         let first = words.next().unwrap_or_default();
         let mut child = ChildProcess::start(Path::new(first), words, "sink", site.directory())?;
         let address = listening_addresses(&child.ready("listening ")?)?
@@ -71,7 +79,11 @@ impl SinkServer {
     }
 }
 
-/// Sends to a sink for `time`; bytes a second, up to the last one received.
+/// Sends to a sink for `time`; returns bytes per second up to the last one received.
+///
+/// # Errors
+///
+/// Fails if the connection does.
 pub fn stream(address: &NetAddress, time: Duration) -> Result<f64, BenchError> {
     use std::io::Write;
     let NetAddress::Tcp { host, port } = address else {
@@ -87,7 +99,7 @@ pub fn stream(address: &NetAddress, time: Duration) -> Result<f64, BenchError> {
     stream
         .shutdown(std::net::Shutdown::Write)
         .context("end a stream")?;
-    // It closes when it has all.
+    // The sink closes after the last byte.
     let _ = stream.read(&mut [0]).context("wait for a sink")?;
     Ok(sent as f64 / began.elapsed().as_secs_f64())
 }

@@ -1,9 +1,9 @@
-//! ZODB with ZEO, the object database that a Python program would take: OO7's traversals at one client of a
-//! server, until another client has loaded what changed. What netram's shared memory is measured beside.
+//! ZODB with ZEO, the object database that a Python program would use: OO7's traversals at one client of a
+//! server, until another client has loaded the changes. netram's shared memory is measured beside it.
 //!
-//! The program is ours (`oo7.py`); ZODB and ZEO come from the package index, by pip, into a virtual
-//! environment that is kept in the user's cache. The database is the same as [`netram_oo7`] builds, which a
-//! digest shows.
+//! The program is the project's own (`oo7.py`). pip installs ZODB and ZEO from the package index into a
+//! virtual environment in the user's cache. The database is the one that [`netram_oo7`] builds, which a
+//! digest verifies.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,30 +16,30 @@ use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 use crate::tool::finish;
 
-/// What the environment has: others would be another peer.
+/// Packages of the environment. Another version would be another peer.
 const PACKAGES: [&str; 2] = ["ZODB==6.4", "ZEO==6.2"];
-/// Names the environment; changes with [`PACKAGES`].
+/// Name of the environment; changes with [`PACKAGES`].
 const NAME: &str = "zeo-6.2";
 const PYTHON: &str = "python3";
 const PROGRAM: &str = include_str!("oo7.py");
 
-/// An environment in which ZODB and ZEO are.
+/// A virtual environment with ZODB and ZEO.
 #[derive(Debug)]
 pub struct ZeoEnvironment {
     python: PathBuf,
 }
 
-/// What was measured.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeoReport {
-    /// Python's version.
+    /// Version of Python.
     pub python: String,
-    /// Those of ZODB, ZEO and what stores objects' states.
+    /// Versions of ZODB, ZEO and the package that stores objects' states.
     pub versions: ZeoVersions,
-    /// Of the database: [`digest`].
+    /// [`digest`] of the database.
     pub digest: u64,
-    /// By where the server keeps the objects.
+    /// Results by the server's storage.
     pub stores: ZeoStores,
 }
 
@@ -48,32 +48,32 @@ pub struct ZeoReport {
 #[serde(deny_unknown_fields)]
 pub struct ZeoVersions {
     #[serde(rename = "ZODB")]
-    /// The object database.
+    /// Version of the object database.
     pub zodb: String,
-    /// Its server.
+    /// Version of its server.
     #[serde(rename = "ZEO")]
     pub zeo: String,
-    /// The objects.
+    /// Version of the object package.
     pub persistent: String,
 }
 
-/// Where the server keeps the objects.
+/// Results by the server's storage of objects.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeoStores {
-    /// In its memory: nothing of a commit waits for a disk.
+    /// Storage in memory, where no commit waits for a disk.
     pub memory: ZeoRows,
-    /// In a file that is synced at each commit.
+    /// Storage in a file that is synced at each commit.
     pub file: ZeoRows,
 }
 
-/// The operations.
+/// Results of the operations.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeoRows {
-    /// Root parts, 2,187 updates.
+    /// T12-A: root parts, 2,187 updates.
     pub t12a: ZeoRow,
-    /// All parts, 43,740 updates.
+    /// T2-B: all parts, 43,740 updates.
     pub t2b: ZeoRow,
 }
 
@@ -81,31 +81,31 @@ pub struct ZeoRows {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeoRow {
-    /// Updates of a transaction.
+    /// Number of updates in a transaction.
     pub updates: u64,
-    /// Objects that it changed.
+    /// Number of changed objects.
     pub parts: u64,
-    /// The same walk without a change.
+    /// The walk without changes.
     pub walk_us: f64,
-    /// The walk with the changes, before the commit.
+    /// The walk with changes, before the commit.
     pub change_us: f64,
     /// The commit, until it returns at the writer.
     pub commit_us: f64,
-    /// The reader's loading of what changed.
+    /// The reader's loading of the changes.
     pub load_us: f64,
     /// From the walk's beginning until the reader has loaded everything.
     pub total_us: f64,
 }
 
 impl ZeoRow {
-    /// What the changes cost over a walk without any, until the reader has them.
+    /// Additional time of the changes over a walk without any, until the reader has them.
     pub fn overhead_us(&self) -> f64 {
         self.total_us - self.walk_us
     }
 }
 
 impl ZeoStores {
-    /// Of two rows of an operation the better.
+    /// The faster of an operation's two rows.
     pub fn best(&self, of: impl Fn(&ZeoRows) -> ZeoRow) -> ZeoRow {
         let (memory, file) = (of(&self.memory), of(&self.file));
         match memory.overhead_us() <= file.overhead_us() {
@@ -116,7 +116,11 @@ impl ZeoStores {
 }
 
 impl ZeoEnvironment {
-    /// The environment, if it has been made.
+    /// The environment, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason if there is none.
     pub fn find() -> Result<ZeoEnvironment, String> {
         let directory =
             directory().ok_or("neither XDG_CACHE_HOME nor HOME says where its environment would be")?;
@@ -126,8 +130,11 @@ impl ZeoEnvironment {
         })
     }
 
-    /// The environment; makes it if it is not there, for which pip asks the package index. Otherwise why
-    /// there is none.
+    /// The environment, created if missing, for which pip contacts the package index.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason if it cannot be created.
     pub fn make() -> Result<ZeoEnvironment, String> {
         let directory =
             directory().ok_or("neither XDG_CACHE_HOME nor HOME says where to make its environment")?;
@@ -144,7 +151,7 @@ impl ZeoEnvironment {
             .ok_or_else(|| format!("the environment in {} does not work", directory.display()))
     }
 
-    /// It may be half made, or of a Python that is no more.
+    /// The environment in `directory`. `None` if it is incomplete, or its Python no longer exists.
     fn at(directory: &Path) -> Option<ZeoEnvironment> {
         let python = python(directory);
         let mut works = Command::new(&python);
@@ -152,7 +159,11 @@ impl ZeoEnvironment {
         Some(ZeoEnvironment { python })
     }
 
-    /// Measures, and checks that it was the same database and the same operations.
+    /// Measures, and checks that the database and the operations were the same.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the program fails, or worked on another database.
     pub fn measure(&self, site: &Testbed, rounds: usize) -> Result<ZeoReport, BenchError> {
         let directory = site.directory().join(format!("zeo-{}", site.number()));
         std::fs::create_dir(&directory).context("make a directory for ZEO")?;
@@ -200,7 +211,7 @@ fn python(directory: &Path) -> PathBuf {
     directory.join("bin/python")
 }
 
-/// A directory of this user alone: a program is run from there.
+/// A directory of this user alone, because a program is run from there.
 fn directory() -> Option<PathBuf> {
     let named = |name| {
         std::env::var_os(name)
@@ -211,8 +222,12 @@ fn directory() -> Option<PathBuf> {
     Some(cache.join("netram").join(NAME))
 }
 
-/// Of what the traversals of small-3 go by: private uses, dates, places, documents and connections of parts.
-/// `oo7.py` has the same.
+/// Digest of everything that the traversals of small-3 depend on: private uses, dates, positions, documents
+/// and connections of parts. `oo7.py` computes the same.
+///
+/// # Errors
+///
+/// Fails if the database cannot be generated.
 pub fn digest() -> Result<u64, Oo7Error> {
     let parameters = Oo7Parameters::of(DatabaseSize::Small, 3);
     let store = PlainStore::default();

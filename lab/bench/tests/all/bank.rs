@@ -1,4 +1,4 @@
-//! The bank that benchmarks and the demo count in: it must notice what it is there to notice.
+//! The bank that benchmarks and the demo use must detect the damage that it is there to detect.
 
 use std::path::Path;
 
@@ -72,7 +72,7 @@ fn a_changed_byte_in_any_record_is_noticed() {
     assert_eq!(open(directory.path()).unwrap().audit().unwrap(), good);
 }
 
-/// In place: a new file would have another identity, and be refused for that.
+/// Overwrites in place: a new file would have another identity and be refused for that.
 fn overwrite(path: &Path, bytes: &[u8]) {
     use std::os::unix::fs::FileExt;
     std::fs::OpenOptions::new()

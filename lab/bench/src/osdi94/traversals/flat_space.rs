@@ -1,4 +1,4 @@
-//! The database in bytes that stand still: nothing is allocated but what an index of dates lacks, nothing is
+//! The OO7 database in fixed memory. Only additional nodes of the date index are allocated, and nothing is
 //! committed here.
 
 use std::cell::{Cell, RefCell, RefMut};
@@ -9,19 +9,19 @@ use netram_rvm::{EditGuard, RealStorage};
 
 use super::super::testbed::LastRecordLog;
 
-/// The part of the bytes below which nothing is allocated: the database has the first half.
+/// The allocator starts above one part in this many of the bytes; the database has the first half.
 const ROOM: u64 = 4;
 const ALIGN: u64 = 16;
 
 /// Bytes that can be changed in place.
 pub(super) trait ByteAccess {
-    /// All of them.
+    /// All bytes, for reading.
     fn bytes(&self) -> &[u8];
-    /// Some, to be changed.
+    /// A range of the bytes, for changing.
     fn change(&mut self, at: usize, length: usize) -> Result<&mut [u8], Oo7Error>;
 }
 
-/// Stores that nobody is told of.
+/// Bytes with undeclared stores.
 pub(super) struct PlainBytes<'b>(pub(super) &'b mut [u8]);
 
 impl ByteAccess for PlainBytes<'_> {
@@ -40,7 +40,7 @@ impl ByteAccess for PlainBytes<'_> {
     }
 }
 
-/// Stores that are declared to a transaction.
+/// Bytes whose changes are declared to a transaction.
 pub(super) struct DeclaredBytes<'e>(pub(super) EditGuard<'e, LastRecordLog, RealStorage>);
 
 impl ByteAccess for DeclaredBytes<'_> {
@@ -62,7 +62,7 @@ pub(super) struct FlatSpace<'s, A> {
 }
 
 impl<'s, A: ByteAccess> FlatSpace<'s, A> {
-    /// `spare`: where the next block would end.
+    /// `spare` holds the end of the next allocation.
     pub(super) fn new(access: A, root: u64, spare: &'s Cell<u64>) -> FlatSpace<'s, A> {
         FlatSpace {
             access: RefCell::new(access),
@@ -87,7 +87,7 @@ impl<A: ByteAccess> BlockSpace for FlatSpace<'_, A> {
     }
 }
 
-/// Its one transaction at a time.
+/// The only transaction, one at a time.
 pub(super) struct FlatTransaction<'o, A> {
     access: RefMut<'o, A>,
     root: u64,
