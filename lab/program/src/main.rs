@@ -1,7 +1,7 @@
 //! `netram-lab`: measurements, the papers' experiments, the study of paging policies, and the demonstration.
 //!
-//! It has the commands of `netram` too, for the processes that a measurement starts: what is measured is what
-//! ships.
+//! It also has the commands of `netram`, for the processes that a measurement starts: the measured code is
+//! the one that ships.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(feature = "experiments"),
@@ -22,7 +22,8 @@ use netram_cli::log::LogArgs;
 
 use crate::command::Command;
 
-// Costs one relaxed load an allocation; `netram-lab bench figures` counts with it what a commit allocates.
+// Costs one relaxed load for each allocation; `netram-lab bench figures` uses it to count a commit's
+// allocations.
 #[global_allocator]
 static ALLOCATOR: netram_bench::CountingAllocator = netram_bench::CountingAllocator;
 

@@ -1,4 +1,4 @@
-//! `netram-lab demo`: the whole of it on one machine, in under a minute.
+//! `netram-lab demo`: all of netram on one machine, in under a minute.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,31 +19,31 @@ use netram_cli::command::journal::recovery_sentences;
 use netram_cli::output;
 
 const LENDERS: usize = 3;
-/// Two copies, and one lender to spare.
+/// Number of copies; one more lender is a spare.
 const MEMBERS: usize = 2;
 
 /// Show netram at work on this machine, and prove that nothing acknowledged is
 /// lost
 ///
-/// Starts three lenders, runs TPC-A with commits to the local disk and with
-/// commits to the lenders' memory, then kills the client and a lender in the
-/// middle of the work, recovers, and counts. Nothing is left behind. The exit
-/// code is 1 if a single acknowledged transaction is missing.
+/// Starts three lenders, runs TPC-A with commits to the local disk and with commits to the
+/// lenders' memory, then kills the client and a lender while they work, recovers, and
+/// counts. Everything is removed at the end. The exit code is 1 if an acknowledged
+/// transaction is missing.
 ///
 ///   netram-lab demo
 ///   netram-lab demo --quick --dir /mnt/slow-disk
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct RunDemo {
-    /// A few seconds instead of half a minute
+    /// Take a few seconds instead of half a minute
     #[arg(long)]
     quick: bool,
-    /// Where the journal is kept; choose a disk that is of interest [default: /var/tmp]
+    /// Directory for the journal; choose a disk of interest [default: /var/tmp]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// How long the parts take.
+/// Duration of each phase.
 struct PhaseTimes {
     run: Duration,
     before_kill: Duration,
@@ -68,7 +68,7 @@ impl RunDemo {
         crash(&site, &times)?;
         say("")?;
         say(&format!(
-            "All of it took {}. Measure more with `netram-lab bench figures`; lend memory with `netram lend --help`.",
+            "All of it took {}. Measure more with `netram-lab bench figures`; lend memory with `netram lender serve --help`.",
             output::age(began.elapsed())
         ))?;
         Ok(ExitCode::SUCCESS)
@@ -85,7 +85,7 @@ fn step(number: u32, what: &str, why: &str) -> Result<()> {
     say(&format!("   {why}"))
 }
 
-/// Disk beside remote memory, the same program.
+/// Local disk beside remote memory, with the same program.
 fn compare(site: &Testbed, times: &PhaseTimes) -> Result<()> {
     step(
         1,
@@ -121,7 +121,7 @@ fn compare(site: &Testbed, times: &PhaseTimes) -> Result<()> {
     say("   (Lenders and client share this machine's cores here; with machines of their own they do not.)")
 }
 
-/// Runs one row with its progress shown: a bar for a person, a line each second for a file.
+/// Runs one row with its progress shown: a bar on a terminal, a line each second in a file.
 fn watched(site: &Testbed, spec: &tpca::TpcaSpec) -> Result<TpcaRow> {
     let began = Instant::now();
     let mut next_line = Duration::from_secs(1);
@@ -135,7 +135,7 @@ fn watched(site: &Testbed, spec: &tpca::TpcaSpec) -> Result<TpcaRow> {
                 bar.set_message(text);
             }
             None if elapsed >= next_line => {
-                // Progress that nobody can see is no reason to stop.
+                // Progress that cannot be shown is no reason to stop.
                 let _ = writeln!(std::io::stdout().lock(), "   {text}");
                 next_line = elapsed + Duration::from_secs(1);
             }
@@ -161,7 +161,7 @@ fn bar(time: Duration) -> ProgressBar {
     bar
 }
 
-/// Kills the client and a lender in the middle of the work; recovers; counts.
+/// Kills the client and a lender while they work; recovers; counts.
 fn crash(site: &Testbed, times: &PhaseTimes) -> Result<()> {
     step(
         3,
@@ -205,7 +205,7 @@ fn crash(site: &Testbed, times: &PhaseTimes) -> Result<()> {
         say(&format!("   {acked} transactions acknowledged"))?;
     }
     client.kill();
-    // The first is a member: lenders are taken in order.
+    // The first is a member, because lenders are taken in order.
     let victim = lenders.remove(0);
     let (victim_id, victim_address) = (victim.child().id(), victim.address().to_string());
     victim.kill();

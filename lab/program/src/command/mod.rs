@@ -15,7 +15,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use netram_cli::command::PlayPart;
 
-/// What the laboratory can be asked to do.
+/// The laboratory's commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     #[cfg(feature = "experiments")]
@@ -29,10 +29,11 @@ pub(crate) enum Command {
     Pagesim(pagesim::PagesimCommand),
     #[command(flatten)]
     Netram(netram_cli::command::NetramCommand),
+    #[command(name = netram_cli::command::PART, hide = true)]
     Play(PlayPart),
 }
 
-/// What a child of this program may be asked to be, beside what `netram` asks of its children.
+/// Roles of a child process of this program, beside those of `netram`.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 #[allow(clippy::large_enum_variant, reason = "one value a process")]

@@ -1,4 +1,4 @@
-//! Where a measurement or a demonstration has its files and processes, and that nothing of it stays.
+//! Files and processes of a measurement or demonstration, all removed at the end.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,18 +20,17 @@ pub(crate) fn testbed(dir: Option<&Path>) -> Result<Testbed> {
     Ok(Testbed::new(netram_process::this_program()?, &parent)?)
 }
 
-/// A signal is ending this process, and is taking the files away that the measurement works on.
+/// Set while a signal ends this process and removes the files that the measurement uses.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the end to the signal, if one came: the failure that its cleaning up has caused is not to be
-/// reported.
+/// If a signal came, waits for it to end the process: failures caused by its cleanup are not to be reported.
 pub(crate) fn leave_to_signal() {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();
     }
 }
 
-/// Whoever interrupts a measurement finds neither its files nor its lenders' memory afterwards.
+/// Removes the measurement's files and its lenders' memory when the user interrupts it.
 fn clean_up_on_signal() -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! The laboratory's command line: every subcommand explains itself, and what makes no sense is refused with a
-//! remedy.
+//! The laboratory's command line: every subcommand has help with an example, and invalid arguments are
+//! refused with a remedy.
 
 use crate::common::run;
 

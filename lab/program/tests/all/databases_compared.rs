@@ -1,5 +1,5 @@
-//! `netram-lab bench databases`: every database that is here is measured in every way, every row that it
-//! acknowledged is there, and nothing stays. What the numbers are is not the tests' business.
+//! `netram-lab bench databases` measures every installed database in every way, finds every acknowledged row,
+//! and leaves nothing behind. The values of the numbers are not tested.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is mounted below a directory.
+/// Mount points below a directory.
 fn mounts(below: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let below = below.to_string_lossy().into_owned();
@@ -25,7 +25,7 @@ fn mounts(below: &Path) -> Vec<String> {
 
 fn compared(words: &[&str], out: Option<&Path>) -> Value {
     let place = tempfile::tempdir_in("/var/tmp").unwrap();
-    // PostgreSQL's user must get through.
+    // PostgreSQL's user must be able to pass through the directory.
     let through = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     fs::set_permissions(place.path(), through).unwrap();
     let mut command = netram();
@@ -45,7 +45,7 @@ fn compared(words: &[&str], out: Option<&Path>) -> Value {
     report
 }
 
-/// Whether a database, or a way, was skipped.
+/// Whether a database, or a storage, was skipped.
 fn is_skipped(report: &Value, name: &str) -> bool {
     let skipped = report["skipped"].as_array().unwrap();
     skipped.iter().any(|why| why.as_str().unwrap().starts_with(name))
@@ -94,7 +94,7 @@ fn engines_within_a_program_are_measured_in_every_way() {
         let storages = ["plain", "mount", "disk", "off"];
         has_all(&report, database, &storages, &["insert"], &disks);
     }
-    // A millisecond more a commit is seen on any machine.
+    // A millisecond more in each commit shows on any machine.
     let plain = |disk: &str| {
         let cells = report["cells"].as_array().unwrap().iter();
         let mut of = cells.filter(|cell| {
@@ -128,7 +128,7 @@ fn servers_are_measured_in_every_way() {
     );
 }
 
-/// The names in the one directory that a measurement makes.
+/// Names in the one directory that a measurement creates.
 fn made(place: &Path) -> Vec<String> {
     let directories = fs::read_dir(place).unwrap().flatten();
     let entries =
@@ -138,8 +138,8 @@ fn made(place: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Interrupts a comparison once it has come so far, or after some seconds: where nothing may be mounted there
-/// is a directory at least.
+/// Interrupts a comparison once `so_far` holds, or after some seconds. Where nothing may be mounted, at least
+/// a directory exists then.
 fn interrupted(place: &Path, so_far: impl Fn() -> bool) {
     let mut command = netram();
     command.args(["bench", "databases", "--databases", "sqlite", "--rounds", "100"]);
@@ -159,7 +159,7 @@ fn interrupted(place: &Path, so_far: impl Fn() -> bool) {
             Some(status) => break status,
             None => assert!(begun.elapsed() < PATIENCE, "it goes on"),
         }
-        // Whoever is impatient asks twice, and loses nothing by it.
+        // An impatient user interrupts twice, and loses nothing by it.
         kill_process(Pid::from_child(&process), Signal::INT).unwrap();
         std::thread::sleep(Duration::from_millis(10));
     };
@@ -176,7 +176,7 @@ fn an_interrupted_comparison_leaves_nothing() {
     let is_mounted = || !mounts(place).is_empty();
     let is_made = |what: &str| made(place).iter().any(|name| name.starts_with(what));
     interrupted(place, is_mounted);
-    // In the midst of making a device, with a mount beside it that has not been given back.
+    // While a device is being created, beside a mount that has not been released.
     interrupted(place, || is_made("attached"));
     // Before the mount's process has mounted anything.
     interrupted(place, || is_made("mounted-"));

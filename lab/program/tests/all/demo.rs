@@ -1,4 +1,4 @@
-//! The demo and the benchmarks run to their end, prove what they claim, and leave nothing behind.
+//! The demo and the benchmarks run to their end, check their results, and leave nothing behind.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -116,7 +116,7 @@ fn oo7_counts_the_same_on_disk_and_remote() {
             let counts = report["rows"].as_array().unwrap().iter();
             let counts: Vec<u64> = counts.map(|row| row["count"].as_u64().unwrap()).collect();
             assert_eq!(counts, [43_740, 2_187, 50, 50, 10, 10, 1_000]);
-            // t2b: every part's eight bytes, and nothing else.
+            // t2b: eight bytes of every part, and nothing else.
             let logged = &report["rows"][0]["logged"];
             assert_eq!(
                 (&logged["ranges"], &logged["bytes"]),
@@ -128,7 +128,7 @@ fn oo7_counts_the_same_on_disk_and_remote() {
     assert_eq!(left_behind(directory.path()), 0);
 }
 
-/// Each row ends with every node's audit, which must be what plain memory has.
+/// Each row ends with every node's audit, which must equal that of plain memory.
 #[test]
 fn users_of_oo7_at_nodes_of_their_own_are_measured() {
     let directory = tempfile::tempdir().unwrap();
@@ -148,7 +148,7 @@ fn users_of_oo7_at_nodes_of_their_own_are_measured() {
     assert_eq!(left_behind(directory.path()), 0);
 }
 
-/// Between rounds t3a moves dates, so q2 finds other parts; all places of a round must find the same ones.
+/// t3a moves dates between rounds, so q2 finds other parts; all places of a round must find the same ones.
 #[test]
 fn oo7_counts_the_same_in_databases_wherever_they_are() {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -208,7 +208,7 @@ fn the_heap_is_measured_beside_malloc_and_holds_together_under_load() {
         for measured in ["alloc_ns", "malloc_ns", "free_ns", "c_free_ns", "alloc_log_bytes"] {
             assert!(number(&format!("/rows/speed/{size}/{measured}")) > 0.0);
         }
-        // A range of one byte at least, and its header of four.
+        // A range of at least one byte, and its header of four.
         assert!(number(&format!("/rows/speed/{size}/single_log_bytes")) >= 5.0);
     }
     assert!(number("/rows/opening/ms") > 0.0);

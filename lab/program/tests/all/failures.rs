@@ -1,16 +1,16 @@
-//! The failures of LND's Table 1 (`netram-lab bench failures`), each a test: what must be reliable and what
-//! must go on. How fast is not the tests' business.
+//! The failures of LND's Table 1 (`netram-lab bench failures`), each a test of reliability and continued
+//! service. Speed is not tested.
 
 use std::io::Write;
 
 use serde_json::Value;
 
-/// Lets one failure happen. What was acknowledged and is not there ends the program with an error.
+/// Injects one failure. If an acknowledged write is missing, the program ends with an error.
 fn outcome(test: &str, failure: &str) -> Option<Value> {
     outcome_within(test, failure, &[])
 }
 
-/// The same with settings of the client's in the environment.
+/// The same with settings of the client in the environment.
 fn outcome_within(test: &str, failure: &str, settings: &[(&str, &str)]) -> Option<Value> {
     let disk = tempfile::tempdir().unwrap();
     let directory = disk.path().to_str().unwrap();
@@ -32,20 +32,20 @@ fn outcome_within(test: &str, failure: &str, settings: &[(&str, &str)]) -> Optio
     Some(report["rows"][0].clone())
 }
 
-/// Every program that the path has, but for one.
+/// A directory with every program in the path, except one.
 fn all_but(missing: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let path = std::env::var_os("PATH").unwrap();
     for entry in std::env::split_paths(&path).filter_map(|directory| std::fs::read_dir(directory).ok()) {
         for program in entry.flatten().filter(|program| program.file_name() != missing) {
-            // The first of a name is the one that is run.
+            // The first program of a name in the path is the one that runs.
             let _ = std::os::unix::fs::symlink(program.path(), directory.path().join(program.file_name()));
         }
     }
     directory
 }
 
-/// Without `nft` all stories were left out, and one needs it.
+/// Without `nft` all scenarios were skipped, although only one needs it.
 #[test]
 fn a_story_that_cannot_be_told_here_is_left_out_alone() {
     let disk = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn a_story_that_cannot_be_told_here_is_left_out_alone() {
     }
 }
 
-/// Nothing is lost, and fio wrote and verified on.
+/// Checks that nothing is lost, and that fio kept writing and verifying.
 fn goes_on(test: &str, failure: &str) {
     if let Some(row) = outcome(test, failure) {
         assert_eq!(
@@ -143,7 +143,7 @@ fn a_crashed_client_finds_every_acknowledged_block_again() {
 #[test]
 fn a_volume_of_which_everything_was_lost_is_not_opened_in_silence() {
     let test = "a_volume_of_which_everything_was_lost_is_not_opened_in_silence";
-    // The lenders that are waited for are dead.
+    // The client waits for lenders that are dead.
     let Some(row) = outcome_within(test, "all-lost", &[("NETRAM_PATIENCE", "3s")]) else {
         return;
     };

@@ -1,5 +1,5 @@
-//! `netram-lab bench far`: every cell that can be run here is, everything else is said, and nothing stays: no
-//! swap, no group, no file. What the numbers are is not the tests' business.
+//! `netram-lab bench far` runs every cell that is possible here, reports the others, and leaves no swap,
+//! control group or file behind. The values of the numbers are not tested.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where a group's directory may be.
+/// Directories in which control groups may be.
 const GROUPS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
-/// What a comparison adds to the machine while it runs.
+/// Swap, groups and files that a comparison has added to the machine.
 fn added(pid: u32, place: &Path) -> Vec<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let swaps = swaps
@@ -30,7 +30,7 @@ fn added(pid: u32, place: &Path) -> Vec<String> {
     added
 }
 
-/// Directories below this one whose names begin so.
+/// Directories below this one whose names begin with `name`.
 fn groups(directory: &Path, depth: usize, name: &str, found: &mut Vec<String>) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
@@ -92,7 +92,7 @@ fn each_way_is_gone_or_it_is_said_why_not() {
             assert_eq!(of.next().is_some(), possible, "{program} {way}: {report}");
         }
     }
-    // With half of its memory elsewhere a program waits for some of it.
+    // With half of its memory remote a program waits for some of it.
     let waited = cells
         .iter()
         .filter(|cell| cell["program"] == "scan" && cell["way"] == "vec");
@@ -135,8 +135,7 @@ fn an_interrupted_comparison_leaves_nothing() {
     let mut process = start(&mut command);
     let id = process.id();
     let begun = Instant::now();
-    // As soon as there is something to be taken away; where nothing may be added there is a directory at
-    // least.
+    // As soon as there is something to remove. Where nothing may be added, at least a directory exists then.
     while added(id, place.path()).is_empty()
         && begun.elapsed() < Duration::from_secs(5)
         && process.try_wait().unwrap().is_none()

@@ -1,8 +1,8 @@
-//! The laboratory as its users meet it: real processes, real sockets, real disks.
+//! The laboratory as users run it: real processes, real sockets, real disks.
 //!
 //! One program, because each is linked to everything: a module is a story or several of one kind.
 
-/// What the tests share, with the laboratory's program in the place of `netram`.
+/// Shared helpers of the tests, with the laboratory's program in place of `netram`.
 mod common {
     pub(crate) use netram_testkit::{
         CommandOutput, LenderProcess, finish, forks, lab as netram, library, mounted, ran, run_lab as run,

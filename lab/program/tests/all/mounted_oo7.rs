@@ -1,5 +1,5 @@
-//! OO7 in SQLite and Berkeley DB, their files on a mount: a process killed in the middle of an operation
-//! leaves what it committed, whether the mount is killed with it or not.
+//! OO7 in SQLite and Berkeley DB with their files on a mount: after a process is killed during an operation,
+//! its commits are there, whether the mount is killed with it or not.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -21,7 +21,7 @@ const ENGINE: &str = "NETRAM_REX_ENGINE";
 const PLACE: &str = "NETRAM_REX_PLACE";
 const SHIM: &str = "NETRAM_REX_SHIM";
 const FIRST: &str = "NETRAM_REX_FIRST";
-/// What the process does again and again, each in a transaction of its own.
+/// Operations that the process repeats, each in its own transaction.
 const HISTORY: [Operation; 4] = [Operation::T3b, Operation::I, Operation::T2b, Operation::D];
 const ROUNDS: usize = 4;
 
@@ -64,7 +64,7 @@ fn go_on(store: &impl Oo7Store, first: usize) {
     }
 }
 
-/// Goes on with the history and says of each transaction when it was committed, until it is killed.
+/// Continues the history and reports each transaction after its commit, until it is killed.
 #[test]
 #[ignore = "the process that the other tests kill"]
 fn worker() {
@@ -87,7 +87,7 @@ fn worker() {
     }
 }
 
-/// The database as it is after each of the history's transactions.
+/// The database after each of the history's transactions.
 struct Expected {
     store: PlainStore,
     after: Vec<DatabaseAudit>,
@@ -110,7 +110,7 @@ impl Expected {
     }
 }
 
-/// The database in its directory on the mount, and how it is opened.
+/// The database in its directory on the mount, and the way to open it.
 struct Place {
     name: &'static str,
     engine: Engine,
@@ -204,7 +204,7 @@ fn killed_leaves_what_was_committed(name: &str) {
         wait_until("some commits", || {
             committed(&said) > round || worker.try_wait().unwrap().is_some()
         });
-        // The next transaction has begun, and is some way on.
+        // The next transaction has begun, and has run for a while.
         std::thread::sleep(Duration::from_millis(7 * round as u64));
         if round % 2 == 1 {
             mounted.kill();
@@ -216,7 +216,7 @@ fn killed_leaves_what_was_committed(name: &str) {
         }
         let told = done + committed(&said);
         let found = place.audited();
-        // One more may have been committed and not been said.
+        // One more may have been committed without being reported.
         let more = (told..=told + 1).find(|transactions| found == expected.after(*transactions));
         done =
             more.unwrap_or_else(|| panic!("{told} transactions were committed, and this is after no such"));

@@ -1,5 +1,5 @@
-//! The experiments of TR-190, as quick as they get: every file is there, can be read, has every curve, and
-//! nothing is left behind. Which numbers come out is not the tests' business.
+//! The experiments of TR-190 with the least effort: every file exists, can be read and has every curve, and
+//! nothing is left behind. The values of the numbers are not tested.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::common::run;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-/// Curves of every figure; those between namespaces only where they can be made.
+/// Curves of every figure; those between namespaces only if namespaces can be created.
 const LINKS: [&str; 4] = ["rvm", "rrvm-unix", "rrvm-tcp", "rrvm-netns"];
 const MODELLED: &str = "-modelled";
 const TRANSACTIONS_MAX: u64 = 10_000;
@@ -30,7 +30,7 @@ fn is_empty(directory: &Path) -> bool {
     std::fs::read_dir(directory).unwrap().count() == 0
 }
 
-/// The rows of a CSV file by curve and place.
+/// The rows of a CSV file by curve and x value.
 fn rows(path: &Path) -> BTreeMap<(String, u64), BTreeMap<String, String>> {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines();

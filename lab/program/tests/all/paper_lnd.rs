@@ -1,5 +1,5 @@
-//! The experiments of LND, as quick as they get: every file is there, every system has every place, and
-//! nothing is left behind. Which numbers come out is not the tests' business.
+//! The experiments of LND with the least effort: every file exists, every system has every x value, and
+//! nothing is left behind. The values of the numbers are not tested.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -17,7 +17,7 @@ const SYSTEMS: [&str; 6] = [
     "volume-lcp-data",
 ];
 
-/// Rows of a figure's file: system, place, KB a second, p50.
+/// Rows of a figure's file: system, x value, KB per second, p50.
 fn rows(path: &Path) -> Vec<(String, u64, f64, f64)> {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines();

@@ -1,5 +1,5 @@
-//! The experiments of log-based coherency, as quick as they get: every file is there, every curve has every
-//! place. Which numbers come out is not the tests' business.
+//! The experiments of log-based coherency with the least effort: every file exists, and every curve has every
+//! x value. The values of the numbers are not tested.
 
 use std::io::Write;
 
@@ -79,7 +79,7 @@ fn a_quick_run_measures_the_table_and_every_curve() {
     let bars = std::fs::read_to_string(out.join("osdi94-fig01-03.csv")).unwrap();
     let ways = if skipped.is_empty() { 6 } else { 4 };
     assert_eq!(bars.lines().count(), 1 + 8 * ways, "{bars}");
-    // What follows from the benchmark is counted, whatever the machine.
+    // Counts that follow from the benchmark are the same on every machine.
     let log = bars.lines().find(|line| line.starts_with("2,t2b,log,")).unwrap();
     assert!(log.contains(",43740,9900,79200,"), "{log}");
     let columns = std::fs::read_to_string(out.join("osdi94-fig08.csv")).unwrap();

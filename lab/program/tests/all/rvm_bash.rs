@@ -1,5 +1,5 @@
-//! `netram-lab bash` crashes recoverable memory and finds nothing, finds what was planted, and leaves nothing
-//! behind.
+//! `netram-lab bash` crashes recoverable memory without finding an error, finds injected faults, and leaves
+//! nothing behind.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,7 +15,7 @@ fn left_behind(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Runs the test in `directory`; what it says as JSON, and its exit code.
+/// Runs the command in `directory`; returns its JSON output and its exit code.
 fn bash(directory: &Path, arguments: &[&str]) -> (Value, i32) {
     let command = netram()
         .args(["bash", "--json", "--dir"])
@@ -66,7 +66,7 @@ fn lenders_of_somebody_else_are_used_and_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let key = directory.path().join("key");
     let key = key.to_str().unwrap();
-    assert_eq!(run(["key", "new", key]).code, 0);
+    assert_eq!(run(["key", "create", key]).code, 0);
     let listen = [
         "--listen",
         "tcp://127.0.0.1:0",
@@ -81,18 +81,18 @@ fn lenders_of_somebody_else_are_used_and_left_alone() {
     let (said, code) = bash(place.path(), &arguments);
     assert_eq!(code, 0, "{said}");
     assert_eq!(said["report"]["lenders_killed"], 0);
-    let status = run(["status", &lender.address, "--key-file", key, "--json"]);
+    let status = run(["lender", "status", &lender.address, "--key-file", key, "--json"]);
     let status: Value = serde_json::from_str(&status.out).unwrap();
     let report = &status[0]["report"];
     assert!(
         report["counters"]["appends"].as_u64() > Some(0),
         "it had the journal: {status}"
     );
-    // Whoever closes a journal says so: nothing of it is left at the lender.
+    // A closed journal leaves nothing at the lender.
     assert_eq!(report["journals_used"], 0, "{status}");
 }
 
-/// A test that finds nothing has not been shown to work.
+/// A test that finds no error must be shown to be able to find one.
 #[test]
 fn harm_done_on_purpose_is_found_and_its_files_are_kept() {
     for (harm, named) in [("damage", "is not what its"), ("loss", "had been acknowledged")] {

@@ -1,5 +1,5 @@
-//! The scoreboard's rows about shared memory: each is there, and nothing is left behind. Which numbers come
-//! out is not the tests' business.
+//! The scoreboard's rows about shared memory are all there, and nothing is left behind. The values of the
+//! numbers are not tested.
 
 use crate::common::run;
 use serde_json::Value;

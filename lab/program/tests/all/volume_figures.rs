@@ -1,5 +1,5 @@
-//! The scoreboard's rows about volumes: each is there, beside its floor, and nothing is left behind. Which
-//! numbers come out is not the tests' business.
+//! The scoreboard's rows about volumes are all there, beside their floors, and nothing is left behind. The
+//! values of the numbers are not tested.
 
 use std::io::Write;
 
@@ -57,7 +57,7 @@ fn every_row_is_measured_beside_its_floor_and_nothing_is_left() {
     // The sleep in each sync is a lower bound that holds on any machine.
     let slow = of("volume-write-512-1ms").unwrap()["floor"].as_f64().unwrap();
     assert!(slow >= 1_000.0, "{slow}");
-    // What the volume counts of its own memory is no matter of timing.
+    // The volume's own count of its memory does not depend on timing.
     assert_eq!(of("volume-memory-stages").unwrap()["met"], true);
     assert_eq!(std::fs::read_dir(disk.path()).unwrap().count(), 0);
 }

@@ -1,40 +1,40 @@
-//! What a thread's transactions do in the persistent heap: they make blocks, change them, resize them and
-//! free them. Where a block is, the heap decides; what is in it follows from the seed like everything else.
+//! Operations of a thread's transactions in the persistent heap: they create, change, resize and free blocks.
+//! The heap decides where a block is; its contents follow from the seed like everything else.
 
 use super::model::{SplitMix64, StressPlan};
 
-/// Blocks that one thread has at a time.
+/// Maximum number of blocks of one thread.
 pub(super) const SLOTS: usize = 12;
-/// The longest block: several pages, so that both kinds of the heap's blocks are met.
+/// Longest block in bytes: several pages, so that both of the heap's kinds of blocks occur.
 pub(super) const BLOCK_BYTES_MAX: usize = 12 * 1024;
-/// Tells these choices from those of the same transaction's ranges.
+/// Separates these random choices from those of the same transaction's ranges.
 const SALT: u64 = 0x6865_6170;
 
-/// What a transaction does to one block.
+/// Change of one block by a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BlockChange {
     pub(super) slot: usize,
     pub(super) op: BlockOp,
-    /// The block's bytes afterwards; none when it is freed.
+    /// Bytes of the block afterwards; empty when it is freed.
     pub(super) bytes: Vec<u8>,
 }
 
-/// How it is done.
+/// Kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockOp {
     /// A new block.
     Make,
-    /// Bytes up to the shorter length stay; from here on they are new.
+    /// A resize: `kept` bytes stay, the others are new.
     Resize { kept: usize },
-    /// These bytes change in place.
+    /// A change of these bytes in place.
     Write { from: usize, to: usize },
-    /// The block is gone.
+    /// A free.
     Free,
 }
 
 impl StressPlan {
-    /// What transaction `number` of `thread` does to its blocks, which are `slots` before; an empty one is
-    /// none.
+    /// The change that transaction `number` of `thread` makes to its blocks. `slots` has them as they were
+    /// before; an empty slot has no block.
     pub(super) fn block_change(&self, thread: usize, number: u64, slots: &[Vec<u8>]) -> Option<BlockChange> {
         let mut random =
             SplitMix64(self.seed ^ SALT ^ (thread as u64).rotate_left(48) ^ number.rotate_left(8));
@@ -68,7 +68,7 @@ impl StressPlan {
     }
 }
 
-/// Mostly small, now and then pages.
+/// Mostly small, now and then several pages.
 fn length(random: &mut SplitMix64) -> usize {
     let most = match random.below(20) {
         0 => BLOCK_BYTES_MAX as u64,
@@ -78,7 +78,7 @@ fn length(random: &mut SplitMix64) -> usize {
     1 + random.below(most) as usize
 }
 
-/// The blocks of all threads as bytes, for the pipe between judge and parent.
+/// Encodes the blocks of all threads for the judge's file.
 pub(super) fn encode<'b>(threads: impl Iterator<Item = &'b [Vec<u8>]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for block in threads.flatten() {
@@ -88,7 +88,7 @@ pub(super) fn encode<'b>(threads: impl Iterator<Item = &'b [Vec<u8>]>) -> Vec<u8
     bytes
 }
 
-/// What [`encode`] made, for so many threads; `None` when it is cut or longer.
+/// Decodes the output of [`encode`] for `threads` threads; `None` if bytes are missing or left over.
 pub(super) fn decode(mut bytes: &[u8], threads: usize) -> Option<Vec<Vec<Vec<u8>>>> {
     let mut all = Vec::new();
     for _ in 0..threads {

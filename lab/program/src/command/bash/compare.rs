@@ -1,4 +1,4 @@
-//! Recovered memory against what it must be: inside, as a player's successor finds it, and from outside.
+//! Comparison of recovered memory with the model: from inside, as the next player finds it, and from outside.
 
 use std::path::Path;
 
@@ -10,10 +10,11 @@ use super::player::{HEAP_SEGMENT, segment_path};
 use netram_cli::command::rvm::check::damage_of;
 use netram_cli::command::rvm::inspection::LogInspection;
 
-/// One thread's part of each segment.
+/// One thread's area in each segment.
 pub(super) type Images<'b> = [&'b [u8]; AREAS.len()];
 
-/// Whether every byte of `found` is what the model's transactions left; `what` names it when one is not.
+/// Checks that every byte of `found` is what the model's transactions left. `what` names `found` in the
+/// error.
 pub(super) fn with_model(what: &str, model: &[ThreadArea], found: &[Images<'_>]) -> Result<()> {
     for (thread, (area, images)) in model.iter().zip(found).enumerate() {
         if let Some((segment, at)) = area.difference(images) {
@@ -28,7 +29,7 @@ pub(super) fn with_model(what: &str, model: &[ThreadArea], found: &[Images<'_>])
     Ok(())
 }
 
-/// Whether every block of the heap is what the model's transactions left.
+/// Checks that every block of the heap is what the model's transactions left.
 pub(super) fn blocks_with_model(model: &[ThreadArea], found: &[Vec<Vec<u8>>]) -> Result<()> {
     for (thread, (area, slots)) in model.iter().zip(found).enumerate() {
         if let Some(slot) = (0..SLOTS).find(|&slot| area.blocks[slot] != slots[slot]) {
@@ -43,7 +44,7 @@ pub(super) fn blocks_with_model(model: &[ThreadArea], found: &[Vec<Vec<u8>>]) ->
     Ok(())
 }
 
-/// Whether the heap in `bytes` is whole, and has the blocks of the model and their directories and no others.
+/// Checks that the heap in `bytes` is consistent and has exactly the model's blocks and their directories.
 fn heap_with_model(model: &[ThreadArea], bytes: &[u8]) -> Result<()> {
     let report = netram_heap::inspect(bytes).context("the heap, from outside")?;
     let blocks = model.iter().flat_map(|area| &area.blocks);
@@ -61,7 +62,7 @@ fn heap_with_model(model: &[ThreadArea], bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether what `netram rvm dump` and `netram rvm check` see in `directory` is the same, and sound.
+/// Checks that `netram rvm dump` and `netram rvm check` see the same memory in `directory`, and no error.
 pub(super) fn from_outside(directory: &Path, plan: &StressPlan, model: &[ThreadArea]) -> Result<()> {
     let look = LogInspection::at(&directory.join("log"))?;
     let damage = damage_of(&look);
@@ -85,7 +86,7 @@ pub(super) fn from_outside(directory: &Path, plan: &StressPlan, model: &[ThreadA
     with_model("the files from outside", model, &found)
 }
 
-/// A judge's image as each thread's part of each segment.
+/// Splits a judge's image into each thread's area in each segment.
 pub(super) fn split<'b>(plan: &StressPlan, bytes: &'b [u8]) -> Result<Vec<Images<'b>>> {
     let whole: usize = AREAS.iter().sum();
     ensure!(

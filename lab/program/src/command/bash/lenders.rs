@@ -1,4 +1,4 @@
-//! Lenders to be killed and brought back, with their memory or without.
+//! Lenders that are killed and restarted, with or without their memory.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,19 +10,19 @@ use anyhow::{Result, anyhow};
 use super::model::SplitMix64;
 use super::process::StressProcess;
 
-/// Bytes that a lender lends: one journal's window, and room for its successor.
+/// Memory that a lender lends: one journal's window, and room for its successor.
 const MEMORY: &str = "4MiB";
-/// How long a killed lender stays away at most.
+/// Longest absence of a killed lender, in ms.
 const ABSENCE_MS_MAX: u64 = 900;
 
-/// The lenders of a test.
+/// The lenders of a stress run.
 pub(super) struct StressLenders {
     program: PathBuf,
     directory: PathBuf,
     key_file: PathBuf,
     all: Vec<Lender>,
-    /// One has lost its memory since the last proof that nothing is missing. Until the next none other may:
-    /// what both had held could be gone, and that would be no fault.
+    /// Whether a lender has lost its memory since recovery last proved that nothing is missing. Until the
+    /// next proof no other may lose its memory, because records that both held could rightly be gone.
     lost: bool,
     pub(super) kills: u64,
     pub(super) losses: u64,
@@ -32,7 +32,7 @@ struct Lender {
     name: String,
     store: PathBuf,
     process: Option<StressProcess>,
-    /// When it is to come back, while it is away.
+    /// Time of its restart, while it is away.
     back: Option<Instant>,
 }
 
@@ -67,12 +67,13 @@ impl StressLenders {
         Ok(lenders)
     }
 
-    /// Where they listen.
+    /// Addresses of the lenders.
     pub(super) fn addresses(&self) -> Vec<String> {
         (0..self.all.len()).map(|index| self.address(index)).collect()
     }
 
-    /// What happens in a moment of about `tick`: one may be killed, those whose time has come are back.
+    /// Advances by about `tick`: a lender may be killed, and those that are due are restarted. Returns a
+    /// description of the event.
     pub(super) fn pass(&mut self, random: &mut SplitMix64, tick: Duration) -> Result<Option<String>> {
         let now = Instant::now();
         for index in 0..self.all.len() {
@@ -106,7 +107,7 @@ impl StressLenders {
         Ok(Some(format!("lender {index} was killed, {memory}")))
     }
 
-    /// It has been proven that nothing is missing: from here on another may lose its memory.
+    /// Notes that recovery proved that nothing is missing, so another lender may lose its memory.
     pub(super) fn proven(&mut self) {
         self.lost = false;
     }
@@ -129,7 +130,11 @@ impl StressLenders {
             ("--domain", format!("lender-{index}")),
             ("--key-file", self.key_file.display().to_string()),
         ];
-        let mut arguments = vec!["lend".to_owned(), "--with-parent".to_owned()];
+        let mut arguments = vec![
+            "lender".to_owned(),
+            "serve".to_owned(),
+            "--with-parent".to_owned(),
+        ];
         arguments.extend(
             flags
                 .into_iter()
@@ -156,7 +161,7 @@ impl Drop for StressLenders {
     fn drop(&mut self) {
         for lender in &mut self.all {
             drop(lender.process.take());
-            // One that has lost its memory has no store.
+            // A lender that lost its memory has no store file.
             let _ = fs::remove_file(&lender.store);
         }
     }

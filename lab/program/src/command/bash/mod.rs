@@ -1,15 +1,15 @@
-//! `netram-lab bash`: transactions at random, crashes at random, and a look at every byte afterwards.
+//! `netram-lab bash`: random transactions, random crashes, and a comparison of every byte afterwards.
 //!
 //! | module | is |
 //! |---|---|
-//! | [`model`] | what a thread's transactions do to its memory, from a seed |
+//! | [`model`] | the changes of a thread's transactions, from a seed |
 //! | [`player`], [`worker`] | the process that runs them and is killed, and one of its threads |
-//! | [`blocks`], [`thread_blocks`] | what they do in the persistent heap |
-//! | [`player_message`] | what it says through a pipe, and what must therefore be there |
+//! | [`blocks`], [`thread_blocks`] | operations in the persistent heap |
+//! | [`player_message`] | messages through a pipe, and the transactions that must exist according to them |
 //! | [`lenders`] | lenders that are killed too |
-//! | [`prepare`], [`bout`] | one test: what it needs; players, crashes, recoveries, comparisons |
-//! | [`compare`] | recovered memory against what it must be |
-//! | [`report`], [`process`] | what was done so far; a child process |
+//! | [`prepare`], [`stress_run`] | one run: its resources; players, crashes, recoveries, comparisons |
+//! | [`compare`] | comparison of recovered memory with the model |
+//! | [`report`], [`process`] | counts of a run; a child process |
 
 mod blocks;
 mod compare;
@@ -43,21 +43,21 @@ use prepare::LenderChoice;
 use report::StressReport;
 use stress_run::StressRun;
 
-/// The time for which a test runs unless asked otherwise.
+/// Default duration of a run.
 const DURATION_DEFAULT: Duration = Duration::from_secs(60);
-/// How often progress is told where no bar is shown.
+/// Interval of progress messages where no bar is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
-/// The exit code after a signal: this and its number.
+/// The exit code after a signal is this plus its number.
 const SIGNALLED: u8 = 128;
 
 /// Commit, crash, recover and compare, at random
 ///
-/// A process runs random transactions on several segments and a persistent heap,
-/// in all modes and by several threads, and tells what was acknowledged. It is killed at random
-/// moments, or crashes itself; lenders are killed too, with and without their
-/// memory. After each recovery every byte is compared with what it must be:
-/// acknowledged transactions are there, each is there whole or not at all, and in
-/// order. Exit code 1 when not; then the seed is told and all files are kept.
+/// A process runs random transactions on several segments and a persistent heap, in all
+/// modes and with several threads, and reports what was acknowledged. It is killed at
+/// random moments, or crashes itself; lenders are killed too, with and without their
+/// memory. After each recovery every byte is compared with the model: acknowledged
+/// transactions are there, each is there whole or not at all, and in order. If not, the
+/// exit code is 1, the seed is printed and all files are kept.
 ///
 ///   netram-lab bash                              # a minute, two lenders
 ///   netram-lab bash --for 8h --threads 8 --dir /var/lib/netram
@@ -68,19 +68,20 @@ pub(crate) struct StressRvm {
     /// How long [default: 1m]
     #[arg(long = "for", value_name = "SPAN")]
     span: Option<DurationArg>,
-    /// End after so many transactions
+    /// End after this many transactions
     #[arg(long, value_name = "N")]
     transactions: Option<u64>,
-    /// Where the choices begin; what a seed does depends on the machine's timing too [default: the time]
+    /// Seed of the random choices; the run also depends on the machine's timing [default: the
+    /// time]
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the files are kept meanwhile; choose the disk that is of interest [default: /var/tmp]
+    /// Directory for the files during the run; choose the disk of interest [default: /var/tmp]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Lender processes to start, and to kill; 0: the local disk alone
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8))]
     lenders: u8,
-    /// Use this lender instead, which will not be killed; several may be given
+    /// Use this lender instead, which will not be killed; may be repeated
     #[arg(long, value_name = "ADDR", conflicts_with = "lenders", requires = "key_file")]
     lender: Vec<NetAddress>,
     /// The cluster key's file, for --lender
@@ -92,12 +93,12 @@ pub(crate) struct StressRvm {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Do some harm, to see that it is found
+    /// Inject a fault, to see that it is found
     #[arg(long, hide = true)]
     plant: Option<PlantedHarm>,
 }
 
-/// Harm done on purpose, so that the test itself can be tested.
+/// Faults that are injected on purpose, to test this command itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PlantedHarm {
     /// A byte of a segment changes after a recovery.
@@ -148,7 +149,7 @@ impl StressRvm {
             let round = bout.round(left);
             progress.show(began.elapsed(), bout.report());
             if let Err(error) = round {
-                // A signal goes to the children too: what they leave behind then says nothing.
+                // The signal goes to the children too, so their failures mean nothing then.
                 if !interrupted.load(Ordering::SeqCst) {
                     failure = Some(output::sentence(&error));
                 }
@@ -214,7 +215,7 @@ impl StressRvm {
     }
 }
 
-/// A bar for a person, a line now and then for a file.
+/// A progress bar on a terminal, a line now and then in a file.
 struct Progress {
     bar: Option<ProgressBar>,
     by_time: bool,

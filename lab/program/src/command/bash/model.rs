@@ -1,19 +1,19 @@
-//! What a thread's transactions do to its memory: all of it follows from a seed, the thread's number and the
-//! transaction's, so that whoever finds a count in recovered memory knows every byte that must stand beside
-//! it.
+//! Changes of a thread's transactions to its memory. A seed, the thread's number and the transaction's number
+//! determine all of them, so that the count found in recovered memory determines every other byte.
 
 use serde::{Deserialize, Serialize};
 
 use super::blocks::{BlockChange, SLOTS};
 
-/// Bytes that one thread has in each segment: three sizes, so that one transaction reaches far and near.
+/// Bytes of one thread's area in each segment: three sizes, so that one transaction changes near and distant
+/// places.
 pub(super) const AREAS: [usize; 3] = [64 * 1024, 32 * 1024, 128 * 1024];
-/// Where in its area of the first segment a thread counts its transactions.
+/// Bytes at the beginning of a thread's first area with its transaction count.
 const COUNT_BYTES: usize = 8;
-/// Bytes that one transaction changes at most. A record must fit half of the smallest log.
+/// Maximum number of bytes that one transaction changes. A record must fit half of the smallest log.
 const TRANSACTION_BYTES_MAX: usize = 16 * 1024;
 
-/// What both sides of a test know of its transactions.
+/// Parameters that both sides of a stress run know.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct StressPlan {
     pub(super) seed: u64,
@@ -24,7 +24,7 @@ pub(crate) struct StressPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AreaChange {
     pub(super) segment: usize,
-    /// From the area's begin.
+    /// Offset from the area's beginning.
     pub(super) offset: usize,
     pub(super) bytes: Vec<u8>,
 }
@@ -35,18 +35,18 @@ pub(super) struct ThreadArea {
     thread: usize,
     pub(super) count: u64,
     pub(super) images: [Vec<u8>; AREAS.len()],
-    /// Its blocks in the heap; an empty one is none.
+    /// Its blocks in the heap; an empty slot has none.
     pub(super) blocks: Vec<Vec<u8>>,
 }
 
-/// What one transaction does.
+/// Changes of one transaction.
 #[derive(Clone, Debug)]
 pub(super) struct TransactionOps {
     pub(super) changes: Vec<AreaChange>,
     pub(super) block: Option<BlockChange>,
 }
 
-/// SplitMix64: a word of state, and every seed a good one.
+/// SplitMix64: one word of state, and every seed is good.
 #[derive(Clone, Debug)]
 pub(super) struct SplitMix64(pub(super) u64);
 
@@ -64,7 +64,7 @@ impl SplitMix64 {
         self.next() % bound.max(1)
     }
 
-    /// Once in `many` times.
+    /// True once in `many` times.
     pub(super) fn once_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }
@@ -88,7 +88,7 @@ impl StressPlan {
         self.threads * AREAS[segment]
     }
 
-    /// What transaction `number` of `thread` changes, in this order; ranges may overlap, touch and repeat.
+    /// Changes of transaction `number` of `thread`, in this order; ranges may overlap, touch and repeat.
     pub(super) fn transaction(&self, thread: usize, number: u64) -> Vec<AreaChange> {
         let mut random = SplitMix64(self.seed ^ (thread as u64).rotate_left(48) ^ number.rotate_left(8));
         let count = match random.below(20) {
@@ -106,7 +106,7 @@ impl StressPlan {
             let length = (length as usize).min(left);
             left -= length;
             let (segment, offset) = match changes.last() {
-                // Beside the range before, over it, or into it.
+                // Beside the previous range, over it, or into it.
                 Some(last) if random.once_in(3) => {
                     let reach = last.bytes.len() as u64 + 1;
                     (last.segment, last.offset + random.below(reach) as usize)
@@ -116,7 +116,7 @@ impl StressPlan {
                     (segment, random.below(AREAS[segment] as u64) as usize)
                 }
             };
-            // The count has its place for itself.
+            // The count's bytes are changed only by the count itself.
             let first = if segment == 0 { COUNT_BYTES } else { 0 };
             let offset = offset.clamp(first, AREAS[segment] - length);
             let bytes = random.bytes(length);
@@ -150,7 +150,7 @@ impl ThreadArea {
         }
     }
 
-    /// As found in memory; the count says after how many transactions.
+    /// Memory as found; the count in it says after how many transactions.
     pub(super) fn found(thread: usize, images: [Vec<u8>; AREAS.len()], blocks: Vec<Vec<u8>>) -> ThreadArea {
         ThreadArea {
             thread,
@@ -160,7 +160,7 @@ impl ThreadArea {
         }
     }
 
-    /// Does the next transaction to the images and blocks, and returns it.
+    /// Applies the next transaction to the images and blocks, and returns it.
     pub(super) fn advance(&mut self, plan: &StressPlan) -> TransactionOps {
         self.count += 1;
         let changes = plan.transaction(self.thread, self.count);
@@ -175,14 +175,14 @@ impl ThreadArea {
         TransactionOps { changes, block }
     }
 
-    /// Does transactions up to `count`.
+    /// Applies transactions up to `count`.
     pub(super) fn advance_to(&mut self, plan: &StressPlan, count: u64) {
         while self.count < count {
             self.advance(plan);
         }
     }
 
-    /// The first byte in which `found` differs: segment and offset from the area's begin.
+    /// The first different byte of `found`: segment, and offset from the area's beginning.
     pub(super) fn difference(&self, found: &[&[u8]; AREAS.len()]) -> Option<(usize, usize)> {
         for (segment, (expected, found)) in self.images.iter().zip(found).enumerate() {
             if expected == found {
@@ -195,7 +195,7 @@ impl ThreadArea {
     }
 }
 
-/// The count at the front of a thread's area of the first segment.
+/// The count at the beginning of a thread's first area.
 pub(super) fn count_in(image: &[u8]) -> u64 {
     let front = image.first_chunk::<COUNT_BYTES>();
     u64::from_le_bytes(*front.expect("an area is larger than its count"))

@@ -1,5 +1,5 @@
-//! The process that is there to be killed: it opens the memory, runs transactions on it by all ways there
-//! are, and says what returned. As a judge it only opens the memory and writes down what is in it.
+//! The process that is killed. It opens the memory, runs transactions on it in every possible way, and
+//! reports which returned. As a judge it only opens the memory and writes its contents to files.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,40 +19,40 @@ use super::player_message::PlayerMessage;
 use super::thread_blocks::ThreadBlocks;
 use super::worker::{MappedPiece, PlayerState, StressWorker, ThreadMemory, say};
 
-/// Bytes of the window: small, so that it fills up now and then.
+/// Size of the window in bytes: small, so that it fills up now and then.
 pub(super) const WINDOW_BYTES: u64 = 128 * 1024;
 /// Regions begin at multiples of this.
 const PAGE_BYTES: usize = 4096;
 
-/// What a child of `netram-lab bash` is asked to do.
+/// Job of a child of `netram-lab bash`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StressPlayer {
     pub(super) plan: StressPlan,
-    /// The log.
+    /// Path of the log.
     pub(super) log: PathBuf,
-    /// Where the segments are.
+    /// Directory of the segments.
     pub(super) directory: PathBuf,
     pub(super) lenders: Vec<String>,
     pub(super) members: usize,
     pub(super) key_file: Option<PathBuf>,
-    /// Where the choices begin that leave no trace in memory.
+    /// Seed of the choices that leave no trace in memory.
     pub(super) choices: u64,
     pub(super) task: PlayerTask,
 }
 
-/// Play, or judge.
+/// Task of the child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum PlayerTask {
-    /// Runs transactions for so long, then ends like this.
+    /// Runs transactions for this time, then ends in this way.
     Play { span: Duration, ending: PlayerEnding },
-    /// Writes all of the recovered memory to one file, what is in the heap's blocks to another.
+    /// Writes the recovered memory to one file, and the contents of the heap's blocks to another.
     Judge { image: PathBuf, blocks: PathBuf },
 }
 
-/// How a player ends, unless somebody ends it before.
+/// Way in which a player ends, unless it is killed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PlayerEnding {
-    /// Never by itself.
+    /// The player does not end by itself.
     Killed,
     /// A thread kills the process in the middle of a transaction.
     Crash,
@@ -60,16 +60,16 @@ pub(crate) enum PlayerEnding {
     Close,
 }
 
-/// The number of the segment with the heap, after those with areas.
+/// Number of the heap's segment, after those with areas.
 pub(super) const HEAP_SEGMENT: usize = AREAS.len();
 
-/// The file of a segment.
+/// Path of a segment.
 pub(super) fn segment_path(directory: &Path, segment: usize) -> PathBuf {
     directory.join(format!("segment-{segment}"))
 }
 
 impl StressPlayer {
-    /// Does what is asked; what goes wrong is said, for the parent to judge.
+    /// Runs the task; reports errors for the parent to judge.
     pub(crate) fn run(&self) -> Result<()> {
         die_with_parent()?;
         if let Err(error) = self.play() {
@@ -127,7 +127,7 @@ impl StressPlayer {
         say(&PlayerMessage::Closed)
     }
 
-    /// A thread's regions and blocks, and what is in them.
+    /// A thread's regions and blocks, with their contents.
     fn thread_memory<'h>(
         &self,
         memory: &JournaledRvm,

@@ -1,7 +1,7 @@
-//! What a player says of its transactions, a line each, and what its parent makes of it.
+//! A player's messages about its transactions, one on each line, and the parent's conclusions.
 //!
-//! The lines go through a pipe that the kernel keeps when the player is killed: what was said was said. A
-//! line is written at once and whole, after the fact it tells.
+//! The lines go through a pipe, whose contents the kernel keeps when the player is killed. A line is written
+//! whole and at once, after the fact that it reports.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
@@ -9,12 +9,12 @@ use std::io::{BufRead, BufReader, Read};
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PlayerMessage {
-    /// The memory was opened, with these counts in it.
+    /// The memory was opened, and had these counts.
     Opened(Vec<u64>),
-    /// A thread's transaction returned without having been waited for.
+    /// A thread's transaction returned without a wait for durability.
     Lazy { thread: usize, count: u64 },
-    /// A thread's transaction was acknowledged; before it began, the threads' transactions up to `floors` had
-    /// returned, so they come before it.
+    /// A thread's transaction was acknowledged. Before it began, the threads' transactions up to `floors` had
+    /// returned, so they precede it.
     Acknowledged {
         thread: usize,
         count: u64,
@@ -22,18 +22,18 @@ pub(super) enum PlayerMessage {
     },
     /// Everything up to these counts was made durable.
     Flushed(Vec<u64>),
-    /// Transactions that left no trace, for the statistics.
+    /// A transaction left no trace; for the statistics.
     Aborted,
-    /// Something that must not be.
+    /// An error was found.
     Wrong(String),
-    /// All was closed in good order.
+    /// Everything was closed in order.
     Closed,
 }
 
-/// What is known of every thread, from all that was said since the beginning.
+/// Knowledge about every thread from all messages since the beginning.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ThreadProgress {
-    /// Transactions up to here must be there.
+    /// Transactions up to these must exist.
     pub(super) floors: Vec<u64>,
     /// The newest transaction that returned.
     returned: Vec<u64>,
@@ -41,7 +41,7 @@ pub(super) struct ThreadProgress {
     pub(super) lazy: u64,
     pub(super) aborted: u64,
     pub(super) openings: u64,
-    /// The last player closed its memory in good order.
+    /// Whether the last player closed its memory in order.
     pub(super) closed: bool,
     pub(super) wrong: Vec<String>,
 }
@@ -101,7 +101,7 @@ impl PlayerMessage {
     }
 }
 
-/// Hears a player to its end; the last line may have been cut by its death.
+/// Reads a player's messages to the end. The player's death may have cut the last line.
 pub(super) fn read_messages(output: impl Read, each: &mut dyn FnMut(PlayerMessage)) {
     let mut lines = BufReader::new(output);
     let mut line = String::new();
@@ -123,7 +123,7 @@ impl ThreadProgress {
         }
     }
 
-    /// A player is about to start.
+    /// Prepares for the next player.
     pub(super) fn begin(&mut self) {
         self.closed = false;
     }
@@ -157,8 +157,8 @@ impl ThreadProgress {
         }
     }
 
-    /// These counts were found in recovered memory: judges them, and takes them for durable from here on,
-    /// because recovery has written them to the disk.
+    /// Checks the counts found in recovered memory. From then on they count as durable, because recovery has
+    /// written them to the disk.
     pub(super) fn found(&mut self, counts: &[u64]) {
         if counts.len() != self.floors.len() {
             let sentence = format!("{} threads were found, of {}", counts.len(), self.floors.len());
@@ -167,7 +167,7 @@ impl ThreadProgress {
         }
         for (thread, &count) in counts.iter().enumerate() {
             let (floor, returned) = (self.floors[thread], self.returned[thread]);
-            // The one that was under way when the player died may be there or not.
+            // The transaction that was running when the player died may exist or not.
             let most = returned.max(floor) + 1;
             if count < floor {
                 self.wrong.push(format!(
@@ -183,7 +183,7 @@ impl ThreadProgress {
         }
     }
 
-    /// Transactions up to `floors` must be there.
+    /// Raises the counts up to which transactions must exist.
     pub(super) fn raise(&mut self, floors: &[u64]) {
         for (floor, &at_least) in self.floors.iter_mut().zip(floors) {
             *floor = at_least.max(*floor);

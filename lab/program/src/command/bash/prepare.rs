@@ -1,4 +1,4 @@
-//! What a test needs before it begins: a home with segments and a heap, lenders, and a word on who they are.
+//! Preparation of a stress run: a directory with segments and a heap, lenders, and settings that name them.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -22,16 +22,16 @@ use super::report::StressReport;
 use super::stress_run::{LOG_BYTES_MIN, StressRun};
 use super::thread_blocks::ThreadBlocks;
 
-/// Copies that hold an acknowledged commit, if there are as many lenders.
+/// Number of copies of an acknowledged commit, if there are as many lenders.
 const MEMBERS: usize = 2;
-/// Bytes of the heap for each thread: several times what its blocks can take, so that it never lacks room.
+/// Bytes of the heap for each thread: several times what its blocks can take, so that there is always room.
 const HEAP_BYTES: usize = 1024 * 1024;
 
-/// Which lenders there are.
+/// Lenders of a stress run.
 pub(super) enum LenderChoice {
-    /// So many of our own.
+    /// This many lenders of the run's own.
     Own(usize),
-    /// Those of somebody else, left alone.
+    /// Lenders of another user, which are not killed.
     Others {
         addresses: Vec<String>,
         key_file: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub(super) enum LenderChoice {
 }
 
 impl StressRun {
-    /// Makes a home with three segments and a heap in a new directory below `parent`, and starts lenders.
+    /// Creates three segments and a heap in a new directory below `parent`, and starts lenders.
     pub(super) fn prepare(
         parent: &Path,
         seed: u64,
@@ -111,7 +111,7 @@ impl StressRun {
     }
 }
 
-/// What an operator writes beside a log, for `netram rvm grow`.
+/// Text of the settings file beside a log, which `netram rvm grow` reads.
 fn settings_text(lenders: &[String], members: usize, key_file: Option<&Path>) -> String {
     let key = match key_file {
         Some(path) => format!("key-file = {:?}", path.display().to_string()),

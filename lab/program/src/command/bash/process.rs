@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
 
-/// How much of a child's messages is shown.
+/// Number of lines of a child's messages that an error shows.
 const LINES_SHOWN: usize = 5;
 
 /// A child of this process.
@@ -17,8 +17,7 @@ pub(super) struct StressProcess {
 }
 
 impl StressProcess {
-    /// Starts `program` with `arguments`; what it says on standard error goes to a file of `name` in
-    /// `directory`.
+    /// Starts `program` with `arguments`; its standard error goes to a file of `name` in `directory`.
     pub(super) fn start(
         program: &Path,
         arguments: &[String],
@@ -29,7 +28,7 @@ impl StressProcess {
         let what = || format!("starting {name}");
         let file = File::create(&messages).with_context(what)?;
         let mut command = Command::new(program);
-        // Settings of whoever runs the test are not the test's.
+        // The settings of the user who runs the test must not affect it.
         for (name, _) in std::env::vars_os() {
             let ours = name.to_str().is_some_and(|name| name.starts_with("NETRAM_"));
             if ours && name != "NETRAM_LOG" {
@@ -51,7 +50,7 @@ impl StressProcess {
         self.child.stdout.take().context("a child's output was taken")
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().context("waiting for a child")
     }
@@ -63,7 +62,7 @@ impl StressProcess {
         self.child.wait().context("waiting for a child")
     }
 
-    /// The last of its messages, in one line; where it panicked, what came with that.
+    /// The last of its messages in one line; after a panic, the panic's.
     pub(super) fn last_messages(&self) -> String {
         let text = fs::read_to_string(&self.messages).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();

@@ -1,10 +1,10 @@
-//! What a test has done so far, in numbers and in one sentence.
+//! Counts of a stress run, in numbers and in one sentence.
 
 use serde::Serialize;
 
 use netram_cli::output;
 
-/// What was done so far.
+/// Counts of a stress run so far.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct StressReport {
     pub(super) acknowledged: u64,
@@ -16,14 +16,14 @@ pub(super) struct StressReport {
     pub(super) recoveries_killed: u64,
     pub(super) openings: u64,
     pub(super) compared: u64,
-    /// How often the log was given a larger file.
+    /// Number of times the log was replaced by a larger file.
     pub(super) grown: u64,
     pub(super) lenders_killed: u64,
     pub(super) lenders_emptied: u64,
 }
 
 impl StressReport {
-    /// Transactions that returned.
+    /// Number of transactions that returned.
     pub(super) fn transactions(&self) -> u64 {
         self.acknowledged + self.lazy
     }

@@ -1,5 +1,5 @@
-//! One test: a home, players that are killed over it one after the other, and the comparison of what is
-//! recovered with what must be there.
+//! One stress run: players are killed one after the other over the same directory, and the recovered memory
+//! is compared with the model.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use netram_bench::child::PLAY;
+use netram_bench::child::PART;
 use netram_journal::JournalInspector;
 use netram_store::Store;
 use tempfile::TempDir;
@@ -26,18 +26,18 @@ use super::player_message::{ThreadProgress, read_messages};
 use super::process::StressProcess;
 use super::report::StressReport;
 
-/// The smallest log. It is one of four sizes, each twice the one before.
+/// Smallest log in bytes. Each log has one of four sizes, each twice the one before.
 pub(super) const LOG_BYTES_MIN: u64 = 128 * 1024;
-/// It grows by the smallest size now and then, up to this.
+/// Largest size to which the log grows now and then.
 const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
-/// How often lenders and children are looked after.
+/// Interval at which lenders and children are checked.
 const TICK: Duration = Duration::from_millis(5);
-/// Recovery may wait 30 s for lenders that are away; what takes longer than this hangs.
+/// Longest time of a step. Recovery may wait 30 s for lenders that are away; a step that exceeds this hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Where a judge writes what it finds: memory, and what is in the heap's blocks.
+/// Files to which a judge writes its findings: memory, and the heap's blocks.
 const IMAGE: &str = "image";
 const BLOCKS: &str = "blocks";
-/// Events kept for the story of a violation.
+/// Number of events that are kept to explain a violation.
 const RECENT_EVENTS_MAX: usize = 200;
 
 /// A test under way.
@@ -51,7 +51,7 @@ pub(super) struct StressRun {
     pub(super) members: usize,
     pub(super) key_file: Option<PathBuf>,
     pub(super) progress: Arc<Mutex<ThreadProgress>>,
-    /// What the memory was when it was compared last.
+    /// The memory at the last comparison.
     pub(super) model: Vec<ThreadArea>,
     pub(super) report: StressReport,
     pub(super) recent_events: VecDeque<String>,
@@ -72,7 +72,7 @@ impl StressRun {
         &self.report
     }
 
-    /// Leaves the files where they are, with what was done last.
+    /// Keeps the files in place and adds the latest events.
     pub(super) fn keep_files(mut self, violation: &str) -> Result<PathBuf> {
         self.note(format!("VIOLATION: {violation}"));
         let story: Vec<&str> = self.recent_events.iter().map(String::as_str).collect();
@@ -86,8 +86,8 @@ impl StressRun {
         Ok(place.keep())
     }
 
-    /// A player that ends somehow, now and then another over what it left, and then a comparison. An error is
-    /// a violation, unless there was a signal: that goes to children too.
+    /// Runs a player to some end, now and then another one over the same files, and then compares. An error
+    /// is a violation, except after a signal, which children receive too.
     pub(super) fn round(&mut self, left: Option<Duration>) -> Result<()> {
         self.play(left)?;
         while self.random.once_in(4) {
@@ -99,7 +99,7 @@ impl StressRun {
         self.judge()
     }
 
-    /// Gives the log a larger file, as an operator would after a crash; or is killed at that.
+    /// Replaces the log by a larger file, as an operator would after a crash; the command may be killed.
     fn grow(&mut self) -> Result<()> {
         let log = self.directory().join("log");
         let before = JournalInspector::open(&log)?.capacity();
@@ -133,7 +133,7 @@ impl StressRun {
 
     fn play(&mut self, left: Option<Duration>) -> Result<()> {
         let millis = match self.random.below(10) {
-            // While it recovers, or hardly after.
+            // During recovery, or soon after.
             0 | 1 => self.random.below(60),
             2..=7 => 50 + self.random.below(600),
             _ => 500 + self.random.below(2000),
@@ -166,7 +166,7 @@ impl StressRun {
         Ok(())
     }
 
-    /// Recovers, and compares every byte with what it must be.
+    /// Recovers, and compares every byte with the model.
     fn judge(&mut self) -> Result<()> {
         if self.random.once_in(4) {
             let span = Duration::from_millis(self.random.below(40));
@@ -228,7 +228,7 @@ impl StressRun {
         Ok(counts)
     }
 
-    /// Changes one byte of a segment's file, behind everybody's back.
+    /// Changes one byte of a segment's file, without netram's knowledge.
     fn do_damage(&mut self) -> Result<()> {
         use std::os::unix::fs::FileExt;
         let segment = self.random.below(AREAS.len() as u64) as usize;
@@ -256,7 +256,7 @@ impl StressRun {
             choices: self.random.next(),
             task,
         };
-        let arguments = [PLAY.to_owned(), serde_json::to_string(&player)?];
+        let arguments = [PART.to_owned(), serde_json::to_string(&player)?];
         let mut process = StressProcess::start(&self.program, &arguments, self.directory(), name)?;
         let (output, told) = (process.output()?, Arc::clone(&self.progress));
         let listener = std::thread::spawn(move || {
@@ -267,7 +267,7 @@ impl StressRun {
         Ok(ChildListener { process, listener })
     }
 
-    /// Everything that an ended child said has been taken; what it said that must not be is an error.
+    /// Processes all messages of an ended child; an error that it reported is returned.
     fn finish_child(&mut self, child: ChildListener) -> Result<ThreadProgress> {
         let last_words = child.process.last_messages();
         // The pipe ends with the process.
@@ -287,7 +287,7 @@ impl StressRun {
         }
     }
 
-    /// Lets time pass until the child ends or `span` is over, with what happens meanwhile.
+    /// Lets time pass, with the lenders' events, until the child ends or `span` is over.
     fn pass(&mut self, child: &mut StressProcess, span: Duration) -> Result<Option<ExitStatus>> {
         let until = Instant::now() + span;
         loop {
@@ -307,7 +307,7 @@ impl StressRun {
         }
     }
 
-    /// Keeps the files as they are now, for whoever looks into a violation.
+    /// Copies the files as they are now, to explain a violation.
     fn copy_files(&self) -> Result<()> {
         let before = self.directory().join("before");
         let _ = fs::remove_dir_all(&before);
@@ -343,7 +343,7 @@ impl StressRun {
     }
 }
 
-/// A child, and the thread that hears it.
+/// A child and the thread that reads its messages.
 struct ChildListener {
     process: StressProcess,
     listener: JoinHandle<()>,

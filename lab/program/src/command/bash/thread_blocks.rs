@@ -1,4 +1,4 @@
-//! A thread's blocks in the persistent heap. A directory block, which a root names, says where they are.
+//! A thread's blocks in the persistent heap. A root names a directory block, which has their addresses.
 
 use anyhow::{Context, Result, ensure};
 use netram_heap::{Heap, Ptr};
@@ -8,7 +8,7 @@ use netram_store::{JournaledRvm, JournaledTransaction};
 
 use super::blocks::{BLOCK_BYTES_MAX, BlockChange, BlockOp, SLOTS};
 
-/// Bytes of a directory's entry: where the block is, and how many bytes of it count.
+/// Bytes of a directory's entry: address of the block, and number of bytes in use.
 const ENTRY_BYTES: usize = 16;
 
 /// One thread's blocks.
@@ -18,7 +18,7 @@ pub(super) struct ThreadBlocks<'h> {
 }
 
 impl<'h> ThreadBlocks<'h> {
-    /// Makes the directories of `threads` threads in a new heap.
+    /// Creates the directories of `threads` threads in a new heap.
     pub(super) fn build(memory: &JournaledRvm, heap: &Heap, threads: usize) -> Result<()> {
         for thread in 0..threads {
             let mut transaction = memory.begin(RestoreMode::Restore);
@@ -43,7 +43,7 @@ impl<'h> ThreadBlocks<'h> {
         Ok(ThreadBlocks { heap, directory })
     }
 
-    /// What is in the blocks.
+    /// Contents of the blocks.
     pub(super) fn contents(&self) -> Result<Vec<Vec<u8>>> {
         (0..SLOTS)
             .map(|slot| self.block(slot).with_context(|| format!("block {slot}")))
@@ -68,7 +68,7 @@ impl<'h> ThreadBlocks<'h> {
         Ok(bytes)
     }
 
-    /// Does what the transaction is to do here.
+    /// Applies the transaction's change to the blocks.
     pub(super) fn apply(&self, transaction: &mut JournaledTransaction, change: &BlockChange) -> Result<()> {
         let (block, _) = self.entry(change.slot)?;
         let bytes = &change.bytes;
@@ -95,7 +95,7 @@ impl<'h> ThreadBlocks<'h> {
         Ok(())
     }
 
-    /// What is given up again: a block is made, another resized or freed.
+    /// Changes that are undone: a block is created, another resized or freed.
     pub(super) fn scribble(
         &self,
         transaction: &mut JournaledTransaction,

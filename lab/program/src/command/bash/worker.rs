@@ -1,4 +1,5 @@
-//! One thread of a player: the next transaction of the plan, again and again, and what programs do beside.
+//! One thread of a player: it runs the plan's transactions one after the other, and other operations in
+//! between.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,16 +16,16 @@ use super::player::StressPlayer;
 use super::player_message::PlayerMessage;
 use super::thread_blocks::ThreadBlocks;
 
-/// Bytes of lazy commits that are kept back, while they are.
+/// Size of the spool for lazy commits, in bytes, while there is one.
 const SPOOL_BYTES: usize = 16 * 1024;
-/// Bytes that an aborted transaction scribbles over at most.
+/// Maximum number of bytes that an aborted transaction overwrites.
 const SCRIBBLE_BYTES_MAX: u64 = 2000;
 
-/// What the threads of a player share.
+/// State shared by the threads of a player.
 pub(super) struct PlayerState<'p> {
     pub(super) player: &'p StressPlayer,
     pub(super) memory: &'p JournaledRvm,
-    /// The newest transaction of each thread that returned.
+    /// The newest transaction of each thread that has returned.
     pub(super) returned: Vec<AtomicU64>,
     pub(super) stop: AtomicBool,
     pub(super) crash: AtomicBool,
@@ -33,13 +34,13 @@ pub(super) struct PlayerState<'p> {
 /// A mapped part of a thread's area.
 pub(super) struct MappedPiece {
     pub(super) segment: usize,
-    /// From the area's begin.
+    /// Offset from the area's beginning.
     pub(super) start: usize,
     pub(super) length: usize,
     pub(super) region: Region,
 }
 
-/// What a thread has of the memory, and what must be in it.
+/// A thread's regions, and their expected contents.
 pub(super) struct ThreadMemory<'h> {
     pub(super) area: ThreadArea,
     pub(super) pieces: Vec<MappedPiece>,
@@ -55,7 +56,7 @@ pub(super) struct StressWorker<'s> {
 }
 
 impl PlayerState<'_> {
-    /// How far each thread has come. What is in here came before what begins now.
+    /// Progress of each thread. Transactions up to it precede those that begin now.
     pub(super) fn returned(&self) -> Vec<u64> {
         self.returned
             .iter()
@@ -77,7 +78,7 @@ impl StressWorker<'_> {
         Ok(())
     }
 
-    /// What programs do beside committing, and what leaves no trace.
+    /// Operations other than commits, which leave no trace.
     fn do_other_work(&mut self) -> Result<()> {
         let memory = self.state.memory;
         if self.random.once_in(8) {
@@ -96,7 +97,7 @@ impl StressWorker<'_> {
             self.compare().context("memory, in the middle of the run")?;
         }
         if self.random.once_in(200) {
-            // Off, on, small enough to be full at once.
+            // Off, on, or so small that it is full at once.
             memory.set_spool_bytes([0, 512, SPOOL_BYTES][self.random.below(3) as usize]);
         }
         if self.random.once_in(300) {
@@ -105,7 +106,7 @@ impl StressWorker<'_> {
         Ok(())
     }
 
-    /// The next transaction of the plan.
+    /// Runs the plan's next transaction.
     fn transact(&mut self) -> Result<()> {
         let TransactionOps { changes, block } = self.memory.area.advance(&self.state.player.plan);
         let (thread, count) = (self.thread, self.memory.area.count);
@@ -148,17 +149,17 @@ impl StressWorker<'_> {
         Ok(())
     }
 
-    /// A durability that is waited for.
+    /// A durability with a wait.
     fn waiting(&mut self) -> Durability {
         match self.random.below(8) {
             0 | 1 => Durability::Disk,
-            // Without lenders nobody could ever satisfy it.
+            // Without lenders it could never be satisfied.
             2 if !self.state.player.lenders.is_empty() => Durability::Both,
             _ => Durability::Remote,
         }
     }
 
-    /// Declares a change and makes it, by one of the ways there are.
+    /// Declares a change and makes it, in one of the possible ways.
     fn apply(
         &mut self,
         transaction: &mut netram_store::JournaledTransaction,
@@ -199,7 +200,7 @@ impl StressWorker<'_> {
         Ok(())
     }
 
-    /// A transaction that scribbles and is given up: nothing of it may be seen, now or ever.
+    /// A transaction that overwrites bytes and is aborted: nothing of it may ever be seen.
     fn abort(&mut self) -> Result<()> {
         let mut transaction = self.state.memory.begin(RestoreMode::Restore);
         for _ in 0..1 + self.random.below(4) {
@@ -218,7 +219,7 @@ impl StressWorker<'_> {
         say(&PlayerMessage::Aborted)
     }
 
-    /// Unmaps one region and maps it again: it must show what was committed.
+    /// Unmaps one region and maps it again; it must show every commit.
     fn remap(&mut self) -> Result<()> {
         let index = self.random.below(self.memory.pieces.len() as u64) as usize;
         let MappedPiece {
@@ -260,16 +261,16 @@ impl StressWorker<'_> {
         }
     }
 
-    /// Kills the process here, if it is to be and this is the place.
+    /// Kills the process here, if `moment` says so.
     fn crash_at(&self, moment: usize, here: usize) {
         if moment == here && self.state.crash.load(Ordering::SeqCst) {
-            // Nothing of this process runs on after the call.
+            // Nothing of this process runs after the call.
             let _ = kill_process(getpid(), Signal::KILL);
         }
     }
 }
 
-/// One line to the parent, written at once.
+/// Writes one line to the parent at once.
 pub(super) fn say(said: &PlayerMessage) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(said.line().as_bytes())

@@ -1,4 +1,4 @@
-//! `netram-lab bench commit`: what one commit costs.
+//! `netram-lab bench commit`: cost of one commit.
 
 use std::process::ExitCode;
 
@@ -14,9 +14,9 @@ use netram_cli::output;
 
 /// Measure one commit: latency and throughput
 ///
-/// Without a flag that chooses, a table that varies one thing at a time. With
-/// one, that row alone, the rest at its default (128 B, one member, remote, one
-/// thread, spinning, encrypted, TCP).
+/// Without a flag that selects a row, prints a table that varies one parameter at a time.
+/// With one, measures that row alone, with defaults for the rest (128 B, one member,
+/// remote, one thread, spinning, encrypted, TCP).
 ///
 ///   netram-lab bench commit
 ///   netram-lab bench commit --threads 8 --wait yield:50
@@ -33,7 +33,7 @@ pub(crate) struct BenchCommit {
     /// Members, each a lender process; 0: the local disk alone
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=8))]
     members: Option<u8>,
-    /// When a commit counts as done
+    /// Durability that a commit waits for
     #[arg(long, value_enum)]
     durability: Option<DurabilityArg>,
     /// Threads that commit to the journal
@@ -42,21 +42,21 @@ pub(crate) struct BenchCommit {
     /// How the client waits: spin, yield:MICROSECONDS or block
     #[arg(long, value_name = "POLICY")]
     wait: Option<WaitPolicy>,
-    /// Neither encryption nor sealing
+    /// Neither encrypt links nor seal records
     #[arg(long)]
     insecure: bool,
     /// A Unix socket instead of TCP
     #[arg(long)]
     unix: bool,
-    /// Add this to each round trip, through a delaying process (microseconds; several rows)
+    /// Microseconds to add to each round trip, by a delaying process (several rows)
     #[arg(long, value_name = "US", value_delimiter = ',')]
     added_rtt_us: Vec<u32>,
-    /// Model a slower disk: add this to each sync (milliseconds; several rows)
+    /// Milliseconds to add to each sync, to model a slower disk (several rows)
     #[arg(long, value_name = "MS", value_delimiter = ',')]
     slow_disk_ms: Vec<u32>,
 }
 
-/// When a commit counts as done.
+/// Durability that a commit waits for.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DurabilityArg {
     /// Members satisfy the rule, or the disk has it
@@ -192,7 +192,7 @@ fn show_commits(rows: &[commit::CommitRow]) -> Result<()> {
     )
 }
 
-/// A row's name: what differs from other rows.
+/// Name of a row: its differences from the default.
 fn describe(spec: &commit::CommitSpec) -> String {
     let members = match spec.members {
         1 => "1 member".to_owned(),

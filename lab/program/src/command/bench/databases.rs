@@ -1,4 +1,4 @@
-//! `netram-lab bench databases`: databases that people run, side by side.
+//! `netram-lab bench databases`: common databases side by side.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,16 +24,16 @@ const TIME_QUICK: Duration = Duration::from_millis(400);
 
 /// Compare databases on netram with the same databases on the disk
 ///
-/// PostgreSQL under pgbench (TPC-B in form, and one-row insertions), MariaDB's
-/// insertions and tables made and dropped, and single-record commits of SQLite,
-/// RocksDB, Berkeley DB and LMDB: on the disk as it is; with the log, or all of it, on
-/// netram mount; all of it on a volume; SQLite through netram's VFS; PostgreSQL with
-/// synchronous_commit=remote_write and a standby; and with each database's own setting
-/// that waits for nothing. On the local disk, and on a modelled one whose syncs take
-/// 1 ms longer. Each row says what a crash may lose of it.
+/// Measures PostgreSQL under pgbench (its TPC-B-like load, and one-row insertions),
+/// MariaDB's insertions and tables created and dropped, and single-record commits of
+/// SQLite, RocksDB, Berkeley DB and LMDB. Each runs on the disk as it is; with its log, or
+/// all of it, on netram mount; all of it on a volume; SQLite through netram's VFS;
+/// PostgreSQL with synchronous_commit=remote_write and a standby; and with each database's
+/// own setting that waits for nothing. Disks are the local one and a modelled one whose
+/// syncs take 1 ms longer. Each row says what a crash may lose.
 ///
-/// It needs root, and says what it skips of databases that are not installed. In the
-/// end every row that was acknowledged must be there.
+/// It needs root, and prints which databases it skips because they are not installed. At
+/// the end every acknowledged row must be there.
 ///
 ///   netram-lab bench databases --quick
 ///   netram-lab bench databases --databases sqlite,rocksdb --disks local
@@ -46,28 +46,29 @@ pub(crate) struct BenchDatabases {
     /// The databases [default: all]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     databases: Vec<DatabaseName>,
-    /// What their commits wait for [default: all]; what is relative needs plain
+    /// Storage that their commits wait for [default: all]; ratios need plain
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     storages: Vec<StorageName>,
-    /// The disk beneath [default: both]
+    /// The disks under the storage [default: both]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     disks: Vec<DiskName>,
-    /// How often each is run, in turns [default: 3; quick: 1]
+    /// Number of runs of each, in turns [default: 3; quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
-    /// How long each kind of work is done in a round; pgbench counts whole seconds [default: 2s; quick:
+    /// Duration of each workload in a round; pgbench counts whole seconds [default: 2s; quick:
     /// 400ms]
     #[arg(long, value_name = "TIME")]
     time: Option<DurationArg>,
-    /// How the lender waits
+    /// Wait policy of the lender
     #[arg(long, value_name = "POLICY", default_value = "yield:50")]
     lender_wait: WaitPolicy,
-    /// Where table, numbers and plot go; files of an earlier run are replaced [default: nowhere]
+    /// Directory for table, numbers and plot; replaces files of an earlier run [default: none
+    /// are written]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
-/// Makes the names of a kind known to the command line.
+/// Defines an argument type for the names of a kind.
 macro_rules! names {
     ($(#[$doc:meta] $name:ident of $kind:ident),*) => {
         $(
@@ -109,7 +110,7 @@ names!(
 impl BenchDatabases {
     pub(super) fn run(self) -> Result<ExitCode> {
         let spec = self.spec()?;
-        // Before the time is spent: the results must have a place.
+        // Checked before time is spent: the results must have a place.
         if let Some(out) = &self.out {
             std::fs::create_dir_all(out).map_err(|error| {
                 UsageError(format!("cannot make the directory {}: {error}", out.display()))

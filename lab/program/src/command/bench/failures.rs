@@ -1,4 +1,4 @@
-//! `netram-lab bench failures`: LND's Table 1, happening.
+//! `netram-lab bench failures`: the failures of LND's Table 1.
 
 use std::process::ExitCode;
 
@@ -12,12 +12,11 @@ use serde_json::json;
 use super::CommonArgs;
 use netram_cli::output;
 
-/// Let everything fail that a volume should survive, and print the table
+/// Inject every failure that a volume should survive, and print the table
 ///
-/// The failures of Table 1 of the LND paper, each with real lenders and a volume
-/// attached as a device, while fio writes to ext4 on it, synchronously, and
-/// verifies. The paper's words stand beside what was measured. Needs root, FUSE,
-/// loop devices and fio.
+/// Injects the failures of Table 1 of the LND paper, each with real lenders and a volume
+/// attached as a device, while fio writes synchronously to ext4 on it and verifies. The
+/// paper's words stand beside the measurements. Needs root, FUSE, loop devices and fio.
 ///
 ///   netram-lab bench failures --quick
 ///   netram-lab bench failures --only client-killed,all-lost --repeat 3
@@ -26,10 +25,10 @@ use netram_cli::output;
 pub(crate) struct BenchFailures {
     #[command(flatten)]
     common: CommonArgs,
-    /// Some failures only
+    /// Inject only these failures
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = names())]
     only: Vec<LndFailure>,
-    /// Let each happen so many times: medians, and the longest write of all
+    /// Number of runs of each failure; results are medians, and the longest write of all
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=50))]
     repeat: u8,
 }

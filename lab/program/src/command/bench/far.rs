@@ -22,19 +22,19 @@ const ROUNDS: usize = 3;
 
 /// Compare far memory with swap, with compressed memory and with a mapped file
 ///
-/// The same programs, each in a process of its own, with a part of their memory local:
-/// all local; swap to a file; swap to a modelled disk that takes 1 ms more a request;
-/// swap to compressed memory (zram); a mapped file; under netram run; on a FarVec; and
-/// where there is such a form, by words of a FarVec (gather, scatter, get). Swap and
-/// mapped files are limited by a control group. A program that finds something else
-/// than with all memory local ends the comparison. What a kernel or a user's rights
-/// do not allow is skipped, and said. While it runs as root it adds swap to this machine,
-/// before what there is, and takes it away again, also when it is interrupted.
+/// Runs the same programs, each in its own process, with a part of their memory local: all
+/// local; swap to a file; swap to a modelled disk whose requests take 1 ms more; swap to
+/// compressed memory (zram); a mapped file; under netram run; on a FarVec; and, if the
+/// program has such a form, by words of a FarVec (gather, scatter, get). A control group
+/// limits swap and mapped files. A program that computes another result than with all
+/// memory local ends the comparison. Methods that the kernel or the user's rights do not
+/// allow are skipped, with a message. As root it adds swap to this machine with a higher
+/// priority than existing swap, and removes it again, even when interrupted.
 ///
-/// Times are of the program alone, its memory filled before; "late" took longer than
-/// --patience, "killed" found no memory within its limit, "died" ended otherwise: what
-/// it said is shown, the others go on, and the exit code is 1. Faults are those that waited.
-/// About twenty minutes.
+/// Times are those of the program alone, with its memory filled before. "late" exceeded
+/// --patience, "killed" exceeded its memory limit, "died" ended otherwise: its output is
+/// shown, the others go on, and the exit code is 1. Faults are those that waited. Takes
+/// about twenty minutes.
 ///
 ///   netram-lab bench far --quick
 ///   netram-lab bench far --programs gauss,trans --local 50,25 --ways swap,run,vec
@@ -47,25 +47,26 @@ pub(crate) struct BenchFar {
     /// Memory of each program; 2MiB at least [default: 18MiB, the paper's; quick: 4MiB]
     #[arg(long, value_name = "SIZE")]
     data: Option<SizeArg>,
-    /// How much of it may be local, in percent
+    /// Shares of it that may be local, in percent
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [75, 50, 25], value_parser = clap::value_parser!(u8).range(1..=99))]
     local: Vec<u8>,
     /// The programs [default: all]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     programs: Vec<ProgramName>,
-    /// Where the rest of their memory is [default: all ways]
+    /// Methods for the rest of their memory [default: all]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     ways: Vec<MethodName>,
-    /// How often each is run; one that takes over 20 s once [default: 3; quick: 1]
+    /// Number of runs of each; a run of more than 20 s is not repeated [default: 3; quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
-    /// How long a run may take
+    /// Time limit of a run
     #[arg(long, value_name = "TIME", default_value = "90s")]
     patience: DurationArg,
     /// Lenders, each with a copy of every page: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: u8,
-    /// Where tables, numbers and plots go; files of an earlier run are replaced [default: nowhere]
+    /// Directory for tables, numbers and plots; replaces files of an earlier run [default: none
+    /// are written]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -93,7 +94,7 @@ impl ValueEnum for ProgramName {
     }
 }
 
-/// A way.
+/// A method.
 #[derive(Clone, Copy, Debug)]
 struct MethodName(FarMethod);
 
@@ -119,7 +120,7 @@ impl ValueEnum for MethodName {
 impl BenchFar {
     pub(super) fn run(self) -> Result<ExitCode> {
         let spec = self.spec()?;
-        // Before twenty minutes are spent: the results must have a place.
+        // Checked before twenty minutes are spent: the results must have a place.
         if let Some(out) = &self.out {
             std::fs::create_dir_all(out).map_err(|error| {
                 UsageError(format!("cannot make the directory {}: {error}", out.display()))

@@ -9,7 +9,7 @@ use netram_bench::figures::{self, Scoreboard, ScoreboardPart};
 use super::CommonArgs;
 use netram_cli::output;
 
-/// Print the scoreboard: every figure that netram holds itself to
+/// Print the scoreboard: every figure with a bound
 ///
 ///   netram-lab bench figures --quick
 ///   netram-lab bench figures --json > figures.json
@@ -19,7 +19,7 @@ use netram_cli::output;
 pub(crate) struct BenchFigures {
     #[command(flatten)]
     common: CommonArgs,
-    /// A part of them, or several separated by commas [default: all]
+    /// Parts of it, separated by commas [default: all]
     #[arg(long, value_enum, value_name = "PART", value_delimiter = ',')]
     only: Vec<PartArgument>,
 }
@@ -27,11 +27,11 @@ pub(crate) struct BenchFigures {
 /// A part of the scoreboard.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PartArgument {
-    /// Commits, and what they stand on
+    /// Commits and their floors
     Commits,
     /// Recoverable memory
     Memory,
-    /// What crashes cost
+    /// Crashes and recovery
     Crashes,
     /// Volumes
     Volumes,

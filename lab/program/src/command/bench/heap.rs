@@ -13,11 +13,11 @@ use netram_cli::output;
 /// Measure the persistent heap beside malloc
 ///
 /// Speed: blocks of one size are allocated and freed, 500 in a transaction that is
-/// committed without waiting; beside it malloc and free of as many in this process.
-/// Load: a heap of 32 MiB (16 with --quick), three quarters of it asked for, under random
-/// allocations and frees; how many pages it uses for each byte asked for, and what part
-/// of its free pages is not in the largest free extent.
-/// Opening: a heap of 1 GiB, half of it taken.
+/// committed without waiting; beside it malloc and free of as many in this process. Load: a
+/// heap of 32 MiB (16 with --quick), three quarters of it allocated, under random
+/// allocations and frees; results are the pages in use for each requested byte, and the
+/// share of free pages outside the largest free extent. Opening: a heap of 1 GiB, half of
+/// it allocated.
 ///
 ///   netram-lab bench heap --quick
 #[derive(Debug, Args)]

@@ -27,10 +27,10 @@ use netram_cli::output;
 
 /// Measure netram beside its floors
 ///
-/// Every number stands beside what the same machine does without netram: a bare
-/// exchange of the same bytes over the same kind of socket and cores, and
-/// fdatasync on the same disk. Rounds alternate and medians of rounds are shown.
-/// Lenders run as processes on this machine and end with the measurement.
+/// Every number stands beside a measurement of the same machine without netram: a bare
+/// exchange of the same bytes over the same kind of socket and cores, and fdatasync on the
+/// same disk. Rounds alternate, and results are medians of rounds. Lenders run as processes
+/// on this machine and end with the measurement.
 ///
 ///   netram-lab bench figures --quick        # the scoreboard, under two minutes
 ///   netram-lab bench commit --members 2     # one row of your own
@@ -50,7 +50,7 @@ pub(crate) enum BenchCommand {
     Paper(paper::BenchPaper),
 }
 
-/// What every measurement knows.
+/// Arguments of every measurement.
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Shorter rounds and fewer of them
@@ -59,7 +59,8 @@ struct CommonArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Where journals are kept while measuring; choose the disk that is of interest [default: /var/tmp]
+    /// Directory for journals during the measurement; choose the disk of interest [default:
+    /// /var/tmp]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -94,7 +95,7 @@ impl CommonArgs {
         }
     }
 
-    /// Where and under what load: a number without it is not to be believed.
+    /// Prints the machine and its load, without which a number means little.
     fn introduce(&self, site: &Testbed) -> Result<()> {
         if !self.json {
             output::line(introduction(&MachineInfo::probe(), site.directory()))?;
@@ -102,7 +103,7 @@ impl CommonArgs {
         Ok(())
     }
 
-    /// Rows of a measurement as JSON, with where they were taken.
+    /// Prints the rows of a measurement as JSON, with the machine.
     fn json(&self, rows: &impl Serialize) -> Result<()> {
         output::json(&json!({ "machine": MachineInfo::probe(), "rows": rows }))
     }
@@ -119,7 +120,7 @@ fn introduction(machine: &MachineInfo, directory: &Path) -> String {
     format!("{processor}, {cores} cores, Linux {kernel}, load {load:.2}; files on {disk}")
 }
 
-/// The kind of file system below `directory`, and a warning if its syncs mean nothing.
+/// The kind of file system of `directory`, with a warning if its syncs mean nothing.
 fn file_system(directory: &Path) -> String {
     const TMPFS: u64 = 0x0102_1994;
     let kind = rustix::fs::statfs(directory).map(|stat| stat.f_type as u64);
@@ -132,7 +133,7 @@ fn file_system(directory: &Path) -> String {
     }
 }
 
-/// Those that are named, in the order of the tables; all if none is.
+/// The named values in the order of the tables; all if none is named.
 fn chosen<N, T: Copy + PartialEq>(names: &[N], value: impl Fn(&N) -> T, all: &[T]) -> Vec<T> {
     let named: Vec<T> = names.iter().map(value).collect();
     all.iter()

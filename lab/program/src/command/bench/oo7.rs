@@ -23,25 +23,26 @@ use netram_cli::output;
 /// Run OO7, the benchmark of object databases, on recoverable memory
 ///
 /// A library of designs in a persistent heap: trees of assemblies over graphs of parts.
-/// Traversals (t1 to t12c), queries (q1 to q8), insertion and deletion (i, d); each is
-/// done several times, the first one cold. Beside the times: what one of it logs. The
-/// database is audited in the end. docs/oo7.md says what each operation does.
+/// Traversals (t1 to t12c), queries (q1 to q8), insertion and deletion (i, d) run several
+/// times each, the first one cold. Log bytes of one run stand beside the times. The
+/// database is audited at the end. docs/results/oo7.md describes each operation.
 ///
-/// With --shared one node of a shared region does them and another, in a process of its
-/// own, gets the changes: only the operations that change parts. With --nodes, too, one, two ...
-/// so many users work at the same time, each at a node of its own and in a module of its own,
-/// meeting in the others' as often as a row says; every node's database is audited.
+/// With --shared, one node of a shared region runs the operations that change parts, and
+/// another, in its own process, receives the changes. With --nodes as well, one, two ... up
+/// to that many users work at the same time, each at its own node and in its own module,
+/// and visit the others' modules as often as a row says. Every node's database is audited.
 ///
-/// Beside it, with --zeo, two clients of a ZEO server (ZODB, Python's object database): one
-/// changes parts in a transaction, the other loads what has changed. pip gets them once,
+/// With --zeo, two clients of a ZEO server (ZODB, Python's object database) are measured:
+/// one changes parts in a transaction, the other loads the changes. pip installs both once,
 /// into ~/.cache/netram.
 ///
-/// With --on, in databases of today: SQLite with a write-ahead log (sqlite), with a rollback
-/// journal (sqlite-rollback), and Berkeley DB (berkeley-db), for which cc and libdb5.3-dev must be
-/// there. Each by itself, on the local disk and on a MODELLED one, 8 ms added to each
-/// sync; on `netram mount`, which needs root; and SQLite with netram's VFS: over a Unix
-/// socket and over TCP. Times are of an operation with its commit, medians of rounds.
-/// "t6 logged" is t6 in a transaction that writes a row, as t6 itself commits nothing.
+/// With --on, today's databases are measured: SQLite with a write-ahead log (sqlite) or a
+/// rollback journal (sqlite-rollback), and Berkeley DB (berkeley-db), which needs cc and
+/// libdb5.3-dev. Each runs by itself on the local disk and on a MODELLED one with 8 ms
+/// added to each sync; on `netram mount`, which needs root; and SQLite with netram's VFS,
+/// over a Unix socket and over TCP. Times are of an operation with its commit, medians of
+/// rounds. "t6 logged" is t6 in a transaction that also writes a row, because t6 itself
+/// commits nothing.
 ///
 ///   netram-lab bench oo7
 ///   netram-lab bench oo7 --shared --operations t12a,t2b
@@ -53,30 +54,30 @@ use netram_cli::output;
 pub(crate) struct BenchOo7 {
     #[command(flatten)]
     common: CommonArgs,
-    /// The database: tiny, small, medium or large, and 3, 6 or 9 connections of a part
+    /// The database: tiny, small, medium or large, and 3, 6 or 9 connections of each part
     #[arg(long, value_name = "NAME", default_value = "small-3")]
     database: Oo7Parameters,
-    /// Which operations, in this order [default: all]
+    /// Operations, in this order [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     operations: Vec<Operation>,
-    /// How often each is done [default: 7, with --quick 3]
+    /// Number of repetitions of each [default: 7, with --quick 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(oo7::REPETITIONS_MIN as i64..=10_000))]
     repetitions: Option<u16>,
     /// All repetitions of an operation in one transaction
     #[arg(long)]
     one_transaction: bool,
-    /// Members of the remote rows; 0 leaves these out
+    /// Members of the remote rows; 0 leaves these rows out
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=8))]
     members: u8,
     /// Measure between two nodes of a shared region instead
     #[arg(long, conflicts_with_all = ["zeo", "one_transaction"])]
     shared: bool,
-    /// With --shared: the mix of several users, by their number up to this one
+    /// With --shared: measure the mix of one to this many users
     #[arg(long, value_name = "N", requires = "shared", conflicts_with_all = ["operations", "repetitions"],
         value_parser = clap::value_parser!(u32).range(1..=mix::NODES_MAX as i64))]
     nodes: Option<u32>,
-    /// With --nodes: users acquire a lock when they come to it, and try again if they die of one, instead of
-    /// all at once
+    /// With --nodes: users acquire a lock when they need it, and retry if they die of one,
+    /// instead of acquiring all at once
     #[arg(long, requires = "nodes")]
     as_met: bool,
     /// Measure ZODB with ZEO instead
@@ -86,7 +87,7 @@ pub(crate) struct BenchOo7 {
     #[arg(long, value_name = "STORES", value_delimiter = ',',
         conflicts_with_all = ["shared", "zeo", "one_transaction", "members", "wait"])]
     on: Vec<SqlStoreEngine>,
-    /// How client and lenders wait
+    /// Wait policy of client and lenders
     #[arg(long, value_name = "POLICY", default_value = "yield:50")]
     wait: WaitPolicy,
 }

@@ -1,4 +1,4 @@
-//! `netram-lab bench paper`: the experiments of the papers, each figure anew.
+//! `netram-lab bench paper`: the experiments of the papers, with all figures.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -31,28 +31,28 @@ use netram_cli::output;
 /// Run the experiments of a paper: every figure as CSV, as a plot and in a table
 ///
 /// tr190: RVM, whose commits wait for the disk, beside RRVM, whose commits wait for a
-/// member's memory: over a Unix socket, over TCP, and over TCP between two
-/// network namespaces (root only), each on the local disk and on a modelled one
-/// that takes 8 ms a sync. The page has the paper's figures beside these and what
-/// differs. A full run takes about three quarters of an hour,
-/// with --cap 2s half of that.
+/// member's memory: over a Unix socket, over TCP, and over TCP between two network
+/// namespaces (root only), each on the local disk and on a modelled one whose syncs take 8
+/// ms. The page shows the paper's figures beside these, and the differences. A full run
+/// takes about three quarters of an hour, with --cap 2s half of that.
 ///
-/// lnd: synchronous writes by fio to the local disk, to a modelled one that takes
-/// 1 ms a sync, and to volumes, with a data lender and over a link of 1 Gbit/s too:
-/// by stage threshold (figure 3), by block size on the bare device, on ext4 and on
-/// XFS (4 to 6); MariaDB (2, for table 2) and PostgreSQL (7). Needs root, FUSE, loop
-/// devices and fio. About twelve minutes.
+/// lnd: synchronous writes by fio to the local disk, to a modelled one whose syncs take 1
+/// ms, and to volumes, also with a data lender and over a link of 1 Gbit/s: by stage
+/// threshold (figure 3), by block size on the bare device, on ext4 and on XFS (4 to 6);
+/// MariaDB (2, for table 2) and PostgreSQL (7). Needs root, FUSE, loop devices and fio.
+/// Takes about twelve minutes.
 ///
-/// osdi94: log-based coherency: what a page costs to copy, compare, send and catch when it is stored to (2,
-/// for table 2), recorded updates beside pages that are compared or sent whole, by modified bytes (4) and by
-/// updates (7), and one update by their number (5, 6); traversals of OO7 at one node, until another has what
-/// they changed (1 to 3, with table 3); coherency and logging together and alone (8). A minute or two; 600 MB
-/// of memory.
+/// osdi94: log-based coherency: the cost of copying, comparing and sending a page, and of
+/// catching a store to it (2, for table 2); recorded updates beside pages that are compared
+/// or sent whole, by modified bytes (4) and by updates (7), and one update by their number
+/// (5, 6); traversals of OO7 at one node until another has their changes (1 to 3, with
+/// table 3); coherency and logging together and alone (8). Takes a minute or two, and 600
+/// MB of memory.
 ///
-/// mascots96: paging policies before the paper's programs (1), over other networks (2),
-/// with other counters (3), in software (4); the first once more on machines of today,
-/// and on this one with its own network and disk, which are measured. VERILOG needs
-/// iverilog and qemu-user. About a minute.
+/// mascots96: paging policies with the paper's programs (1), over other networks (2), with
+/// other counters (3), in software (4); figure 1 also on machines of today, and on this one
+/// with its own network and disk, which are measured. VERILOG needs iverilog and qemu-user.
+/// Takes about a minute.
 ///
 ///   netram-lab bench paper --quick                      # about a minute
 ///   netram-lab bench paper --figures 1,9-11 --dir /mnt  # some figures, another disk
@@ -69,27 +69,28 @@ pub(crate) struct BenchPaper {
     /// Figures, as 1,4,9-11 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     figures: Vec<FigureRange>,
-    /// One short round at fewer places
+    /// One short round with fewer x values
     #[arg(long)]
     quick: bool,
-    /// A cell ends after this time, or (tr190) after 10,000 transactions [default: 5s, lnd 300ms; quick:
-    /// 120ms, lnd 200ms]
+    /// A cell ends after this time, or (tr190) after 10,000 transactions [default: 5s, lnd
+    /// 300ms; quick: 120ms, lnd 200ms]
     #[arg(long, value_name = "TIME")]
     cap: Option<DurationArg>,
-    /// Small data files and banks (tr190): every curve is measured and drawn, and none says anything
+    /// Small data files and banks (tr190): every curve is measured and drawn, but its height
+    /// means nothing
     #[arg(long, hide = true)]
     small: bool,
-    /// Where the results go; files of an earlier run are replaced
+    /// Directory for the results; replaces files of an earlier run
     #[arg(long, value_name = "DIR", default_value = "netram-paper")]
     out: PathBuf,
-    /// Plots as PNG too
+    /// Write plots as PNG too
     #[arg(long)]
     png: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Where logs and data files are kept while measuring; choose the disk that is of interest [default:
-    /// /var/tmp]
+    /// Directory for logs and data files during the measurement; choose the disk of interest
+    /// [default: /var/tmp]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -107,7 +108,7 @@ enum PaperName {
     Mascots96,
 }
 
-/// One figure or several in a row.
+/// One figure, or a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FigureRange {
     first: u8,
@@ -132,7 +133,7 @@ impl FromStr for FigureRange {
 
 impl BenchPaper {
     pub(super) fn run(self) -> Result<ExitCode> {
-        // Before an hour is spent: the results must have a place.
+        // Checked before an hour is spent: the results must have a place.
         std::fs::create_dir_all(&self.out).map_err(|error| {
             UsageError(format!(
                 "cannot make the directory {}: {error}",
@@ -205,7 +206,7 @@ impl BenchPaper {
         self.tell(run, &report, &written, mascots96::output::TABLES, show_mascots96)
     }
 
-    /// Says what was measured, and where it is.
+    /// Prints what was measured, and where the results are.
     fn tell<R: Serialize>(
         &self,
         run: &RunInfo,
@@ -255,7 +256,7 @@ impl BenchPaper {
     }
 }
 
-/// What is measured next, or is not, for whoever watches or reads later.
+/// Prints the next measurement or a skipped one, to the progress bar or a log file.
 fn say(bar: &ProgressBar, next: &progress::ProgressEvent<'_>) {
     match next {
         progress::ProgressEvent::Next(what) if output::is_watched() => {
@@ -268,7 +269,7 @@ fn say(bar: &ProgressBar, next: &progress::ProgressEvent<'_>) {
     }
 }
 
-/// A bar for people who watch; a line a figure for those who read later.
+/// A progress bar on a terminal; a line for each figure in a file.
 struct Progress {
     bar: ProgressBar,
     figure: Option<u8>,
@@ -374,7 +375,7 @@ fn show_lnd(report: &lnd::LndReport) -> Result<()> {
     Ok(())
 }
 
-/// Figures 1 to 3 and table 3 in one.
+/// Figures 1 to 3 and table 3 in one table.
 fn show_bars(bars: &[osdi94::traversals::OsdiBar]) -> Result<()> {
     if bars.is_empty() {
         return Ok(());
@@ -472,11 +473,11 @@ fn show_mascots96(report: &mascots96::MascotsReport) -> Result<()> {
     output::line(table)
 }
 
-/// A figure as a table: a row a curve, a column a place.
+/// A figure as a table with one row for each curve and one column for each x value.
 fn show_curves<P: CurvePoint>(
     title: String,
     points: &[P],
-    label: impl Fn(P::MascotsCurve) -> String,
+    label: impl Fn(P::Curve) -> String,
     value: impl Fn(&P) -> f64,
 ) -> Result<()> {
     let places = curves::x_values(points);

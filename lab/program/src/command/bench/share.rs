@@ -1,4 +1,4 @@
-//! `netram-lab bench lender`: one lender under more and more clients.
+//! `netram-lab bench lender`: one lender with a growing number of clients.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use netram_bench::share;
 use super::CommonArgs;
 use netram_cli::output;
 
-/// Measure one lender under one to eight clients
+/// Measure one lender with one to eight clients
 ///
 ///   netram-lab bench lender
 #[derive(Debug, Args)]

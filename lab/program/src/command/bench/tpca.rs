@@ -27,19 +27,19 @@ pub(crate) struct BenchTpca {
     /// Accounts, in units of 1,024 (several rows)
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "32", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     accounts: Vec<u64>,
-    /// Which accounts are touched: sequential, random, localised [default: all three]
+    /// Access patterns: sequential, random, localised [default: all three]
     #[arg(long, value_delimiter = ',')]
     pattern: Vec<AccessPattern>,
     /// Members of the remote rows
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     members: u8,
-    /// How client and lenders wait
+    /// Wait policy of client and lenders
     #[arg(long, value_name = "POLICY", default_value = "yield:50")]
     wait: WaitPolicy,
-    /// Neither encryption nor sealing
+    /// Neither encrypt links nor seal records
     #[arg(long)]
     insecure: bool,
-    /// Model a slower disk: add this to each sync (milliseconds)
+    /// Milliseconds to add to each sync, to model a slower disk
     #[arg(long, value_name = "MS", default_value_t = 0)]
     slow_disk_ms: u32,
 }
@@ -83,7 +83,7 @@ impl BenchTpca {
     }
 }
 
-/// Rows come in pairs: the disk's, then the remote one's with its ratio.
+/// Rows come in pairs: the disk's, then the remote one's with the ratio of the two.
 fn show_tpca(rows: &[tpca::TpcaRow]) -> Result<()> {
     let header = [
         "accounts",

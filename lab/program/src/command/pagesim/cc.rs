@@ -1,8 +1,8 @@
 //! `netram-lab pagesim cc`.
 //!
-//! A compiler that is told `-fsanitize=thread` puts a call before every access to memory; told so while it
-//! links, it would add a library of its own that has these calls. So sources are compiled one by one, and
-//! what links them is not told.
+//! With `-fsanitize=thread` a compiler inserts a call before every memory access. When it links with that
+//! option, it would add its own library with these calls. So sources are compiled one by one, and linking is
+//! done without the option.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -13,13 +13,13 @@ use clap::Args;
 
 use netram_pagesim::process;
 
-/// What is said at compiling.
+/// Option for compiling only.
 const INSTRUMENT: &str = "-fsanitize=thread";
-/// Functions of the C library whose references are the program's.
+/// Functions of the C library whose references count as the program's.
 const WRAPPED: [&str; 6] = ["memcpy", "memmove", "memset", "memcmp", "strlen", "qsort"];
-/// Files that a compiler compiles.
+/// Extensions of source files.
 const SOURCES: [&str; 7] = ["c", "cc", "cpp", "cxx", "C", "i", "ii"];
-/// Options that end before anything is linked.
+/// Options with which nothing is linked.
 const NO_LINK: [&str; 8] = [
     "-c",
     "-S",
@@ -30,16 +30,17 @@ const NO_LINK: [&str; 8] = [
     "-dumpversion",
     "-dumpmachine",
 ];
-/// Options whose next word belongs to them.
+/// Options that take the next argument.
 const PAIRED: [&str; 12] = [
     "-o", "-I", "-L", "-l", "-D", "-U", "-include", "-isystem", "-x", "-Xlinker", "-MF", "-MT",
 ];
 
 /// Compile a program so that it can be studied
 ///
-/// All words are the compiler's. Use it in its place: what it compiles tells its
-/// references, and what it links has the library to which they are told. Run the
-/// result by `netram-lab pagesim exec`; by itself it runs as ever, only slower.
+/// All arguments are passed to the compiler, so use this command in its place. The compiled
+/// code reports its memory references, and linked programs get the library that receives
+/// them. Run the result by `netram-lab pagesim exec`; by itself it works as before, but
+/// more slowly.
 ///
 ///   netram-lab pagesim cc -O2 -o prog prog.c -lm
 ///   make CC='netram-lab pagesim cc'
@@ -50,7 +51,7 @@ pub(crate) struct CompileProgram {
     /// The compiler
     #[arg(long, value_name = "PROGRAM", env = "NETRAM_CC", default_value = "gcc")]
     compiler: OsString,
-    /// Its words
+    /// Its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     words: Vec<OsString>,
 }
@@ -118,7 +119,7 @@ fn is_source(word: &OsStr) -> bool {
     !option && extension.is_some_and(|extension| SOURCES.contains(&extension))
 }
 
-/// Where the sources are among the words; and what of the others is said when one is compiled.
+/// Indexes of the sources among the arguments, and the arguments for compiling one of them.
 fn split(words: &[OsString]) -> (Vec<usize>, Vec<OsString>) {
     let (mut sources, mut others) = (Vec::new(), Vec::new());
     let mut place = 0;
@@ -132,7 +133,7 @@ fn split(words: &[OsString]) -> (Vec<usize>, Vec<OsString>) {
         match (is_source(word), text.starts_with('-')) {
             (true, _) => sources.push(place),
             (false, true) if !linkers => others.extend(pair.iter().cloned()),
-            // Objects and archives, and what only links.
+            // Objects and archives, and options for linking only.
             _ => {}
         }
         place += pair.len();

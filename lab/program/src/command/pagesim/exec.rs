@@ -14,9 +14,9 @@ use netram_cli::output;
 
 /// Run a program, and study its references to memory
 ///
-/// A program that `netram-lab pagesim cc` has compiled runs by itself. Any other runs
-/// in QEMU's user-mode emulator (Debian: qemu-user): more slowly, but with its
-/// libraries and all its threads. Its children are not studied.
+/// A program compiled by `netram-lab pagesim cc` runs natively. Any other runs in QEMU's
+/// user-mode emulator (Debian: qemu-user), more slowly, with its libraries and all its
+/// threads. Child processes are not studied.
 ///
 ///   netram-lab pagesim exec -- ./prog 1000
 ///   netram-lab pagesim exec --machine tcp --local 64MiB --remote 4GiB -- python3 job.py
@@ -25,7 +25,7 @@ use netram_cli::output;
 pub(crate) struct StudyExecution {
     #[command(flatten)]
     choice: StudyArgs,
-    /// The program, and its words
+    /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     words: Vec<OsString>,
 }

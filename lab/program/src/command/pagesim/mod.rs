@@ -1,5 +1,5 @@
-//! `netram-lab pagesim`: the study of paging policies, on the paper's programs and on anybody's. A file a
-//! subcommand; what they share is in [`study_args`] (the options) and [`table`] (the result).
+//! `netram-lab pagesim`: the study of paging policies, on the paper's programs and on any others. Each
+//! subcommand has a file; they share the options in [`study_args`] and the result in [`table`].
 
 mod cc;
 mod exec;
@@ -15,9 +15,9 @@ use clap::Subcommand;
 
 /// Would other machines' memory help this program, and under which policy?
 ///
-/// A program runs, and every reference that it makes to memory goes through
-/// models of a machine, one a policy, all at once. What that costs is printed:
-/// the average reference in cycles, and the time that the machine would take.
+/// A program runs, and every memory reference that it makes goes through models of a
+/// machine, one for each policy, all at once. The result is the average reference in
+/// cycles, and the time that the machine would take.
 ///
 ///   netram-lab pagesim run all                        # the paper's programs and machine
 ///   netram-lab pagesim cc -O2 -o prog prog.c          # compile a program to be studied

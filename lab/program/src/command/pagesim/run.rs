@@ -13,13 +13,13 @@ use super::table::{self, ProgramStudy};
 /// A built-in program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum BuiltinName {
-    /// A matrix of 1500 x 1500 is transposed in place
+    /// Transpose a matrix of 1500 x 1500 in place
     Trans,
-    /// A matrix of 1500 x 1500 times a vector
+    /// Multiply a matrix of 1500 x 1500 by a vector
     Mvec,
-    /// Elimination in a matrix of 1500 x 1500: its first three pivots
+    /// Eliminate with the first three pivots of a matrix of 1500 x 1500
     Gauss,
-    /// 1400 records of 8 KB are sorted
+    /// Sort 1400 records of 8 KB
     Sort,
     /// All of them
     All,
@@ -39,15 +39,15 @@ impl BuiltinName {
 
 /// Study a program of the paper
 ///
-/// With the paper's machine a program has as many references as the paper
-/// printed: those that are not to its data are to local memory.
+/// With the paper's machine a program has the number of references that the paper states:
+/// those not to its data are to local memory.
 ///
 ///   netram-lab pagesim run all
 ///   netram-lab pagesim run trans --local 4MiB,8MiB,16MiB --policy counters:16,counters:64,counters:256
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct StudyBuiltin {
-    /// Which
+    /// The program
     program: BuiltinName,
     #[command(flatten)]
     choice: StudyArgs,

@@ -1,4 +1,4 @@
-//! What is studied: memories, policies, and what the machine's events cost.
+//! Arguments of a study: memory sizes, policies, and costs of the machine's events.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -66,24 +66,24 @@ fn cycles(text: &str) -> Result<f64, String> {
     sound.ok_or_else(|| format!("`{text}` is no number of cycles"))
 }
 
-/// The memories and the costs. What is not given is the machine's.
+/// Memory sizes and costs. Defaults are the machine's.
 #[derive(Clone, Debug, Args)]
 pub(super) struct StudyArgs {
     /// The machine that costs are taken from: mascots96 (the paper's), rdma, tcp, cxl, zram
     ///
     /// mascots96: 25 MB/s network, 5 MB/s disk with 2.5 ms to seek, 110 MHz, pages of 8 KiB.
-    /// rdma, tcp, cxl: today's, 3 GHz, pages of 4 KiB, a disk that answers in 80 us; over
-    /// 100 Gbit/s RDMA (3 us), 10 Gbit/s TCP (25 us), or memory on a CXL switch (250 ns a word).
-    /// zram: the same with pages packed in local memory; what they take there is not counted.
+    /// rdma, tcp, cxl: today's, 3 GHz, pages of 4 KiB, a disk that answers in 80 us; over 100
+    /// Gbit/s RDMA (3 us), 10 Gbit/s TCP (25 us), or memory on a CXL switch (250 ns a word).
+    /// zram: the same with pages compressed in local memory, whose size there is not counted.
     #[arg(long, value_name = "NAME", default_value = "mascots96", value_parser = machine, verbatim_doc_comment)]
     machine: NamedMachine,
-    /// Local memory, or several sizes separated by commas: each is studied, in the same run
+    /// Sizes of local memory, separated by commas; all are studied in the same run
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "8MiB")]
     local: Vec<SizeArg>,
-    /// Remote memory
+    /// Size of remote memory
     #[arg(long, value_name = "BYTES", default_value = "80MiB")]
     remote: SizeArg,
-    /// A page's size: a power of two [default: the machine's]
+    /// Size of a page, a power of two [default: the machine's]
     #[arg(long, value_name = "BYTES")]
     page: Option<SizeArg>,
     /// The policies, separated by commas
@@ -94,16 +94,16 @@ pub(super) struct StudyArgs {
         default_value = "disk,ram-disk,remote-main,counters:64,software-counters:64"
     )]
     policy: Vec<PolicyChoice>,
-    /// Which page leaves: lru, clock, random, fifo, dueling
+    /// Page replacement: lru, clock, random, fifo, dueling
     #[arg(long, value_name = "NAME", default_value = "lru", value_parser = parse_replacement)]
     replacement: Replacement,
-    /// Where a page comes from at its first reference: disk (an input file, as in the paper), zeros
+    /// Source of a page at its first reference: disk (an input file, as in the paper), zeros
     #[arg(long, value_name = "WHERE", default_value = "disk", value_parser = parse_first_touch)]
     first_touch: FirstTouch,
-    /// Pages that were fetched stay in remote memory too, so that unchanged ones need not be sent again
+    /// Keep fetched pages in remote memory too, so that unchanged ones need not be sent again
     #[arg(long)]
     keep_copies: bool,
-    /// For random replacement
+    /// Seed of random replacement
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// The processor's clock, in MHz
@@ -112,22 +112,22 @@ pub(super) struct StudyArgs {
     /// Cycles of a reference to one word of remote memory
     #[arg(long, value_name = "CYCLES", value_parser = cycles)]
     remote_word: Option<f64>,
-    /// Cycles of such a reference where software makes it
+    /// Cycles of such a reference made by software
     #[arg(long, value_name = "CYCLES", value_parser = cycles)]
     software_word: Option<f64>,
-    /// Cycles of the operating system each time that pages move
+    /// Cycles of the operating system for each time that pages move
     #[arg(long, value_name = "CYCLES", value_parser = cycles)]
     overhead: Option<f64>,
-    /// Bytes a second over the network
+    /// Throughput of the network, in bytes per second
     #[arg(long, value_name = "BYTES")]
     network_rate: Option<SizeArg>,
-    /// Time before a page's first byte comes over the network
+    /// Time before a page's first byte arrives over the network
     #[arg(long, value_name = "TIME", value_parser = time)]
     network_latency: Option<Duration>,
-    /// Bytes a second from and to the disk
+    /// Throughput of the disk, in bytes per second
     #[arg(long, value_name = "BYTES")]
     disk_rate: Option<SizeArg>,
-    /// Time before a page's first byte comes from the disk
+    /// Time before a page's first byte arrives from the disk
     #[arg(long, value_name = "TIME", value_parser = time)]
     disk_latency: Option<Duration>,
     /// Print JSON
@@ -136,8 +136,8 @@ pub(super) struct StudyArgs {
 }
 
 impl StudyArgs {
-    /// What is studied. Policies that differ in costs alone are studied once each all the same: that keeps
-    /// rows and tallies together.
+    /// Settings of the study. Policies that differ only in costs are studied separately all the
+    /// same, so that rows and tallies correspond.
     pub(super) fn settings(&self) -> Result<StudySettings> {
         let settings = StudySettings {
             page_bytes: self.page_bytes(),
@@ -166,7 +166,7 @@ impl StudyArgs {
             .map_or(self.machine.costs.page_bytes as u64, |size| size.0)
     }
 
-    /// What a policy's events cost.
+    /// Costs of a policy's events.
     pub(super) fn costs(&self, chosen: PolicyChoice) -> MachineCosts {
         let of = &self.machine.costs;
         let remote_word = match chosen.software {
@@ -190,12 +190,12 @@ impl StudyArgs {
         }
     }
 
-    /// Whether this is the paper's set-up, so that its numbers of references count.
+    /// Whether this is the paper's setup, so that its numbers of references apply.
     pub(super) fn is_mascots96(&self) -> bool {
         self.machine.name == MACHINES[0].name && self.page_bytes() == mascots96::PAGE_BYTES
     }
 
-    /// The machine in a line.
+    /// Description of the machine.
     pub(super) fn what(&self) -> &'static str {
         self.machine.what
     }

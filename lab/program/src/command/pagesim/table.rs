@@ -1,4 +1,4 @@
-//! The result: a row a policy and size of local memory.
+//! The result: one row for each policy and size of local memory.
 
 use anyhow::Result;
 use netram_far_machine::paging::PolicyTally;
@@ -12,13 +12,13 @@ use netram_cli::output;
 pub(super) struct ProgramStudy<'a> {
     pub(super) program: String,
     pub(super) outcome: StudyOutcome,
-    /// References of the program, if more are known of than were traced: the rest is to local memory.
+    /// Number of the program's references, if more are known than were traced; the rest is to local memory.
     pub(super) references: Option<u64>,
     pub(super) choice: &'a StudyArgs,
     pub(super) settings: &'a StudySettings,
 }
 
-/// One policy's.
+/// One policy's row.
 struct Row<'a> {
     local: u64,
     chosen: PolicyChoice,
@@ -132,7 +132,7 @@ impl ProgramStudy<'_> {
     }
 }
 
-/// All results, as they were asked for.
+/// Prints all results in the order of the arguments.
 pub(super) fn print(studied: &[ProgramStudy<'_>]) -> Result<()> {
     let Some(first) = studied.first() else {
         return Ok(());

@@ -14,15 +14,15 @@ use super::table::{self, ProgramStudy};
 
 /// Study references that another tool has written down
 ///
-/// A line a reference: `R ADDRESS BYTES` or `W ADDRESS BYTES`, or what valgrind's
-/// lackey writes. It is slow: a hundred times slower than `netram-lab pagesim exec`.
+/// Each line is a reference: `R ADDRESS BYTES` or `W ADDRESS BYTES`, or the output of
+/// valgrind's lackey. This is a hundred times slower than `netram-lab pagesim exec`.
 ///
 ///   netram-lab pagesim trace --local 16MiB references.txt
 ///   valgrind --tool=lackey --trace-mem=yes --log-file=/dev/stdout true | netram-lab pagesim trace -
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct StudyTrace {
-    /// The file; - for standard input
+    /// The file, or - for standard input
     file: PathBuf,
     #[command(flatten)]
     choice: StudyArgs,

@@ -1,4 +1,4 @@
-//! Programs as they are, in QEMU.
+//! Unmodified programs in QEMU.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn each_page_that_a_program_references_is_seen() {
     };
     let (few, short) = pages(&["-DPAGES=100", "-DSTEPS=30000"]);
     let (many, long) = pages(&["-DPAGES=400", "-DSTEPS=60000"]);
-    // The loader, the libraries and the stack are the same in both, but for where they happen to be.
+    // The loader, the libraries and the stack are the same in both, except for their addresses.
     assert!((many - few - 300).abs() <= 20, "{few} and {many} pages");
     assert!(
         (long - short - 45_000).abs() <= 5_000,
@@ -42,8 +42,8 @@ fn threads_of_a_program_as_it_is_are_all_heard() {
     assert!(studied(&ran)["references"].as_u64().unwrap() > 4400);
 }
 
-/// Of a program without threads: in the emulator a fork of one with threads may wait for ever for a lock of
-/// the emulator's own.
+/// Tested with a program without threads: in the emulator a fork of a program with threads may wait for ever
+/// for one of the emulator's own locks.
 #[test]
 fn children_in_the_emulator_are_left_out_and_that_is_said() {
     if !has_emulator() {

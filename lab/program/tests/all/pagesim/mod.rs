@@ -1,5 +1,5 @@
-//! `netram-lab pagesim` on real programs: compiled by it with gcc and with clang, in the emulator as they
-//! are, or as a trace. What they reference is known, so what each way sees is compared with it.
+//! `netram-lab pagesim` on real programs: compiled by it with gcc and with clang, unmodified in the emulator,
+//! or as a trace. Their references are known, and each way's counts are compared with them.
 
 mod emulated;
 mod input;
@@ -15,7 +15,7 @@ use crate::common::{CommandOutput, finish, netram};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Whether a program is here that a test needs; says aloud when it is not.
+/// Whether a program that a test needs is installed; prints a message if not.
 fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
@@ -25,21 +25,21 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// The library to which programs tell their references. Cargo makes it for its own package's tests only, so
-/// it is asked for it.
+/// The library that receives references. Cargo builds it only for its own package's tests, so it is built
+/// here.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| crate::common::library("netram-tracer"))
 }
 
-/// `netram-lab pagesim`, where it finds the library.
+/// `netram-lab pagesim`, set up to find the library.
 fn pagesim() -> Command {
     let mut command = netram();
     command.arg("pagesim").env("NETRAM_TRACER", library());
     command
 }
 
-/// A program in C and where it is compiled.
+/// A C program and the directory in which it is compiled.
 struct Program {
     directory: TempDir,
 }
@@ -62,7 +62,7 @@ impl Program {
         program
     }
 
-    /// Compiles `NAME.c` as ever.
+    /// Compiles `NAME.c` without tracing.
     fn plain(name: &str, words: &[&str]) -> Program {
         let program = Program::new();
         let mut command = Command::new("gcc");
@@ -115,7 +115,7 @@ fn source(name: &str) -> PathBuf {
         .join(format!("{name}.c"))
 }
 
-/// What JSON says of the one program that was studied. Before it stands what that printed.
+/// JSON result of the only program that was studied. The program's own output comes before it.
 fn studied(ran: &CommandOutput) -> Value {
     assert_eq!(ran.code, 0, "{}\n{}", ran.err, ran.out);
     let start = ran.out.find('[').unwrap_or_else(|| panic!("{}", ran.out));

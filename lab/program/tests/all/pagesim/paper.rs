@@ -1,5 +1,4 @@
-//! `netram-lab bench paper --only mascots96`: every file is there, and what is counted comes out the same
-//! everywhere.
+//! `netram-lab bench paper --only mascots96`: every file is there, and counts are the same on every machine.
 
 use crate::common::finish;
 
@@ -36,7 +35,7 @@ fn a_quick_run_has_every_figure_and_what_the_text_states() {
     }
     let figure = text("mascots96-fig01.csv");
     assert!(figure.contains("\n1,TRANS,DISK,1,24282."), "{figure}");
-    // Five machines of today, this one among them, and four programs; each number is one.
+    // Five machines of today, including this one, and four programs; every value is a number.
     let today = text("mascots96-today.csv");
     assert_eq!(today.lines().count(), 1 + 5 * 4, "{today}");
     assert!(!today.contains("NaN") && !today.contains("inf"), "{today}");
@@ -46,7 +45,7 @@ fn a_quick_run_has_every_figure_and_what_the_text_states() {
         "{tables}"
     );
     for claim in json["report"]["claims"].as_array().unwrap() {
-        // The two statements that contradict each other: docs/paper-mascots96.md.
+        // The two statements that contradict each other: docs/results/mascots96.md.
         let contradicts = claim["what"]
             .as_str()
             .unwrap()

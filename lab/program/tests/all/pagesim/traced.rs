@@ -9,7 +9,7 @@ use super::*;
 const WALKED: &[&str] = &["-DPAGES=300", "-DSTEPS=20000"];
 const SMALL: &[&str] = &["--json", "--local", "400KiB,1600KiB", "--remote", "1MiB"];
 
-/// What `walk.c` references, in the form of `netram-lab pagesim trace`; a word that is added to is read and
+/// References of `walk.c` in the form of `netram-lab pagesim trace`. A word that is added to is read and
 /// written, or only written.
 fn walk(reads: bool) -> String {
     let (mut trace, mut state) = (String::new(), 1_u64);
@@ -29,7 +29,7 @@ fn walk(reads: bool) -> String {
     trace
 }
 
-/// clang may leave out a read that a write to the same word follows.
+/// clang may omit a read that a write to the same word follows.
 fn tells_what_it_references(compiler: &str, ways: &[bool]) {
     if !has(compiler) {
         return;
@@ -88,7 +88,7 @@ fn threads_are_all_heard() {
         let ran = Program::traced("threads", compiler, &[]).exec(&["--json"], &[]);
         assert!(ran.out.starts_with("total 400\n"), "{}", ran.out);
         let references = studied(&ran)["references"].as_u64().unwrap();
-        // 4 x 1000 writes, 4 x 100 additions, and what main does.
+        // 4 x 1000 writes, 4 x 100 additions, and those of main.
         assert!((4400..4500).contains(&references), "{compiler}: {references}");
     }
 }
@@ -101,7 +101,7 @@ fn the_c_librarys_references_are_the_programs() {
         }
         let ran = Program::traced("calls", compiler, &[]).exec(&["--json"], &[]);
         assert!(ran.out.starts_with("length 79999, sorted 1\n"), "{}", ran.out);
-        // Set, copied and moved 10,000 words, and looked for the end of as many: six times through, before
+        // 10,000 words are set, copied and moved, and the end of as many is looked for: six passes, before
         // anything is sorted.
         let references = studied(&ran)["references"].as_u64().unwrap();
         assert!((60_000..90_000).contains(&references), "{compiler}: {references}");
@@ -118,7 +118,7 @@ fn what_children_reference_is_not_counted_and_that_is_said() {
     assert!(ran.err.contains("forked 40 children off"), "{}", ran.err);
     let study = studied(&ran);
     assert_eq!(study["children"], 40);
-    // The array of the thread is nine pages; each child's memory would be eight thousand.
+    // The thread's array is nine pages; each child's memory would be eight thousand.
     assert!(study["pages"].as_u64().unwrap() < 100, "{study}");
 }
 
@@ -154,7 +154,7 @@ fn how_it_ends_is_told() {
         let ran = program.exec(&[], &[how]);
         assert!(ran.code != 0 && ran.err.contains(says), "{how}: {}", ran.err);
     }
-    // By itself it runs as ever.
+    // Without the study it runs as before.
     assert_eq!(finish(Command::new(program.path()).arg("seven")).code, 7);
 }
 

@@ -12,7 +12,7 @@ use netram_oo7::Operation;
 use super::BenchOo7;
 use netram_cli::output;
 
-/// With --quick: what the paper names, and what changes much and little.
+/// Operations with --quick: those that the paper names, and changes of many and few objects.
 const QUICK: [Operation; 6] = [
     Operation::T1,
     Operation::T2a,
