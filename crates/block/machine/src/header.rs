@@ -1,11 +1,12 @@
-//! What a replica's file says: whose replica it is, whether it is whole, and when its client was last heard.
+//! The durable header of a replica: which volume it copies, whether it is whole, and when its client last
+//! sent a frame.
 //!
 //! ```text
 //!  0  format u16 | condition u8 | closed u8 | zero u32
 //!  8  volume (16)
 //! 24  journal (16)
-//! 40  since u64             where it was last whole; all ones: never, or not known
-//! 48  closed at u64         the volume was closed with its log here, if `closed`
+//! 40  since u64             LSN at which it was last whole; all ones: never, or unknown
+//! 48  closed at u64         LSN at which the volume was closed, if `closed` is 1
 //! 56  contact u64           seconds of the wall clock, for people
 //! ```
 
@@ -16,46 +17,45 @@ use super::message::ReplicaIdentity;
 
 const FORMAT: u16 = 1;
 const NEVER: u64 = u64::MAX;
-/// Bytes of a standing.
+/// Bytes of an encoded header.
 const BYTES: usize = 64;
 
 /// Whether a replica can stand in for its volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaCondition {
-    /// Just made: blocks of zeros, an empty log.
+    /// Just created: all blocks are zeros and the log is empty.
     New,
     /// Image and log together are the client's volume as of the log's end.
     Following,
-    /// Blocks are being sent anew: some are newer than the log, others are old.
+    /// A resync is under way: some blocks are newer than the log, others are out of date.
     Inconsistent {
-        /// It was whole when its log ended here, and blocks that have not changed since are right; `None`:
-        /// not so.
+        /// LSN at which the replica was last whole; blocks that have not changed since are correct. `None`:
+        /// no block can be trusted.
         since: Option<Lsn>,
     },
-    /// It was opened as a volume here. It follows nobody any more.
+    /// The replica was opened as a volume of its own. It follows no client any more.
     TakenOver,
 }
 
-/// What a replica's file says.
+/// The durable header of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaHeader {
-    /// Whose replica it is.
+    /// The volume and journal that the replica copies.
     pub identity: ReplicaIdentity,
-    /// Whether it is whole.
+    /// Whether the replica is whole.
     pub condition: ReplicaCondition,
-    /// The volume was closed when its log ended here, and has not been opened since as far as this data
-    /// lender was told.
+    /// LSN at which the volume was closed, if it has not been opened since as far as this data lender knows.
     pub closed: Option<Lsn>,
-    /// When its client was last heard, in seconds of the wall clock. Decides nothing.
+    /// When the client last sent a frame, in seconds of the wall clock. Shown to people; decides nothing.
     pub contact: u64,
 }
 
-/// The payload of a replica's file makes no sense.
+/// Failure to decode a replica's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaHeaderError {
-    /// Written by another version of the format.
+    /// The header was written in another version of the format.
     Format(u16),
-    /// Cut off or with a field out of bounds.
+    /// The header is truncated or has a field out of bounds.
     Malformed,
 }
 
@@ -64,10 +64,10 @@ impl core::fmt::Display for ReplicaHeaderError {
         match self {
             ReplicaHeaderError::Format(found) => write!(
                 out,
-                "the replica's file has format {found}, this version reads {FORMAT}; use the version that wrote it"
+                "the replica's header has format {found}, but this version reads only {FORMAT}: use the netram version that wrote it"
             ),
             ReplicaHeaderError::Malformed => {
-                out.write_str("the replica's file makes no sense although its checksum holds")
+                out.write_str("the replica's header has a valid checksum but invalid contents")
             }
         }
     }
@@ -82,7 +82,7 @@ impl From<ShortInputError> for ReplicaHeaderError {
 }
 
 impl ReplicaCondition {
-    /// As the byte that files and frames have, and where it was last whole.
+    /// The condition's byte in files and frames, with the LSN at which the replica was last whole.
     pub(super) fn encode(self) -> (u8, u64) {
         match self {
             ReplicaCondition::New => (0, NEVER),
@@ -117,10 +117,10 @@ impl core::fmt::Display for ReplicaCondition {
 }
 
 impl ReplicaHeader {
-    /// The first bytes of the file's slots.
+    /// First bytes of each of the file's slots.
     pub const MAGIC: [u8; 8] = *b"NETRAMRP";
 
-    /// Of a replica that has just been made.
+    /// Header of a replica that has just been created.
     pub fn new(identity: ReplicaIdentity) -> ReplicaHeader {
         ReplicaHeader {
             identity,
@@ -130,7 +130,7 @@ impl ReplicaHeader {
         }
     }
 
-    /// The standing as bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; BYTES] {
         let (condition, since) = self.condition.encode();
         let mut bytes = [0; BYTES];
@@ -145,7 +145,11 @@ impl ReplicaHeader {
         bytes
     }
 
-    /// Reads what [`ReplicaHeader::encode`] wrote.
+    /// Decodes what [`ReplicaHeader::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaHeaderError`] if the format is another one or the bytes are not a whole header.
     pub fn decode(bytes: &[u8]) -> Result<ReplicaHeader, ReplicaHeaderError> {
         let mut cursor = ByteReader::new(bytes);
         let format = cursor.u16()?;
@@ -179,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_standing_is_read_as_it_was_written_and_not_otherwise() {
+    fn a_header_decodes_to_what_was_encoded_and_never_when_cut_short() {
         let identity = ReplicaIdentity {
             volume: 7,
             journal: JournalId(9),

@@ -1,7 +1,6 @@
-//! The bodies of the frames between a client and its data lender. `docs/protocol.md` draws them.
+//! Bodies of the frames between a client and its data lender. `docs/design/protocol.md` draws them.
 //!
-//! Everything that a peer sent is checked here once. These frames are rare or large, so that they own their
-//! bytes.
+//! Every frame from a peer is checked here, once. These frames are rare or large, so they own their bytes.
 
 use alloc::vec::Vec;
 
@@ -13,27 +12,27 @@ use netram_proto::wire::{ByteReader, ChainPoint, Flag, Frame, FrameHeader, Frame
 use super::BLOCK_BYTES;
 use super::header::ReplicaCondition;
 
-/// Bytes of a block's digest: enough that two different blocks do not have the same.
+/// Bytes of a block digest; enough that two different blocks never have equal digests in practice.
 pub const DIGEST_BYTES: usize = 16;
-/// Blocks that one frame holds, with their numbers.
+/// Maximum number of blocks, each with its number, in one frame.
 pub const BLOCKS_PER_FRAME: usize = FRAME_BODY_BYTES_MAX / (BLOCK_BYTES + 8);
-/// Digests that one frame holds.
+/// Maximum number of digests in one frame.
 pub const DIGESTS_PER_FRAME: usize = FRAME_BODY_BYTES_MAX / DIGEST_BYTES;
-/// Numbers of blocks that one frame holds.
+/// Maximum number of block numbers in one frame.
 pub const NUMBERS_PER_FRAME: usize = FRAME_BODY_BYTES_MAX / 8;
 
-/// Blocks of which one frame says whether they are data.
+/// Maximum number of blocks in one frame's map of data and holes.
 pub const MAP_BLOCKS_PER_FRAME: usize = FRAME_BODY_BYTES_MAX * 8;
 
-/// A block's digest. All zeros stands for a block of zeros; any other is what the driver's hash says.
+/// A block digest. All zeros stands for a block of zeros; any other value is the driver's hash.
 pub type BlockDigest = [u8; DIGEST_BYTES];
 
-/// Which volume, and which journal has its newest writes.
+/// A volume and the journal with its newest writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaIdentity {
-    /// The volume.
+    /// Id of the volume.
     pub volume: u128,
-    /// Its journal.
+    /// Id of its journal.
     pub journal: JournalId,
 }
 
@@ -55,7 +54,7 @@ impl ReplicaMessage {
         }
     }
 
-    /// Asks for the replica of `volume`, or what replicas there are.
+    /// Asks for the replica of `volume`; `None` asks for all replicas.
     pub fn inquire(volume: Option<u128>) -> ReplicaMessage {
         ReplicaMessage {
             header: FrameHeader::new(FrameKind::Inquire),
@@ -65,7 +64,7 @@ impl ReplicaMessage {
         }
     }
 
-    /// Asks for raw bytes of the replica's log from `from` on. Answered by `Data`.
+    /// Asks for raw bytes of the replica's log, starting at `from`. Answered by `Data`.
     pub fn read_log(from: Lsn) -> ReplicaMessage {
         let header = FrameHeader {
             lsn: from,
@@ -77,7 +76,7 @@ impl ReplicaMessage {
         }
     }
 
-    /// Asks for `count` blocks from number `first` on, as of a log that has reached `at_least`.
+    /// Asks for `count` blocks from number `first`, as of a log that has reached `at_least`.
     pub fn fetch(mark: u32, first: u64, count: u32, at_least: Lsn) -> ReplicaMessage {
         assert!((1..=BLOCKS_PER_FRAME as u32).contains(&count));
         let header = FrameHeader {
@@ -92,8 +91,8 @@ impl ReplicaMessage {
         }
     }
 
-    /// Asks which of `count` blocks from number `first` on are data, and which are holes, as of a log that
-    /// has reached `at_least`.
+    /// Asks which of `count` blocks from number `first` are data and which are holes, as of a log that has
+    /// reached `at_least`.
     pub fn fetch_map(first: u64, count: u32, at_least: Lsn) -> ReplicaMessage {
         assert!((1..=MAP_BLOCKS_PER_FRAME as u32).contains(&count));
         let header = FrameHeader {
@@ -108,18 +107,18 @@ impl ReplicaMessage {
         }
     }
 
-    /// Answers it: a bit a block that is data, lowest first.
+    /// Answers [`ReplicaMessage::fetch_map`] with one bit a block, lowest first; a set bit means data.
     pub fn fetched_map(asked: &FrameHeader, map: Vec<u8>) -> ReplicaMessage {
         ReplicaMessage::answer_fetch(asked, Flag::HOLES, map)
     }
 
-    /// Answers a `Fetch`: the blocks, or `None` where the replica's do not check either.
+    /// Answers a `Fetch` with the blocks, or with `None` if the replica's blocks fail their checksums too.
     pub fn fetched(asked: &FrameHeader, blocks: Option<Vec<u8>>) -> ReplicaMessage {
         let flags = if blocks.is_some() { 0 } else { Flag::BAD };
         ReplicaMessage::answer_fetch(asked, flags, blocks.unwrap_or_default())
     }
 
-    /// Answers a `Fetch` that cannot be answered now. Whoever asked must not take the blocks for lost.
+    /// Answers a `Fetch` that the replica cannot serve now. The client must not treat the blocks as lost.
     pub fn fetch_later(asked: &FrameHeader) -> ReplicaMessage {
         ReplicaMessage::answer_fetch(asked, Flag::LATER, Vec::new())
     }
@@ -134,7 +133,7 @@ impl ReplicaMessage {
         ReplicaMessage { header, body }
     }
 
-    /// Has `view` kept, for a volume of `bytes`.
+    /// Asks the data lender to store `view`, for a volume of `bytes`.
     pub fn keep_view(view: &View, bytes: u64, closed: bool) -> ReplicaMessage {
         let header = FrameHeader {
             lsn: Lsn(view.version),
@@ -150,7 +149,7 @@ impl ReplicaMessage {
         }
     }
 
-    /// Names blocks of the replica that do not check. At most [`NUMBERS_PER_FRAME`].
+    /// Names blocks of the replica that fail their checksums; at most [`NUMBERS_PER_FRAME`].
     pub fn bad(numbers: &[u64]) -> ReplicaMessage {
         ReplicaMessage {
             header: FrameHeader::new(FrameKind::BadBlocks),
@@ -158,7 +157,7 @@ impl ReplicaMessage {
         }
     }
 
-    /// Answers an inquiry for one volume.
+    /// Answers an inquiry about one volume.
     pub fn replica(description: &ReplicaDescription) -> ReplicaMessage {
         let header = FrameHeader {
             flags: Flag::KNOWN,
@@ -173,7 +172,7 @@ impl ReplicaMessage {
         }
     }
 
-    /// The frame as a parsed one looks.
+    /// The message in the form of a received frame.
     pub fn frame(&self) -> Frame<'_> {
         Frame {
             header: self.header,
@@ -182,29 +181,29 @@ impl ReplicaMessage {
     }
 }
 
-/// The body of `Follow`.
+/// Body of a `Follow` frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowRequest {
-    /// Whose replica.
+    /// Volume and journal to follow.
     pub identity: ReplicaIdentity,
-    /// Bytes of the volume.
+    /// Size of the volume in bytes.
     pub bytes: u64,
-    /// Bytes that the client's log can hold.
+    /// Capacity of the client's log in bytes.
     pub capacity: u64,
-    /// The key that seals the journal's records; empty: they are not sealed.
+    /// Key that encrypts the journal's records; empty if they are not encrypted.
     pub key: Vec<u8>,
 }
 
 impl FollowRequest {
-    /// The same from whoever restores a volume that was closed, and stays so: the client's own says that it
-    /// is open again.
+    /// The `Follow` frame of a client that restores the volume. With `closed`, the volume stays closed; an
+    /// ordinary [`FollowRequest::message`] declares it open.
     pub fn claim(&self, epoch: Epoch, writer: WriterId, closed: bool) -> ReplicaMessage {
         let mut message = self.message(epoch, writer);
         message.header.flags = if closed { Flag::CLOSED } else { 0 };
         message
     }
 
-    /// The frame, for the reign `epoch` of `writer`.
+    /// The `Follow` frame of `writer` in epoch `epoch`.
     pub fn message(&self, epoch: Epoch, writer: WriterId) -> ReplicaMessage {
         assert!(self.key.len() <= DATA_KEY_BYTES_MAX);
         let mut body = Vec::with_capacity(64 + self.key.len());
@@ -221,7 +220,11 @@ impl FollowRequest {
         ReplicaMessage { header, body }
     }
 
-    /// Reads the body of a `Follow`.
+    /// Decodes the body of a `Follow` frame.
+    ///
+    /// # Errors
+    ///
+    /// [`ShortInputError`] if the body is truncated or its key is longer than [`DATA_KEY_BYTES_MAX`].
     pub fn decode(body: &[u8]) -> Result<FollowRequest, ShortInputError> {
         let mut cursor = ByteReader::new(body);
         let follow = FollowRequest {
@@ -240,21 +243,21 @@ impl FollowRequest {
     }
 }
 
-/// What a data lender says of its replica when it is followed.
+/// A data lender's description of its replica, in answer to `Follow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowReply {
-    /// Whether it is whole.
+    /// Whether the replica is whole.
     pub condition: ReplicaCondition,
-    /// Where its durable log ends.
+    /// End of the replica's durable log.
     pub flushed: Lsn,
-    /// The reign whose view it keeps.
+    /// Epoch of the view that the replica stores.
     pub epoch: Epoch,
-    /// Who reigned.
+    /// Writer of that epoch.
     pub writer: WriterId,
 }
 
 impl FollowReply {
-    /// Reads a `Following` frame; `None`: it makes no sense.
+    /// Decodes a `Following` frame; `None` if it is invalid.
     pub fn decode(frame: &Frame<'_>) -> Option<FollowReply> {
         let header = &frame.header;
         let since = ByteReader::new(frame.body).u64().unwrap_or(u64::MAX);
@@ -266,10 +269,10 @@ impl FollowReply {
         })
     }
 
-    /// Where what the replica has leaves the history of `view`, if it does.
+    /// LSN at which the replica's history leaves that of `view`, if it does.
     ///
-    /// While a resync is under way its blocks can be newer than its log; these are dirty at the client until
-    /// it has ended, whatever becomes of what they show.
+    /// During a resync the replica's blocks can be newer than its log. These blocks stay dirty at the client
+    /// until the resync has ended, so they need no check here.
     pub fn fork(&self, view: &View) -> Option<Lsn> {
         let end = match self.condition {
             ReplicaCondition::Following => self.flushed,
@@ -282,7 +285,8 @@ impl FollowReply {
         }
     }
 
-    /// Whether its blocks, but for those that the client knows to be dirty, are of the history of `view`.
+    /// Whether the replica's blocks, except those that the client knows to be dirty, belong to the history of
+    /// `view`.
     pub fn has_blocks_of(&self, view: &View) -> bool {
         let has_any = matches!(
             self.condition,
@@ -292,30 +296,31 @@ impl FollowReply {
     }
 }
 
-/// A replica as its data lender describes it to whoever wants to restore the volume from it.
+/// A replica as its data lender describes it to a client that wants to restore the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaDescription {
-    /// What `Follow` had said of it.
+    /// Contents of the last `Follow` frame that the replica accepted.
     pub follow: FollowRequest,
-    /// Whether it is whole.
+    /// Whether the replica is whole.
     pub condition: ReplicaCondition,
-    /// It was closed, with its log here.
+    /// LSN at which the volume was closed, if it is closed.
     pub closed: Option<Lsn>,
-    /// When its client was last heard, in seconds of the wall clock.
+    /// When the client last sent a frame, in seconds of the wall clock.
     pub contact: u64,
-    /// How long ago that was, by the data lender's own clock. `None`: of a release that does not say so.
+    /// Milliseconds since then by the data lender's own clock. `None`: the lender's release does not report
+    /// it.
     pub heard_ms: Option<u64>,
-    /// Where its log begins, with the chain there.
+    /// Start of its log, with the chain value there.
     pub head: ChainPoint,
-    /// Where its log ends, with the chain there.
+    /// End of its log, with the chain value there.
     pub end: ChainPoint,
-    /// The view that was last kept here.
+    /// Newest view stored at the data lender.
     pub view: View,
 }
 
 impl ReplicaDescription {
-    /// Whether it has become another volume: it was taken over, or a reign served from it that `ours`, its
-    /// client's view, does not know.
+    /// Whether the replica has become another volume: it was taken over, or a writer served from it in an
+    /// epoch that `ours`, the client's view, does not know.
     pub fn is_of_others(&self, ours: &View) -> bool {
         self.condition == ReplicaCondition::TakenOver || ours.lacks_epoch_of(&self.view)
     }
@@ -342,7 +347,11 @@ impl ReplicaDescription {
         bytes
     }
 
-    /// Reads a `Replica` frame with flag `KNOWN`.
+    /// Decodes a `Replica` frame with flag `KNOWN`.
+    ///
+    /// # Errors
+    ///
+    /// [`ShortInputError`] if the body is truncated or a field is out of bounds.
     pub fn decode(frame: &Frame<'_>) -> Result<ReplicaDescription, ShortInputError> {
         let mut cursor = ByteReader::new(frame.body);
         let (condition, closed, key) = (cursor.u8()?, cursor.u8()?, cursor.u8()?);
@@ -385,7 +394,7 @@ impl ReplicaDescription {
     }
 }
 
-/// Blocks that a `Fetch` with this header may be about.
+/// Maximum number of blocks that a `Fetch` with this header may ask for.
 pub(super) fn fetch_max(header: &FrameHeader) -> usize {
     match header.flags & Flag::HOLES {
         0 => BLOCKS_PER_FRAME,
@@ -393,7 +402,7 @@ pub(super) fn fetch_max(header: &FrameHeader) -> usize {
     }
 }
 
-/// The body of `Blocks`: numbers, each with its bytes.
+/// Encodes the body of a `Blocks` frame: each block's number with its bytes.
 pub fn encode_blocks<'a>(blocks: impl Iterator<Item = (u64, &'a [u8])>) -> Vec<u8> {
     let mut body = Vec::with_capacity(FRAME_BODY_BYTES_MAX);
     for (number, bytes) in blocks {
@@ -404,7 +413,7 @@ pub fn encode_blocks<'a>(blocks: impl Iterator<Item = (u64, &'a [u8])>) -> Vec<u
     body
 }
 
-/// The blocks of a `Blocks` frame; `None` where it holds a part of one.
+/// Blocks of a `Blocks` frame; `None` if the body ends within one.
 pub fn blocks(body: &[u8]) -> Option<impl Iterator<Item = (u64, &[u8])>> {
     let whole = body.len().is_multiple_of(BLOCK_BYTES + 8);
     let pairs = body.chunks_exact(BLOCK_BYTES + 8).filter_map(|pair| {
@@ -414,12 +423,12 @@ pub fn blocks(body: &[u8]) -> Option<impl Iterator<Item = (u64, &[u8])>> {
     whole.then_some(pairs)
 }
 
-/// Numbers of blocks as a body.
+/// Encodes block numbers as a body.
 pub fn encode_numbers(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// The numbers in a body; `None` where it holds a part of one.
+/// Block numbers in a body; `None` if the body ends within one.
 pub fn numbers(body: &[u8]) -> Option<impl Iterator<Item = u64>> {
     let whole = body.len().is_multiple_of(8);
     let numbers = body.chunks_exact(8).filter_map(|bytes| {
@@ -429,7 +438,7 @@ pub fn numbers(body: &[u8]) -> Option<impl Iterator<Item = u64>> {
     whole.then_some(numbers)
 }
 
-/// The digests of a `Digests` frame; `None` where it holds a part of one.
+/// Digests of a `Digests` frame; `None` if the body ends within one.
 pub fn digests(body: &[u8]) -> Option<impl Iterator<Item = BlockDigest>> {
     let whole = body.len().is_multiple_of(DIGEST_BYTES);
     let digests = body

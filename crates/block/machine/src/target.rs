@@ -1,4 +1,4 @@
-//! The data lender's side of one volume: which frames are taken, and what they make of the replica.
+//! The data lender's side of one volume: which frames it accepts, and how they change the replica.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,103 +12,19 @@ use netram_proto::wire::{
     ByteReader, ChainPoint, CrcSeed, Flag, Frame, FrameHeader, FrameKind, RefusalReason, ScanStep, scan_step,
 };
 
-use super::header::{ReplicaCondition, ReplicaHeader};
-use super::message::{self, BlockDigest, FollowRequest, ReplicaMessage};
+use crate::header::{ReplicaCondition, ReplicaHeader};
+use crate::message::{self, FollowRequest, ReplicaMessage};
+use crate::replica_action::{ReplicaAction, UnflushedRecords};
 
-/// What the driver is to do for a frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplicaAction<'a> {
-    /// Nothing, or nothing yet.
-    Nothing,
-    /// Send this.
-    Answer(ReplicaMessage),
-    /// Send this, and end the session.
-    Refuse(ReplicaMessage),
-    /// Make the standing durable; then [`Replica::on_stored`].
-    Store(ReplicaHeader),
-    /// Write whole records into the log. [`Replica::unflushed`] says what to sync, when nothing more is
-    /// waiting to be received.
-    Write {
-        /// Where.
-        at: Lsn,
-        /// What.
-        bytes: Vec<u8>,
-    },
-    /// Make the volume `bytes` long if it is shorter, the standing durable if there is one, then `view`; then
-    /// [`Replica::on_view_stored`]. In this order: a view without members, and nothing that says that none
-    /// are needed, would prove nothing.
-    KeepView {
-        /// The view.
-        view: View,
-        /// The volume's size.
-        bytes: u64,
-        /// What the replica's file is to say.
-        standing: Option<ReplicaHeader>,
-    },
-    /// Make the standing durable; bring everything in the log into the image; begin the log anew at `start`;
-    /// then [`Replica::on_restarted`]. Nothing of the new log goes into the image before all blocks have
-    /// come: see [`Replica::pending_header`].
-    Restart {
-        /// Where the log begins.
-        start: ChainPoint,
-        /// What the replica's file is to say.
-        standing: ReplicaHeader,
-    },
-    /// Compare digests with the blocks from `first` on; answer with [`Replica::differ`].
-    Compare {
-        /// The frame's header.
-        asked: FrameHeader,
-        /// The first block's number.
-        first: u64,
-        /// The client's digests.
-        digests: Vec<BlockDigest>,
-    },
-    /// Put blocks into the image, in the order of the records before and after; answer with
-    /// [`Replica::stored`]. They need not be durable before [`Replica::pending_header`] asks for it.
-    Put {
-        /// The frame's header.
-        asked: FrameHeader,
-        /// To be read with [`message::blocks`].
-        blocks: &'a [u8],
-    },
-    /// Make holes; answer with [`Replica::stored`].
-    PutHoles {
-        /// The frame's header.
-        asked: FrameHeader,
-        /// The blocks' numbers.
-        numbers: Vec<u64>,
-    },
-    /// Read bytes of the log, at most so many and none beyond what is durable; answer with `Data`.
-    ReadLog {
-        /// The answer's header.
-        answer: FrameHeader,
-        /// Where from.
-        from: Lsn,
-        /// How many at most.
-        bytes: usize,
-    },
-    /// Make the log durable, if anything in it is not, and describe the replica: [`ReplicaMessage::replica`].
-    /// A restore begins where this says that the log ends; what a session before had sent must not end
-    /// further when it is synced later.
-    Describe,
-}
-
-/// Records that were written and not synced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnflushedRecords {
-    /// Where they end.
-    pub end: ChainPoint,
-}
-
-/// Whose frames are taken in this session.
+/// The writer whose frames this session accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SessionWriter {
     epoch: Epoch,
     writer: WriterId,
 }
 
-/// One replica at its data lender, as a value. [`Replica::handle`] takes a frame and says what is to be done;
-/// `on_*` tell it what was done; [`Replica::progress_report`] says what the client is to be told.
+/// One replica at its data lender, as a value. [`Replica::handle`] takes a frame and returns the driver's
+/// work, `on_*` take its results, and [`Replica::progress_report`] returns progress to send to the client.
 #[derive(Clone, Debug)]
 pub struct Replica {
     replica_header: ReplicaHeader,
@@ -116,20 +32,20 @@ pub struct Replica {
     seed: CrcSeed,
     capacity: u64,
     head: Lsn,
-    /// The end of the whole records that were handed to the log.
+    /// End of the whole records that were handed to the log.
     received: ChainPoint,
     flushed: ChainPoint,
-    /// What the image has.
+    /// LSN below which the image has everything.
     applied: Lsn,
-    /// A record of which a part has come.
+    /// A record of which only a part has arrived.
     partial: Vec<u8>,
     session_writer: Option<SessionWriter>,
-    /// This session's view is durable here.
+    /// Whether this session's view is durable here.
     viewed: bool,
-    /// A view on its way to the disk.
+    /// A view that is being made durable.
     keeping: Option<(View, Option<ReplicaHeader>)>,
     restarting: Option<(ChainPoint, ReplicaHeader)>,
-    /// All blocks have come; the replica is whole once its log has reached this.
+    /// All blocks have arrived; the replica is whole once its log has reached this LSN.
     until: Option<Lsn>,
     fetches: VecDeque<FrameHeader>,
     reported: Option<(Lsn, Lsn, Lsn)>,
@@ -137,8 +53,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica as its files say: its standing and view, and a log of `capacity` bytes whose valid records
-    /// stand from `head` to `end`, all durable.
+    /// Creates a replica from its files: its header and view, and a log of `capacity` bytes with valid,
+    /// durable records from `head` to `end`.
     pub fn new(standing: ReplicaHeader, view: View, capacity: u64, head: Lsn, end: ChainPoint) -> Replica {
         assert!(head <= end.lsn);
         Replica {
@@ -162,12 +78,12 @@ impl Replica {
         }
     }
 
-    /// Plants a fault (tests of the simulator only).
+    /// Plants a fault; for tests of the simulator only.
     pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
-    /// What the replica's file says.
+    /// The replica's header.
     pub fn replica_header(&self) -> &ReplicaHeader {
         &self.replica_header
     }
@@ -177,23 +93,24 @@ impl Replica {
         &self.view
     }
 
-    /// A client speaks for the replica, whose view is kept here: what it is told now it knows what to do
-    /// with.
+    /// Whether a client follows the replica and its view is stored here. Only such a client can use reports
+    /// such as `BadBlocks`.
     pub fn has_client(&self) -> bool {
         self.session_writer.is_some() && self.viewed
     }
 
-    /// Where the durable log ends.
+    /// End of the durable log.
     pub fn flushed(&self) -> ChainPoint {
         self.flushed
     }
 
-    /// A resync is under way, and all its blocks have come: the log is still short of this.
+    /// LSN that the log must still reach before the replica is whole. `None` unless all blocks of a resync
+    /// have arrived.
     pub fn until(&self) -> Option<Lsn> {
         self.until
     }
 
-    /// Takes the first frame of a session. What an earlier session said is over, whoever's it was.
+    /// Handles the first frame of a session. It ends any earlier session, whichever client had it.
     pub fn follow(&mut self, frame: &Frame<'_>) -> ReplicaAction<'static> {
         let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.sender));
         let Ok(follow) = FollowRequest::decode(frame.body) else {
@@ -211,7 +128,7 @@ impl Replica {
         self.on_session_ended();
         self.session_writer = Some(SessionWriter { epoch, writer });
         if self.replica_header.closed.is_some() && frame.header.flags & Flag::CLOSED == 0 {
-            // Whatever the client does from here on, it is open again.
+            // The client counts the volume as open from here on, whatever it does next.
             return ReplicaAction::Store(ReplicaHeader {
                 closed: None,
                 ..self.replica_header
@@ -220,7 +137,7 @@ impl Replica {
         ReplicaAction::Answer(self.following())
     }
 
-    /// The session is over: what was received in part is forgotten.
+    /// The session has ended: records received in part are forgotten.
     pub fn on_session_ended(&mut self) {
         self.partial = Vec::new();
         self.session_writer = None;
@@ -232,7 +149,7 @@ impl Replica {
         self.reported = None;
     }
 
-    /// Takes any other frame of the session.
+    /// Handles any later frame of the session.
     pub fn handle<'a>(&mut self, frame: &Frame<'a>) -> ReplicaAction<'a> {
         let header = &frame.header;
         if header.kind == FrameKind::Inquire {
@@ -249,8 +166,8 @@ impl Replica {
                 self.refuse(RefusalReason::Fenced, Lsn(0))
             }
             FrameKind::StoreView => self.on_keep_view(frame),
-            // Over another history no view may come first: a session that broke off there would leave a
-            // replica that passes for one of the view's reign.
+            // With another history, no view may be stored before the resync: if the session broke off, the
+            // replica would pass for one of the view's epoch.
             FrameKind::Resync if header.flags & Flag::FULL != 0 => self.on_resync(header),
             _ if !self.viewed => self.refuse(RefusalReason::NotFenced, Lsn(0)),
             FrameKind::Records => self.on_records(frame),
@@ -287,7 +204,7 @@ impl Replica {
         }
         let closed = (header.flags & Flag::CLOSED != 0).then_some(view.base);
         if closed.is_some_and(|end| self.flushed.lsn < end) {
-            // It says that we have all of it, and we have not.
+            // The client claims that the replica has all of the volume, but it does not.
             return self.refuse(RefusalReason::Malformed, self.flushed.lsn);
         }
         let standing = (closed != self.replica_header.closed).then_some(ReplicaHeader {
@@ -302,7 +219,7 @@ impl Replica {
         }
     }
 
-    /// The view that `KeepView` had stored is durable, and the standing with it. The answer.
+    /// The view of `KeepView`, and its header, are durable. Returns the answer.
     pub fn on_view_stored(&mut self) -> Option<ReplicaMessage> {
         let (view, standing) = self.keeping.take()?;
         self.replica_header = standing.unwrap_or(self.replica_header);
@@ -315,7 +232,7 @@ impl Replica {
         }))
     }
 
-    /// The standing of [`ReplicaAction::Store`] or of [`Replica::pending_header`] is durable. The answer.
+    /// The header of [`ReplicaAction::Store`] or [`Replica::pending_header`] is durable. Returns the answer.
     pub fn on_stored(&mut self, standing: ReplicaHeader) -> ReplicaMessage {
         self.replica_header = standing;
         if standing.condition == ReplicaCondition::Following {
@@ -360,12 +277,12 @@ impl Replica {
         ReplicaAction::Write { at, bytes }
     }
 
-    /// What is to be synced, if anything is.
+    /// Records to sync, if there are any.
     pub fn unflushed(&self) -> Option<UnflushedRecords> {
         (self.flushed != self.received).then_some(UnflushedRecords { end: self.received })
     }
 
-    /// The log is durable up to `end`, as [`Replica::unflushed`] had it.
+    /// The log is durable up to `end`, a value that [`Replica::unflushed`] returned.
     pub fn on_flushed(&mut self, end: ChainPoint) {
         assert!(self.flushed.lsn <= end.lsn && end.lsn <= self.received.lsn);
         self.flushed = end;
@@ -392,8 +309,8 @@ impl Replica {
         if !start.lsn.0.is_multiple_of(8) || start.lsn.0 >= 1 << 62 {
             return self.refuse(RefusalReason::Malformed, start.lsn);
         }
-        // The image is taken back: records from there on come again, and until all of them have, what they
-        // change is right only as of where they begin.
+        // The image is taken back to `start`: records from there on are applied again. Until all of them have
+        // been, the blocks that they change are correct only as of `start`.
         let since = since.map(|since| since.min(start.lsn));
         let standing = ReplicaHeader {
             condition: ReplicaCondition::Inconsistent { since },
@@ -404,7 +321,7 @@ impl Replica {
         ReplicaAction::Restart { start, standing }
     }
 
-    /// What [`ReplicaAction::Restart`] said is done, and durable. The answer.
+    /// [`ReplicaAction::Restart`] is done and durable. Returns the answer.
     pub fn on_restarted(&mut self) -> Option<ReplicaMessage> {
         let (start, standing) = self.restarting.take()?;
         self.replica_header = standing;
@@ -427,7 +344,7 @@ impl Replica {
         }
     }
 
-    /// Answers [`ReplicaAction::Compare`]: for each digest, whether the block here is another one.
+    /// Answers [`ReplicaAction::Compare`]; `different` tells for each digest whether the block here differs.
     pub fn differ(asked: &FrameHeader, different: impl Iterator<Item = bool>) -> ReplicaMessage {
         let mut body = Vec::new();
         for (index, different) in different.enumerate() {
@@ -474,8 +391,8 @@ impl Replica {
         })
     }
 
-    /// The replica is whole again: make its image durable, then this standing; then [`Replica::on_stored`].
-    /// To be asked after every frame and every sync.
+    /// New header once the replica is whole again: make its image durable, then this header; then call
+    /// [`Replica::on_stored`]. To be called after every frame and every sync.
     pub fn pending_header(&self) -> Option<ReplicaHeader> {
         let until = self.until?;
         let resyncing = matches!(
@@ -496,14 +413,14 @@ impl Replica {
         }
         let right = match self.replica_header.condition {
             ReplicaCondition::Following => true,
-            // The client knows which blocks have changed since, and does not ask for these.
+            // The client knows which blocks have changed since, and does not ask for them.
             ReplicaCondition::Inconsistent { since } => since.is_some(),
             ReplicaCondition::New | ReplicaCondition::TakenOver => false,
         };
         if !right {
             return ReplicaAction::Answer(ReplicaMessage::fetch_later(&frame.header));
         }
-        // The count travels in a field that the answer does not use.
+        // The count travels in a header field that the answer does not use.
         self.fetches.push_back(FrameHeader {
             sender: count as u64,
             ..frame.header
@@ -511,18 +428,18 @@ impl Replica {
         if self.fetches.len() <= RESYNC_FRAMES_MAX {
             return ReplicaAction::Nothing;
         }
-        // A log that is behind lets questions pile up. Whoever asked the oldest has waited longest, and may
-        // have given up.
+        // Requests pile up while the log lags. The client of the oldest one has waited longest and may have
+        // given up.
         match self.fetches.pop_front() {
             Some(oldest) => ReplicaAction::Answer(ReplicaMessage::fetch_later(&oldest)),
             None => ReplicaAction::Nothing,
         }
     }
 
-    /// Blocks to read and to answer with [`ReplicaMessage::fetched`], or with [`ReplicaMessage::fetched_map`]
-    /// where the header has the flag `HOLES`, as the volume is here now, stages and image: the header that
-    /// asked, the first number and the count. [`ReplicaMessage::fetch_later`] if its stages cannot show that
-    /// much yet. To be asked after every frame and every sync.
+    /// Next blocks to read, as the volume has them now in stages and image: the request's header, the first
+    /// number and the count. Answer with [`ReplicaMessage::fetched`], or [`ReplicaMessage::fetched_map`] if
+    /// the header has flag `HOLES`. If the stages cannot show that much yet, answer
+    /// [`ReplicaMessage::fetch_later`]. To be called after every frame and every sync.
     pub fn next_fetch(&mut self) -> Option<(FrameHeader, u64, usize)> {
         let ready = |asked: &FrameHeader| asked.stable <= self.flushed.lsn;
         let index = self.fetches.iter().position(ready)?;
@@ -549,7 +466,7 @@ impl Replica {
         }
     }
 
-    /// How far the log is, if the client does not know it yet.
+    /// Progress of the log, if the client has not been told yet.
     pub fn progress_report(&mut self) -> Option<ReplicaMessage> {
         self.session_writer?;
         let end = if self.planted.is(PlantedFault::FlushedBeforeSync) {

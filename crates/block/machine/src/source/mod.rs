@@ -1,10 +1,12 @@
-//! The client's side of one volume and its data lender: what to send next, and whether it is in service.
+//! The client's side of one volume and its data lender: what to send next, and whether the data lender is in
+//! service.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `mod.rs` | the session, the log, the view, the service |
-//! | `resync.rs` | blocks in the log's place |
-//! | `status.rs` | what an operator is told |
+//! | `mod.rs` | session, log, view, service |
+//! | `action.rs` | configuration, and the steps of the driver |
+//! | `resync.rs` | sending blocks where the log no longer has the records |
+//! | `status.rs` | status for the operator |
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -17,145 +19,50 @@ use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{ByteReader, Frame, FrameHeader, FrameKind, RefusalReason};
 
 use super::header::ReplicaCondition;
-use super::message::{FollowRequest, ReplicaIdentity, ReplicaMessage};
+use super::message::{FollowRequest, ReplicaMessage};
 
+mod action;
 mod resync;
 mod status;
 
+pub use action::{SourceAction, SourceConfig, SourceTiming};
 pub use resync::ResyncScope;
 use resync::{ResyncStage, ResyncState};
 pub use status::{ReplicaTrouble, ResyncProgress, SourceStatus};
 
-/// How long things may take. Safety does not depend on any of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceTiming {
-    /// A data lender that owes an answer for this long is out of service until it answers.
-    pub detect: Nanos,
-    /// The connection is given up when an answer is owed for this long: its disk may be slow, so this is
-    /// longer.
-    pub give_up: Nanos,
-    /// A data lender that cannot be reached is tried again after this.
-    pub retry: Nanos,
-    /// Blocks that stay dirty after a resync, as those that are damaged on both sides, are tried again after
-    /// this.
-    pub repair: Nanos,
-}
-
-impl Default for SourceTiming {
-    fn default() -> SourceTiming {
-        SourceTiming {
-            detect: Nanos::from_ms(500),
-            give_up: Nanos::from_ms(20_000),
-            retry: Nanos::from_ms(1000),
-            repair: Nanos::from_ms(600_000),
-        }
-    }
-}
-
-/// What a source is configured with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceConfig {
-    /// Which volume.
-    pub identity: ReplicaIdentity,
-    /// The key of its journal's records; empty: they are not sealed.
-    pub key: Vec<u8>,
-    /// Bytes that the log can hold.
-    pub capacity: u64,
-    /// Bytes of a member's window.
-    pub window_bytes: u64,
-    /// Timeouts.
-    pub timing: SourceTiming,
-}
-
-/// What the driver is to do next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SourceAction {
-    /// Send this.
-    Send(ReplicaMessage),
-    /// Send this header and `bytes` of the local log from `from` as its body. They are stable. When some have
-    /// been trimmed away, send nothing and say so with [`ReplicaSource::on_trimmed`].
-    Ship {
-        /// The header.
-        header: FrameHeader,
-        /// The first byte.
-        from: Lsn,
-        /// How many.
-        bytes: usize,
-    },
-    /// Take the log's head, then fix the set of blocks that [`SourceAction::Choose`] will be about; then
-    /// [`ReplicaSource::on_begun`]. Whatever becomes dirty from here on belongs to the next set.
-    Begin {
-        /// Which blocks.
-        scope: ResyncScope,
-        /// The replica was whole when its log ended here: with `ResyncScope::Dirty` the dirty map must have
-        /// every change since.
-        since: Option<Lsn>,
-    },
-    /// The log lost records that the replica lacks while blocks were sent: take its head now; then
-    /// [`ReplicaSource::on_moved`]. Their blocks are in the dirty map, if that has every change since.
-    Move {
-        /// The replica has everything below this.
-        since: Lsn,
-    },
-    /// Choose the next blocks, at most so many, and take the log's head after that; then
-    /// [`ReplicaSource::on_chosen`].
-    Choose {
-        /// At most so many.
-        max: usize,
-        /// Zero: of the set. With every higher number begin anew, with the blocks that became dirty since
-        /// they were last chosen.
-        pass: u32,
-    },
-    /// Digest blocks as the volume has them now; then [`ReplicaSource::on_digested`].
-    Digest {
-        /// The first block's number.
-        first: u64,
-        /// How many; fewer where the volume ends.
-        count: usize,
-    },
-    /// Read these blocks as the volume has them now, stages and image; then [`ReplicaSource::on_read`].
-    Read(Vec<u64>),
-    /// The replica is whole: forget the set that [`SourceAction::Begin`] fixed, durably; then
-    /// [`ReplicaSource::on_cleared`].
-    Clear,
-    /// The replica's blocks of these numbers do not check: make them dirty, durably; then
-    /// [`ReplicaSource::on_marked`].
-    Mark(Vec<u64>),
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No connection. Try at this time.
+    /// Not connected; the time of the next attempt.
     Down(Time),
     Connecting,
-    /// `FollowRequest` is to be sent.
+    /// `FollowRequest` is still to be sent.
     Greeting,
     /// `FollowRequest` was sent.
     Requested,
     Up,
 }
 
-/// The client's side. `on_*` tell it what happened; [`ReplicaSource::next_action`] says what to do;
-/// [`ReplicaSource::ack`] what the writer is to be told.
+/// The client's side, as a value. `on_*` take events, [`ReplicaSource::next_action`] returns the driver's
+/// next step, and [`ReplicaSource::ack`] the acknowledgement for the journal's writer.
 #[derive(Clone, Debug)]
 pub struct ReplicaSource {
     config: SourceConfig,
     epoch: Epoch,
     writer: WriterId,
-    /// Bytes of the volume.
+    /// Size of the volume in bytes.
     bytes: u64,
     head: Lsn,
     stable: Lsn,
-    /// Ends of synced batches above `flushed`, where records end.
+    /// Ends of synced batches above `flushed`. Each is the end of a record.
     ends: VecDeque<Lsn>,
-    /// The highest of them that the replica has flushed.
+    /// Highest batch end that the replica has flushed.
     acked: Lsn,
     view: View,
     closing: bool,
     view_sent: bool,
-    /// It was kept, as it stands: closed or not.
+    /// The replica has stored `view` in its present state, closed or open.
     view_stored: bool,
-    /// The newest view that was kept in this session; zero: none.
+    /// Newest view version that the replica stored in this session; zero if none.
     version_stored: u64,
     bytes_sent: u64,
     phase: Phase,
@@ -167,18 +74,20 @@ pub struct ReplicaSource {
     served: bool,
     shipped: bool,
     resync: Option<ResyncState>,
-    /// The last number given to a frame of this session.
+    /// Number of the last numbered frame of this session.
     mark: u32,
-    /// A resync ended since blocks were last found dirty; then, when they are tried again.
+    /// Whether a resync has ended since blocks were last found dirty. If so, they are tried again at
+    /// `repair_at`.
     resynced: bool,
     repair_at: Time,
     bad: Vec<u64>,
     wanted: Option<ResyncScope>,
-    /// What the replica has is of another history, or may be, and will be overwritten: until it knows, it is
-    /// told no view, or one that broke off there would pass for ours.
+    /// The replica's contents belong, or may belong, to another history and will be overwritten. Until the
+    /// replica knows that, it is sent no view: if the session broke off, the view would make its contents
+    /// pass for ours.
     foreign: bool,
     owed_since: Option<Time>,
-    /// When the replica's log last grew, or lacked nothing.
+    /// When the replica's log last grew or lacked nothing.
     progress: Time,
     pinged: Time,
     trouble: Option<ReplicaTrouble>,
@@ -186,8 +95,8 @@ pub struct ReplicaSource {
 }
 
 impl ReplicaSource {
-    /// The source of the reign that made `view` durable. The volume has `bytes`; its log stands from `head`
-    /// to `stable`.
+    /// Creates the source of the writer that made `view` durable. The volume has `bytes`; its log extends
+    /// from `head` to `stable`.
     pub fn new(config: SourceConfig, view: View, bytes: u64, head: Lsn, stable: Lsn) -> ReplicaSource {
         ReplicaSource {
             config,
@@ -227,7 +136,7 @@ impl ReplicaSource {
         }
     }
 
-    /// Whether the driver should connect now. Saying yes counts as having begun.
+    /// Whether the driver should connect now. Returning `true` counts as a started attempt.
     pub fn wants_connection(&mut self, now: Time) -> bool {
         let due = matches!(self.phase, Phase::Down(at) if at <= now) && !self.is_fenced();
         if due {
@@ -236,12 +145,13 @@ impl ReplicaSource {
         due
     }
 
-    /// The connection is to be closed: the data lender has been silent too long, or makes no sense.
+    /// Whether the connection must be closed, because the data lender was silent too long or sent an invalid
+    /// frame. Resets the flag.
     pub fn take_disconnect(&mut self) -> bool {
         core::mem::take(&mut self.disconnect)
     }
 
-    /// A connection stands.
+    /// The connection is established.
     pub fn on_connected(&mut self, now: Time) {
         self.phase = Phase::Greeting;
         self.view_sent = false;
@@ -255,11 +165,11 @@ impl ReplicaSource {
         self.pinged = now;
     }
 
-    /// It could not be reached, or the connection broke.
+    /// The data lender could not be reached, or the connection broke.
     pub fn on_lost(&mut self, now: Time) {
         if self.take_disconnect() {
-            // Given up already, with when to try again. Nothing is left to be closed: least of all the next
-            // connection, which the driver would close without a word.
+            // The source gave up already and has set the time of the next attempt. A pending disconnect must
+            // not close the next connection.
             return;
         }
         self.phase = Phase::Down(now + self.config.timing.retry);
@@ -270,7 +180,7 @@ impl ReplicaSource {
         self.trouble.get_or_insert(ReplicaTrouble::Unreachable);
     }
 
-    /// Time passes.
+    /// Time has passed.
     pub fn on_tick(&mut self, now: Time) {
         let silent = |since: Time| now.since(since) > self.config.timing.give_up;
         if self.owed_since.is_some_and(silent) {
@@ -278,7 +188,7 @@ impl ReplicaSource {
         }
     }
 
-    /// The local log is stable up to here, where a record ends.
+    /// The local log is stable up to `end`, the end of a record.
     pub fn on_stable(&mut self, end: Lsn) {
         if end <= self.stable {
             return;
@@ -290,21 +200,21 @@ impl ReplicaSource {
         self.ends.push_back(end);
     }
 
-    /// The local log now begins here.
+    /// The local log now begins at `head`.
     pub fn on_head(&mut self, head: Lsn) {
         self.head = self.head.max(head);
         self.find_gap();
     }
 
-    /// Bytes from `from` on, of [`SourceAction::Ship`], were not sent: the local log now begins at `head`,
-    /// above.
+    /// The bytes from `from` of a [`SourceAction::Ship`] were not sent, because the local log now begins at
+    /// `head`, above `from`.
     pub fn on_trimmed(&mut self, from: Lsn, head: Lsn) {
         assert!(from < head);
         self.sent = self.sent.min(from);
         self.on_head(head);
     }
 
-    /// What the replica was to be sent next may be gone from the log: blocks take its place.
+    /// Checks whether the log still has the records that the replica needs next. If not, blocks replace them.
     fn find_gap(&mut self) {
         if self.phase != Phase::Up || self.sent >= self.head {
             return;
@@ -321,8 +231,8 @@ impl ReplicaSource {
         self.view_sent &= self.bytes_sent == self.bytes;
     }
 
-    /// A view is about to be made durable here, or has been. From now on only a data lender that has it is in
-    /// service.
+    /// A view is about to be made durable here, or has been. From now on only a data lender that has stored
+    /// it can come into service.
     pub fn on_view(&mut self, view: View) {
         assert!(view.epoch == self.epoch && view.version >= self.view.version);
         if view.version > self.view.version {
@@ -332,8 +242,8 @@ impl ReplicaSource {
         }
     }
 
-    /// The volume is closed: `view` has no members, and the log ends at its base. Once the replica has all of
-    /// it, it is told so; see [`ReplicaSource::is_closed`].
+    /// The volume is closed: `view` has no members, and the log ends at its base. The replica is told so once
+    /// it has all of the log; see [`ReplicaSource::is_closed`].
     pub fn on_close(&mut self, view: View) {
         self.on_view(view);
         self.closing = true;
@@ -341,13 +251,13 @@ impl ReplicaSource {
         self.view_stored = false;
     }
 
-    /// The replica knows that the volume was closed, and has all of it.
+    /// Whether the replica has the whole volume and knows that it is closed.
     pub fn is_closed(&self) -> bool {
         self.closing && self.view_stored
     }
 
-    /// What the writer is to be told ([`netram_proto::journal::JournalWriter::on_replica_ack`]); `None`: not
-    /// in service.
+    /// Acknowledgement for the writer ([`netram_proto::journal::JournalWriter::on_replica_ack`]). `None`
+    /// while the data lender is out of service.
     pub fn ack(&mut self, now: Time) -> Option<ReplicaAck> {
         let prompt = self
             .owed_since
@@ -360,7 +270,8 @@ impl ReplicaSource {
         let moves = now.since(self.progress) <= self.config.timing.detect;
         let near = match self.served {
             true => lag <= self.config.window_bytes / 2,
-            // It comes back only with the newest view, and when it has caught up further than it had to.
+            // The data lender returns to service only with the newest view, and with a smaller lag than the
+            // one that ended its service.
             false => lag <= self.config.window_bytes / 4 && self.version_stored == self.view.version,
         };
         self.served = self.phase == Phase::Up && prompt && moves && whole && near;
@@ -370,14 +281,14 @@ impl ReplicaSource {
         })
     }
 
-    /// The volume may give up what is below this in its log: the replica is whole and has it, flushed.
-    /// `None`: it is not whole, and keeps nothing safe.
+    /// LSN below which the volume may trim its log, since the whole replica has flushed it. `None` if the
+    /// replica is not whole: then it protects nothing.
     pub fn trimmable(&self) -> Option<Lsn> {
         let whole = self.condition == Some(ReplicaCondition::Following) && self.resync.is_none();
         (whole && self.phase == Phase::Up).then_some(self.flushed)
     }
 
-    /// The data lender sent a frame. `Fetched` is the driver's own affair.
+    /// Handles a frame from the data lender. `Fetched` frames are for the driver only.
     pub fn on_frame(&mut self, frame: &Frame<'_>, now: Time) {
         let header = &frame.header;
         match header.kind {
@@ -425,7 +336,7 @@ impl ReplicaSource {
                 let fork = self.fork(header.epoch, WriterId(header.sender));
                 self.on_greeted(condition, fork, now);
             }
-            // Another answer is to what was sent before, and is behind the times.
+            // Any other answer belongs to an earlier request and is ignored.
             (Phase::Up, Some(ResyncStage::Announced(start)))
                 if header.lsn == start && matches!(condition, ReplicaCondition::Inconsistent { .. }) =>
             {
@@ -442,8 +353,8 @@ impl ReplicaSource {
         }
     }
 
-    /// What to do next. The driver calls this while the link has room for a frame, after every event, until
-    /// it returns `None`.
+    /// The driver's next step. The driver calls this after every event, while the link has room for a frame,
+    /// until it returns `None`.
     pub fn next_action(&mut self, now: Time) -> Option<SourceAction> {
         let todo = match self.phase {
             Phase::Down(_) | Phase::Connecting | Phase::Requested => None,
@@ -452,7 +363,7 @@ impl ReplicaSource {
                 Some(SourceAction::Send(self.send_view()))
             }
             Phase::Up => {
-                // In turns, so that neither the log nor the blocks wait for the other's end.
+                // Log and blocks take turns, so that neither waits until the other is complete.
                 self.shipped = !self.shipped;
                 match self.shipped {
                     true => self.ship().or_else(|| self.copy()),
@@ -479,8 +390,8 @@ impl ReplicaSource {
     }
 
     fn may_send_view(&self) -> bool {
-        // Only a replica that is whole may believe that it has all of a closed volume. Before that it is told
-        // the view all the same: nothing else is taken without.
+        // Only a whole replica may learn that the volume is closed. Before that it still gets the view,
+        // because it accepts nothing else without one.
         let whole = self.condition == Some(ReplicaCondition::Following) && self.flushed >= self.view.base;
         !self.closing || whole || self.bytes_sent == 0
     }
@@ -531,7 +442,7 @@ impl ReplicaSource {
     fn on_flushed(&mut self, frame: &Frame<'_>, now: Time) {
         let header = &frame.header;
         if header.lsn > self.sent {
-            // It claims to have what was never sent. Nothing it says can be believed.
+            // The data lender claims bytes that were never sent, so none of its frames can be trusted.
             self.give_up(now, ReplicaTrouble::Refused(RefusalReason::Malformed));
             return;
         }
@@ -546,7 +457,7 @@ impl ReplicaSource {
     fn has_flushed(&mut self, flushed: Lsn) {
         self.flushed = flushed;
         if flushed < self.acked {
-            // Its disk has lost what it had.
+            // The data lender's disk has lost flushed bytes.
             self.acked = Lsn(0);
         }
         while self.ends.front().is_some_and(|end| *end <= flushed) {
@@ -572,7 +483,7 @@ impl ReplicaSource {
         self.give_up(now, trouble);
     }
 
-    /// The connection is closed. What only the operator can settle is not tried again without him.
+    /// Closes the connection. Retries come rarely after a condition that only the operator can resolve.
     fn give_up(&mut self, now: Time, trouble: ReplicaTrouble) {
         self.on_lost(now);
         self.trouble = Some(trouble);
@@ -588,7 +499,7 @@ impl ReplicaSource {
         matches!(self.trouble, Some(ReplicaTrouble::Fenced(_)))
     }
 
-    /// The reign that claimed the replica from this one: to be told to
+    /// Epoch of the writer that claimed the replica from this one. The driver passes it to
     /// [`netram_proto::journal::JournalWriter::on_replica_fenced`].
     pub fn fenced(&self) -> Option<Epoch> {
         match self.trouble {

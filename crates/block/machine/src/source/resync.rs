@@ -1,4 +1,4 @@
-//! Blocks take the place of the log: which are to be sent, and when the replica is whole again.
+//! Resync: sends blocks in place of the log, and decides when the replica is whole again.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -16,33 +16,33 @@ use super::super::message::{
 };
 use super::{Phase, ReplicaSource, ReplicaTrouble, SourceAction};
 
-/// Which blocks a resync is about.
+/// Blocks that a resync sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResyncScope {
-    /// Those in the dirty map.
+    /// Blocks in the dirty map.
     Dirty,
-    /// All that are not holes: the replica is new.
+    /// All blocks that are not holes, because the replica is new.
     Data,
-    /// All that differ, found by comparing digests.
+    /// All blocks that differ, found by comparing digests.
     All,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResyncStage {
-    /// The driver is to fix the set.
+    /// The driver must fix the set of blocks.
     Begin,
-    /// The driver is to say where the log begins now.
+    /// The driver must report where the log begins now.
     Move,
-    /// `Resync` is to be sent.
+    /// The `Resync` frame is still to be sent.
     Announce(ChainPoint),
-    /// It was sent, with the log's beginning.
+    /// The `Resync` frame was sent, with this start of the log.
     Announced(Lsn),
     Copying,
-    /// `Resynced` is to be sent.
+    /// The `ResyncEnd` frame is still to be sent.
     End,
-    /// It was sent.
+    /// The `ResyncEnd` frame was sent.
     Ended,
-    /// The driver is to forget the set.
+    /// The driver must forget the set of blocks.
     Clear,
 }
 
@@ -50,35 +50,35 @@ pub(super) enum ResyncStage {
 pub(super) struct ResyncState {
     pub(super) scope: ResyncScope,
     pub(super) stage: ResyncStage,
-    /// The log lost records that had not been sent: blocks that became dirty by that must follow, and the
-    /// replica's log begin anew.
+    /// The log lost records that had not been sent. Blocks that became dirty by that must follow, and the
+    /// replica's log must begin anew.
     gap: bool,
-    /// How often it did.
+    /// Number of gaps so far.
     pass: u32,
-    /// Its frames have higher numbers than this.
+    /// Frames of this resync have numbers above this.
     first_mark: u32,
-    /// The next block to compare.
+    /// Number of the next block to compare.
     pub(super) cursor: u64,
-    /// Blocks to be read and sent. What is left of them when the log begins anew comes after that.
+    /// Blocks to be read and sent. If the log begins anew, the rest is sent after that.
     pub(super) chosen: VecDeque<u64>,
-    /// No further blocks will be chosen.
+    /// Whether all blocks have been chosen.
     pub(super) exhausted: bool,
-    /// Answers owed.
+    /// Number of frames not yet answered.
     pub(super) in_flight: usize,
-    /// The client's tail when blocks were last read: they may show anything below.
+    /// End of the client's log when blocks were last read; they may show any record below it.
     pub(super) tail: Lsn,
     pub(super) done: u64,
     pub(super) total: u64,
 }
 
 impl ResyncState {
-    /// The log's head has passed what was sent of it. Blocks that were sent need not be sent again for that,
-    /// and the rest goes on: a resync that began anew would never end where much is written.
+    /// The log's head has passed what was sent of it. Blocks already sent stay valid and the resync goes on;
+    /// one that started over would never end under a heavy write load.
     pub(super) fn find_gap(&mut self) {
         match self.stage {
             ResyncStage::Copying => self.gap = true,
             ResyncStage::End | ResyncStage::Ended => self.stage = ResyncStage::Move,
-            // These look at the log's head when they are over.
+            // These stages look at the log's head when they end.
             ResyncStage::Begin
             | ResyncStage::Move
             | ResyncStage::Announce(_)
@@ -89,7 +89,8 @@ impl ResyncState {
 }
 
 impl ReplicaSource {
-    /// The operator's word: begin anew. With `whole` even over a replica that is ahead or of another history.
+    /// Starts a resync on the operator's request. With `whole`, it also overwrites a replica that is ahead or
+    /// of another history.
     pub fn resync(&mut self, whole: bool) {
         if self.phase == Phase::Up {
             let scope = if whole { ResyncScope::All } else { self.suitable() };
@@ -108,8 +109,8 @@ impl ReplicaSource {
         }
     }
 
-    /// Where what the replica has leaves our history, if it does: `epoch` and `writer` are of the view that
-    /// it keeps.
+    /// LSN at which the replica's history leaves ours, if it does. `epoch` and `writer` are of the view that
+    /// the replica stores.
     pub(super) fn fork(&self, epoch: Epoch, writer: WriterId) -> Option<Lsn> {
         let following = FollowReply {
             condition: self.condition?,
@@ -120,7 +121,7 @@ impl ReplicaSource {
         following.fork(&self.view)
     }
 
-    /// The replica has said how it stands: go on with its log, or with blocks.
+    /// The replica has reported its condition: continue with its log or with blocks.
     pub(super) fn on_greeted(&mut self, condition: ReplicaCondition, fork: Option<Lsn>, now: Time) {
         let wanted = self.wanted.take();
         let follows = condition == ReplicaCondition::Following;
@@ -137,7 +138,7 @@ impl ReplicaSource {
         }
     }
 
-    /// Which blocks must be sent so that the replica is whole again.
+    /// Smallest set of blocks that makes the replica whole again.
     pub(super) fn suitable(&self) -> ResyncScope {
         match (self.condition, self.since()) {
             (Some(ReplicaCondition::New), _) => ResyncScope::Data,
@@ -172,7 +173,7 @@ impl ReplicaSource {
     }
 
     /// [`SourceAction::Begin`] is done: the log's head was `start`, and the set has about `total` blocks.
-    /// `all`: they are all there are, because the dirty map had not every change since then.
+    /// `all`: the set has every block, because the dirty map was not complete since then.
     pub fn on_begun(&mut self, start: ChainPoint, total: u64, all: bool) {
         let stable = self.stable;
         if let Some(resync) = &mut self.resync
@@ -183,14 +184,15 @@ impl ReplicaSource {
             }
             resync.stage = ResyncStage::Announce(start);
             resync.total = total;
-            // Its image may have had everything up to here, and is brought back to where its log begins anew:
-            // whole is what has passed that again, though not one block be sent.
+            // The replica's image may have had every record up to `stable`, and is taken back to where its
+            // log begins anew. It is whole only after its log has passed `stable` again, even if no block is
+            // sent.
             resync.tail = start.lsn.max(stable);
         }
     }
 
-    /// [`SourceAction::Move`] is done: the log's head was `start`, and about so many blocks are dirty that
-    /// were not chosen yet. `None`: the dirty map has not every change since then.
+    /// [`SourceAction::Move`] is done: the log's head and the approximate number of dirty blocks that were
+    /// not chosen yet. `None`: the dirty map is not complete since then.
     pub fn on_moved(&mut self, moved: Option<(ChainPoint, u64)>) {
         let stable = self.stable;
         let Some(resync) = self
@@ -212,9 +214,8 @@ impl ReplicaSource {
         }
     }
 
-    /// The replica is whole, has everything below what it has flushed, and so many blocks are dirty all the
-    /// same: those of a resync whose end was lost, or that somebody lost. A resync begins by itself; if one
-    /// has just ended, a while later.
+    /// The replica is whole, but `blocks` blocks are still dirty, because the end of their resync was lost or
+    /// the blocks were damaged. A resync begins by itself, or after `repair` if one has just ended.
     pub fn on_dirty(&mut self, blocks: u64, now: Time) {
         let whole = self.phase == Phase::Up && self.condition == Some(ReplicaCondition::Following);
         if blocks == 0 || !whole || self.resync.is_some() || self.closing {
@@ -228,7 +229,8 @@ impl ReplicaSource {
         }
     }
 
-    /// [`SourceAction::Choose`] is done, and the log then began at `head`. No numbers: there are no more.
+    /// [`SourceAction::Choose`] is done, and the log then began at `head`. No numbers: every block has been
+    /// chosen.
     pub fn on_chosen(&mut self, numbers: &[u64], head: Lsn) {
         if let Some(resync) = &mut self.resync {
             resync.chosen.extend(numbers);
@@ -237,8 +239,8 @@ impl ReplicaSource {
         self.on_head(head);
     }
 
-    /// [`SourceAction::Digest`] is done; the frame to send. `tail` was the log's when the last block had been
-    /// read. No digests: the volume ends there.
+    /// [`SourceAction::Digest`] is done. Returns the frame to send. `tail` is the log's end after the last
+    /// block was read. No digests: the volume ends at `first`.
     pub fn on_digested(
         &mut self,
         first: u64,
@@ -259,8 +261,8 @@ impl ReplicaSource {
         Some(message)
     }
 
-    /// [`SourceAction::Read`] is done; the frames to send. `None` for a block of zeros. `tail` was the log's
-    /// when the last block had been read.
+    /// [`SourceAction::Read`] is done. Returns the frames to send. A block is `None` if it is all zeros.
+    /// `tail` is the log's end after the last block was read.
     pub fn on_read(
         &mut self,
         blocks: &[(u64, Option<Vec<u8>>)],
@@ -314,7 +316,7 @@ impl ReplicaSource {
         }
     }
 
-    /// The next step of a resync.
+    /// Next step of the resync.
     pub(super) fn copy(&mut self) -> Option<SourceAction> {
         if !self.bad.is_empty() && self.resync.is_none() {
             return Some(SourceAction::Mark(self.bad.clone()));
@@ -328,23 +330,10 @@ impl ReplicaSource {
                 since,
             }),
             ResyncStage::Move => Some(SourceAction::Move { since: flushed }),
-            ResyncStage::Announce(start) => {
-                resync.stage = ResyncStage::Announced(start.lsn);
-                let flags = match resync.scope {
-                    ResyncScope::Data | ResyncScope::All if resync.pass == 0 => Flag::FULL,
-                    // It builds on what it has, or knows already that it does not.
-                    _ => 0,
-                };
-                Some(SourceAction::Send(ReplicaMessage::bare(FrameHeader {
-                    lsn: start.lsn,
-                    mark: start.chain,
-                    flags,
-                    ..self.header(FrameKind::Resync)
-                })))
-            }
-            // What became dirty by this gap is chosen, or would be, and is not marked any more then. It must
-            // not be sent before the replica has taken in its log: older records there come after it, and
-            // newer ones never.
+            ResyncStage::Announce(start) => self.announce(start),
+            // Blocks that became dirty by this gap are chosen and then no longer marked. They must not be
+            // sent before the replica's log has begun anew: the replica would put older records over them and
+            // never get the newer ones.
             ResyncStage::Copying if resync.gap && resync.pass > 0 => {
                 if resync.in_flight > 0 {
                     return None;
@@ -388,8 +377,25 @@ impl ReplicaSource {
         }
     }
 
-    /// Frames of blocks that may be on their way: few while the replica's log is far behind, or the log's
-    /// head would pass it; never none, so that a resync ends however much is written.
+    /// Announces the resync to the replica, whose log begins anew at `start`.
+    fn announce(&mut self, start: ChainPoint) -> Option<SourceAction> {
+        let resync = self.resync.as_mut()?;
+        resync.stage = ResyncStage::Announced(start.lsn);
+        let flags = match resync.scope {
+            ResyncScope::Data | ResyncScope::All if resync.pass == 0 => Flag::FULL,
+            // The replica builds on the blocks that it has, or was already told not to.
+            _ => 0,
+        };
+        Some(SourceAction::Send(ReplicaMessage::bare(FrameHeader {
+            lsn: start.lsn,
+            mark: start.chain,
+            flags,
+            ..self.header(FrameKind::Resync)
+        })))
+    }
+
+    /// Maximum number of block frames in flight. Small while the replica's log lags far behind, so that the
+    /// log's head does not pass it; never zero, so that a resync ends under any write load.
     fn flight_max(&self) -> usize {
         let lag = self.stable.since(self.flushed);
         let follows = self.sent >= self.head;
@@ -399,7 +405,7 @@ impl ReplicaSource {
         }
     }
 
-    /// The answer to the frame of this number came.
+    /// The data lender answered the frame of number `mark`.
     pub(super) fn on_answered(&mut self, mark: u32) {
         if let Some(resync) = self.resync.as_mut().filter(|resync| mark > resync.first_mark) {
             resync.in_flight = resync.in_flight.saturating_sub(1);
@@ -407,7 +413,7 @@ impl ReplicaSource {
     }
 
     pub(super) fn on_differ(&mut self, frame: &Frame<'_>, now: Time) {
-        // Those of a resync before may still come.
+        // Answers to an earlier resync may still arrive.
         let ours = |resync: &&mut ResyncState| frame.header.mark > resync.first_mark;
         let Some(resync) = self.resync.as_mut().filter(ours) else {
             return;

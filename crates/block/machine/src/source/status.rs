@@ -1,4 +1,4 @@
-//! What an operator is told of a data lender.
+//! Status of a data lender for the operator.
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::wire::RefusalReason;
@@ -11,28 +11,29 @@ use super::{Phase, ReplicaSource, ResyncScope};
 pub enum ReplicaTrouble {
     /// The data lender cannot be reached, or does not answer.
     Unreachable,
-    /// It refuses.
+    /// The data lender refuses the session.
     Refused(RefusalReason),
-    /// Its disk failed, with this error number.
+    /// The data lender's disk failed, with this OS error number.
     DiskFailed(u64),
-    /// It has no room for a copy of this size within its quota.
+    /// The data lender's quota has no room for a copy of this size.
     OverQuota {
-        /// Bytes that the copy may come to take.
+        /// Maximum bytes that this copy may take.
         asked: u64,
-        /// Bytes that all copies may.
+        /// Quota for all copies in bytes.
         quota: u64,
     },
     /// A newer client claimed the replica: this volume must not be used any more.
     Fenced(Epoch),
-    /// The replica has more than this volume ever had: this may be an old copy of it. Nothing is overwritten
-    /// without the operator's word.
+    /// The replica has records that this volume never had, so the volume may be an old copy. The replica is
+    /// not overwritten until the operator asks for it.
     Ahead {
-        /// Where its log ends.
+        /// End of the replica's log.
         theirs: Lsn,
-        /// Where ours does.
+        /// End of this volume's log.
         ours: Lsn,
     },
-    /// The replica's log is of another history from here on. As above.
+    /// The replica's log belongs to another history from this LSN on. It is not overwritten until the
+    /// operator asks for it.
     Diverged(Lsn),
 }
 
@@ -41,22 +42,22 @@ impl core::fmt::Display for ReplicaTrouble {
         match self {
             ReplicaTrouble::Unreachable => out.write_str("the data lender cannot be reached"),
             ReplicaTrouble::Refused(RefusalReason::NoReplica) => out.write_str(
-                "this lender keeps no replica of the volume: start it with --data, or name another",
+                "this lender keeps no copy of the volume: start the lender with --data, or configure another data lender",
             ),
             ReplicaTrouble::Refused(RefusalReason::DataElsewhere) => out.write_str(
-                "this lender takes data sessions at another address, with a key of their own: name that address (its --data-listen) and the key (`data-lender-key-file`, NETRAM_DATA_LENDER_KEY_FILE)",
+                "this lender accepts data sessions only at another address and with a separate key: configure that address (the lender's --data-listen) and the key (`data-lender-key-file`, NETRAM_DATA_LENDER_KEY_FILE)",
             ),
-            ReplicaTrouble::Refused(refusal) => write!(out, "the data lender refuses: {refusal:?}"),
+            ReplicaTrouble::Refused(refusal) => write!(out, "the data lender refused the session: {refusal:?}"),
             ReplicaTrouble::DiskFailed(28) => out.write_str("the data lender's disk is full"),
             ReplicaTrouble::DiskFailed(errno) => {
                 write!(
                     out,
-                    "the data lender's disk failed (operating system error {errno})"
+                    "the data lender's disk failed (OS error {errno})"
                 )
             }
             ReplicaTrouble::OverQuota { asked, quota } => write!(
                 out,
-                "the data lender's quota for all copies, {quota} bytes, has no room for this one of {asked}: raise its --data-quota, or remove copies there that nobody needs"
+                "the data lender's quota of {quota} bytes has no room for this copy of {asked} bytes: raise its --data-quota, or remove unneeded copies there"
             ),
             ReplicaTrouble::Fenced(epoch) => write!(
                 out,
@@ -64,52 +65,53 @@ impl core::fmt::Display for ReplicaTrouble {
             ),
             ReplicaTrouble::Ahead { theirs, ours } => write!(
                 out,
-                "the replica has the log up to LSN {theirs}, this volume only up to {ours}: this may be an old copy. If it is the right one, overwrite the replica with `netram disk resync --whole`"
+                "the data lender's copy has the log up to LSN {theirs}, this volume only up to {ours}: this volume may be an old copy. If it is the right one, overwrite the data lender's copy with `netram volume resync --whole`"
             ),
             ReplicaTrouble::Diverged(at) => write!(
                 out,
-                "the replica has another history from LSN {at} on. If this volume is the right one, overwrite the replica with `netram disk resync --whole`"
+                "the data lender's copy has a different history from LSN {at} on. If this volume is the right one, overwrite the data lender's copy with `netram volume resync --whole`"
             ),
         }
     }
 }
 
-/// How far a resync is.
+/// Progress of a resync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResyncProgress {
-    /// Which blocks it is about.
+    /// Blocks that the resync sends.
     pub scope: ResyncScope,
-    /// Blocks sent, or found equal.
+    /// Number of blocks sent or found equal.
     pub done: u64,
-    /// Blocks in all, as far as known at the beginning.
+    /// Number of blocks in all, as estimated at the start.
     pub total: u64,
 }
 
-/// How a source stands.
+/// Status of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceStatus {
-    /// Connected, and the replica answered.
+    /// Whether the data lender is connected and has described its replica.
     pub connected: bool,
-    /// Members keep what the replica lacks, and views wait for it.
+    /// Whether members keep what the replica lacks, and views wait for it.
     pub in_service: bool,
-    /// What it last said of itself.
+    /// Last reported condition of the replica.
     pub condition: Option<ReplicaCondition>,
-    /// What it has is of another history than ours: none of it may be used here.
+    /// Whether the replica's contents belong to another history than ours. None of its blocks may be used
+    /// here.
     pub foreign: bool,
-    /// Its log is durable below this.
+    /// LSN below which the replica's log is durable.
     pub flushed: Lsn,
-    /// Its image has everything below this.
+    /// LSN below which the replica's image has everything.
     pub applied: Lsn,
-    /// Bytes of the log that are on the client's disk and not on its.
+    /// Bytes of log that are on the client's disk but not on the data lender's.
     pub lag: u64,
-    /// A resync under way.
+    /// Progress of the resync under way.
     pub resync: Option<ResyncProgress>,
-    /// What is wrong.
+    /// Why the replica does not follow.
     pub trouble: Option<ReplicaTrouble>,
 }
 
 impl ReplicaSource {
-    /// How it stands.
+    /// Current status.
     pub fn status(&self) -> SourceStatus {
         SourceStatus {
             connected: self.phase == Phase::Up,

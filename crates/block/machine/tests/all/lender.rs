@@ -1,4 +1,4 @@
-//! What the data lender's side promises.
+//! Promises of the data lender's side.
 
 use netram_block_machine::message::FollowRequest;
 use netram_block_machine::{
@@ -46,7 +46,7 @@ fn records(lsn: u64, body: &[u8]) -> ReplicaMessage {
     }
 }
 
-/// Lets the replica have a frame, for as long as the test runs.
+/// Hands the replica a frame that lives as long as the test runs.
 fn handle(replica: &mut Replica, message: ReplicaMessage) -> ReplicaAction<'static> {
     let message: &'static ReplicaMessage = Box::leak(Box::new(message));
     replica.handle(&message.frame())
@@ -59,7 +59,7 @@ fn refusal(deed: &ReplicaAction<'_>) -> Option<RefusalReason> {
     }
 }
 
-/// A replica that follows the first reign, with its view kept.
+/// A replica that follows the first epoch and has stored its view.
 fn following() -> Replica {
     let mut replica = replica(ReplicaCondition::Following);
     assert!(matches!(
@@ -77,7 +77,7 @@ fn keep(replica: &mut Replica, view: &View, closed: bool) {
 }
 
 #[test]
-fn records_are_taken_whole_in_any_pieces_and_flushed_when_synced() {
+fn records_arriving_in_pieces_are_written_whole_and_count_as_flushed_when_synced() {
     let (bytes, ends) = log(6);
     for piece in [1, 7, 40, 48, 100, bytes.len()] {
         let mut replica = following();
@@ -105,7 +105,7 @@ fn records_are_taken_whole_in_any_pieces_and_flushed_when_synced() {
             replica.progress_report().map(|news| news.header.lsn),
             Some(ends[6].lsn)
         );
-        assert_eq!(replica.progress_report(), None, "it is said once");
+        assert_eq!(replica.progress_report(), None, "progress is reported once");
     }
 }
 
@@ -134,7 +134,7 @@ fn records_of_another_history_or_beyond_a_gap_or_the_room_are_refused() {
 }
 
 #[test]
-fn what_came_in_part_is_forgotten_with_the_session() {
+fn a_record_received_in_part_is_forgotten_with_the_session() {
     let (bytes, ends) = log(2);
     let mut replica = following();
     handle(&mut replica, records(0, &bytes[..60]));
@@ -153,7 +153,7 @@ fn what_came_in_part_is_forgotten_with_the_session() {
 }
 
 #[test]
-fn a_replica_obeys_the_reign_of_the_view_that_it_keeps() {
+fn a_replica_obeys_only_the_writer_of_the_view_that_it_stores() {
     let mut replica = following();
     assert!(matches!(
         replica.follow(&follow(3, WRITER).frame()),
@@ -174,8 +174,8 @@ fn a_replica_obeys_the_reign_of_the_view_that_it_keeps() {
             "epoch {epoch} of {writer}"
         );
     }
-    // The reign that follows has not had its view kept: nothing else is taken from it, nor from the one
-    // before.
+    // The new writer's view has not been stored yet, so nothing else is accepted, neither from it nor from
+    // the writer before.
     replica.follow(&follow(4, WRITER).frame());
     let mut header = records(0, &log(1).0);
     assert_eq!(
@@ -195,14 +195,14 @@ fn a_replica_obeys_the_reign_of_the_view_that_it_keeps() {
 }
 
 #[test]
-fn a_replica_that_was_taken_over_follows_nobody() {
+fn a_replica_that_was_taken_over_follows_no_client() {
     let mut replica = replica(ReplicaCondition::TakenOver);
     let deed = replica.follow(&follow(9, WRITER).frame());
     assert_eq!(refusal(&deed), Some(RefusalReason::Fenced));
 }
 
 #[test]
-fn a_closed_volume_is_believed_when_all_of_it_is_there_and_forgotten_when_it_is_followed_again() {
+fn a_volume_counts_as_closed_only_with_its_whole_log_and_until_it_is_followed_again() {
     let (bytes, ends) = log(1);
     let mut replica = following();
     let closed = View {
@@ -219,8 +219,8 @@ fn a_closed_volume_is_believed_when_all_of_it_is_there_and_forgotten_when_it_is_
     replica.on_flushed(ends[1]);
     keep(&mut replica, &closed, true);
     assert_eq!(replica.replica_header().closed, Some(ends[1].lsn));
-    // Whoever restores it does not open it: a restore that was cut off here left a replica that proved
-    // nothing.
+    // A client that restores the volume does not open it. Otherwise a restore that broke off here left a
+    // replica that proved nothing.
     let mut claim = follow(2, WRITER);
     claim.header.flags = Flag::CLOSED;
     let claimed = replica.follow(&claim.frame());
@@ -233,10 +233,10 @@ fn a_closed_volume_is_believed_when_all_of_it_is_there_and_forgotten_when_it_is_
     assert_eq!(replica.on_stored(standing).header.kind, FrameKind::Following);
 }
 
-/// A copy whose log began further back than it was whole had older records applied again when its resync
-/// broke off, and passed for one that was right where it had been whole.
+/// A replica's log began before the LSN at which it was last whole, and its resync broke off. Older records
+/// were applied again, yet it passed for correct as of the later LSN.
 #[test]
-fn a_broken_resync_leaves_a_replica_that_is_right_where_its_log_began_or_before() {
+fn an_interrupted_resync_leaves_a_replica_correct_only_as_of_its_logs_start() {
     let (bytes, ends) = log(4);
     for (start, since) in [(ends[1], ends[1].lsn), (ends[4], ends[3].lsn)] {
         let mut replica = following();
@@ -263,9 +263,9 @@ fn a_broken_resync_leaves_a_replica_that_is_right_where_its_log_began_or_before(
     }
 }
 
-/// Blocks may show what the log does not have yet: only with it they make a volume.
+/// Blocks may show records that the log does not have yet; only together they are a consistent volume.
 #[test]
-fn a_replica_is_whole_once_its_log_has_reached_what_its_blocks_may_show() {
+fn a_replica_is_whole_only_once_its_log_has_every_record_that_its_blocks_may_show() {
     let (bytes, ends) = log(2);
     let mut replica = following();
     let of_reign = |kind, lsn| {
@@ -291,7 +291,7 @@ fn a_replica_is_whole_once_its_log_has_reached_what_its_blocks_may_show() {
 }
 
 #[test]
-fn a_description_comes_back_as_it_was() {
+fn a_description_decodes_to_what_was_encoded() {
     let description = ReplicaDescription {
         follow: FollowRequest {
             identity: IDENTITY,
@@ -318,9 +318,10 @@ fn a_description_comes_back_as_it_was() {
     }
 }
 
-/// Whoever asks for much while the replica's log is behind was cut off, and the replica lagged all the more.
+/// A client that fetched much while the replica's log lagged was disconnected, and so the replica lagged even
+/// more.
 #[test]
-fn questions_that_pile_up_are_answered_with_not_now() {
+fn fetches_that_pile_up_are_answered_with_later() {
     let mut replica = following();
     let fetch = |mark: u32, at_least| ReplicaMessage::fetch(mark, 3, 2, Lsn(at_least));
     let later = |deed: &ReplicaAction<'_>| match deed {
@@ -341,9 +342,10 @@ fn questions_that_pile_up_are_answered_with_not_now() {
     assert!(answered.eq(24..40));
 }
 
-/// A block that a replica cannot show was taken for lost, and one written in part was spoilt for good.
+/// A block that a replica could not show yet was taken for lost, so a block written in part stayed damaged
+/// for good.
 #[test]
-fn a_replica_that_is_not_whole_yet_says_not_now() {
+fn a_replica_that_is_not_whole_yet_answers_later() {
     for condition in [
         ReplicaCondition::New,
         ReplicaCondition::Inconsistent { since: None },
@@ -357,11 +359,10 @@ fn a_replica_that_is_not_whole_yet_says_not_now() {
     }
 }
 
-/// A replica that was whole at 9000 was begun anew at 1000, took some records that it had had already, and
-/// lost its client. It passed for one that was right as of 9000, and blocks that only the other records had
-/// changed were not sent again.
+/// A replica that was whole at 9000 began anew at 1000, received some records again and lost its client. It
+/// passed for correct as of 9000, so blocks that only the missing records had changed were not sent again.
 #[test]
-fn a_resync_takes_a_replica_back_to_where_its_log_begins() {
+fn a_resync_takes_a_replica_back_to_its_logs_start() {
     for (whole_at, start, since) in [(9000, 1000, 1000), (1000, 9000, 1000)] {
         let condition = ReplicaCondition::Inconsistent {
             since: Some(Lsn(whole_at)),

@@ -1,8 +1,9 @@
-//! A source and a replica, by their promises, with hands for what their drivers do. Whole histories are the
-//! simulator's.
+//! Tests of a source and a replica, each on its own, with the driver's work done by the test. The simulator
+//! tests whole histories.
 
 mod client;
 mod lender;
+mod resync;
 
 use netram_block_machine::ReplicaIdentity;
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
@@ -27,7 +28,7 @@ fn view(epoch: u32, version: u64) -> View {
     }
 }
 
-/// A log of records of 48 bytes, and where each ends.
+/// A log of records of 48 bytes, with the end of each.
 fn log(records: usize) -> (Vec<u8>, Vec<ChainPoint>) {
     let (mut bytes, mut ends) = (Vec::new(), vec![ChainPoint::default()]);
     for number in 0..records {
