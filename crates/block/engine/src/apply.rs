@@ -1,16 +1,15 @@
-//! Brings the oldest closed stage into the image, in bounded steps.
+//! Applies the oldest closed stage to the image, in bounded steps.
 //!
-//! Order: the stage's records are on the journal's disk; the superblock says up to where the stage goes;
-//! zeros and blocks are written; image and sums are synced; only then is the stage forgotten, and the journal
-//! trimmed as far as the data lender allows. Whatever fails or crashes before the sync, the journal has all
-//! of it, and it is all written again before the next sync, so a failed sync is never believed either.
+//! The order is: the journal's disk has the stage's records; the superblock stores how far the stage goes;
+//! zeros and blocks are written; image and sums are synced. Only then is the stage dropped, and the journal
+//! trimmed as far as the data lender allows. If a step fails or the machine crashes before the sync, the
+//! journal has every record and all of them are written again. So a failed sync is never trusted.
 //!
-//! Only what is *stable* is applied: a record that is merely acknowledged may be lost with its members, and
-//! the image must not have it without the ones before.
+//! Only *stable* records are applied. A record that is merely acknowledged may be lost with its members, and
+//! the image must not have it without the records before it.
 //!
-//! A block of which only some sectors were written is merged over its base. The whole block then takes the
-//! part's place in the stage, before the image is touched: from there on neither readers nor another attempt
-//! look below it.
+//! A block of which only some sectors were written is merged with its base. The whole block then replaces the
+//! part in the stage before the image is changed, so that readers and later attempts no longer use the base.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,26 +22,26 @@ use crate::error::{ApplyError, FileKind};
 use crate::fetch::BlockFetch;
 use crate::image::{SUM_BYTES, SparseFile, damaged_sum, matches, sum, sum_at};
 use crate::limit::{STEP_BLOCKS, STEP_ZERO_BLOCKS};
-use crate::retained::RetainedStages as HeldJournal;
+use crate::retained::RetainedStages;
 use crate::stage::{BLOCK, FULL, StagedBlock, WriteStage, copy_sectors};
 use crate::stats::add;
 use crate::sync::lock;
 
-/// What a step did.
+/// Result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyProgress {
-    /// Nothing: no stage is closed.
+    /// No stage is closed.
     Idle,
-    /// Part of a stage.
+    /// A part of a stage was applied.
     Working,
-    /// The image has everything up to here, flushed.
+    /// The image has every record below this LSN, flushed.
     Applied(Lsn),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Begin,
-    /// Fetching what is missing under parts of blocks.
+    /// Fetching missing blocks of which the stage has a part.
     Bring {
         from: u64,
     },
@@ -57,19 +56,21 @@ enum Phase {
     End,
 }
 
-/// The state of the stage being applied. Keeps its buffers from stage to stage.
+/// State of the stage being applied. Keeps its buffers from stage to stage.
 #[derive(Debug)]
 pub(crate) struct StageApplier {
     phase: Phase,
-    /// Below this place of the journal a crash may have torn what was being written (docs/disk.md, "Crash").
+    /// LSN below which a crash may have torn the blocks that were being written (docs/design/volumes.md,
+    /// "Crash").
     pub(crate) torn_below: Lsn,
-    /// What is applied and still in the journal.
-    pub(crate) retained: HeldJournal,
-    /// Blocks were put into the image beside the stages, and no sync has ended since.
+    /// Stages that are applied but still in the journal.
+    pub(crate) retained: RetainedStages,
+    /// Whether blocks were put into the image outside the stages and not synced since.
     pub(crate) put: bool,
-    /// A sync that should have carried them failed.
+    /// Error of a sync that should have made such blocks durable.
     pub(crate) put_lost: Option<ApplyError>,
-    /// The disk may have blocks as missing that count as here, until the volume is opened again.
+    /// Set if the disk may still have blocks marked missing that count as present here. Cleared only by
+    /// reopening the volume.
     pub(crate) unnamed: Option<ApplyError>,
     batch: Vec<(u64, StagedBlock)>,
     sums: Vec<u8>,
@@ -80,7 +81,7 @@ impl StageApplier {
         StageApplier {
             phase: Phase::Begin,
             torn_below: Lsn(0),
-            retained: HeldJournal::default(),
+            retained: RetainedStages::default(),
             put: false,
             put_lost: None,
             unnamed: None,
@@ -89,8 +90,8 @@ impl StageApplier {
         }
     }
 
-    /// Whatever was written of the stage under way may not be on the disk: it is written again. So may what
-    /// was put there beside it, of which whoever put it is told when he asks for its sync.
+    /// Starts the current stage over, because nothing written of it is known to be on the disk. The same is
+    /// true for blocks put outside the stages, which the next sync of theirs reports.
     pub(crate) fn begin_again(&mut self, cause: ApplyError) {
         self.phase = Phase::Begin;
         if self.put {
@@ -98,19 +99,19 @@ impl StageApplier {
         }
     }
 
-    /// The stages are others now.
+    /// The stages were replaced.
     pub(crate) fn restart(&mut self) {
         self.phase = Phase::Begin;
-        self.retained = HeldJournal::default();
+        self.retained = RetainedStages::default();
         self.torn_below = Lsn(0);
     }
 
-    /// Whether the oldest stage's records are stable, and some of it may be in the image.
+    /// Whether the oldest stage's records are stable and some of it may be in the image.
     pub(crate) fn is_under_way(&self) -> bool {
         !matches!(self.phase, Phase::Begin | Phase::Bring { .. })
     }
 
-    /// Does a bounded piece of work. After an error the stage begins again.
+    /// Does a bounded piece of work. After an error the stage starts over.
     pub(crate) fn step<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
@@ -170,7 +171,7 @@ impl StageApplier {
         self.store_extent(disk)
     }
 
-    /// Says durably how far the stage goes, before any of it is in the image.
+    /// Stores durably how far the stage goes, before any of it is in the image.
     fn store_extent<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
@@ -185,8 +186,7 @@ impl StageApplier {
         Ok(ApplyProgress::Working)
     }
 
-    /// Brings bases that are missing into the image, so that what a crash can tear of this stage lies on
-    /// them.
+    /// Fetches missing bases into the image, so that a block of this stage that a crash tears has a base.
     fn bring<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
@@ -281,7 +281,7 @@ impl StageApplier {
         Ok(())
     }
 
-    /// Makes a whole block of `held`, which is a part of one. Returns its checksum.
+    /// Completes `held`, which is a part of a block, and returns the block's checksum.
     fn merge<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &self,
         disk: &Disk<L, F, C>,
@@ -291,8 +291,8 @@ impl StageApplier {
         let (mut base, mut stored) = ([0; BLOCK], [0; 4]);
         let read = disk.image.read(block, &mut base);
         if read == Err(IoError::EIO) {
-            // The stage waits, for the next attempt may read it. A copy's client sends all of the block
-            // meanwhile.
+            // The stage waits, since the next attempt may be able to read it. If this is a copy, its client
+            // now sends the whole block.
             disk.note_bad(block);
         }
         read.map_err(of_image)?;
@@ -309,7 +309,7 @@ impl StageApplier {
                 stored,
             };
             if let Some(spoilt) = self.replace(disk, bad, held, &mut base)? {
-                // The stage keeps what it has: what lies below it is lost.
+                // The stage keeps the part that it has: the rest of the block is lost.
                 *held = StagedBlock {
                     mask: FULL,
                     bytes: Arc::new(base),
@@ -321,8 +321,9 @@ impl StageApplier {
         Ok(sum(block, &base))
     }
 
-    /// A base that is not what was written: torn or damaged. Puts `held` over what the data lender has of it.
-    /// When he has nothing: `Some`, the checksum that says so, unless a crash explains all of it.
+    /// The base does not match its checksum: it was torn or damaged. Puts `held` over the data lender's
+    /// block. If that cannot be had, returns the checksum that marks the block as damaged, unless a crash may
+    /// explain the mismatch.
     fn replace<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &self,
         disk: &Disk<L, F, C>,
@@ -349,26 +350,27 @@ impl StageApplier {
             add(&disk.counters.unverified_bases, 1);
             return Ok(None);
         }
-        // The sectors that were not written are lost. The block stays unreadable, rather than to pass them
-        // on.
+        // The sectors that were not written are lost. The block stays unreadable, so that no wrong bytes are
+        // returned.
         add(&disk.counters.corrupt_bases, 1);
         Ok(Some(damaged_sum(merged_sum)))
     }
 
-    /// Whether a crash may have torn what the oldest stage is put over.
+    /// Whether a crash may have torn the blocks under the oldest stage.
     fn may_be_torn<L, F, C>(&self, disk: &Disk<L, F, C>) -> bool {
         let oldest = lock(&disk.stages).oldest().map(WriteStage::start);
         oldest.is_some_and(|start| start < self.torn_below)
     }
 
-    /// The stage is in the image, flushed.
+    /// Ends the stage, which is in the image and flushed.
     fn end<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
     ) -> Result<ApplyProgress, ApplyError> {
         let end = lock(&disk.stages).oldest().map(WriteStage::end);
-        let end = end.expect("only an applied stage is forgotten, here");
-        // Before the stage is forgotten: who finds a record in no stage finds it below this.
+        let end = end.expect("the stage that was applied is still the oldest");
+        // Set before the stage is dropped: a reader that finds a record in no stage then finds it below this
+        // LSN.
         disk.set_applied(end);
         self.retained.applied(end);
         self.phase = Phase::Begin;
@@ -377,14 +379,14 @@ impl StageApplier {
         add(&disk.counters.stages, 1);
         disk.trim_retained(&mut self.retained)?;
         if disk.log.state().head < end {
-            // The next opening begins here, and not where the journal does.
+            // The next opening replays from here instead of from the journal's head.
             disk.store_position(end, end)?;
         }
         Ok(ApplyProgress::Applied(end))
     }
 }
 
-/// A block of the image that is not what its checksum says.
+/// A block of the image that does not match its checksum.
 struct BadBase {
     block: u64,
     base_sum: u32,

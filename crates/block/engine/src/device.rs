@@ -1,61 +1,62 @@
-//! What a front end sees of a volume: sectors that are read, written and made durable.
+//! The block device interface of a volume: sectors that are read, written and made durable.
 
 use netram_proto::id::Lsn;
 
 use crate::error::DeviceError;
 use crate::limit::REQUEST_BYTES_MAX;
 
-/// Requests begin and end at multiples of this: what disks write whole or not at all.
+/// Bytes of a sector. Requests begin and end at its multiples; disks write it whole or not at all.
 pub const SECTOR_BYTES: u64 = 512;
-/// The unit of checksums and of memory, and the preferred size of requests. Volumes are whole blocks.
+/// Bytes of a block: the unit of checksums and of memory, and the preferred size of requests. A volume is a
+/// whole number of blocks.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// A device's size, and what it takes at once.
+/// Size and limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceGeometry {
-    /// Bytes of the device, a multiple of [`BLOCK_BYTES`]. May grow while it is open, never shrinks.
+    /// Size in bytes, a multiple of [`BLOCK_BYTES`]. May grow while the device is open, never shrinks.
     pub bytes: u64,
-    /// Bytes that one read or write may have. `zero` and `discard` may have any length.
+    /// Maximum bytes of one read or write. `zero` and `discard` have no limit.
     pub request_bytes_max: u32,
 }
 
-/// What was logged: everything below this position of the journal. Ordered, so that waiting for the greatest
-/// waits for all.
+/// A logged write that is not yet durable: the end of its record in the journal. Ordered, so that waiting for
+/// the greatest waits for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PendingWrite(pub Lsn);
 
 /// A volume as a block device.
 ///
-/// A write is in two halves, so that a front end can log many requests of a connection and wait once, for the
-/// last: [`BlockDevice::write`] puts it in its place in the order of writes, [`BlockDevice::wait`] completes
-/// it. Only a completed write may be answered. Requests that overlap while both are in flight take effect in
-/// the order of the first halves.
+/// A write has two halves, so that a front end can log many requests and wait only for the last.
+/// [`BlockDevice::write`] puts it in its place in the order of writes; [`BlockDevice::wait`] completes it.
+/// Only a completed write may be answered. Overlapping requests in flight take effect in the order of their
+/// first halves.
 pub trait BlockDevice: Send + Sync {
-    /// The size now.
+    /// Current size and limits.
     fn geometry(&self) -> DeviceGeometry;
 
-    /// Fills `into` from `offset`: the newest bytes, whether completed or not.
+    /// Fills `into` with the newest bytes from `offset`, completed or not.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Logged in order and on its way; not yet safe. Waits only for room (back-pressure).
+    /// Logs a write in order. It is not durable yet. Waits only for room (backpressure).
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError>;
 
-    /// The range reads as zeros afterwards. Costs one small record, whatever the length.
+    /// Logs that the range reads as zeros. Costs one small record for any length.
     fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError>;
 
-    /// The range is of no use any more. Here it reads as zeros afterwards too, so that nothing depends on
-    /// luck.
+    /// Logs that the range is not used any more. Here it reads as zeros too, so that results stay
+    /// deterministic.
     fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError>;
 
-    /// Everything up to `pending` is held as the commit rule demands, or on the disk.
+    /// Waits until everything up to `pending` meets the commit rule or is on the local disk.
     fn wait(&self, pending: PendingWrite) -> Result<(), DeviceError>;
 
-    /// FLUSH, and FUA after its write: everything logged before is durable as the volume's flush setting
-    /// says.
+    /// FLUSH, and FUA after its write: waits until everything logged before is durable by the volume's flush
+    /// policy.
     fn flush(&self) -> Result<(), DeviceError>;
 
-    /// Runs of `[offset, offset + length)` in order: their length, and whether they are holes, which read as
-    /// zeros and take no space. Stops when `each` returns `false`.
+    /// Reports the runs of `[offset, offset + length)` in order: length in bytes, and whether it is a hole,
+    /// which reads as zeros and takes no space. Stops when `each` returns `false`.
     fn extents(
         &self,
         offset: u64,
@@ -63,13 +64,13 @@ pub trait BlockDevice: Send + Sync {
         each: &mut dyn FnMut(u64, bool) -> bool,
     ) -> Result<(), DeviceError>;
 
-    /// Takes and leaves the locks that every request needs, none of which is held while a disk or lenders are
-    /// waited for. Whoever watches whether this process hangs asks for that; a device without locks has
-    /// nothing to do.
+    /// Takes and releases the locks that every request needs. None of them is held during a wait for a disk
+    /// or lenders, so a watchdog calls this to detect a hang. A device without locks does nothing.
     fn probe(&self) {}
 }
 
-/// A range of sectors inside a device: only its checks make one.
+/// A range of sectors inside a device. Only [`SectorSpan::check`] and [`SectorSpan::check_request`] create
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectorSpan {
     offset: u64,
@@ -77,7 +78,11 @@ pub struct SectorSpan {
 }
 
 impl SectorSpan {
-    /// A range of a device of `bytes`, of any length.
+    /// Checks a range of any length against a device of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Unaligned`] or [`DeviceError::OutOfRange`].
     pub fn check(offset: u64, length: u64, bytes: u64) -> Result<SectorSpan, DeviceError> {
         if !offset.is_multiple_of(SECTOR_BYTES) || !length.is_multiple_of(SECTOR_BYTES) {
             return Err(DeviceError::Unaligned { offset, length });
@@ -92,7 +97,11 @@ impl SectorSpan {
         }
     }
 
-    /// The same for a request that carries its bytes.
+    /// Checks the range of a request that carries its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::TooLarge`], [`DeviceError::Unaligned`] or [`DeviceError::OutOfRange`].
     pub fn check_request(offset: u64, length: usize, bytes: u64) -> Result<SectorSpan, DeviceError> {
         if length > REQUEST_BYTES_MAX as usize {
             return Err(DeviceError::TooLarge {
@@ -103,17 +112,17 @@ impl SectorSpan {
         SectorSpan::check(offset, length as u64, bytes)
     }
 
-    /// Where it begins.
+    /// Offset in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Its bytes.
+    /// Length in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Where it ends.
+    /// Offset of the first byte behind the range.
     pub fn end(&self) -> u64 {
         self.offset + self.length
     }
@@ -124,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_sectors_inside_the_device_pass() {
+    fn only_whole_sectors_inside_the_device_are_accepted() {
         assert!(SectorSpan::check(0, 8192, 8192).is_ok());
         assert!(SectorSpan::check(8192, 0, 8192).is_ok());
         for (offset, length) in [(1, 512), (0, 511)] {

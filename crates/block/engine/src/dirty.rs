@@ -1,11 +1,11 @@
-//! The dirty map: blocks that the data lender has to be sent, because the journal no longer has their
-//! records. On disk only: the map of a large volume is large.
+//! The dirty map: blocks that the data lender must be sent because the journal no longer has their records.
+//! Kept on disk only, since the map of a large volume is large.
 //!
-//! Two slots (`Slots`) with the header, then pages of 4096 bytes, 16,320 blocks each. What was never written
-//! is a hole, and clean.
+//! The file has two slots (`SlotPair`) with the header, then pages of 4096 bytes for 16,320 blocks each. A
+//! page that was never written is a hole, and clean.
 //!
 //! ```text
-//! header:  0  format u32 | flags u32      flag 1: every block is to be sent; flag 2: some marks are of lost blocks
+//! header:  0  format u32 | flags u32      flag 1: every block is dirty; flag 2: some marks are of lost blocks
 //!          8  volume (16)
 //!         24  from u64 | to u64           every record of [from, to) has its blocks in the map
 //!
@@ -15,20 +15,19 @@
 //!       2056  sending (2040)
 //! ```
 //!
-//! *Marked* are blocks whose records were given up; *sending* are those that the resync under way began with.
-//! A block is dirty if it is either. A resync begins by moving the one to the other, and ends by clearing the
-//! other, so what is marked meanwhile stays, or is moved likewise when the resync sends that too. A page that
-//! does not check, as one that a crash has torn, or that the disk does not give, stands for all its blocks; a
-//! header that it does not give, for a map that knows nothing. A page that the disk lost as zeros is taken
-//! for clean.
+//! *Marked* are blocks whose records were trimmed; *sending* are those of the current resync. A block is
+//! dirty if it is either. A resync begins by moving *marked* bits to *sending*, and ends by clearing
+//! *sending*. Blocks marked during a resync stay marked, or are moved when that resync sends them too. A page
+//! that fails its checksum, or that the disk cannot read, counts as all dirty; an unreadable header makes
+//! every block dirty. A page that the disk lost as zeros counts as clean.
 //!
-//! A copy that is whole and has followed to `to` needs no *marked* block, and the marks go. Those of *lost*
-//! blocks stay: one of the two sides has no good bytes there, whatever was followed. So do *sending* bits,
-//! for a resync that was cut off may have found such blocks.
+//! A whole copy that has followed to `to` needs no *marked* block, so the marks are cleared. Marks of *lost*
+//! blocks stay, because one of the two sides has no good bytes there. *Sending* bits stay too, because an
+//! interrupted resync may have found such blocks.
 //!
-//! Marks are synced before the header says so, and the header before the journal is trimmed. If that fails,
-//! the journal is trimmed all the same: `to` then stays behind the journal's head, and nobody takes the map
-//! for complete.
+//! Marks are synced before the header counts them, and the header is stored before the journal is trimmed. If
+//! that fails, the journal is trimmed all the same: `to` then lies behind the journal's head, and the map
+//! does not count as complete.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{SlotError, SlotPair};
@@ -46,14 +45,14 @@ const PAGE: usize = 4096;
 const PLANE: usize = 2040;
 const MARKED: usize = 16;
 const SENDING: usize = MARKED + PLANE;
-/// Blocks of a page.
+/// Number of blocks of a page.
 pub(crate) const PAGE_BLOCKS: u64 = PLANE as u64 * 8;
 
 const _: () = assert!(SENDING + PLANE == PAGE);
 
 type Page = [u8; PAGE];
 
-/// What the map is complete for.
+/// Header: the range of the journal for which the map is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     volume: VolumeId,
@@ -63,29 +62,29 @@ struct Header {
     to: Lsn,
 }
 
-/// The map of one volume.
+/// The dirty map of one volume.
 #[derive(Debug)]
 pub(crate) struct DirtyMap<F> {
     file: F,
     slots: SlotPair,
-    /// A header did not get into the slots: the next one makes them anew, so that nothing depends on what the
-    /// disk has of it.
+    /// Whether a header could not be stored. The next one recreates both slots, so that nothing depends on
+    /// what the disk has of it.
     torn: bool,
     header: Header,
-    /// Pages that the file may have something in: the rest are clean.
+    /// Number of pages that the file may have data in; all others are clean.
     pages: u64,
-    /// Dirty blocks, as far as the bits say it.
+    /// Number of dirty blocks by the bits.
     count: u64,
-    /// There may be *marked* blocks.
+    /// Whether there may be *marked* blocks.
     marks: bool,
-    /// Where the journal began when the resync under way did.
+    /// Head of the journal when the current resync began.
     begun: Option<Lsn>,
-    /// Lost blocks were marked since.
+    /// Whether lost blocks were marked since.
     lost_since: bool,
 }
 
 impl<F: SparseFile> DirtyMap<F> {
-    /// A new map, of a data lender that has nothing yet (`whole`), or everything below `head`.
+    /// Creates the map for a data lender that has no block yet (`whole`), or everything below `head`.
     pub(crate) fn create(file: F, volume: VolumeId, whole: bool, head: Lsn) -> Result<DirtyMap<F>, IoError> {
         let header = Header {
             volume,
@@ -106,8 +105,8 @@ impl<F: SparseFile> DirtyMap<F> {
         Ok(map)
     }
 
-    /// The volume's map. One that is new, damaged, unreadable or another volume's says nothing of what a data
-    /// lender has: all is to be sent.
+    /// Opens the volume's map. If the file is new, damaged, unreadable or of another volume, every block
+    /// counts as dirty.
     pub(crate) fn open(file: F, volume: VolumeId, head: Lsn) -> Result<DirtyMap<F>, IoError> {
         let opened = match file.size()? {
             0 => None,
@@ -123,9 +122,9 @@ impl<F: SparseFile> DirtyMap<F> {
         let mut map = DirtyMap::of(file, slots, header);
         map.measure()?;
         map.recount()?;
-        // What was read may be in the page cache only, marked clean there by a sync that failed.
+        // What was read may exist only in the page cache, marked clean there by a failed sync.
         if map.store(map.header).is_err() {
-            // Nobody is to rely on it before it could be stored.
+            // The map must not be used as complete before it could be stored.
             map.header.whole = true;
         }
         Ok(map)
@@ -161,14 +160,14 @@ impl<F: SparseFile> DirtyMap<F> {
         Ok(())
     }
 
-    /// The first page from `number` on that may have a bit.
+    /// First page from `number` that may have a bit set.
     fn next_page(&self, number: u64) -> Result<Option<u64>, IoError> {
         if number >= self.pages {
             return Ok(None);
         }
         let end = page_offset(self.pages);
         let data = match self.file.next_data(page_offset(number), end) {
-            // Its read says what becomes of it.
+            // Reading the page will decide how the error is handled.
             Err(IoError::EIO) => page_offset(number),
             data => data?,
         };
@@ -182,7 +181,7 @@ impl<F: SparseFile> DirtyMap<F> {
             return Ok(page);
         }
         match self.file.read_at(page_offset(number), &mut page) {
-            // Cut off where a crash left it.
+            // A crash left the last page incomplete.
             Ok(()) | Err(IoError::EOF) => (),
             Err(IoError::EIO) => {
                 page[MARKED..].fill(u8::MAX);
@@ -196,7 +195,7 @@ impl<F: SparseFile> DirtyMap<F> {
         Ok(page)
     }
 
-    /// The first bytes that a page must have.
+    /// First eight bytes that a valid page must have.
     fn front(&self, number: u64, page: &Page) -> [u8; 8] {
         let mut front = [0; 8];
         front[4..].copy_from_slice(&(number as u32).to_le_bytes());
@@ -216,7 +215,7 @@ impl<F: SparseFile> DirtyMap<F> {
         self.file.write_at(page_offset(number), &page[..])
     }
 
-    /// Marks runs of blocks, each the first and the one behind the last. Durable with
+    /// Marks runs of blocks; each run is its first block and the one behind its last. Durable after
     /// [`DirtyMap::cover`].
     pub(crate) fn mark(&mut self, runs: &mut [(u64, u64)]) -> Result<(), IoError> {
         runs.sort_unstable();
@@ -242,7 +241,7 @@ impl<F: SparseFile> DirtyMap<F> {
         self.put_back(open)
     }
 
-    /// Writes a page whose bits were taken out of the count.
+    /// Writes a page whose bits were subtracted from the count.
     fn put_back(&mut self, open: Option<(u64, Page)>) -> Result<(), IoError> {
         let Some((number, mut page)) = open else {
             return Ok(());
@@ -251,7 +250,7 @@ impl<F: SparseFile> DirtyMap<F> {
         self.write(number, &mut page)
     }
 
-    /// Marks runs of blocks that one of the sides lost. Durable on return.
+    /// Marks runs of blocks that one side lost. Durable on return.
     pub(crate) fn mark_lost(&mut self, runs: &mut [(u64, u64)]) -> Result<(), IoError> {
         if runs.is_empty() {
             return Ok(());
@@ -265,13 +264,13 @@ impl<F: SparseFile> DirtyMap<F> {
         self.file.sync()
     }
 
-    /// A whole copy has everything below `flushed`: what was marked only for its records, it has.
+    /// A whole copy has everything below `flushed`, so blocks marked only because of their records are clean.
     pub(crate) fn on_copy_flushed(&mut self, flushed: Lsn) -> Result<(), IoError> {
         let Header { whole, lost, to, .. } = self.header;
         if !self.marks || whole || lost || flushed < to {
             return Ok(());
         }
-        // An older copy must not be taken for one that needs what is left.
+        // Stored first, so that an older copy does not seem to need only the remaining blocks.
         self.complete_only_from(to)?;
         self.each_page(|page| {
             let had = page[MARKED..SENDING] != [0; PLANE];
@@ -282,7 +281,7 @@ impl<F: SparseFile> DirtyMap<F> {
         self.file.sync()
     }
 
-    /// Says durably that records below `from` may have no blocks in the map.
+    /// Stores durably that blocks of records below `from` may not be in the map.
     fn complete_only_from(&mut self, from: Lsn) -> Result<(), IoError> {
         match self.header.from < from {
             true => self.store(Header { from, ..self.header }),
@@ -290,7 +289,7 @@ impl<F: SparseFile> DirtyMap<F> {
         }
     }
 
-    /// The marks are of all records from `head`, where the journal begins, up to `to`. Durable on return.
+    /// The marks include every record from `head`, where the journal begins, up to `to`. Durable on return.
     pub(crate) fn cover(&mut self, head: Lsn, to: Lsn) -> Result<(), IoError> {
         self.file.sync()?;
         let from = self.complete_from(head);
@@ -301,11 +300,11 @@ impl<F: SparseFile> DirtyMap<F> {
         })
     }
 
-    /// From where on every record below `head`, where the journal begins, has its blocks in the map.
+    /// LSN from which on every record below the journal's head `head` has its blocks in the map.
     pub(crate) fn complete_from(&self, head: Lsn) -> Lsn {
         match self.header.to >= head {
             true => self.header.from.min(head),
-            // What was trimmed in between is not in it.
+            // Records trimmed in between are not in the map.
             false => head,
         }
     }
@@ -323,7 +322,7 @@ impl<F: SparseFile> DirtyMap<F> {
         Ok(())
     }
 
-    /// A resync of what is dirty begins, or of everything: from here on the map is complete from `head`.
+    /// Begins a resync of the dirty blocks, or of every block: the map is complete from `head` on.
     pub(crate) fn begin(&mut self, whole: bool, head: Lsn) -> Result<(), IoError> {
         if whole {
             let (from, to) = (head, head);
@@ -346,8 +345,9 @@ impl<F: SparseFile> DirtyMap<F> {
         })
     }
 
-    /// The resync under way goes on with a copy whose journal begins at `head` now. How many blocks were
-    /// marked that it has not sent yet; `None`: nobody knows, for a copy that had everything below `flushed`.
+    /// The current resync continues with a copy whose journal now begins at `head`. Returns the number of
+    /// blocks marked and not yet sent. `None`: the map is incomplete for a copy that has everything below
+    /// `flushed`.
     pub(crate) fn go_on(&mut self, flushed: Lsn, head: Lsn) -> Result<Option<u64>, IoError> {
         if self.begun.is_none() || self.complete_from(head) > flushed {
             return Ok(None);
@@ -363,7 +363,7 @@ impl<F: SparseFile> DirtyMap<F> {
         Ok(Some(marked))
     }
 
-    /// The resync under way is about to send these blocks: what is marked from here on was not sent.
+    /// The current resync is about to send these blocks: marks set from here on were not sent.
     pub(crate) fn send(&mut self, first: u64, behind: u64) -> Result<(), IoError> {
         let mut block = first;
         while block < behind {
@@ -380,10 +380,10 @@ impl<F: SparseFile> DirtyMap<F> {
         Ok(())
     }
 
-    /// The resync is over: the data lender has what it began with. Durable on return.
+    /// The resync has ended: the data lender has all blocks that it began with. Durable on return.
     pub(crate) fn finish(&mut self) -> Result<(), IoError> {
         let Some(begun) = self.begun else { return Ok(()) };
-        // A copy that was whole before the resync began needs the blocks whose bits go.
+        // A copy that was whole before the resync began needs the blocks whose bits are now cleared.
         self.complete_only_from(begun)?;
         self.each_page(|page| {
             let had = page[SENDING..] != [0; PLANE];
@@ -404,7 +404,7 @@ impl<F: SparseFile> DirtyMap<F> {
         }
     }
 
-    /// Changes every page that may have a bit, and writes those of which `change` says so.
+    /// Calls `change` for every page that may have a bit, and writes the page if it returns `true`.
     fn each_page(&mut self, mut change: impl FnMut(&mut Page) -> bool) -> Result<(), IoError> {
         let mut number = 0;
         while let Some(next) = self.next_page(number)? {
@@ -420,7 +420,7 @@ impl<F: SparseFile> DirtyMap<F> {
         Ok(())
     }
 
-    /// The next run of blocks from `from` on, of a volume of `blocks`, that the resync under way began with.
+    /// Next run of blocks of the current resync, from `from` on, of a volume of `blocks`.
     pub(crate) fn next_sending(&self, from: u64, blocks: u64) -> Result<Option<(u64, u64)>, IoError> {
         match self.header.whole {
             true => Ok((from < blocks).then_some((from, blocks))),
@@ -428,7 +428,7 @@ impl<F: SparseFile> DirtyMap<F> {
         }
     }
 
-    /// The next run of blocks that were marked since they were last sent.
+    /// Next run of blocks that were marked since they were last sent.
     pub(crate) fn next_marked(&self, from: u64, blocks: u64) -> Result<Option<(u64, u64)>, IoError> {
         self.next_run(MARKED, from, blocks)
     }
@@ -460,7 +460,8 @@ impl<F: SparseFile> DirtyMap<F> {
         Ok(is_set(&page, MARKED, at) || is_set(&page, SENDING, at))
     }
 
-    /// Dirty blocks that a whole copy does not get by records, which has everything below `flushed`.
+    /// Number of dirty blocks that a whole copy, which has everything below `flushed`, does not get by
+    /// records.
     pub(crate) fn left(&self, flushed: Lsn, blocks: u64) -> u64 {
         match flushed < self.header.to {
             true => 0,
@@ -468,16 +469,16 @@ impl<F: SparseFile> DirtyMap<F> {
         }
     }
 
-    /// Whether everything is to be sent.
+    /// Whether every block is dirty.
     pub(crate) fn is_whole(&self) -> bool {
         self.header.whole
     }
 
-    /// Dirty blocks of a volume of `blocks`.
+    /// Number of dirty blocks of a volume of `blocks`.
     pub(crate) fn count(&self, blocks: u64) -> u64 {
         match self.header.whole {
             true => blocks,
-            // A page that stands for all its blocks may stand for more than there are.
+            // A page that counts as all dirty may cover more blocks than the volume has.
             false => self.count.min(blocks),
         }
     }
@@ -538,7 +539,7 @@ fn is_set(page: &Page, plane: usize, at: u64) -> bool {
     page[plane + (at / 8) as usize] & 1 << (at % 8) != 0
 }
 
-/// Blocks of the page that are dirty.
+/// Number of dirty blocks of the page.
 fn count(page: &Page) -> u64 {
     let either = |at: usize| (page[MARKED + at] | page[SENDING + at]).count_ones();
     (0..PLANE).map(either).sum::<u32>().into()

@@ -1,12 +1,12 @@
-//! An open volume: writes go to the journal and the open stage, reads look into stages and image.
+//! An open volume: writes go to the journal and the open stage, and reads combine stages and image.
 //!
-//! Locks, in the order in which they are taken: `applier` (a step), `superblock`, `dirty`, `writing` (blocks
-//! and checksums differ), `order` (the journal's order is the stages'), the signal's, `stages`. A read takes
-//! `stages` for a look, and `writing` only when a block did not match its checksum, which happens when the
-//! applier is just writing it; `applier` only to mend a damaged block.
+//! Locks, in the order in which they are taken: `applier` (one step), `superblock`, `dirty`, `writing`
+//! (blocks and checksums differ), `order` (the journal and the stages have the same order), the signal's,
+//! `stages`. A read takes `stages` briefly. It takes `writing` only if a block does not match its checksum,
+//! as happens while the applier writes it, and `applier` only to repair a damaged block.
 //!
-//! Stages are looked at before the image: a block leaves its stage only when the image has it, so what is in
-//! no stage is in the image, at least as new as when the look was taken.
+//! Reads look at the stages before the image. A block leaves its stage only after the image has it, so a
+//! block in no stage is in the image, at least as new as at the time of the look.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -35,28 +35,28 @@ use crate::stats::{Counters, Statistics, add};
 use crate::superblock::{VolumeSuperblock, is_volume_size};
 use crate::sync::{ApplierTask, RoomWait, StageSignal, lock};
 
-/// How a volume stands.
+/// Status of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskStatus {
-    /// What it is.
+    /// The superblock.
     pub superblock: VolumeSuperblock,
-    /// Where its journal stands.
+    /// State of the journal.
     pub log: LogState,
-    /// Its stages and their memory.
+    /// Stages and their memory.
     pub stages: StagesStatus,
-    /// The image has everything below, flushed.
+    /// LSN below which the image has every record, flushed.
     pub applied: Lsn,
-    /// What is kept for a data lender; `None` without one.
+    /// Journal and blocks kept for the data lender; `None` without one.
     pub replica: Option<ReplicaStatus>,
-    /// Why the last stage did not get into the image; gone once one did.
+    /// Reason why the last stage was not applied; `None` again once one is.
     pub failure: Option<ApplyError>,
     /// Counters.
     pub statistics: Statistics,
 }
 
-/// Why a change is not in the journal.
+/// Reason why a change is not in the journal.
 enum AppendRefusal {
-    /// The journal is full of what the applier brings into the image; it begins here.
+    /// The journal is full of records that the applier has not applied yet; this is its head.
     UntilHeadMoves(Lsn),
     Failed(AppendError),
 }
@@ -65,13 +65,13 @@ enum AppendRefusal {
 pub struct Disk<L, F, C = NoCopy> {
     pub(crate) log: L,
     pub(crate) image: VolumeImage<F>,
-    /// Where blocks come from that the image does not have.
+    /// Source of blocks that the image does not have.
     pub(crate) copy: C,
     pub(crate) superblock: Mutex<(F, SlotPair, VolumeSuperblock)>,
     pub(crate) bytes: AtomicU64,
-    /// Blocks may be missing: the superblock's, to be looked at without its lock.
+    /// Whether blocks may be missing. Copied from the superblock, to be read without its lock.
     pub(crate) missing: AtomicBool,
-    /// The state of the copy that has them, or any later one.
+    /// LSN of the copy's state that has the missing blocks; any later state has them too.
     pub(crate) missing_from: Lsn,
     pub(crate) flush: FlushPolicy,
     pub(crate) record_data_max: usize,
@@ -79,11 +79,11 @@ pub struct Disk<L, F, C = NoCopy> {
     pub(crate) stages: Mutex<StageQueue>,
     pub(crate) applier: Mutex<StageApplier>,
     pub(crate) writing: Mutex<()>,
-    /// The image has everything below, flushed.
+    /// LSN below which the image has every record, flushed.
     pub(crate) applied: AtomicU64,
-    /// The data lender has everything below, flushed.
+    /// LSN below which the data lender has every record, flushed.
     pub(crate) flushed: AtomicU64,
-    /// There is a dirty map: the journal is kept for a data lender.
+    /// Whether the volume has a dirty map, so that journal is kept for a data lender.
     pub(crate) has_replica: bool,
     pub(crate) dirty: Mutex<Option<DirtyMap<F>>>,
     pub(crate) bad: Mutex<BTreeSet<u64>>,
@@ -93,7 +93,7 @@ pub struct Disk<L, F, C = NoCopy> {
 }
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// Gives the journal back, to be closed. What is not in the image yet is in the journal.
+    /// Returns the journal, to be closed. Records that are not in the image yet are in the journal.
     pub fn into_log(self) -> L {
         self.log
     }
@@ -103,15 +103,15 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         &self.log
     }
 
-    /// What recovery found.
+    /// Result of recovery at the opening.
     pub fn recovered(&self) -> DiskRecovery {
         self.recovered
     }
 
-    /// How the volume stands.
+    /// Current status of the volume.
     pub fn status(&self) -> DiskStatus {
-        // Each lock goes before the next is taken: in one expression all would be held to its end, and
-        // writers that wait look at the stages with the signal locked.
+        // Each lock is released before the next is taken. In one expression all would be held to its end, and
+        // waiting writers look at the stages with the signal locked.
         let superblock = lock(&self.superblock).2;
         let stages = lock(&self.stages).status();
         DiskStatus {
@@ -129,7 +129,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// The image has everything below, flushed.
+    /// LSN below which the image has every record, flushed.
     pub fn applied(&self) -> Lsn {
         Lsn(self.applied.load(Ordering::Acquire))
     }
@@ -138,11 +138,11 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.applied.store(end.0, Ordering::Release);
     }
 
-    /// Says durably that the image has what is below `applied`, and maybe some of what is below `applying`.
+    /// Stores durably that the image has every record below `applied`, and possibly some below `applying`.
     pub(crate) fn store_position(&self, applied: Lsn, applying: Lsn) -> Result<(), ApplyError> {
         self.change_superblock(|superblock| {
             superblock.applied = applied;
-            // What a crash may have torn stays so until a recovery is over with it.
+            // A record that a crash may have torn stays marked until a recovery has applied it.
             superblock.applying = superblock.applying.max(applying);
         })
     }
@@ -165,7 +165,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// The size now.
+    /// Current size and limits.
     pub fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
             bytes: self.bytes(),
@@ -173,12 +173,16 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// See [`BlockDevice::probe`]; the log's locks are its owner's affair.
+    /// See [`BlockDevice::probe`]. The log's own locks are not covered.
     pub fn probe(&self) {
         drop(lock(&self.stages));
     }
 
     /// See [`BlockDevice::write`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`], as for every request.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError> {
         SectorSpan::check_request(offset, bytes.len(), self.bytes())?;
         let mut pending = PendingWrite::default();
@@ -194,6 +198,10 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     }
 
     /// See [`BlockDevice::zero`] and [`BlockDevice::discard`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`], as for every request.
     pub fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         let span = SectorSpan::check(offset, length, self.bytes())?;
         add(&self.counters.zeros, 1);
@@ -203,7 +211,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Puts one record into the journal, and in the same order into the open stage.
+    /// Appends one record to the journal, and in the same order to the open stage.
     fn log_change(&self, change: &VolumeChange<'_>) -> Result<PendingWrite, DeviceError> {
         loop {
             let order = lock(&self.order);
@@ -221,7 +229,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
                     return Ok(pending);
                 }
                 Err(AppendRefusal::UntilHeadMoves(head)) => {
-                    // The journal is full of what is not in the image yet.
+                    // The journal is full of records that are not in the image yet.
                     drop(order);
                     self.signal.request();
                     let moved = || self.log.state().head > head || self.nothing_to_trim();
@@ -232,12 +240,12 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Appends with `order` held, so that nobody fills the room that this finds. Also says whether a stage
-    /// was closed.
+    /// Appends with `order` held, so that no other writer takes the room found here. Also returns whether a
+    /// stage was closed.
     fn append_in_order(&self, change: &VolumeChange<'_>) -> Result<(PendingWrite, bool), AppendRefusal> {
         let mut was_empty = false;
         loop {
-            // Before the attempt: what is trimmed after it is room that it did not see.
+            // Read before the attempt: a trim after it makes room that the attempt did not see.
             let head = self.log.state().head;
             let mut fill = |into: &mut [u8]| change.encode(into);
             match self.log.append(change.kind(), change.payload_bytes(), &mut fill) {
@@ -249,7 +257,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
                     lock(&self.stages).end_open();
                     match self.nothing_to_trim() {
                         false => return Err(AppendRefusal::UntilHeadMoves(head)),
-                        // Nothing is left that could make room, since before the last attempt.
+                        // No record that could make room was left even before the last attempt.
                         true if was_empty => return Err(AppendRefusal::Failed(error)),
                         true => was_empty = true,
                     }
@@ -259,7 +267,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Waits for the applier, or applies stages itself where nobody does.
+    /// Waits for the applier thread, or applies stages itself if there is none.
     fn wait_until(&self, enough: &dyn Fn() -> bool) -> Result<(), DeviceError> {
         add(&self.counters.stalls, 1);
         while !enough() {
@@ -273,6 +281,10 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     }
 
     /// See [`BlockDevice::wait`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if the commit failed: fenced, closed, or the disk failed.
     pub fn wait(&self, pending: PendingWrite) -> Result<(), DeviceError> {
         self.wait_for(pending.0, Durability::Remote)
     }
@@ -283,6 +295,10 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     }
 
     /// See [`BlockDevice::flush`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if the commit failed: fenced, closed, or the disk failed.
     pub fn flush(&self) -> Result<(), DeviceError> {
         add(&self.counters.flushes, 1);
         let logged = lock(&self.stages).end();
@@ -292,13 +308,17 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Whether the journal has nothing that could make room: no stage, and nothing that is kept for the data
-    /// lender.
+    /// Whether the journal has no records that could be trimmed: no stage waits, and none is kept for the
+    /// data lender.
     fn nothing_to_trim(&self) -> bool {
         lock(&self.stages).is_empty() && self.log.state().head >= self.applied()
     }
 
-    /// Does a bounded piece of bringing the oldest closed stage into the image, and of trimming the journal.
+    /// Does one bounded step of applying the oldest closed stage and trimming the journal.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyError`] if a file or the journal failed. The stage is kept and the next step starts it over.
     pub fn apply_step(&self) -> Result<ApplyProgress, ApplyError> {
         let stepped = lock(&self.applier).step(self);
         match stepped {
@@ -314,41 +334,49 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         lock(&self.stages).tick(now);
     }
 
-    /// Brings everything that was written before into the image.
+    /// Applies every record written before the call to the image.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyError`] from the step that failed.
     pub fn drain(&self) -> Result<(), ApplyError> {
         let target = lock(&self.stages).end();
         lock(&self.stages).end_open();
         while self.applied() < target && !lock(&self.stages).is_empty() {
             if self.apply_step()? == ApplyProgress::Idle {
-                // There was no room for the open stage to close until a closed one was applied.
+                // The open stage had no room to close until a closed one was applied.
                 lock(&self.stages).end_open();
             }
         }
         Ok(())
     }
 
-    /// A thread is there that applies stages: until [`Disk::applier_ended`], writers wait for it instead of
-    /// doing it.
+    /// Announces a thread that applies stages. Until [`Disk::applier_ended`], writers wait for it instead of
+    /// applying stages themselves.
     pub fn applier_started(&self) {
         self.signal.applier_started();
     }
 
-    /// The thread is gone.
+    /// The applier thread has ended.
     pub fn applier_ended(&self) {
         self.signal.applier_ended();
     }
 
-    /// The thread's wait for a closed stage, `longest` at most.
+    /// Blocks the applier thread until a stage is closed, for at most `longest`.
     pub fn wait_for_work(&self, longest: Duration) -> ApplierTask {
         self.signal.next(longest)
     }
 
-    /// Tells the thread to end.
+    /// Tells the applier thread to end.
     pub fn stop(&self) {
         self.signal.stop();
     }
 
-    /// Makes the volume larger while it is open. The new bytes are zeros.
+    /// Makes the open volume larger. The new bytes are zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskGrowError`] if the size is invalid or smaller, or a file failed. The size is then unchanged.
     pub fn grow(&self, bytes: u64) -> Result<(), DiskGrowError> {
         let mut applier = lock(&self.applier);
         let (file, slots, superblock) = &mut *lock(&self.superblock);
@@ -366,11 +394,12 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
             .map_err(|cause| (FileKind::Image, cause))
             .and_then(|()| self.image.sync_sums().map_err(|cause| (FileKind::Sums, cause)));
         if let Err((file, cause)) = synced {
-            // The system tells of a failed sync once: the stage under way must not believe its own.
+            // The operating system reports a failed sync only once, so the stage being applied must not trust
+            // its own sync.
             applier.begin_again(ApplyError::File { file, cause });
             return Err(DiskGrowError::File { file, cause });
         }
-        // Until the superblock says so the files are larger than they need be, which nobody minds.
+        // Until the superblock has the new size, the files are merely larger than necessary.
         let grown = VolumeSuperblock { bytes, ..*superblock };
         let stored = slots.store(&*file, &grown.encode());
         stored.map_err(|failure| DiskGrowError::File {

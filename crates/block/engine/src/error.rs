@@ -1,4 +1,4 @@
-//! What can go wrong: one enum an operation, one variant a reaction.
+//! Errors: one enum an operation, one variant a reaction.
 
 use std::fmt;
 
@@ -9,59 +9,61 @@ use crate::limit::VOLUME_BYTES_MAX;
 use crate::record::VolumeDecodeError;
 use crate::superblock::{FORMAT, VolumeId};
 
-/// Why a request failed.
+/// Failure of a request to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The request reaches beyond the end.
-    #[error("{length} bytes at {offset} reach beyond the device's {bytes} bytes")]
+    /// The request reaches beyond the end of the device.
+    #[error("request of {length} bytes at offset {offset} reaches beyond the device's {bytes} bytes")]
     OutOfRange {
-        /// Where it begins.
+        /// Offset of the request in bytes.
         offset: u64,
-        /// How long it is.
+        /// Length of the request in bytes.
         length: u64,
-        /// How large the device is.
+        /// Size of the device in bytes.
         bytes: u64,
     },
-    /// The request does not begin or end with a sector.
-    #[error("{length} bytes at {offset}: requests must begin and end at multiples of 512")]
+    /// The request does not begin and end at a sector.
+    #[error(
+        "request of {length} bytes at offset {offset} is not aligned: it must begin and end at multiples of 512"
+    )]
     Unaligned {
-        /// Where it begins.
+        /// Offset of the request in bytes.
         offset: u64,
-        /// How long it is.
+        /// Length of the request in bytes.
         length: u64,
     },
     /// The request has too many bytes. Split it.
-    #[error("a request of {bytes} bytes exceeds the {max} that are taken at once; split it")]
+    #[error("request of {bytes} bytes exceeds the maximum of {max}; split it")]
     TooLarge {
-        /// How long it is.
+        /// Length of the request in bytes.
         bytes: u64,
-        /// How long it may be.
+        /// Maximum length in bytes.
         max: u32,
     },
-    /// The disk under the image is full, and so is the room that bridges that. Nothing was lost: make space,
-    /// and writes go on.
-    #[error("the disk under the volume is full; make space on it, and writes go on")]
+    /// The disk under the image is full, and so is the space that bridges such a time. Nothing was lost: free
+    /// some space, and writes continue.
+    #[error("the disk under the volume is full; free some space and writes will continue")]
     NoSpace,
-    /// The volume takes no writes any more, and still reads.
+    /// The volume accepts no writes any more; reads still work.
     #[error("the volume is read-only: {why}")]
     ReadOnly {
-        /// What happened to it, and what to do.
+        /// Cause and remedy.
         why: &'static str,
     },
-    /// The disk does not give the bytes that were written, and nobody else had them.
+    /// The disk does not return the bytes that were written, and no other copy has them.
     #[error(
-        "block {block} of the image cannot be read, or does not match its checksum; restore it from a copy, or write it anew"
+        "block {block} of the image cannot be read or does not match its checksum; restore it from a copy, or overwrite it"
     )]
     Corrupt {
-        /// The block, counted in 4096 bytes.
+        /// Number of the block, in units of 4096 bytes.
         block: u64,
     },
-    /// The block is only at the data lender, of which nothing came in time. Later it may.
+    /// The block is only at the data lender, which did not answer in time. A later attempt may succeed.
     #[error(
-        "block {block} is only at the data lender, which cannot be reached; start it, or mend the way to it, and try again"
+        "block {block} is only at the data lender, which cannot be reached; start it or repair the network, then try again"
     )]
     Missing {
-        /// The block, counted in 4096 bytes.
+        /// Number of the block, in units of 4096 bytes.
         block: u64,
     },
     /// A newer writer owns the volume. Stop; never retry.
@@ -70,13 +72,13 @@ pub enum DeviceError {
     /// The volume was closed.
     #[error("the volume is closed")]
     Closed,
-    /// A file of the volume failed. What happened to a write is unknown.
+    /// A file of the volume failed. Whether a write took effect is unknown.
     #[error("a file of the volume failed: {0}")]
     Io(IoError),
 }
 
 impl DeviceError {
-    /// The POSIX error number that says it best.
+    /// The closest POSIX error number.
     pub fn errno(&self) -> i32 {
         const EIO: i32 = 5;
         const EINVAL: i32 = 22;
@@ -96,16 +98,16 @@ impl DeviceError {
     }
 }
 
-/// One of a volume's own files.
+/// A file of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// The blocks.
+    /// File of the blocks.
     Image,
-    /// Their checksums.
+    /// File of the blocks' checksums.
     Sums,
-    /// What the volume is.
+    /// File of the volume's id, journal and size.
     Superblock,
-    /// What the data lender is to be sent.
+    /// Map of the blocks that the data lender must be sent.
     Dirty,
 }
 
@@ -120,137 +122,139 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// Why a volume could not be opened. Nothing was lost by trying.
+/// Failure to open a volume. The attempt loses nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskOpenError {
-    /// A file failed.
+    /// A file of the volume failed.
     #[error("{file} failed: {cause}")]
     File {
-        /// Which.
+        /// The file.
         file: FileKind,
-        /// What the system said.
+        /// Error from the operating system.
         cause: IoError,
     },
-    /// The file is something else.
-    #[error("{file} is none of a netram volume; put the volume's own back")]
+    /// The file does not belong to any netram volume.
+    #[error("{file} does not belong to a netram volume; put back the volume's own file")]
     Foreign {
-        /// Which.
+        /// The file.
         file: FileKind,
     },
-    /// The file says what cannot be.
-    #[error("{file} is damaged where it says whose it is; restore it from a copy")]
+    /// The file's header is damaged.
+    #[error("the header of {file} is damaged; restore the file from a copy")]
     Damaged {
-        /// Which.
+        /// The file.
         file: FileKind,
     },
-    /// Written by another version.
-    #[error("{file} has format {found}, this version reads {FORMAT}; open it with the version that wrote it")]
+    /// The file was written in another version of the format.
+    #[error(
+        "{file} has format {found}, but this version reads only {FORMAT}; open it with the netram version that wrote it"
+    )]
     Format {
-        /// Which.
+        /// The file.
         file: FileKind,
         /// Its format.
         found: u32,
     },
-    /// The file was cut.
-    #[error("{file} has {found} bytes and should have {expected}; it was cut off: restore it from a copy")]
+    /// The file is too short.
+    #[error("{file} is truncated: it has {found} bytes instead of {expected}; restore it from a copy")]
     Short {
-        /// Which.
+        /// The file.
         file: FileKind,
-        /// Bytes it should have.
+        /// Expected size in bytes.
         expected: u64,
-        /// Bytes it has.
+        /// Actual size in bytes.
         found: u64,
     },
-    /// The file is another volume's.
-    #[error("{file} belongs to volume {found}, not to {expected}; put the right one back")]
+    /// The file belongs to another volume.
+    #[error("{file} belongs to volume {found}, not to {expected}; put back the right one")]
     OtherVolume {
-        /// Which.
+        /// The file.
         file: FileKind,
-        /// The volume being opened.
+        /// Id of the volume being opened.
         expected: VolumeId,
-        /// The file's.
+        /// Id in the file.
         found: VolumeId,
     },
-    /// The journal is another volume's.
+    /// The journal belongs to another volume.
     #[error(
-        "the volume's newest writes are in journal {expected}, and this is journal {found}; put the right one back"
+        "the volume's newest writes are in journal {expected}, but this is journal {found}; put back the right one"
     )]
     OtherJournal {
-        /// The volume's.
+        /// Id of the volume's journal.
         expected: JournalId,
-        /// The one that was opened.
+        /// Id of the journal that was opened.
         found: JournalId,
     },
-    /// The journal cannot take a sector.
+    /// The journal's records are too small for one sector.
     #[error(
-        "the journal takes records of {payload_max} bytes, too few for a volume; give it a larger log or window"
+        "the journal's maximum record of {payload_max} bytes is too small for a volume; give it a larger log or window"
     )]
     SmallJournal {
-        /// Bytes of its largest payload.
+        /// Maximum bytes of a record's payload.
         payload_max: usize,
     },
-    /// The journal ends before what the image has.
+    /// The journal ends before the records that the image may have.
     #[error(
-        "the image has been written up to LSN {applying} and the journal ends at {stable}: it lost its end, or is an older copy; put the right one back, or restore the volume"
+        "the image may have writes up to LSN {applying}, but the journal ends at {stable}: it lost its end or is an older copy; put back the right journal, or restore the volume"
     )]
     JournalBehind {
-        /// What the image may have.
+        /// LSN below which the image may have records.
         applying: Lsn,
-        /// Where the journal ends.
+        /// End of the journal.
         stable: Lsn,
     },
-    /// A record of the journal makes no sense.
+    /// A record of the journal is invalid for this volume.
     #[error(
-        "the record at {lsn} is not of this volume: {cause}; files of two volumes were mixed: put the right ones back"
+        "the record at LSN {lsn} does not belong to this volume: {cause}; files of two volumes were mixed: put back the right ones"
     )]
     Record {
-        /// Where it is.
+        /// Where the record begins.
         lsn: Lsn,
-        /// What is wrong with it.
+        /// Reason.
         cause: VolumeDecodeError,
     },
-    /// Applying the journal to the image failed. The journal keeps every record.
-    #[error("recovery: {0}")]
+    /// The journal could not be applied to the image. The journal keeps every record.
+    #[error("recovery failed: {0}")]
     Apply(ApplyError),
 }
 
-/// Why a stage did not get into the image. The journal and the stage keep all of it: the next attempt begins
-/// anew.
+/// Failure to apply a stage to the image. The journal and the stage keep all of it, and the next attempt
+/// starts over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     /// A file failed.
     #[error("{file} failed: {cause}")]
     File {
-        /// Which.
+        /// The file.
         file: FileKind,
-        /// What the system said.
+        /// Error from the operating system.
         cause: IoError,
     },
     /// The journal could not be read or trimmed.
     #[error("{0}")]
     Log(LogError),
-    /// The journal's disk did not take the stage's records.
+    /// The journal's disk did not store the stage's records.
     #[error("{0}")]
     Wait(WaitError),
-    /// A part of a block was written, and the rest is only at the data lender, of which nothing came in time.
+    /// A part of a block was written, and the rest is only at the data lender, which did not answer in time.
     #[error(
-        "the rest of block {block} is only at the data lender, which cannot be reached; start it, or mend the way to it"
+        "the rest of block {block} is only at the data lender, which cannot be reached; start it or repair the network"
     )]
     Missing {
-        /// The block, counted in 4096 bytes.
+        /// Number of the block, in units of 4096 bytes.
         block: u64,
     },
 }
 
-/// Why a data lender's copy is not brought up.
+/// Failure to bring a data lender's copy up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskResyncError {
     /// The volume was opened without a dirty map.
-    #[error("the volume was opened without a data lender; open it with one")]
+    #[error("the volume was opened without a data lender; configure one and open the volume again")]
     NoMap,
-    /// The volume itself is being restored.
+    /// The volume itself is still being restored.
     #[error(
-        "the volume does not have all its blocks yet, so it cannot give them to another copy; let the restoring end first"
+        "the volume is still being restored and cannot supply blocks to another copy; wait until the restore has ended"
     )]
     Restoring,
     /// A file or the journal failed.
@@ -258,50 +262,50 @@ pub enum DiskResyncError {
     Apply(#[from] ApplyError),
 }
 
-/// Why records of the journal were not taken in.
+/// Failure to read new records of the journal into stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
     /// The journal could not be read.
     #[error("{0}")]
     Log(LogError),
-    /// What was taken in did not get into the image.
+    /// The records could not be applied to the image.
     #[error("{0}")]
     Apply(ApplyError),
-    /// A record of the journal makes no sense. Nothing behind it can be taken in.
-    #[error("the record at {lsn} is not of this volume: {cause}")]
+    /// A record of the journal is invalid. No record behind it can be read.
+    #[error("the record at LSN {lsn} does not belong to this volume: {cause}")]
     Record {
-        /// Where it is.
+        /// Where the record begins.
         lsn: Lsn,
-        /// What is wrong with it.
+        /// Reason.
         cause: VolumeDecodeError,
     },
 }
 
-/// Why a volume did not grow. It is as large as before.
+/// Failure to grow a volume. Its size is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskGrowError {
-    /// No size for it.
+    /// The size is not valid for a volume.
     #[error(
-        "a volume of {asked} bytes is out of bounds; choose a multiple of 4096, up to {VOLUME_BYTES_MAX}"
+        "{asked} bytes is not a valid volume size; choose a multiple of 4096, at most {VOLUME_BYTES_MAX}"
     )]
     Size {
-        /// Bytes asked for.
+        /// Requested size in bytes.
         asked: u64,
     },
-    /// A volume never shrinks.
+    /// The volume would become smaller.
     #[error("the volume has {bytes} bytes and cannot shrink to {asked}")]
     Shrink {
-        /// Bytes it has.
+        /// Present size in bytes.
         bytes: u64,
-        /// Bytes asked for.
+        /// Requested size in bytes.
         asked: u64,
     },
     /// A file failed.
-    #[error("{file} failed: {cause}; make space or mend the disk, then try again")]
+    #[error("{file} failed: {cause}; free some space or repair the disk, then try again")]
     File {
-        /// Which.
+        /// The file.
         file: FileKind,
-        /// What the system said.
+        /// Error from the operating system.
         cause: IoError,
     },
 }
@@ -321,11 +325,11 @@ impl From<AppendError> for DeviceError {
         match error {
             AppendError::Fenced { .. } => DeviceError::Fenced,
             AppendError::DiskFailed(_) => DeviceError::ReadOnly {
-                why: "its journal's disk failed; mend the disk and open the volume again to recover",
+                why: "its journal's disk failed; repair the disk and open the volume again to recover",
             },
             AppendError::Closed => DeviceError::Closed,
-            // Records are cut to what the journal takes, and room is made before: what is left is a log of no
-            // use.
+            // Records are split to the journal's maximum and room is made before, so here the log has no room
+            // at all.
             AppendError::TooLarge { .. } | AppendError::Full { .. } => DeviceError::NoSpace,
         }
     }

@@ -1,35 +1,35 @@
-//! Another copy of the volume, to take blocks from: a data lender's, for one who has it.
+//! Another copy of the volume from which blocks can be fetched, such as a data lender's.
 
 use netram_proto::id::Lsn;
 
-/// Gives blocks of another copy.
+/// A source of blocks of another copy.
 pub trait BlockFetch {
-    /// Fills `into` with whole blocks from `first` on, as the copy has them once it has everything below
-    /// `at_least`; newer is as good. At most [`FETCH_BLOCKS`](crate::limit::FETCH_BLOCKS) at once.
+    /// Fills `into` with whole blocks from `first`, as of a state of the copy that has everything below
+    /// `at_least`; a newer state is as good. At most [`FETCH_BLOCKS`](crate::limit::FETCH_BLOCKS) at once.
     ///
-    /// Waits as long as an answer is likely. Called with the applier's lock held, by whoever reads too: it
-    /// must not wait for anything that needs this volume's stages to be applied.
+    /// Waits for as long as an answer is likely. Readers and the applier call it with the applier's lock
+    /// held, so it must not wait for anything that needs this volume's stages to be applied.
     fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError>;
 
-    /// Whether there is another copy at all, present or not.
+    /// Whether another copy exists, reachable or not.
     fn exists(&self) -> bool {
         true
     }
 }
 
-/// Why a block did not come.
+/// Failure to fetch a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    /// Nobody is there, or did not answer in time. Later it may work.
+    /// The other copy cannot be reached, or did not answer in time. A later attempt may succeed.
     #[error("the data lender cannot be reached")]
     Unreachable,
-    /// The copy is whole and does not have the block either: it is damaged there. Only that: a part written
-    /// over such a block leaves it unreadable, where `Unreachable` would have waited.
-    #[error("the data lender does not have it either")]
+    /// The copy is whole, but the block is damaged there too. Use this variant for nothing else: a partial
+    /// write over such a block leaves it unreadable, while with `Unreachable` it waits.
+    #[error("the block is damaged at the data lender too")]
     Damaged,
 }
 
-/// There is no other copy.
+/// The [`BlockFetch`] of a volume without another copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCopy;
 

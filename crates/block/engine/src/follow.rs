@@ -1,16 +1,17 @@
-//! A data lender's side: the image follows a journal that somebody else writes, and takes blocks where that
-//! no longer reaches back.
+//! The data lender's side: the image follows a journal that another machine writes, and takes blocks where
+//! the journal no longer reaches back.
 //!
-//! Whoever drives this brings the records into the journal and its disk, then calls [`Disk::follow`] and
+//! The driver writes received records into the journal and syncs it, then calls [`Disk::follow`] and
 //! [`Disk::apply_step`].
 //!
-//! For a resync, in this order: say durably that the copy is inconsistent; [`Disk::bring_up`]; begin the
-//! journal anew; [`Disk::restart`]; put holes and blocks; [`Disk::sync`]. Records may come and be followed
-//! meanwhile, in any order with blocks but one: a block is newer than all records that came before it. So it
-//! takes the place of what stages have of it, which may be merged with what lay below before. Records that
-//! came before it and are followed later make it older again, until those behind them have come: a writer
-//! that gave these up sends such a block after the journal began anew. With `restarted` in its options the
-//! volume can be opened wherever a crash came in between.
+//! A resync has these steps, in this order: store durably that the copy is inconsistent; [`Disk::bring_up`];
+//! begin the journal anew; [`Disk::restart`]; put holes and blocks; [`Disk::sync`]. With `restarted` in its
+//! options, the volume can be opened after a crash between any two.
+//!
+//! Records may arrive and be followed during a resync. A block is newer than every record that arrived before
+//! it, so it replaces what the stages have of it. Earlier records that are followed later make the block
+//! older again, until the records behind them have arrived. A writer that trimmed those records sends the
+//! block only after the journal has begun anew.
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{LogError, RecordLog};
@@ -29,9 +30,13 @@ use crate::stats::add;
 use crate::sync::lock;
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// Takes in what the journal's disk has newly, as far as the stages have room: when it stops before the
-    /// journal's stable end, a step of applying makes some. Returns where it stopped; what is below can be
+    /// Reads new records of the journal's disk into the stages, as far as these have room. If it stops before
+    /// the journal's stable end, an apply step makes room. Returns where it stopped; everything below can be
     /// read here.
+    ///
+    /// # Errors
+    ///
+    /// [`FollowError`] if the journal cannot be read or has a record that is not of this volume.
     pub fn follow(&self) -> Result<Lsn, FollowError> {
         let _order = lock(&self.order);
         let stable = self.log.state().stable;
@@ -50,7 +55,11 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Brings everything that the journal's disk has into the image, flushed.
+    /// Applies everything on the journal's disk to the image, flushed.
+    ///
+    /// # Errors
+    ///
+    /// [`FollowError`] if the journal cannot be read or applied.
     pub fn bring_up(&self) -> Result<(), FollowError> {
         while self.follow()? < self.log.state().stable {
             self.drain().map_err(FollowError::Apply)?;
@@ -58,8 +67,12 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.drain().map_err(FollowError::Apply)
     }
 
-    /// The journal was begun anew: what the image has of it begins at its head. What was not applied is
+    /// The journal was begun anew: the image now follows it from its head. Records that were not applied are
     /// forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyError::File`] if the superblock cannot be written.
     pub fn restart(&self) -> Result<(), ApplyError> {
         let mut applier = lock(&self.applier);
         let _order = lock(&self.order);
@@ -75,8 +88,12 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         })
     }
 
-    /// Puts whole blocks into the image, from `first` on, after [`Disk::restart`]. Durable with
+    /// Writes whole blocks into the image from number `first`, after [`Disk::restart`]. Durable after
     /// [`Disk::sync`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if the range is invalid or the image cannot be written.
     pub fn put_blocks(&self, first: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         SectorSpan::check_request(first.saturating_mul(BLOCK_BYTES), bytes.len(), self.bytes())?;
         if !bytes.len().is_multiple_of(BLOCK) {
@@ -99,8 +116,12 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Makes holes of the blocks from `first` up to `behind`, as [`Disk::put_blocks`] puts blocks. Durable
-    /// with [`Disk::sync`].
+    /// Turns the blocks from `first` up to `behind` into holes, otherwise as [`Disk::put_blocks`]. Durable
+    /// after [`Disk::sync`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if the range is invalid or the image cannot be written.
     pub fn put_hole(&self, first: u64, behind: u64) -> Result<(), DeviceError> {
         let offset = first.saturating_mul(BLOCK_BYTES);
         let length = behind.saturating_sub(first).saturating_mul(BLOCK_BYTES);
@@ -122,8 +143,12 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Makes durable what was put into the image. After an error all of it must be put again, from
+    /// Makes the blocks put into the image durable. After an error all of them must be put again, from
     /// [`Disk::restart`] on.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if this sync, or one since the first block was put, failed.
     pub fn sync(&self) -> Result<(), DeviceError> {
         Ok(self.sync_files(&mut lock(&self.applier))?)
     }
@@ -136,10 +161,10 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
             sums.map_err(|cause| ApplyError::File { file, cause })
         });
         if let Err(error) = synced {
-            // The stage under way must not believe its own sync either.
+            // The stage being applied must not trust its own sync either.
             applier.begin_again(error);
         }
-        // Whatever was put before is on the disk, or told of here.
+        // Every block put before is durable, or its loss is reported here.
         applier.put = false;
         match applier.put_lost.take() {
             Some(error) => Err(error),
@@ -147,10 +172,14 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// The answer to the writer's [`BlockFetch`]: blocks from `first` on as of a journal that has everything
-    /// below `at_least`.
+    /// Answer to the writer's [`BlockFetch`]: blocks from `first`, as of a journal that has everything below
+    /// `at_least`.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError::Damaged`] if a block fails its checksum here, [`FetchError::Unreachable`] otherwise.
     pub fn answer(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
-        // What is on the journal's disk need not be in the stages yet.
+        // Records on the journal's disk need not be in the stages yet.
         let followed = self.follow().map_err(|_| FetchError::Unreachable)?;
         if followed < at_least {
             return Err(FetchError::Unreachable);
@@ -165,7 +194,11 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Which of the blocks from `first` on are not those of which these are the digests.
+    /// For each block from `first`: whether its digest differs from the given one.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if the range is invalid or the image cannot be read.
     pub fn differing(&self, first: u64, digests: &[[u8; DIGEST_BYTES]]) -> Result<Vec<bool>, DeviceError> {
         let length = digests.len().saturating_mul(BLOCK);
         SectorSpan::check_request(first.saturating_mul(BLOCK_BYTES), length, self.bytes())?;
@@ -178,12 +211,13 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
             for (index, (theirs, block)) in part.iter().zip(bytes.chunks_exact_mut(BLOCK)).enumerate() {
                 let read = match whole {
                     Ok(()) => Ok(()),
-                    // One of them is damaged: which?
+                    // One of these blocks is damaged; find out which.
                     Err(DeviceError::Corrupt { .. }) => self.read_own(at + index as u64, block),
                     Err(error) => return Err(error),
                 };
                 let differs = read.is_err() || digest(block) != *theirs;
-                // Stages that hide a damaged block in parts would be merged with it.
+                // A damaged block whose sectors are partly in stages counts as different, or the two would be
+                // merged.
                 differing.push(differs || self.look_at(at + index as u64)?.is_some());
             }
         }

@@ -1,4 +1,4 @@
-//! What a volume's small files say, for fuzzers (`fuzz/checks`) and nobody else.
+//! Entry points of the fuzz target `fuzz/checks` for a volume's small files.
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::RecordKind;
@@ -6,7 +6,7 @@ use netram_proto::port::RecordKind;
 use crate::record;
 use crate::superblock::{VolumeId, VolumeSuperblock};
 
-/// A superblock's payload: a volume has a size that can be, and is read as it was written.
+/// Checks a superblock's payload: a decoded one encodes to an equal one.
 pub fn superblock(bytes: &[u8]) {
     if let Ok(found) = VolumeSuperblock::decode(bytes) {
         let again = VolumeSuperblock::decode(&found.encode()).expect("what was read is read again");
@@ -14,7 +14,7 @@ pub fn superblock(bytes: &[u8]) {
     }
 }
 
-/// A volume's superblock.
+/// Seeds for [`superblock`].
 pub fn superblock_seeds() -> Vec<Vec<u8>> {
     let block = VolumeSuperblock {
         volume: VolumeId(7),
@@ -27,7 +27,7 @@ pub fn superblock_seeds() -> Vec<Vec<u8>> {
     vec![block.encode().to_vec()]
 }
 
-/// A record, behind a byte that is its kind: what it changes lies inside the volume.
+/// Checks a record behind a byte that is its kind: a decoded change lies inside the volume.
 pub fn change(bytes: &[u8]) {
     const BYTES: u64 = 1 << 20;
     let Some((kind, payload)) = bytes.split_first() else {
@@ -42,11 +42,11 @@ pub fn change(bytes: &[u8]) {
     assert!(span.offset() + span.length() <= BYTES);
     let mut again = vec![0; change.payload_bytes()];
     change.encode(&mut again);
-    assert_eq!(again, payload, "a record has one form");
+    assert_eq!(again, payload, "a record has only one encoding");
     assert_eq!(change.kind(), RecordKind(*kind));
 }
 
-/// A write and zeros.
+/// Seeds for [`change`]: a write and zeros.
 pub fn change_seeds() -> Vec<Vec<u8>> {
     let write = [&[record::KIND_WRITE.0], &512_u64.to_le_bytes()[..], &[7; 512]].concat();
     let zero = [

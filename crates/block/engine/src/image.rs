@@ -1,6 +1,6 @@
-//! The image and its checksums.
+//! Image and checksums of a volume.
 //!
-//! Both files begin with a block that says whose they are; then block `n` of the volume lies at block `n + 1`
+//! Both files begin with a header block that names the volume. Block `n` of the volume lies at block `n + 1`
 //! of the image, and its checksum at byte `4096 + 4 n` of the sums.
 //!
 //! ```text
@@ -10,10 +10,10 @@
 //! 32  zeros
 //! ```
 //!
-//! A checksum is the CRC32C of the block, xor that of its number, so that a block that went to the wrong
-//! place does not check. Zero says that the block is a hole: it must be all zeros, which is checked too, so
-//! that lost checksums are not taken for holes. One says that the block is *missing*: only the data lender
-//! has it. A checksum that comes out as one of the two is stored as two.
+//! A checksum is the CRC32C of the block, xor that of its number, so that a block written to the wrong place
+//! does not match. Zero stands for a hole. The block must then be all zeros, which is checked too, so that
+//! lost checksums do not pass for holes. One stands for a *missing* block, which only the data lender has. A
+//! computed checksum of zero or one is stored as two.
 
 use netram_proto::port::{IoError, StorageFile};
 use netram_proto::wire::{Crc, crc32c};
@@ -25,40 +25,41 @@ use crate::superblock::{FORMAT, VolumeId};
 
 /// Bytes of one checksum.
 pub(crate) const SUM_BYTES: usize = 4;
-/// Where the contents begin, in both files.
+/// Offset of the contents in both files.
 const CONTENTS_OFFSET: u64 = BLOCK_BYTES;
 
-/// What the block's checksum says of a hole.
+/// Checksum that stands for a hole.
 pub(crate) const SUM_HOLE: u32 = 0;
-/// What it says of a block that only the data lender has.
+/// Checksum that stands for a missing block, which only the data lender has.
 pub(crate) const SUM_MISSING: u32 = 1;
-/// The least that it is otherwise.
+/// Smallest checksum of any other block.
 const SUM_MIN: u32 = 2;
-/// Checksums that are written at once where many blocks go missing.
+/// Number of checksums written at once when many blocks are marked missing.
 const MISSING_SUMS: usize = 16 * 1024;
 
-/// A file with holes, as image and sums are.
+/// A file that can have holes, as image and sums do.
 pub trait SparseFile: StorageFile {
-    /// The range, which lies inside the file, reads as zeros afterwards, and takes no space where that can be
-    /// had. Not durable before a sync.
+    /// Makes a range inside the file read as zeros, and frees its space where the file system supports that.
+    /// Not durable before a sync.
     fn punch(&self, offset: u64, length: u64) -> Result<(), IoError>;
 
-    /// Makes the file at least `bytes` long; what is new reads as zeros. Durable with the next sync.
+    /// Makes the file at least `bytes` long; the new bytes read as zeros. Durable after the next sync.
     fn extend(&self, bytes: u64) -> Result<(), IoError>;
 
-    /// Writes `pieces` one behind the other, from `offset` on. A file that can takes them where they are.
+    /// Writes `pieces` one behind the other, starting at `offset`. Override it if the file can write without
+    /// joining them.
     fn write_pieces_at(&self, offset: u64, pieces: &[&[u8]]) -> Result<(), IoError> {
         self.write_at(offset, &pieces.concat())
     }
 
-    /// Where the first bytes from `offset` on are that may be other than zeros; `end` when there are none
-    /// before it. A file that does not know its holes says that everything may be.
+    /// Offset of the first bytes from `offset` that may be other than zeros; `end` if there are none before
+    /// it. A file that does not know its holes returns `offset`.
     fn next_data(&self, offset: u64, end: u64) -> Result<u64, IoError> {
         Ok(offset.min(end))
     }
 }
 
-/// The two files. Whoever writes them sees to it that nobody else does.
+/// The two files. The caller ensures that only one thread writes them at a time.
 #[derive(Debug)]
 pub(crate) struct VolumeImage<F> {
     blocks: F,
@@ -66,7 +67,7 @@ pub(crate) struct VolumeImage<F> {
 }
 
 impl<F: SparseFile> VolumeImage<F> {
-    /// Takes two empty files and makes a volume of zeros of them. Durable on return.
+    /// Turns two empty files into a volume of zeros. Durable on return.
     pub(crate) fn create(
         blocks: F,
         sums: F,
@@ -82,7 +83,7 @@ impl<F: SparseFile> VolumeImage<F> {
         Ok(image)
     }
 
-    /// Takes the files of `volume`, which has `bytes`.
+    /// Opens the files of `volume`, which has `bytes`.
     pub(crate) fn open(
         blocks: F,
         sums: F,
@@ -111,7 +112,7 @@ impl<F: SparseFile> VolumeImage<F> {
         Ok(image)
     }
 
-    /// Makes both files large enough for `bytes`.
+    /// Extends both files to hold `bytes` of volume.
     pub(crate) fn extend(&self, bytes: u64) -> Result<(), IoError> {
         self.blocks.extend(CONTENTS_OFFSET + bytes)?;
         self.sums.extend(CONTENTS_OFFSET + sums_bytes(bytes))
@@ -125,14 +126,13 @@ impl<F: SparseFile> VolumeImage<F> {
         self.sums.sync()
     }
 
-    /// Reads whole blocks from `first` on.
+    /// Reads whole blocks from number `first`.
     pub(crate) fn read(&self, first: u64, into: &mut [u8]) -> Result<(), IoError> {
         self.blocks.read_at(block_offset(first), into)
     }
 
-    /// Reads whole blocks from `first` on, and their checksums. A block that the disk does not give comes
-    /// with a checksum that it does not match: it is as good as damaged, and what is written there later may
-    /// be read again.
+    /// Reads whole blocks from number `first`, and their checksums. A block that the disk cannot read gets a
+    /// checksum that it does not match, as if damaged; once it has been rewritten it may be readable again.
     pub(crate) fn read_with_sums(
         &self,
         first: u64,
@@ -145,7 +145,7 @@ impl<F: SparseFile> VolumeImage<F> {
         if whole != Err(IoError::EIO) {
             return whole;
         }
-        // One bad sector fails all of it: which?
+        // One bad sector fails the whole read; find out which.
         let numbers = first..;
         let sums = sums.chunks_exact_mut(SUM_BYTES);
         for ((number, stored), block) in numbers.zip(sums).zip(blocks.chunks_exact_mut(BLOCK)) {
@@ -163,30 +163,30 @@ impl<F: SparseFile> VolumeImage<F> {
         Ok(())
     }
 
-    /// The first block from `first` on in which the file may have other bytes than zeros; `behind` when there
-    /// is none.
+    /// Number of the first block from `first` in which the file may have bytes other than zeros; `behind` if
+    /// there is none.
     pub(crate) fn next_data(&self, first: u64, behind: u64) -> Result<u64, IoError> {
         let data = self.blocks.next_data(block_offset(first), block_offset(behind))?;
         let block = data.saturating_sub(CONTENTS_OFFSET) / BLOCK_BYTES;
         Ok(block.clamp(first, behind))
     }
 
-    /// Reads the checksums of blocks from `first` on, four bytes each.
+    /// Reads the checksums of blocks from number `first`, four bytes each.
     pub(crate) fn read_sums(&self, first: u64, into: &mut [u8]) -> Result<(), IoError> {
         self.sums.read_at(sum_offset(first), into)
     }
 
-    /// Writes blocks from `first` on, and their checksums.
+    /// Writes blocks from number `first`, and their checksums.
     ///
-    /// The checksums go first: when only the process dies, a block that was written in part then matches the
-    /// checksum once the journal's sectors are in it, and recovery can tell that it is sound.
+    /// The checksums go first. If only the process dies, a block that was written in part matches its
+    /// checksum once the journal's sectors are over it, so recovery can tell that it is sound.
     pub(crate) fn write(&self, first: u64, sums: &[u8], blocks: &[u8]) -> Result<(), IoError> {
         assert_eq!(sums.len() * BLOCK, blocks.len() * SUM_BYTES);
         self.sums.write_at(sum_offset(first), sums)?;
         self.blocks.write_at(block_offset(first), blocks)
     }
 
-    /// The same of blocks that do not lie in one piece.
+    /// Writes blocks, and their checksums, from separate buffers.
     pub(crate) fn write_pieces(&self, first: u64, sums: &[u8], blocks: &[&[u8]]) -> Result<(), IoError> {
         assert_eq!(sums.len(), blocks.len() * SUM_BYTES);
         assert!(blocks.iter().all(|block| block.len() == BLOCK));
@@ -194,8 +194,7 @@ impl<F: SparseFile> VolumeImage<F> {
         self.blocks.write_pieces_at(block_offset(first), blocks)
     }
 
-    /// Writes blocks that are missing, and not yet their checksums: those stay `missing` until the blocks are
-    /// on the disk.
+    /// Writes missing blocks without their checksums, which stay *missing* until the blocks are durable.
     pub(crate) fn write_blocks(&self, first: u64, blocks: &[u8]) -> Result<(), IoError> {
         self.blocks.write_at(block_offset(first), blocks)
     }
@@ -205,7 +204,7 @@ impl<F: SparseFile> VolumeImage<F> {
         self.sums.write_at(sum_offset(block), &sum.to_le_bytes())
     }
 
-    /// Says of the blocks from `first` up to `behind` that only the data lender has them.
+    /// Marks the blocks from `first` up to `behind` as missing: only the data lender has them.
     pub(crate) fn mark_missing(&self, first: u64, behind: u64) -> Result<(), IoError> {
         let sums = SUM_MISSING.to_le_bytes().repeat(MISSING_SUMS);
         let mut block = first;
@@ -218,7 +217,7 @@ impl<F: SparseFile> VolumeImage<F> {
         Ok(())
     }
 
-    /// Makes blocks from `first` up to `behind` holes.
+    /// Turns the blocks from `first` up to `behind` into holes.
     pub(crate) fn punch(&self, first: u64, behind: u64) -> Result<(), IoError> {
         let count = behind - first;
         self.sums.punch(sum_offset(first), count * SUM_BYTES as u64)?;
@@ -226,7 +225,7 @@ impl<F: SparseFile> VolumeImage<F> {
     }
 }
 
-/// Whether the file begins as the image or the sums of some volume do.
+/// Whether the file begins like the image or the sums of some volume.
 pub fn is_of_a_volume<F: StorageFile>(file: &F) -> bool {
     let mut front = [0; BLOCK];
     let read = file.read_at(0, &mut front).is_ok();
@@ -236,7 +235,7 @@ pub fn is_of_a_volume<F: StorageFile>(file: &F) -> bool {
     read && named && front[12..16] == header_crc(&front).to_le_bytes()
 }
 
-/// The checksums of a volume of `bytes`.
+/// Bytes of the checksums of a volume of `bytes`.
 fn sums_bytes(bytes: u64) -> u64 {
     bytes / BLOCK_BYTES * SUM_BYTES as u64
 }
@@ -249,17 +248,17 @@ fn sum_offset(block: u64) -> u64 {
     CONTENTS_OFFSET + block * SUM_BYTES as u64
 }
 
-/// The checksum of a block that is no hole. About 110 ns.
+/// Checksum of a block that is no hole. About 110 ns.
 pub(crate) fn sum(block: u64, bytes: &[u8]) -> u32 {
     (crc32c(bytes) ^ crc32c(&block.to_le_bytes())).max(SUM_MIN)
 }
 
-/// A checksum that no bytes with this one have: says that the block is known to be damaged.
+/// A checksum that bytes with checksum `sum` never match; marks the block as damaged.
 pub(crate) fn damaged_sum(sum: u32) -> u32 {
     (!sum).max(SUM_MIN)
 }
 
-/// Whether these are the bytes that `stored` was made of.
+/// Whether `bytes` match the stored checksum.
 pub(crate) fn matches(block: u64, bytes: &[u8], stored: u32) -> bool {
     match stored {
         SUM_HOLE => bytes == [0; BLOCK],
@@ -268,7 +267,7 @@ pub(crate) fn matches(block: u64, bytes: &[u8], stored: u32) -> bool {
     }
 }
 
-/// The checksum at `index` of those read.
+/// Checksum number `index` in `sums`.
 pub(crate) fn sum_at(sums: &[u8], index: usize) -> u32 {
     let at = index * SUM_BYTES;
     let bytes = sums[at..]

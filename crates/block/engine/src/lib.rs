@@ -1,34 +1,35 @@
-//! A block device's volume: every write is a record of a journal, held in other machines' RAM when it
-//! completes; the image on the disk follows in stages.
+//! Engine of a block volume: every write is a record of a journal, and it completes once other machines' RAM
+//! holds that record. The image on the local disk follows in stages.
 //!
 //! ```no_run
-//! # use netram_block::{Device, Disk, Files, OpenError, Options, Sparse};
-//! # use netram_proto::{id::JournalId, port::Log};
-//! # fn example<L: Log + Send + Sync, F: Sparse + Send + Sync>(log: L, files: Files<F>) -> Result<(), Box<dyn std::error::Error>> {
-//! let disk = Disk::open(log, files, Options::new(JournalId(1)))?;
-//! let pending = disk.write(4096, &[7; 4096])?; // in its place
-//! disk.wait(pending)?; // safe
+//! # use netram_block::{Disk, DiskFiles, DiskOptions, SparseFile};
+//! # use netram_proto::{id::JournalId, port::RecordLog};
+//! # fn example<L: RecordLog + Send + Sync, F: SparseFile + Send + Sync>(log: L, files: DiskFiles<F>) -> Result<(), Box<dyn std::error::Error>> {
+//! let disk = Disk::open(log, files, DiskOptions::new(JournalId(1)))?;
+//! let pending = disk.write(4096, &[7; 4096])?; // logged in order
+//! disk.wait(pending)?; // durable by the commit rule
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! | module | does |
+//! | part | purpose |
 //! |---|---|
-//! | [`BlockDevice`] | what front ends see |
+//! | [`BlockDevice`] | interface for front ends |
 //! | [`Disk`] | an open volume: writing, flushing, growing |
-//! | [`DiskFiles`], [`DiskOptions`] | how it is made and opened |
-//! | `read` | reading, and where the holes are |
-//! | `stage`, `stage_queue` | writes merged by sector; when a stage ends, when writers wait |
-//! | `apply` | a stage's way into the image |
-//! | `recover` | the journal's way into the image, after a crash |
-//! | `trim`, `retained`, `dirty` | what of the journal is kept for a data lender, and what it must be sent instead |
-//! | `resync`, `follow` | the writer's side of a data lender's copy, and the data lender's |
-//! | [`BlockFetch`], `repair`, [`VolumeRestore`] | blocks from another copy |
-//! | `image`, `superblock`, [`record`] | the formats |
-//! | [`limit`] | every bound |
+//! | [`DiskFiles`], [`DiskOptions`] | creating and opening a volume |
+//! | `read` | reading, and reporting holes |
+//! | `stage`, `stage_queue` | writes merged by sector; when a stage ends and when writers wait |
+//! | `apply` | applying stages to the image |
+//! | `recover` | applying the journal to the image after a crash |
+//! | `trim`, `retained`, `dirty` | which journal is kept for a data lender, and which blocks it must be sent once that journal is gone |
+//! | `resync`, `follow` | the writer's side and the data lender's side of a copy |
+//! | [`BlockFetch`], `repair`, [`VolumeRestore`] | repairing and restoring blocks from another copy |
+//! | `image`, `superblock`, [`record`] | file and record formats |
+//! | [`limit`] | all bounds |
 //!
-//! It knows the log only as `netram_proto::port::RecordLog` and files as `File`; sockets, lenders and the
-//! log's own recovery are the client's affair. Formats and crash arguments: `docs/disk.md`.
+//! This crate knows the log only as `netram_proto::port::RecordLog` and files only as `StorageFile`. Sockets,
+//! lenders and the log's own recovery belong to its client. Formats and crash arguments:
+//! `docs/design/volumes.md`.
 #![forbid(unsafe_code)]
 
 mod apply;

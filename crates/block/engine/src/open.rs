@@ -1,4 +1,4 @@
-//! A volume's files: how they are made one, and how it is opened from them.
+//! Creating a volume in its files, and opening it from them.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -21,45 +21,45 @@ use crate::stats::Counters;
 use crate::superblock::{VolumeId, VolumeSuperblock, is_volume_size};
 use crate::sync::StageSignal;
 
-/// What FLUSH and FUA wait for.
+/// Durability that FLUSH and FUA wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlushPolicy {
-    /// The commit rule, which a completed write has met already: the usual flush costs nothing.
+    /// The commit rule. A completed write has met it already, so the usual flush costs nothing.
     #[default]
     Remote,
-    /// The local disk too.
+    /// The commit rule and the local disk.
     Disk,
 }
 
-/// The files of a volume, beside its journal's.
+/// Files of a volume, apart from its journal's.
 #[derive(Debug)]
 pub struct DiskFiles<F> {
-    /// The blocks.
+    /// File of the blocks.
     pub image: F,
-    /// Their checksums.
+    /// File of the blocks' checksums.
     pub sums: F,
-    /// What the volume is; [`Superblock::FILE_BYTES`] long.
+    /// File of the superblock; [`VolumeSuperblock::FILE_BYTES`] long.
     pub superblock: F,
-    /// The dirty map, for a volume that has a data lender; empty at first.
+    /// File of the dirty map, if the volume has a data lender; empty at first.
     pub dirty: Option<F>,
 }
 
-/// How a volume is opened.
+/// Options for opening a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskOptions {
-    /// The journal that is given with it.
+    /// Id of the journal that is passed to [`Disk::open`].
     pub journal: JournalId,
     /// When stages end.
     pub policy: StagePolicy,
-    /// What FLUSH waits for.
+    /// Durability that FLUSH waits for.
     pub flush: FlushPolicy,
-    /// The journal may have been begun anew since the image last followed it, as a data lender's is when a
-    /// resync begins: if the image is said to be ahead of it, that is no error.
+    /// Whether the journal may have been begun anew since the image last followed it, as a resync does at a
+    /// data lender. If so, an image ahead of the journal is no error.
     pub restarted: bool,
 }
 
 impl DiskOptions {
-    /// The usual ones.
+    /// Default options for the journal `journal`.
     pub fn new(journal: JournalId) -> DiskOptions {
         DiskOptions {
             journal,
@@ -70,7 +70,11 @@ impl DiskOptions {
     }
 }
 
-/// Makes a volume of zeros of three empty files. Durable on return, but for their names.
+/// Creates a volume of zeros from three empty files. Durable on return, except for the files' names.
+///
+/// # Errors
+///
+/// [`DiskGrowError::Size`] for an invalid size, [`DiskGrowError::File`] if a file cannot be written.
 pub fn create<F: SparseFile>(
     files: DiskFiles<F>,
     volume: VolumeId,
@@ -88,7 +92,7 @@ pub fn create<F: SparseFile>(
         dirty: _,
     } = files;
     VolumeImage::create(image, sums, volume, bytes).map_err(failed(FileKind::Image))?;
-    // The superblock comes last: without it there is no volume.
+    // The superblock comes last: without it the files are no volume.
     let failed = failed(FileKind::Superblock);
     superblock.extend(VolumeSuperblock::FILE_BYTES).map_err(failed)?;
     let value = VolumeSuperblock {
@@ -102,16 +106,58 @@ pub fn create<F: SparseFile>(
     value.create(&superblock).map_err(failed)
 }
 
+/// Maximum bytes of data in one record of this journal: whole sectors, or zero if it cannot hold one.
+fn record_data_max(log: &LogState) -> usize {
+    let sectors = log.payload_max.saturating_sub(WRITE_HEADER_BYTES) / 512 * 512;
+    sectors.min(RECORD_DATA_BYTES_MAX)
+}
+
+/// Checks the journal against the volume. Returns the image's position in it: *applied* and *applying* as in
+/// the superblock.
+fn check_journal(
+    superblock: &VolumeSuperblock,
+    options: &DiskOptions,
+    log: &LogState,
+) -> Result<(Lsn, Lsn), DiskOpenError> {
+    if superblock.journal != options.journal {
+        return Err(DiskOpenError::OtherJournal {
+            expected: superblock.journal,
+            found: options.journal,
+        });
+    }
+    if record_data_max(log) == 0 {
+        return Err(DiskOpenError::SmallJournal {
+            payload_max: log.payload_max,
+        });
+    }
+    match (superblock.applying <= log.stable, options.restarted) {
+        (true, _) => Ok((superblock.applied, superblock.applying)),
+        (false, true) => Ok((log.head, log.head)),
+        (false, false) => Err(DiskOpenError::JournalBehind {
+            applying: superblock.applying,
+            stable: log.stable,
+        }),
+    }
+}
+
 impl<L: RecordLog, F: SparseFile> Disk<L, F> {
-    /// Checks that the files belong together, and brings the image up to the journal.
+    /// Opens a volume: checks that its files belong together, and applies the journal to the image.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskOpenError`] if a file fails, is damaged, or belongs to another volume, or if recovery fails.
     pub fn open(log: L, files: DiskFiles<F>, options: DiskOptions) -> Result<Disk<L, F>, DiskOpenError> {
         Disk::open_beside(log, files, options, NoCopy)
     }
 }
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// The same for a volume of which there is another copy: blocks that the image lost are taken from there,
-    /// in recovery already.
+    /// Opens a volume that has another copy. Blocks that the image lost are fetched from it, during recovery
+    /// too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Disk::open`].
     pub fn open_beside(
         log: L,
         files: DiskFiles<F>,
@@ -119,30 +165,9 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         copy: C,
     ) -> Result<Disk<L, F, C>, DiskOpenError> {
         let (mut slots, mut superblock) = VolumeSuperblock::open(&files.superblock)?;
-        if superblock.journal != options.journal {
-            return Err(DiskOpenError::OtherJournal {
-                expected: superblock.journal,
-                found: options.journal,
-            });
-        }
-        let LogState {
-            head,
-            stable,
-            payload_max,
-            ..
-        } = log.state();
-        let sectors = payload_max.saturating_sub(WRITE_HEADER_BYTES) / 512 * 512;
-        if sectors == 0 {
-            return Err(DiskOpenError::SmallJournal { payload_max });
-        }
-        let (applied, applying) = match (superblock.applying <= stable, options.restarted) {
-            (true, _) => (superblock.applied, superblock.applying),
-            (false, true) => (head, head),
-            (false, false) => {
-                let applying = superblock.applying;
-                return Err(DiskOpenError::JournalBehind { applying, stable });
-            }
-        };
+        let state = log.state();
+        let head = state.head;
+        let (applied, applying) = check_journal(&superblock, &options, &state)?;
         let image = VolumeImage::open(files.image, files.sums, superblock.volume, superblock.bytes)?;
         let dirty = (files.dirty)
             .map(|file| DirtyMap::open(file, superblock.volume, head))
@@ -151,15 +176,15 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
                 file: FileKind::Dirty,
                 cause,
             })?;
-        // Whether it changed or not: what was read may be in the page cache only, marked clean there by a
-        // sync that failed, and the recovery tears what it says.
+        // Stored even if unchanged: what was read may exist only in the page cache, marked clean there by a
+        // failed sync, and recovery relies on it to judge torn blocks.
         (superblock.applied, superblock.applying) = (applied, applying);
         let stored = slots.store(&files.superblock, &superblock.encode());
         stored.map_err(|failure| DiskOpenError::File {
             file: FileKind::Superblock,
             cause: failure.error,
         })?;
-        // The image needs nothing of what it had before.
+        // The image needs no record below `applied`.
         let start = applied.max(head);
         let keeps = dirty.is_some();
         let flushed = if keeps { Lsn(0) } else { Lsn(u64::MAX) };
@@ -177,7 +202,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
             missing_from: superblock.missing.unwrap_or_default(),
             superblock: Mutex::new((files.superblock, slots, superblock)),
             flush: options.flush,
-            record_data_max: sectors.min(RECORD_DATA_BYTES_MAX),
+            record_data_max: record_data_max(&state),
             order: Mutex::new(()),
             stages: Mutex::new(StageQueue::new(options.policy, start)),
             applier: Mutex::new(applier),

@@ -1,5 +1,5 @@
-//! Reading: what stages have lies over what the image has, and the image is believed only where its checksums
-//! say so.
+//! Reading: sectors from stages cover the image's, and a block of the image is used only if it matches its
+//! checksum.
 
 use netram_proto::port::RecordLog;
 
@@ -16,6 +16,10 @@ use crate::sync::lock;
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     /// See [`crate::BlockDevice::read`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`], as for every request.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         SectorSpan::check_request(offset, into.len(), self.bytes())?;
         add(&self.counters.reads, 1);
@@ -30,7 +34,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
                 self.read_blocks(block, &mut rest[..count * BLOCK], FULL, true)?;
                 done += count * BLOCK;
             } else {
-                // A part of a block: all of it is read, because only the whole can be checked.
+                // For a part of a block the whole is read, because only the whole can be checked.
                 let count = (BLOCK - within).min(rest.len());
                 let mut whole = [0; BLOCK];
                 self.read_blocks(block, &mut whole, mask_of(within, count), true)?;
@@ -41,8 +45,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Reads whole blocks, at most [`READ_BLOCKS`], of which the sectors in `needed` are wanted. What the
-    /// image lost is fetched from the other copy if `fetches`.
+    /// Reads whole blocks, at most [`READ_BLOCKS`], of which the sectors in `needed` are wanted. With
+    /// `fetches`, blocks that the image lost come from the other copy.
     pub(crate) fn read_blocks(
         &self,
         first: u64,
@@ -78,7 +82,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Reads a block that did not match its checksum: either it was just being written, or it is damaged,
+    /// Reads a block again that did not match its checksum: it was just being written, or it is damaged,
     /// unreadable or missing.
     fn read_again(
         &self,
@@ -100,7 +104,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
                 overlay.cover(block);
                 return Ok(());
             }
-            // What the stages did not show was applied before they were looked at.
+            // Records that the stages did not show had been applied before the look.
             (overlay, self.applied(), stored)
         };
         if fetches {
@@ -112,6 +116,10 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     }
 
     /// See [`crate::BlockDevice::extents`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if the range is invalid or the image cannot be read.
     pub fn extents(
         &self,
         offset: u64,
@@ -121,7 +129,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         let span = SectorSpan::check(offset, length, self.bytes())?;
         let behind = span.end().div_ceil(BLOCK_BYTES);
         let mut first = span.offset() / BLOCK_BYTES;
-        // The run under way: where it began, and whether it is a hole.
+        // The current run: where it began, and whether it is a hole.
         let mut run: Option<(u64, bool)> = None;
         while first < behind && span.length() > 0 {
             let count = (behind - first).min(EXTENT_BLOCKS as u64) as usize;
@@ -146,8 +154,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Whether `count` blocks from `first` on are holes. A checksum alone is not believed: whoever hears of a
-    /// hole does not read it, and so would take lost checksums for zeros.
+    /// Whether each of `count` blocks from `first` is a hole. A checksum alone is no proof: a client does not
+    /// read a hole, so a lost checksum would turn data into zeros.
     fn holes(&self, first: u64, count: usize) -> Result<Vec<bool>, DeviceError> {
         let mut known = vec![None; count];
         lock(&self.stages).mark_holes(first, &mut known);
@@ -168,9 +176,9 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(holes)
     }
 
-    /// Says of the blocks from `first` up to `behind`, of which no stage knows and no checksum is kept,
-    /// whether they are holes. Where the file has a hole that costs one call; elsewhere the blocks are read,
-    /// and only zeros are a hole.
+    /// Appends to `holes`, for each block from `first` up to `behind`, whether it is a hole; no stage and no
+    /// checksum knows of them. A hole of the file costs one system call. Other blocks are read, and are holes
+    /// only if all zeros.
     fn look_for_holes(&self, mut first: u64, behind: u64, holes: &mut Vec<bool>) -> Result<(), DeviceError> {
         let (mut blocks, mut sums) = (Vec::new(), [0; READ_BLOCKS * 4]);
         while first < behind {

@@ -1,4 +1,4 @@
-//! A request as the payload of a journal's record.
+//! A write request as the payload of a journal record.
 //!
 //! ```text
 //! kind 32, a write:                     kind 33, zeros (write-zeroes and discard):
@@ -10,22 +10,22 @@ use netram_proto::port::RecordKind;
 
 use crate::device::SectorSpan;
 
-/// A write: where, and the bytes.
+/// Record kind of a write: an offset and the bytes.
 pub const KIND_WRITE: RecordKind = RecordKind(32);
-/// A range that reads as zeros from here on.
+/// Record kind of a range that reads as zeros.
 pub const KIND_ZERO: RecordKind = RecordKind(33);
 
-/// Bytes of a write's payload before its data.
+/// Bytes of a write's payload before the data.
 pub(crate) const WRITE_HEADER_BYTES: usize = 8;
 /// Bytes of the payload of zeros.
 pub(crate) const ZERO_BYTES: usize = 16;
 
-/// What one record does to the volume.
+/// A change of the volume by one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeChange<'a> {
-    /// These bytes are at this offset.
+    /// Bytes are written.
     Write {
-        /// Where, as many bytes as there are.
+        /// Range of the bytes, as long as `data`.
         span: SectorSpan,
         /// The bytes.
         data: &'a [u8],
@@ -34,21 +34,21 @@ pub enum VolumeChange<'a> {
     Zero(SectorSpan),
 }
 
-/// Why a record is of no use to this volume: it is damaged, or of something else.
+/// Failure to decode a record: it is damaged, or does not belong to this volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeDecodeError {
-    /// A kind that volumes do not have.
-    #[error("its kind {0} is none of a volume's")]
+    /// The record's kind is not one of a volume's.
+    #[error("record kind {0} does not exist in volumes")]
     Kind(u8),
-    /// Too few bytes for its kind.
-    #[error("its {0} bytes are too few for its kind")]
+    /// The record has too few bytes for its kind.
+    #[error("{0} bytes are too few for its kind")]
     Short(usize),
-    /// Not whole sectors inside the volume.
-    #[error("{length} bytes at {offset} are not sectors of this volume")]
+    /// The record's range is not whole sectors inside the volume.
+    #[error("{length} bytes at offset {offset} are not sectors of this volume")]
     Range {
-        /// Where it begins.
+        /// Offset in bytes.
         offset: u64,
-        /// How long it is.
+        /// Length in bytes.
         length: u64,
     },
 }
@@ -69,7 +69,7 @@ impl VolumeChange<'_> {
         }
     }
 
-    /// Writes the payload, all of it.
+    /// Encodes the payload, which must fill `into`.
     pub(crate) fn encode(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.payload_bytes());
         match self {
@@ -85,7 +85,11 @@ impl VolumeChange<'_> {
     }
 }
 
-/// Reads a record of a volume of `bytes`. `None`: one of the journal's own.
+/// Decodes a record of a volume of `bytes`. `None`: a record of the journal's own.
+///
+/// # Errors
+///
+/// [`VolumeDecodeError`] if the kind, the length or the range is invalid.
 pub fn decode(
     kind: RecordKind,
     payload: &[u8],
@@ -121,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn a_change_decodes_to_what_was_encoded() {
         let data = [7; 1024];
         let changes = [
             VolumeChange::Write {
@@ -134,7 +138,7 @@ mod tests {
             let mut payload = vec![0; change.payload_bytes()];
             change.encode(&mut payload);
             assert_eq!(decode(change.kind(), &payload, 8192), Ok(Some(change)));
-            // In a smaller volume it is beyond the end.
+            // In a smaller volume the range is beyond the end.
             let refused = decode(change.kind(), &payload, 1024);
             assert!(
                 matches!(refused, Err(VolumeDecodeError::Range { .. })),
@@ -144,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_of_a_volume_is_refused() {
+    fn a_record_that_is_not_of_a_volume_is_refused() {
         assert_eq!(decode(RecordKind(3), &[], 8192), Ok(None));
         assert_eq!(
             decode(KIND_WRITE, &[0; 7], 8192),

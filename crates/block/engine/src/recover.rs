@@ -1,8 +1,8 @@
-//! Recovery: the journal, from its head, goes through the same stages into the image, before anybody reads.
+//! Recovery: applies the journal from its head through the usual stages to the image, before any read.
 //!
-//! It begins where the superblock says that the image has everything, which may be behind the journal's head.
-//! The image may have any part of the stage that was under way, whole or torn: every record is applied again
-//! in order, so each sector ends with the bytes of the last one.
+//! Recovery starts at the superblock's `applied`, which may lie behind the journal's head. The image may have
+//! any part of the stage that was being applied, whole or torn. Every record is applied again in order, so
+//! each sector ends with the bytes of the last one.
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{LogError, Record, RecordLog};
@@ -15,23 +15,23 @@ use crate::image::SparseFile;
 use crate::record::{VolumeChange, decode};
 use crate::sync::lock;
 
-/// What recovery found and applied.
+/// Result of recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskRecovery {
-    /// Records of the volume in the journal.
+    /// Number of the volume's records in the journal.
     pub records: u64,
-    /// Bytes that they wrote.
+    /// Bytes written by them.
     pub bytes: u64,
-    /// Where the image had everything, and the replay began.
+    /// LSN at which the replay began; the image had every record below it.
     pub start: Lsn,
-    /// Where it ended.
+    /// LSN at which the replay ended.
     pub end: Lsn,
-    /// Blocks of which the journal had only a part, on a base that did not match its checksum: torn by the
-    /// crash, or damaged, and taken as found.
+    /// Number of blocks of which the journal had only a part, on a base that did not match its checksum. The
+    /// base was torn by the crash, or is damaged, and was accepted as found.
     pub unverified: u64,
 }
 
-/// Applies the journal from `start` on. What a crash can have torn lies below `applying`.
+/// Applies the journal from `start`. Blocks that a crash may have torn have records below `applying`.
 pub(crate) fn replay<L: RecordLog, F: SparseFile, C: BlockFetch>(
     disk: &Disk<L, F, C>,
     start: Lsn,
@@ -45,7 +45,8 @@ pub(crate) fn replay<L: RecordLog, F: SparseFile, C: BlockFetch>(
     };
     let mut from = start;
     while from < stable {
-        // A stage of its own for what may be torn: behind it, every base must be sound.
+        // Records of blocks that may be torn get a stage of their own: behind it, every base must match its
+        // checksum.
         let until = if from < applying { applying } else { stable };
         let next = read_stage(disk, from, until, &mut recovered)?;
         if next == from {
@@ -60,7 +61,7 @@ pub(crate) fn replay<L: RecordLog, F: SparseFile, C: BlockFetch>(
     Ok(recovered)
 }
 
-/// Takes in records from `from` on, until a stage is full. Returns where it stopped.
+/// Reads records into stages, starting at `from`, until a stage is full. Returns where it stopped.
 pub(crate) fn read_stage<L: RecordLog, F: SparseFile, C: BlockFetch>(
     disk: &Disk<L, F, C>,
     from: Lsn,
@@ -84,7 +85,7 @@ pub(crate) fn read_stage<L: RecordLog, F: SparseFile, C: BlockFetch>(
         if let VolumeChange::Write { data, .. } = change {
             recovered.bytes += data.len() as u64;
         }
-        // Readers may want the stages in between.
+        // The lock is taken for each record, so that readers can use the stages in between.
         let mut stages = lock(&disk.stages);
         !stages.take(record.next, &change) && stages.has_room() && next < until
     };
@@ -92,7 +93,7 @@ pub(crate) fn read_stage<L: RecordLog, F: SparseFile, C: BlockFetch>(
     let stopped = stopped.map_err(FollowError::Log)?;
     match refused {
         Some(error) => Err(error),
-        // The log may pass over records of its own without showing them.
+        // The log may skip records of its own without showing them.
         None => Ok(next.max(stopped)),
     }
 }

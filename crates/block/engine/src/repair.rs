@@ -1,9 +1,9 @@
-//! Blocks from the other copy: mending what the image lost, and restoring a volume that has nothing yet.
+//! Repairing and restoring blocks of the image from another copy.
 //!
-//! What is fetched is at least as new as what the image had when it was asked for, and never newer than the
-//! journal's stable end. It may be written under the stages that are not applied yet, for they are put over
-//! it; so may the records that a recovery would apply again. It must not be written when the image has got
-//! further meanwhile.
+//! A fetched block is at least as new as the image's was when it was requested, and never newer than the
+//! journal's stable end. It may be written under stages that are not applied yet, because they go over it, as
+//! do records that a recovery would apply again. It must not be written if the image has moved on since the
+//! request.
 
 use std::sync::atomic::Ordering;
 
@@ -20,47 +20,48 @@ use crate::stage::{BLOCK, BlockBytes, FULL, StageLayer, copy_sectors};
 use crate::stats::add;
 use crate::sync::lock;
 
-/// What a part of a scrub found.
+/// Result of one part of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStep {
-    /// Blocks that were read and compared.
+    /// Number of blocks that were read and compared.
     pub blocks: u64,
-    /// Blocks that were damaged or missing and are taken from the data lender now.
+    /// Number of damaged or missing blocks that were replaced from the data lender.
     pub repaired: u64,
-    /// Blocks that are damaged, and that nobody else gave.
+    /// Numbers of damaged blocks that no copy could supply.
     pub bad: Vec<u64>,
-    /// Blocks that only the data lender has, and that did not come.
+    /// Number of blocks that only the data lender has, and that it did not send.
     pub missing: u64,
 }
 
-/// How far a restoring volume is.
+/// Progress of a volume being restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyStep {
-    /// The block to go on with; as many as the volume has: nothing is missing any more, unless it is
-    /// restoring still.
+    /// Number of the next block. If it equals the number of blocks, no block is missing, unless
+    /// [`Disk::is_restoring`] is still true.
     pub next: u64,
-    /// Blocks that were copied by this step.
+    /// Number of blocks copied by this step.
     pub blocks: u64,
-    /// Blocks that are damaged at the data lender: they stay unreadable until they are written.
+    /// Numbers of blocks that are damaged at the data lender. They stay unreadable until they are
+    /// overwritten.
     pub lost: Vec<u64>,
 }
 
-/// What a step of restoring has of the data lender.
+/// Blocks that one step of a restore received from the data lender.
 #[derive(Default)]
 struct FetchedBlocks {
     blocks: Vec<(u64, BlockBytes)>,
-    /// Those that are damaged there.
+    /// Numbers of blocks that are damaged there.
     lost: Vec<u64>,
-    /// What lies below was asked for.
+    /// Every block below this number was requested.
     next: u64,
 }
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// Blocks of the other copy, as they are there once it has everything below `at_least`.
+    /// Fetches blocks of the other copy, as of a state that has everything below `at_least`.
     pub(crate) fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
         match self.is_clean(first) {
             true => self.ask(first, at_least, into),
-            // The copy has not been sent what was written here.
+            // The copy has not been sent the newest bytes of this block.
             false => {
                 add(&self.counters.fetch_failures, 1);
                 Err(FetchError::Damaged)
@@ -68,9 +69,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Blocks that are missing. Nothing was ever applied to them here, whatever a torn page of the map says:
-    /// any state of the copy will do since the volume was restored from it, and however much of the journal
-    /// it lacks.
+    /// Fetches missing blocks. No record was ever applied to them here, even if a torn page of the map counts
+    /// them as dirty. So any state of the copy since the restore will do.
     fn fetch_missing(&self, first: u64, into: &mut [u8]) -> Result<(), FetchError> {
         self.ask(first, self.missing_from, into)
     }
@@ -86,8 +86,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         fetched
     }
 
-    /// Takes a block for a reader from the other copy. The image is mended if it had the block once; one that
-    /// is missing comes with the restoring, for it takes a sync.
+    /// Fetches a block for a reader from the other copy, and repairs the image if it had the block before. A
+    /// missing block is left to the restore, because storing it takes a sync.
     pub(crate) fn read_copy(
         &self,
         block: u64,
@@ -106,7 +106,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
             self.note_bad(block);
             return Err(DeviceError::Corrupt { block });
         }
-        // The reader has what he wants, whether it can be written or not.
+        // The reader has its bytes even if they cannot be written.
         let _ = self.repair(block, at_least, into);
         Ok(())
     }
@@ -116,13 +116,13 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         dirty.as_ref().is_none_or(|map| map.is_dirty(block) == Ok(false))
     }
 
-    /// Writes a fetched block to the image, if that did not get it meanwhile.
+    /// Writes a fetched block to the image, unless the image has got it in between.
     fn repair(&self, block: u64, at_least: Lsn, bytes: &[u8]) -> Result<(), ApplyError> {
         let mut applier = lock(&self.applier);
         let mut turn = 0;
         let (mut newest, mut fetched) = (bytes.to_vec(), at_least);
         while fetched != self.applied() {
-            // The image got further: what was fetched may be older than what it is to have.
+            // The image has moved on, so the fetched block may be too old.
             turn += 1;
             fetched = self.applied();
             if turn > FETCH_TURNS || self.fetch(block, fetched, &mut newest).is_err() {
@@ -132,7 +132,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.write_repaired(&mut applier, block, &mut newest)
     }
 
-    /// Writes a block that the image lost, durably: a stage may then merge it like any other.
+    /// Writes a block that the image lost, durably, so that a stage can merge it like any other.
     fn write_repaired(
         &self,
         applier: &mut StageApplier,
@@ -143,7 +143,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
             return Ok(());
         }
         if applier.is_under_way() {
-            // Its stage may have been past this block, and will be forgotten.
+            // The stage may already have passed this block, and will be dropped.
             match lock(&self.stages).oldest().map(|stage| stage.layer(block)) {
                 Some(StageLayer::Sectors(held)) => copy_sectors(held.mask, &held.bytes, bytes),
                 Some(StageLayer::Zeros) => bytes.fill(0),
@@ -159,7 +159,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.sync_files(applier)
     }
 
-    /// The block's checksum if it does not match what the image has.
+    /// The block's stored checksum if the image does not match it.
     pub(crate) fn look_at(&self, block: u64) -> Result<Option<u32>, ApplyError> {
         let (mut bytes, mut stored) = ([0; BLOCK], [0; 4]);
         let read = self.image.read_with_sums(block, &mut stored, &mut bytes);
@@ -168,8 +168,9 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok((!matches(block, &bytes, stored)).then_some(stored))
     }
 
-    /// Fetches those of `blocks` that are missing into the image. Their checksums follow once the blocks are
-    /// on the disk, so a crash finds a block missing, or sound. Durable on return. How many there were.
+    /// Fetches those of `blocks` that are missing into the image. Their checksums are written after the
+    /// blocks are durable, so that after a crash a block is either missing or sound. Durable on return.
+    /// Returns how many there were.
     pub(crate) fn bring(
         &self,
         applier: &mut StageApplier,
@@ -194,16 +195,16 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(brought.len() as u64)
     }
 
-    /// A block that is lost on both sides stays unreadable until it is written. Its number, and the checksum
-    /// that says so.
+    /// Notes a block that is lost on both sides and stays unreadable until it is overwritten. Returns its
+    /// number, and the checksum that marks it as damaged.
     fn mark_lost(&self, block: u64) -> (u64, u32) {
         self.note_bad(block);
         add(&self.counters.lost_blocks, 1);
         (block, damaged_sum(sum(block, &[0; BLOCK])))
     }
 
-    /// Writes the checksums of blocks that were missing and have been written. Durable on return: what comes
-    /// after this may change at the data lender what it has of them.
+    /// Writes the checksums of blocks that were missing and have been written. Durable on return, because the
+    /// data lender may change its copy of them afterwards.
     fn name_brought(&self, applier: &mut StageApplier, brought: &[(u64, u32)]) -> Result<(), ApplyError> {
         if brought.is_empty() {
             return Ok(());
@@ -218,8 +219,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
             let file = FileKind::Sums;
             let error = ApplyError::File { file, cause };
             applier.begin_again(error);
-            // The system tells of a failed sync once. They are missing, as the disk may have it, and come
-            // again.
+            // The operating system reports a failed sync only once. The blocks are marked missing again, as
+            // the disk may have them, and will be fetched again.
             if self
                 .write_sums(brought.iter().map(|(block, _)| (*block, SUM_MISSING)))
                 .is_err()
@@ -237,7 +238,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         sums.try_for_each(|(block, sum)| self.image.write_sum(block, sum))
     }
 
-    /// Remembers a block that nobody here has.
+    /// Notes a block that is damaged here.
     pub(crate) fn note_bad(&self, block: u64) {
         let mut bad = lock(&self.bad);
         if bad.len() < BAD_BLOCKS_MAX {
@@ -245,14 +246,18 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// Blocks that were found damaged since the last call: a data lender tells its writer, who sends them
+    /// Blocks found damaged since the last call. A data lender reports them to the writer, which sends them
     /// again.
     pub fn take_bad_blocks(&self) -> Vec<u64> {
         std::mem::take(&mut *lock(&self.bad)).into_iter().collect()
     }
 
-    /// Compares `count` blocks from `first` on with their checksums, whether stages lie over them or not, and
-    /// mends those that the data lender has.
+    /// Compares `count` blocks from `first` with their checksums, whether stages have them or not, and
+    /// replaces damaged ones from the data lender.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if a file failed. Damaged blocks are no error.
     pub fn scrub(&self, first: u64, count: u64) -> Result<ScrubStep, DeviceError> {
         let behind = first.saturating_add(count).min(self.block_count());
         let mut found = ScrubStep::default();
@@ -276,12 +281,12 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(found)
     }
 
-    /// The first block from `first` on that has a checksum or bytes.
+    /// First block from `first` that has a checksum or bytes.
     fn next_written(&self, first: u64, behind: u64) -> Result<u64, DeviceError> {
         let data = self.image.next_data(first, behind).map_err(DeviceError::Io)?;
         let mut sums = vec![0; COPY_SUMS * 4];
         let mut at = first;
-        // Where the image has a hole, a checksum may still say that there should be none.
+        // Where the image has a hole, a checksum may still show that there should be data.
         while at < data {
             let count = (data - at).min(COPY_SUMS as u64) as usize;
             let sums = &mut sums[..count * 4];
@@ -294,7 +299,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(data)
     }
 
-    /// Looks again at a block that did not match, with the applier still, and mends it.
+    /// Checks a mismatching block again, with the applier stopped, and repairs it.
     fn scrub_block(&self, block: u64, found: &mut ScrubStep) -> Result<(), DeviceError> {
         let mut applier = lock(&self.applier);
         match self.look_at(block)? {
@@ -316,7 +321,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
                 self.write_repaired(&mut applier, block, &mut bytes)?;
                 found.repaired += 1;
             }
-            // A stage that has all of it is about to write it anew.
+            // A stage that has the whole block is about to overwrite it.
             Err(_) if self.is_to_be_written(block) => (),
             Err(_) => {
                 self.note_bad(block);
@@ -331,9 +336,13 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         overlay.mask == FULL
     }
 
-    /// A step of restoring: takes blocks that are missing, from `from` on, from the data lender. When `next`
-    /// is the volume's number of blocks, all of it is here, durably, and nobody needs to ask again; unless a
-    /// step left some out, and [`Disk::is_restoring`] says so: then once more from the first.
+    /// One step of a restore: fetches missing blocks from number `from`. Once `next` is the number of blocks,
+    /// every block is here and durable. If steps left some out, [`Disk::is_restoring`] is still true, and the
+    /// restore must go through all blocks again.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Missing`] if the data lender sent no block at all, others if a file failed.
     pub fn copy_step(&self, from: u64) -> Result<CopyStep, DeviceError> {
         let blocks = self.block_count();
         if !self.missing.load(Ordering::Acquire) {
@@ -344,7 +353,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
             });
         }
         let looked_at = blocks.min(from.saturating_add(COPY_SUMS as u64));
-        // Without a lock: answers may take their time.
+        // Done without a lock, because answers may take long.
         let fetched = self.fetch_runs(from, looked_at)?;
         let next = fetched.next;
         let mut applier = lock(&self.applier);
@@ -360,7 +369,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         let copied = brought.len() as u64;
         let mut lost = Vec::new();
         for block in fetched.lost {
-            // It may have been written meanwhile.
+            // The block may have been written in between.
             if self.look_at(block)? == Some(SUM_MISSING) {
                 brought.push(self.mark_lost(block));
                 lost.push(block);
@@ -377,15 +386,15 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         })
     }
 
-    /// Missing blocks from `from` up to `behind`, about [`COPY_BLOCKS`] of them. What has come is kept when
-    /// the data lender goes.
+    /// Fetches about [`COPY_BLOCKS`] missing blocks from `from` up to `behind`. Blocks already received are
+    /// kept if the data lender becomes unreachable.
     fn fetch_runs(&self, from: u64, behind: u64) -> Result<FetchedBlocks, DeviceError> {
         let mut fetched = FetchedBlocks {
             next: from,
             ..FetchedBlocks::default()
         };
         let mut buffer = vec![0; FETCH_BLOCKS * BLOCK];
-        // Below this blocks are asked for one by one: one of the run is damaged, and the others are to come.
+        // Blocks below this number are requested one by one, because one of their run is damaged.
         let mut singly = from;
         while fetched.blocks.len() + fetched.lost.len() < COPY_BLOCKS {
             let Some((first, end)) = self.next_missing(fetched.next, behind)? else {
@@ -415,7 +424,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(fetched)
     }
 
-    /// The first run of missing blocks from `from` up to `behind`, of those that a step looks at.
+    /// First run of missing blocks from `from` up to `behind`, within the range of one step.
     fn next_missing(&self, from: u64, behind: u64) -> Result<Option<(u64, u64)>, DeviceError> {
         let count = behind.saturating_sub(from).min(COPY_SUMS as u64) as usize;
         let mut sums = vec![0; count * 4];
@@ -429,7 +438,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(Some((from + first as u64, from + end as u64)))
     }
 
-    /// Nothing is missing any more; unless something is, that the steps left out.
+    /// Ends the restore if no block is missing any more.
     fn finish_copying(&self, applier: &mut StageApplier) -> Result<(), DeviceError> {
         if let Some(error) = applier.unnamed {
             return Err(error.into());
@@ -448,7 +457,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Whether blocks may be only at the data lender.
+    /// Whether some blocks may be only at the data lender.
     pub fn is_restoring(&self) -> bool {
         self.missing.load(Ordering::Acquire)
     }

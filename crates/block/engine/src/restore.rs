@@ -1,5 +1,5 @@
-//! A volume made anew from a data lender's copy: its blocks are named as missing, and come when they are
-//! needed, or one after the other.
+//! A volume restored from a data lender's copy: its blocks are first marked as missing, and are fetched when
+//! needed or one after another.
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{RecordLog, StorageFile};
@@ -13,7 +13,7 @@ use crate::image::{SparseFile, VolumeImage};
 use crate::open::DiskFiles;
 use crate::superblock::{VolumeId, VolumeSuperblock, is_volume_size};
 
-/// A volume that is being made. It is none until [`VolumeRestore::finish`].
+/// A volume being restored. The files are no volume until [`VolumeRestore::finish`].
 #[derive(Debug)]
 pub struct VolumeRestore<F> {
     image: VolumeImage<F>,
@@ -23,8 +23,12 @@ pub struct VolumeRestore<F> {
 }
 
 impl<F: SparseFile + StorageFile> VolumeRestore<F> {
-    /// Takes empty files. The copy has everything below `from`, and so will the image as blocks come: the
-    /// volume's journal must begin there, or before.
+    /// Begins with empty files. The copy has every record below `from`, and so will the image. The volume's
+    /// journal must begin at or before `from`.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskGrowError::Size`] for an invalid size, [`DiskGrowError::File`] if a file cannot be written.
     pub fn begin(
         files: DiskFiles<F>,
         volume: VolumeId,
@@ -52,7 +56,12 @@ impl<F: SparseFile + StorageFile> VolumeRestore<F> {
         })
     }
 
-    /// The copy has data in the blocks from `first` up to `behind`. The others are holes.
+    /// Marks the blocks from `first` up to `behind` as missing: the copy has data there. All others are
+    /// holes.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskGrowError::File`] if the checksums cannot be written.
     pub fn missing(&self, first: u64, behind: u64) -> Result<(), DiskGrowError> {
         let blocks = self.value.bytes / BLOCK_BYTES;
         self.image
@@ -60,11 +69,15 @@ impl<F: SparseFile + StorageFile> VolumeRestore<F> {
             .map_err(failed(FileKind::Sums))
     }
 
-    /// Makes a volume of it. Durable on return, but for the files' names.
+    /// Completes the volume. Durable on return, except for the files' names.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskGrowError::File`] if a file cannot be written or synced.
     pub fn finish(self) -> Result<(), DiskGrowError> {
         self.image.sync_sums().map_err(failed(FileKind::Sums))?;
         if let Some(file) = self.dirty {
-            // The copy has everything: nothing is to be sent.
+            // The copy has everything, so no block is dirty.
             let (volume, head) = (self.value.volume, self.value.applied);
             DirtyMap::create(file, volume, false, head).map_err(failed(FileKind::Dirty))?;
         }
@@ -77,13 +90,17 @@ impl<F: SparseFile + StorageFile> VolumeRestore<F> {
 }
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// The answer to whoever makes the volume anew from this one: which of `count` blocks from `first` on are
-    /// data, a bit each, lowest first, as of a journal that has everything below `at_least`. What lies beyond
-    /// the volume's end is none.
+    /// Answer to a client that restores the volume from this copy: which of `count` blocks from `first` are
+    /// data, one bit each, lowest first, as of a journal that has everything below `at_least`. Blocks beyond
+    /// the volume's end count as holes.
     ///
-    /// A hole costs no reading, and a block that is damaged counts as data: fetching it will tell.
+    /// A hole costs no reading. A damaged block counts as data: fetching it will show the damage.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError::Unreachable`] if the stages cannot show that state yet, or a file failed.
     pub fn data_map(&self, first: u64, at_least: Lsn, count: usize) -> Result<Vec<u8>, FetchError> {
-        // As in `Disk::answer`: what is on the journal's disk need not be in the stages yet.
+        // As in `Disk::answer`: records on the journal's disk need not be in the stages yet.
         let followed = self.follow().map_err(|_| FetchError::Unreachable)?;
         if followed < at_least {
             return Err(FetchError::Unreachable);

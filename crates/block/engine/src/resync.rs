@@ -1,13 +1,13 @@
-//! The writer's side of keeping a data lender's copy: what it has, what it must be sent, block by block.
+//! The writer's side of a data lender's copy: what the copy has, and which blocks it must be sent.
 //!
-//! The data lender follows the journal. When the journal no longer reaches back to where it is, blocks are
-//! sent instead: those of the dirty map, or all. In both cases the journal's records follow from
-//! [`ResyncBegun::from`] on; blocks may be newer than that, for the records behind them come again. The copy
-//! is consistent when it has followed to where the journal ended after the last block had been read.
+//! The data lender follows the journal. If the journal no longer reaches back far enough, blocks are sent
+//! instead: those in the dirty map, or all. In both cases the journal's records from [`ResyncBegun::from`]
+//! follow. Blocks may be newer than that LSN, because the records behind it come again. The copy is
+//! consistent once it has followed to the journal's end as of the last block read.
 //!
-//! Blocks go behind the journal's disk, as records do: a write that this side may still lose is not sent.
-//! Otherwise a resync that broke off would leave it at the copy, from where a block that is missing here
-//! brings it back.
+//! A block is sent only after the journal's disk has its records: a write that this side may still lose is
+//! not sent. Otherwise an interrupted resync would leave such a write at the copy, and a block missing here
+//! would bring it back.
 
 use std::sync::atomic::Ordering;
 
@@ -25,51 +25,51 @@ use crate::stage::BLOCK;
 use crate::sync::lock;
 use crate::trim::of_dirty;
 
-/// How the data lender's copy stands, as far as this side knows.
+/// Status of the data lender's copy, as far as this side knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaStatus {
-    /// It has everything below, flushed, as it said last.
+    /// LSN below which the copy has every record, flushed, as last reported.
     pub flushed: Lsn,
-    /// Bytes of journal that are in the image and kept for it.
+    /// Bytes of journal that are in the image and kept for the copy.
     pub retained_bytes: u64,
-    /// Blocks that it has to be sent because the journal no longer has their records.
+    /// Number of blocks that the copy must be sent because the journal no longer has their records.
     pub dirty_blocks: u64,
     /// See [`Disk::dirty_from`].
     pub dirty_from: Option<Lsn>,
 }
 
-/// A resync that began.
+/// A resync that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResyncBegun {
-    /// The copy's journal begins anew here, the head of this one.
+    /// Where the copy's journal begins anew; the head of this one.
     pub from: Lsn,
-    /// Blocks that are to be looked at.
+    /// Number of blocks to examine.
     pub blocks: u64,
-    /// They are all there are.
+    /// Whether these are all blocks of the volume.
     pub all: bool,
 }
 
-/// Blocks to be sent, one behind the other.
+/// A run of blocks to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResyncRun {
-    /// The first.
+    /// Number of the first block.
     pub first: u64,
-    /// The one behind the last.
+    /// Number of the block behind the last.
     pub end: u64,
-    /// They are zeros, and take no space.
+    /// Whether they are zeros without disk space.
     pub hole: bool,
 }
 
-/// How the map gives the runs of one of its planes.
+/// Method of the map that returns the runs of one of its planes.
 type NextRun<F> = fn(&DirtyMap<F>, u64, u64) -> Result<Option<(u64, u64)>, IoError>;
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// The data lender's copy is whole, and has everything below `flushed` on its disk. To be told as that
-    /// moves; not during a resync, for a copy that is not whole keeps nothing safe. Costs a store, and a
-    /// lock; when blocks were marked that the copy has got by records, a few syncs.
+    /// The data lender's copy is whole and has everything below `flushed` on its disk. Call this whenever
+    /// `flushed` advances, but not during a resync: a copy that is not whole protects nothing. Costs an
+    /// atomic store and a lock, plus a few syncs if marks can be cleared.
     ///
-    /// How many blocks are dirty all the same, so that only a resync brings them: those of one whose end was
-    /// lost, or that one of the two lost. None while this side is being restored, which takes no resync.
+    /// Returns the number of blocks that only a resync will bring, because the end of one was lost or one
+    /// side lost the blocks. Zero while this side is being restored, when no resync is possible.
     pub fn replica_flushed(&self, flushed: Lsn) -> u64 {
         if !self.has_replica {
             return 0;
@@ -77,7 +77,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.flushed.store(flushed.0, Ordering::Release);
         let mut dirty = lock(&self.dirty);
         let Some(map) = &mut *dirty else { return 0 };
-        // Marks that stay are sent for nothing, and the next call tries again.
+        // If clearing the marks fails, they cause needless sends, and the next call tries again.
         let _ = map.on_copy_flushed(flushed);
         match self.missing.load(Ordering::Acquire) {
             true => 0,
@@ -100,21 +100,25 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.bytes() / BLOCK_BYTES
     }
 
-    /// From where on the dirty map has every change up to the journal's head: a copy that was whole when its
-    /// journal ended there, or later, needs the map's blocks and the journal. `None`: no copy does with that.
-    /// Falls back to the head whenever the journal is trimmed of what the copy has.
+    /// LSN from which on the dirty map has every change up to the journal's head. A copy that was whole when
+    /// its journal ended there, or later, needs only the map's blocks and the journal. `None`: every copy
+    /// needs all blocks. Moves up to the head whenever the journal is trimmed of records that the copy has.
     pub fn dirty_from(&self) -> Option<Lsn> {
         let dirty = lock(&self.dirty);
         let map = dirty.as_ref().filter(|map| !map.is_whole())?;
         Some(map.complete_from(self.log.state().head))
     }
 
-    /// A resync begins, of a copy that was whole when its journal ended at `whole_at`; `None`: nothing is
-    /// known of it, and every block is dirty. So it is when the map turns out to be incomplete for that copy:
-    /// what [`Disk::dirty_from`] said may be over. Blocks that become dirty meanwhile stay so when it ends.
-    /// Beginning again takes them in, and goes on with what is still dirty.
+    /// Begins a resync of a copy that was whole when its journal ended at `whole_at`. `None`: the copy's
+    /// state is unknown, so every block is dirty. The same holds if the map is incomplete for that copy,
+    /// since [`Disk::dirty_from`] may have moved. Blocks that become dirty during the resync stay dirty when
+    /// it ends. Beginning again adds them, and continues with those that are still dirty.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskResyncError`] without a dirty map, during a restore, or if a file failed.
     pub fn begin_resync(&self, whole_at: Option<Lsn>) -> Result<ResyncBegun, DiskResyncError> {
-        // Nothing is trimmed meanwhile.
+        // The applier's lock prevents trimming.
         let _applier = lock(&self.applier);
         let mut dirty = lock(&self.dirty);
         let map = dirty.as_mut().ok_or(DiskResyncError::NoMap)?;
@@ -133,12 +137,16 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         })
     }
 
-    /// The journal gave up records while a resync was under way that its copy did not get, which has
-    /// everything below `whole_at`: the copy's journal is to begin anew where this one does now. What was
-    /// sent need not be sent again but for the blocks of those records ([`Disk::next_dirtied`]), about as
-    /// many as the answer says. `None`: the map does not have them all.
+    /// During the current resync the journal lost records that the copy, which has everything below
+    /// `whole_at`, did not get. The copy's journal must begin anew at the present head. Blocks already sent
+    /// stay valid except those of the lost records ([`Disk::next_dirtied`]), whose approximate number is
+    /// returned. `None`: the map is incomplete.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskResyncError`] without a dirty map, or if a file or the journal failed.
     pub fn continue_resync(&self, whole_at: Lsn) -> Result<Option<ResyncBegun>, DiskResyncError> {
-        // Nothing else is trimmed meanwhile.
+        // The applier's lock prevents any other trimming.
         let mut applier = lock(&self.applier);
         self.give_up_ahead(&mut applier.retained)?;
         let mut dirty = lock(&self.dirty);
@@ -152,14 +160,22 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }))
     }
 
-    /// The next run of blocks from `from` on that the resync began with: at most `most` that are data, or
-    /// more that are a hole. `None`: that was the last.
+    /// Next run of the resync's blocks from `from`: at most `most` blocks of data, or a hole of any length.
+    /// `None`: there are no more.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if the map or the image cannot be read, or the wait for the disk failed.
     pub fn next_resync(&self, from: u64, most: u64) -> Result<Option<ResyncRun>, DeviceError> {
         self.next_to_send(from, most, DirtyMap::next_sending)
     }
 
-    /// The next blocks from `from` on, at most `most`, that became dirty since the resync under way last sent
-    /// them, or began. They are to be sent now: what makes them dirty again is not in it.
+    /// Next run, at most `most` blocks from `from`, that became dirty since the current resync last sent them
+    /// or began. They must be sent now: later changes are not included.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if the map or the image fails, or the wait for the disk failed.
     pub fn next_dirtied(&self, from: u64, most: u64) -> Result<Option<ResyncRun>, DeviceError> {
         let Some(mut run) = self.next_to_send(from, most, DirtyMap::next_marked)? else {
             return Ok(None);
@@ -180,7 +196,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
                 return Ok(None);
             };
             let behind = behind.min(first + EXTENT_BLOCKS as u64);
-            // What is missing was never written here: the copy has it, whatever a torn page of the map says.
+            // A missing block was never written here. The copy has it, even if a torn page of the map counts
+            // it as dirty.
             let (first, behind) = match self.missing.load(Ordering::Acquire) {
                 true => self.first_here(first, behind)?,
                 false => (first, behind),
@@ -196,7 +213,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// The first run of blocks from `first` up to `behind` that are not missing.
+    /// First run of blocks from `first` up to `behind` that are not missing.
     fn first_here(&self, first: u64, behind: u64) -> Result<(u64, u64), DeviceError> {
         let mut sums = vec![0; (behind - first) as usize * 4];
         self.image.read_sums(first, &mut sums).map_err(DeviceError::Io)?;
@@ -206,7 +223,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok((begin, end))
     }
 
-    /// The blocks from `first` on, up to `behind`, that are data as the first is, or holes.
+    /// The run of blocks from `first`, up to `behind`, that are all data or all holes.
     fn run_at(&self, first: u64, behind: u64, most: u64) -> Result<ResyncRun, DeviceError> {
         let mut run = None;
         let mut each = |length: u64, hole: bool| {
@@ -224,12 +241,19 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         })
     }
 
-    /// The newest bytes of whole blocks from `first` on, as this side has them: nothing is fetched, so that a
-    /// resync does not wait for itself. Returns when the journal's disk has them, so that no crash takes them
-    /// from this side. What is damaged or missing is `Corrupt`.
+    /// Reads the newest bytes of whole blocks from `first` as this side has them. Nothing is fetched, so that
+    /// a resync does not wait for itself. Returns only after the journal's disk has the records, so that no
+    /// crash can take these bytes from this side.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Corrupt`] for a damaged or missing block, others if the range or a file is bad.
     pub fn read_own(&self, first: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         SectorSpan::check_request(first.saturating_mul(BLOCK_BYTES), into.len(), self.bytes())?;
-        assert!(into.len().is_multiple_of(BLOCK), "blocks are whole");
+        assert!(
+            into.len().is_multiple_of(BLOCK),
+            "the buffer must be whole blocks"
+        );
         let mut at = first;
         for part in into.chunks_mut(READ_BLOCKS * BLOCK) {
             self.read_blocks(at, part, crate::stage::FULL, false)?;
@@ -238,8 +262,8 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.settle(first, first + (into.len() / BLOCK) as u64)
     }
 
-    /// Waits until the journal's disk has what was read of the blocks from `first` up to `behind`. What has
-    /// left the stages since is in the image, so the disk has it.
+    /// Waits until the journal's disk has the records read for blocks `first` up to `behind`. Records that
+    /// have left the stages are in the image, so the disk has them.
     fn settle(&self, first: u64, behind: u64) -> Result<(), DeviceError> {
         let newest = lock(&self.stages).newest_end(first, behind);
         match newest.filter(|end| *end > self.log.state().stable) {
@@ -248,7 +272,11 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         }
     }
 
-    /// The copy is consistent: what the resync began with is no longer dirty. Durable on return.
+    /// Ends the resync, because the copy is consistent: its blocks are no longer dirty. Durable on return.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskResyncError`] without a dirty map, or if it cannot be written.
     pub fn finish_resync(&self) -> Result<(), DiskResyncError> {
         let mut dirty = lock(&self.dirty);
         let map = dirty.as_mut().ok_or(DiskResyncError::NoMap)?;
@@ -263,13 +291,17 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(sum_at(&sum, 0))
     }
 
-    /// The data lender lost these blocks: the next resync sends them. Durable on return.
+    /// Marks blocks that the data lender lost, for the next resync. Durable on return.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskResyncError`] without a dirty map, or if a file failed.
     pub fn mark_dirty(&self, blocks: &[u64]) -> Result<(), DiskResyncError> {
         let mut dirty = lock(&self.dirty);
         let map = dirty.as_mut().ok_or(DiskResyncError::NoMap)?;
         let mut runs = Vec::new();
         for block in blocks.iter().copied().filter(|block| *block < self.block_count()) {
-            // What is missing here too is lost, and must not look as if this side had it.
+            // A block that is missing here too is lost, and must not seem to exist on this side.
             if self.stored_sum(block)? != SUM_MISSING {
                 runs.push((block, block + 1));
             }
@@ -278,16 +310,15 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     }
 }
 
-/// Bytes of a block's digest.
+/// Bytes of a block digest.
 pub const DIGEST_BYTES: usize = 16;
 
-/// What two copies of a block are compared by before it is sent; zeros for a block of zeros, and for no
-/// other. Not against malice: whoever keeps the copy is trusted with it.
+/// Digest with which two copies of a block are compared before it is sent; all zeros only for a block of
+/// zeros. Not safe against malice: the data lender is trusted with the contents.
 ///
-/// Unlike a CRC it is not linear: that two blocks differ by little does not make their digests alike. About
-/// 600 ns.
+/// Unlike a CRC it is not linear: similar blocks do not have similar digests. About 600 ns.
 pub fn digest(block: &[u8]) -> [u8; DIGEST_BYTES] {
-    assert_eq!(block.len(), BLOCK, "blocks are whole");
+    assert_eq!(block.len(), BLOCK, "a digest is of one whole block");
     let mut digest = [0; DIGEST_BYTES];
     if block.iter().all(|byte| *byte == 0) {
         return digest;
@@ -298,7 +329,7 @@ pub fn digest(block: &[u8]) -> [u8; DIGEST_BYTES] {
     digest
 }
 
-/// Odd, with about as many ones as zeros.
+/// Odd numbers with about as many ones as zeros.
 const MULTIPLIERS: [u64; 4] = [
     0x9e37_79b9_7f4a_7c15,
     0xc2b2_ae3d_27d4_eb4f,
@@ -306,7 +337,7 @@ const MULTIPLIERS: [u64; 4] = [
     0xd6e8_feb8_6659_fd93,
 ];
 
-/// 64 bits of a block: four lanes of folded products.
+/// 64 bits of a block's digest, from four lanes of folded products.
 fn mix(block: &[u8], seed: u64) -> u64 {
     let mut lanes = MULTIPLIERS.map(|multiplier| multiplier ^ seed.rotate_left(32));
     for chunk in block.as_chunks::<64>().0 {
@@ -324,7 +355,7 @@ fn mix(block: &[u8], seed: u64) -> u64 {
         .fold(seed, |all, lane| fold(all ^ lane, MULTIPLIERS[3]) ^ lane)
 }
 
-/// Both halves of a product in one word.
+/// Xor of both halves of a product.
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ (product >> 64) as u64
@@ -336,14 +367,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn digests_of_blocks_that_differ_by_little_differ_by_much() {
+    fn similar_blocks_have_very_different_digests() {
         let mut blocks = vec![vec![0; 4096]];
         for bit in 0..4096 * 8 {
             let mut block = vec![0; 4096];
             block[bit / 8] ^= 1 << (bit % 8);
             blocks.push(block);
         }
-        // Sectors that changed places.
+        // Sectors that were swapped.
         for shift in 1..8 {
             let mut block: Vec<u8> = (0..4096u32).map(|at| (at / 512) as u8 + 1).collect();
             block.rotate_left(shift * 512);

@@ -1,8 +1,8 @@
-//! What of the journal is in the image and kept for the data lender all the same: decides up to where it may
+//! Stages that are in the image but kept in the journal for the data lender; decides how far the journal may
 //! be trimmed.
 //!
-//! Trims go to ends of stages only, which are ends of records by construction: what the data lender says is
-//! compared, and never used as a place in the journal.
+//! The journal is trimmed only to ends of stages, which are ends of records by construction. An LSN from the
+//! data lender is only compared, never used as a place in the journal.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use netram_proto::id::Lsn;
 
 use crate::limit::RETAINED_ENDS_MAX;
 
-/// The ends of stages that are in the image and still in the journal.
+/// Ends of stages that are in the image and still in the journal.
 #[derive(Debug, Default)]
 pub(crate) struct RetainedStages {
     /// Oldest first.
@@ -18,13 +18,13 @@ pub(crate) struct RetainedStages {
 }
 
 impl RetainedStages {
-    /// Everything below `end` is in the image.
+    /// The image has every record below `end`.
     pub(crate) fn applied(&mut self, end: Lsn) {
         if self.ends.back().is_some_and(|last| *last >= end) {
             return;
         }
         if self.ends.len() == RETAINED_ENDS_MAX {
-            // Trimmed in larger pieces then.
+            // From then on the journal is trimmed in larger pieces.
             let mut keep = false;
             self.ends.retain(|_| {
                 keep = !keep;
@@ -38,12 +38,12 @@ impl RetainedStages {
         self.ends.is_empty()
     }
 
-    /// The journal was not trimmed up to `target`, which was given out to that end: it is given out again.
+    /// Takes `target` back: the trim up to it failed and must be tried again.
     pub(crate) fn put_back(&mut self, target: Lsn) {
         self.ends.push_front(target);
     }
 
-    /// What may go because the data lender has it too: everything below this.
+    /// LSN below which the data lender has every record too, so that they can be trimmed.
     pub(crate) fn flushed(&mut self, flushed: Lsn) -> Option<Lsn> {
         let mut target = None;
         while let Some(end) = self.ends.pop_front_if(|end| *end <= flushed) {
@@ -52,8 +52,8 @@ impl RetainedStages {
         target
     }
 
-    /// What must go although the data lender does not have it, so that it uses `most` of the journal, and the
-    /// rest stays for what is not in the image: everything below this.
+    /// LSN below which records must be trimmed although the data lender lacks them, so that at most `most`
+    /// bytes are kept. The rest of the journal is for records that are not in the image yet.
     pub(crate) fn surplus(&mut self, head: Lsn, tail: Lsn, most: u64) -> Option<Lsn> {
         let mut from = head;
         while tail.since(from) > most {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_goes_as_far_as_both_have_it_and_only_to_ends_of_stages() {
+    fn the_journal_is_trimmed_only_to_stage_ends_that_both_copies_have() {
         let mut held = held(&[100, 200, 300]);
         assert_eq!(held.flushed(Lsn(99)), None);
         assert_eq!(held.flushed(Lsn(299)), Some(Lsn(200)));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_journal_is_kept_for_what_is_not_in_the_image() {
+    fn half_of_the_journal_is_kept_for_records_not_in_the_image() {
         let mut held = held(&[100, 200, 300]);
         assert_eq!(held.surplus(Lsn(50), Lsn(550), 500), None, "half is in use");
         assert_eq!(held.surplus(Lsn(50), Lsn(551), 500), Some(Lsn(100)));
@@ -102,10 +102,10 @@ mod tests {
         );
     }
 
-    /// The system refused one trim. Nobody tried it again, and who waited for room in the journal waited for
-    /// ever (simulator seed 201333).
+    /// The operating system refused one trim. It was never retried, and writers waiting for room in the
+    /// journal waited for ever (simulator seed 201333).
     #[test]
-    fn a_trim_that_was_refused_is_asked_for_again() {
+    fn a_failed_trim_is_tried_again() {
         let mut held = held(&[100, 200, 300]);
         let target = held.flushed(Lsn(300)).unwrap();
         assert!(held.is_empty());

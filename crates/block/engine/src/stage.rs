@@ -1,8 +1,8 @@
-//! A stage: a run of writes, merged by sector, that is applied to the image and flushed as one.
+//! A stage: a run of writes, merged by sector, that is applied to the image and flushed as one unit.
 //!
-//! A block holds the newest bytes of the sectors that its mask names. Whole blocks of zeros are only ranges,
-//! so that discarding a whole volume costs one of them. A block that stands inside such a range has a full
-//! mask: what was not written since is zeros.
+//! A block holds the newest bytes of the sectors in its mask. Whole blocks of zeros are kept as ranges, so
+//! that discarding a whole volume costs one range. A block inside such a range has a full mask: sectors not
+//! written since are zeros.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,13 +17,13 @@ use crate::record::VolumeChange;
 /// Bytes of a block, as a length.
 pub(crate) const BLOCK: usize = BLOCK_BYTES as usize;
 const SECTOR: usize = SECTOR_BYTES as usize;
-/// The mask of a block that needs nothing from below.
+/// Mask of a block that needs no sector from older stages or the image.
 pub(crate) const FULL: u8 = u8::MAX;
 
-/// The bytes of a block. Shared with readers while they copy it.
+/// Bytes of a block. Shared with readers while they copy it.
 pub(crate) type BlockBytes = Arc<[u8; BLOCK]>;
 
-/// Blocks whose stage is over, for the next: in steady state a write allocates none.
+/// Buffers of ended stages for reuse: in steady state a write allocates none.
 #[derive(Debug, Default)]
 pub(crate) struct BlockPool {
     free: Vec<BlockBytes>,
@@ -31,7 +31,7 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    /// A pool that keeps at most `bytes`.
+    /// Creates a pool that keeps at most `bytes`.
     pub(crate) fn new(bytes: u64) -> BlockPool {
         BlockPool {
             free: Vec::new(),
@@ -44,7 +44,7 @@ impl BlockPool {
     }
 
     pub(crate) fn give(&mut self, mut bytes: BlockBytes) {
-        // One that a reader still copies from is left to the reader.
+        // A buffer that a reader still copies from is left to that reader.
         if self.free.len() < self.max && Arc::get_mut(&mut bytes).is_some() {
             self.free.push(bytes);
         }
@@ -55,37 +55,37 @@ impl BlockPool {
     }
 }
 
-/// A block's newest sectors.
+/// Newest sectors of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct StagedBlock {
     pub(crate) mask: u8,
     pub(crate) bytes: BlockBytes,
 }
 
-/// What a stage says of a block.
+/// Contents of a block in one stage.
 #[derive(Debug)]
 pub(crate) enum StageLayer<'a> {
-    /// Nothing.
+    /// The stage has no sector of the block.
     Absent,
-    /// It is zeros.
+    /// The block is zeros.
     Zeros,
-    /// Some of its sectors, or all.
+    /// The stage has some or all of its sectors.
     Sectors(&'a StagedBlock),
 }
 
-/// A run of writes, merged.
+/// A run of merged writes.
 #[derive(Debug, Default)]
 pub(crate) struct WriteStage {
     blocks: BTreeMap<u64, StagedBlock>,
-    /// Whole blocks of zeros: first block and the one behind the last. They neither overlap nor touch.
+    /// Whole blocks of zeros: first block, and the one behind the last. Ranges neither overlap nor touch.
     zeros: BTreeMap<u64, u64>,
-    /// Where its first record begins and its last one ends in the journal. Equal while it is empty.
+    /// Start of the first record and end of the last one in the journal. Equal while the stage is empty.
     start: Lsn,
     end: Lsn,
 }
 
 impl WriteStage {
-    /// An empty stage behind the record that ends at `start`.
+    /// Creates an empty stage behind the record that ends at `start`.
     pub(crate) fn new(start: Lsn) -> WriteStage {
         WriteStage {
             start,
@@ -106,12 +106,12 @@ impl WriteStage {
         self.end
     }
 
-    /// Bytes of journal that it keeps from being reused.
+    /// Bytes of journal that cannot be reused because of this stage.
     pub(crate) fn logged_bytes(&self) -> u64 {
         self.end.since(self.start)
     }
 
-    /// Bytes of memory of its blocks.
+    /// Bytes of memory of the stage's blocks.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.blocks.len() as u64 * BLOCK_BYTES
     }
@@ -120,7 +120,7 @@ impl WriteStage {
         self.blocks.len() as u64
     }
 
-    /// Up to `end` the journal has nothing for a volume. An empty stage begins there.
+    /// The journal has no record for a volume up to `end`. An empty stage then begins there.
     pub(crate) fn pass(&mut self, end: Lsn) {
         if self.is_empty() {
             self.start = self.start.max(end);
@@ -128,9 +128,9 @@ impl WriteStage {
         self.end = self.end.max(end);
     }
 
-    /// Takes in the record that ends at `end`, the next one of the journal.
+    /// Adds the journal's next record, which ends at `end`.
     pub(crate) fn take(&mut self, end: Lsn, change: &VolumeChange<'_>, pool: &mut BlockPool) {
-        assert!(end > self.end, "records are taken in the journal's order");
+        assert!(end > self.end, "records are added in the journal's order");
         self.end = end;
         match change {
             VolumeChange::Write { span, data } => {
@@ -140,7 +140,7 @@ impl WriteStage {
         }
     }
 
-    /// Zeros from `start` to `end`: whole blocks as a range, the sectors around them as bytes.
+    /// Adds zeros from `start` to `end`: whole blocks as a range, the sectors around them as bytes.
     fn clear(&mut self, start: u64, end: u64, pool: &mut BlockPool) {
         let first = start.div_ceil(BLOCK_BYTES);
         let behind = end / BLOCK_BYTES;
@@ -156,7 +156,8 @@ impl WriteStage {
     }
 
     fn add_zeros(&mut self, mut first: u64, mut behind: u64) {
-        // The last range that begins at or before the new one's end, and so on backwards while they touch.
+        // Merge with every range that touches, starting from the last one that begins at or before the new
+        // end.
         while let Some((&from, &to)) = self.zeros.range(..=behind).next_back() {
             if to < first {
                 break;
@@ -168,7 +169,7 @@ impl WriteStage {
         self.zeros.insert(first, behind);
     }
 
-    /// Puts `data`, or zeros, at `offset`, block by block.
+    /// Writes `data`, or zeros, at `offset`, block by block.
     fn put(&mut self, offset: u64, data: Option<&[u8]>, length: u64, pool: &mut BlockPool) {
         let mut done = 0;
         while done < length {
@@ -183,7 +184,7 @@ impl WriteStage {
                     (entry.insert(StagedBlock { mask: 0, bytes }), on_zeros)
                 }
             };
-            // A reader that still has these bytes keeps them as they are.
+            // A reader that still has these bytes keeps them unchanged.
             let bytes = Arc::make_mut(&mut held.bytes);
             if on_zeros {
                 bytes.fill(0);
@@ -207,20 +208,20 @@ impl WriteStage {
         }
     }
 
-    /// Whether it says anything of the blocks from `first` up to `behind`.
+    /// Whether the stage has any sector of the blocks from `first` up to `behind`.
     pub(crate) fn has_any(&self, first: u64, behind: u64) -> bool {
         let zeros = self.next_zeros(first).is_some_and(|(zeros, _)| zeros < behind);
         zeros || self.blocks.range(first..behind).next().is_some()
     }
 
-    /// The next blocks from `from` on, at most `into`'s room.
+    /// Collects the next blocks from `from`, at most `count`.
     pub(crate) fn next_blocks(&self, from: u64, count: usize, into: &mut Vec<(u64, StagedBlock)>) {
         into.clear();
         let next = self.blocks.range(from..).take(count);
         into.extend(next.map(|(block, held)| (*block, held.clone())));
     }
 
-    /// The next zeros from block `from` on: their first block and the one behind the last.
+    /// Next range of zeros from block `from`: its first block, and the one behind its last.
     pub(crate) fn next_zeros(&self, from: u64) -> Option<(u64, u64)> {
         let before = self.zeros.range(..from).next_back();
         let under_way = before.filter(|(_, behind)| from < **behind);
@@ -228,7 +229,7 @@ impl WriteStage {
         next.map(|(first, behind)| (from.max(*first), *behind))
     }
 
-    /// A block that has all its sectors now, merged with what lay below.
+    /// Sets a block that now has all its sectors, merged with older ones.
     pub(crate) fn complete(&mut self, block: u64, bytes: &BlockBytes) {
         let held = self.blocks.get_mut(&block);
         let held = held.expect("a closed stage loses no block");
@@ -236,7 +237,7 @@ impl WriteStage {
         held.bytes = Arc::clone(bytes);
     }
 
-    /// Puts a whole block over what the stage has of it, zeros or sectors.
+    /// Replaces what the stage has of a block, zeros or sectors, with the whole block.
     pub(crate) fn replace(&mut self, block: u64, bytes: &BlockBytes) {
         let held = StagedBlock {
             mask: FULL,
@@ -245,7 +246,7 @@ impl WriteStage {
         self.blocks.insert(block, held);
     }
 
-    /// The same for those of the blocks from `first` up to `behind` of which it has sectors.
+    /// Replaces those of the blocks from `first` up to `behind` of which the stage has sectors.
     pub(crate) fn replace_all(&mut self, first: u64, behind: u64, bytes: &BlockBytes) {
         for held in self.blocks.range_mut(first..behind).map(|(_, held)| held) {
             *held = StagedBlock {
@@ -255,11 +256,11 @@ impl WriteStage {
         }
     }
 
-    /// Says of blocks from `first` on whether they are holes, where this stage knows.
+    /// Sets, for each block from `first` that this stage has, whether it is a hole.
     pub(crate) fn mark_holes(&self, first: u64, holes: &mut [Option<bool>]) {
         let behind = first + holes.len() as u64;
-        // Writers wait meanwhile: of the ranges before `first` only the last is looked at, which alone may
-        // reach beyond it.
+        // Writers wait during this loop, so of the ranges before `first` only the last is examined; no other
+        // can reach beyond `first`.
         let before = self.zeros.range(..=first).next_back();
         let begin = before.map_or(first, |(from, _)| *from);
         for (from, to) in self.zeros.range(begin..behind) {
@@ -273,7 +274,7 @@ impl WriteStage {
         }
     }
 
-    /// Gives the memory of at most `count` blocks back. `false`: there are no more.
+    /// Returns the memory of at most `count` blocks to the pool. `false`: no block is left.
     pub(crate) fn give_some(&mut self, count: usize, pool: &mut BlockPool) -> bool {
         for _ in 0..count {
             match self.blocks.pop_first() {
@@ -290,14 +291,14 @@ fn has_zeros(zeros: &BTreeMap<u64, u64>, block: u64) -> bool {
     before.is_some_and(|(_, behind)| block < *behind)
 }
 
-/// The sectors of `count` bytes from `within` a block.
+/// Mask of the sectors of `count` bytes from offset `within` a block.
 pub(crate) fn mask_of(within: usize, count: usize) -> u8 {
     let (first, sectors) = (within / SECTOR, count / SECTOR);
     assert!(first + sectors <= BLOCK_SECTORS as usize);
     (((1u16 << sectors) - 1) << first) as u8
 }
 
-/// Copies the sectors that `mask` names.
+/// Copies the sectors in `mask`.
 pub(crate) fn copy_sectors(mask: u8, source: &[u8; BLOCK], target: &mut [u8]) {
     if mask == FULL {
         return target.copy_from_slice(source);
@@ -349,20 +350,24 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_of_zeros_cost_a_range_and_forget_what_was_written() {
+    fn whole_blocks_of_zeros_become_a_range_and_drop_older_writes() {
         let (mut stage, mut pool) = (WriteStage::new(Lsn(64)), BlockPool::new(BYTES));
         write(&mut stage, &mut pool, 0, &[1; 3 * 4096]);
         zero(&mut stage, &mut pool, 512, 6 * BLOCK_BYTES);
-        // Its first block in part, five whole ones, and one sector of the last.
+        // A part of the first block, five whole blocks, and one sector of the last.
         assert_eq!(held(&stage, 0).mask, FULL);
         assert_eq!((held(&stage, 0).bytes[511], held(&stage, 0).bytes[512]), (1, 0));
         assert!((1..6).all(|block| matches!(stage.layer(block), StageLayer::Zeros)));
         assert_eq!(held(&stage, 6).mask, 1);
-        assert_eq!(pool.bytes(), 2 * BLOCK_BYTES, "blocks 1 and 2 came back");
+        assert_eq!(
+            pool.bytes(),
+            2 * BLOCK_BYTES,
+            "the buffers of blocks 1 and 2 are back in the pool"
+        );
 
         write(&mut stage, &mut pool, 2 * BLOCK_BYTES + 512, &[9; 512]);
         let block = held(&stage, 2);
-        assert_eq!(block.mask, FULL, "the rest of it is zeros, whatever lies below");
+        assert_eq!(block.mask, FULL, "all other sectors are zeros");
         assert_eq!((block.bytes[0], block.bytes[512], block.bytes[1024]), (0, 9, 0));
     }
 
@@ -383,7 +388,7 @@ mod tests {
         assert_eq!(holes[..3], [None, Some(true), None]);
         assert_eq!(holes[9..11], [Some(true), Some(false)]);
         assert_eq!((holes[23], holes[24], holes[28]), (Some(true), None, Some(false)));
-        // Ranges that begin before, at and behind what is asked for, or end right before it.
+        // Ranges that begin before, at and behind the requested block, or end right before it.
         for (first, expected) in [(12, 13), (11, 13), (10, 14), (9, 14), (3, 8), (24, 1), (25, 0)] {
             let mut holes = [None; 16];
             stage.mark_holes(first, &mut holes);
@@ -393,15 +398,15 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_keeps_the_bytes_it_found() {
+    fn a_reader_keeps_the_bytes_that_it_found() {
         let (mut stage, mut pool) = (WriteStage::new(Lsn(64)), BlockPool::new(BYTES));
         write(&mut stage, &mut pool, 0, &[1; 4096]);
         let found = held(&stage, 0).clone();
         write(&mut stage, &mut pool, 0, &[2; 4096]);
         assert_eq!((found.bytes[0], held(&stage, 0).bytes[0]), (1, 2));
         let newest = held(&stage, 0).clone();
-        assert!(!stage.give_some(2, &mut pool), "it had one block");
-        assert_eq!(pool.bytes(), 0, "the reader has it");
+        assert!(!stage.give_some(2, &mut pool), "the stage had only one block");
+        assert_eq!(pool.bytes(), 0, "the reader still uses the buffer");
         assert_eq!(newest.bytes[0], 2);
     }
 }

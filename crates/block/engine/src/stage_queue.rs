@@ -1,5 +1,5 @@
-//! The stages of a volume: one open, some closed and waiting for the image. Decides when a stage ends and
-//! when writers wait; knows neither clock nor thread.
+//! Stages of a volume: one open, and some closed that wait for the image. Decides when a stage ends and when
+//! writers wait; knows neither clock nor thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,14 +10,15 @@ use netram_proto::time::{Nanos as TimeSpan, Time};
 use crate::record::VolumeChange;
 use crate::stage::{BLOCK, BlockBytes, BlockPool, FULL, StageLayer, StagedBlock, WriteStage, copy_sectors};
 
-/// When stages end, and how many there may be. Together they bound a volume's memory.
+/// When stages end and how many may exist. Together these bound a volume's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagePolicy {
-    /// A stage ends when it has this many bytes of journal, or of memory.
+    /// Bytes of journal or of memory at which a stage ends.
     pub bytes: u64,
-    /// Or when it is this old.
+    /// Age at which a stage ends.
     pub age: TimeSpan,
-    /// Closed stages that may wait for the image; with so many, writers wait once the open one is full.
+    /// Maximum number of closed stages that wait for the image. At the maximum, writers wait once the open
+    /// stage is full.
     pub closed_max: usize,
 }
 
@@ -31,34 +32,34 @@ impl Default for StagePolicy {
     }
 }
 
-/// How the stages stand.
+/// Status of the stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StagesStatus {
     /// Bytes of journal in the open stage.
     pub open_bytes: u64,
-    /// Closed stages that wait for the image, the one being applied among them.
+    /// Number of closed stages that wait for the image, including the one being applied.
     pub closed: usize,
-    /// Bytes of journal in them.
+    /// Bytes of journal in the closed stages.
     pub closed_bytes: u64,
-    /// Blocks in all stages.
+    /// Number of blocks in all stages.
     pub blocks: u64,
-    /// Bytes of memory: blocks of stages, and those kept for the next.
+    /// Bytes of memory of all stages and of the buffers kept for reuse.
     pub memory_bytes: u64,
-    /// The most that `memory_bytes` has been.
+    /// Highest value of `memory_bytes` so far.
     pub memory_bytes_max: u64,
 }
 
-/// What the stages know of a block.
+/// Sectors of a block that the stages have.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockOverlay {
-    /// The sectors that need nothing from the image.
+    /// Sectors that the image need not supply.
     pub(crate) mask: u8,
     /// Their bytes; `None`: zeros.
     pub(crate) bytes: Option<BlockBytes>,
 }
 
 impl BlockOverlay {
-    /// No stage has any of it.
+    /// The block is in no stage.
     pub(crate) const NOTHING: BlockOverlay = BlockOverlay { mask: 0, bytes: None };
 
     const ZEROS: BlockOverlay = BlockOverlay {
@@ -66,7 +67,7 @@ impl BlockOverlay {
         bytes: None,
     };
 
-    /// Puts what is known over what the image has.
+    /// Copies these sectors over the image's.
     pub(crate) fn cover(&self, block: &mut [u8]) {
         match &self.bytes {
             Some(bytes) => copy_sectors(self.mask, bytes, block),
@@ -80,9 +81,9 @@ impl BlockOverlay {
 pub(crate) struct StageQueue {
     policy: StagePolicy,
     open: WriteStage,
-    /// When the open stage was first seen to hold anything.
+    /// When the open stage was first seen with a record.
     opened: Option<Time>,
-    /// Its time is over, though there may be no room yet to close it.
+    /// Whether the open stage has reached its maximum age, even if there is no room to close it yet.
     overdue: bool,
     /// Oldest first.
     closed: VecDeque<WriteStage>,
@@ -91,9 +92,9 @@ pub(crate) struct StageQueue {
 }
 
 impl StageQueue {
-    /// No stage but an empty one, behind the record that ends at `start`.
+    /// Creates an empty open stage behind the record that ends at `start`.
     pub(crate) fn new(policy: StagePolicy, start: Lsn) -> StageQueue {
-        assert!(policy.closed_max > 0, "a stage must be able to close");
+        assert!(policy.closed_max > 0, "at least one closed stage must be allowed");
         StageQueue {
             policy,
             open: WriteStage::new(start),
@@ -105,13 +106,13 @@ impl StageQueue {
         }
     }
 
-    /// The same stages, without what they had, behind the record that ends at `start`.
+    /// Creates an empty queue with the same policy, behind the record that ends at `start`.
     pub(crate) fn restarted(&self, start: Lsn) -> StageQueue {
         StageQueue::new(self.policy, start)
     }
 
-    /// The block has these bytes, whatever records said of it: where a stage has some of it, it has all of it
-    /// now.
+    /// Sets the bytes of a block that did not arrive as a record: every stage that has some of it now has all
+    /// of it.
     pub(crate) fn replace(&mut self, block: u64, bytes: &[u8; BLOCK]) {
         let mut whole: Option<BlockBytes> = None;
         for stage in self.closed.iter_mut().chain(std::iter::once(&mut self.open)) {
@@ -119,11 +120,11 @@ impl StageQueue {
                 stage.replace(block, whole.get_or_insert_with(|| Arc::new(*bytes)));
             }
         }
-        // Where it was zeros the open stage has grown.
+        // A range of zeros that became a block has made the open stage larger.
         self.settle();
     }
 
-    /// The same of blocks from `first` up to `behind`, which are zeros.
+    /// Sets blocks from `first` up to `behind` that arrived as a hole, likewise.
     pub(crate) fn replace_by_hole(&mut self, first: u64, behind: u64) {
         let zeros: BlockBytes = Arc::new([0; BLOCK]);
         for stage in self.closed.iter_mut().chain(std::iter::once(&mut self.open)) {
@@ -131,22 +132,22 @@ impl StageQueue {
         }
     }
 
-    /// Up to `end` the journal has only records of its own.
+    /// The journal has only records of its own up to `end`.
     pub(crate) fn pass(&mut self, end: Lsn) {
         self.open.pass(end);
     }
 
-    /// Whether a record may be taken in now.
+    /// Whether a record may be added now.
     pub(crate) fn has_room(&self) -> bool {
         !self.is_full()
     }
 
-    /// The open stage's bytes have passed the threshold.
+    /// Whether the open stage has reached its maximum size.
     fn is_full(&self) -> bool {
         self.open.logged_bytes().max(self.open.memory_bytes()) >= self.policy.bytes
     }
 
-    /// Takes in the journal's next record. Whether a stage closed.
+    /// Adds the journal's next record. Returns whether a stage closed.
     pub(crate) fn take(&mut self, end: Lsn, change: &VolumeChange<'_>) -> bool {
         self.open.take(end, change, &mut self.pool);
         let memory_bytes = self.memory_bytes();
@@ -154,7 +155,7 @@ impl StageQueue {
         self.settle()
     }
 
-    /// The time is `now`. Whether a stage closed.
+    /// Updates the age of the open stage at `now`. Returns whether a stage closed.
     pub(crate) fn tick(&mut self, now: Time) -> bool {
         if self.open.is_empty() {
             self.opened = None;
@@ -165,7 +166,7 @@ impl StageQueue {
         self.settle()
     }
 
-    /// Ends the open stage whatever it has, as soon as there is room. Whether it closed now.
+    /// Ends the open stage as soon as there is room. Returns whether it closed now.
     pub(crate) fn end_open(&mut self) -> bool {
         self.overdue = !self.open.is_empty();
         self.settle()
@@ -184,14 +185,14 @@ impl StageQueue {
         true
     }
 
-    /// The stage to be applied next.
+    /// The stage to apply next.
     pub(crate) fn oldest(&self) -> Option<&WriteStage> {
         self.closed.front()
     }
 
-    /// A block of the oldest stage, of which `held` was a part, is `whole` now: in the stage and in `held`.
-    /// The memory comes from the pool, and the part's goes there: if each thread allocated what another
-    /// frees, the allocator would keep room for either.
+    /// Completes a block of the oldest stage: it is now `whole`, in the stage and in `held`. The memory is
+    /// taken from the pool and the old buffer returned to it. If one thread allocated what another frees, the
+    /// allocator would keep room for both.
     pub(crate) fn complete(&mut self, block: u64, held: &mut StagedBlock, whole: &[u8; BLOCK]) {
         let mut bytes = self.pool.take();
         *Arc::make_mut(&mut bytes) = *whole;
@@ -202,30 +203,30 @@ impl StageQueue {
         self.pool.give(part.bytes);
     }
 
-    /// The oldest closed stage is in the image, and the journal was trimmed. It goes back piece by piece, by
-    /// [`StageQueue::give_back`]: thousands of blocks at once would keep readers and writers waiting.
+    /// Removes the oldest closed stage, which is in the image. Its memory goes back in pieces by
+    /// [`StageQueue::give_back`]: freeing thousands of blocks at once would delay readers and writers.
     pub(crate) fn applied(&mut self) -> WriteStage {
         let stage = self.closed.pop_front();
         self.settle();
         stage.expect("only a closed stage is applied")
     }
 
-    /// Keeps some of an applied stage's memory for the next. `false`: that was all of it.
+    /// Returns some of an applied stage's memory to the pool. `false`: none is left.
     pub(crate) fn give_back(&mut self, stage: &mut WriteStage) -> bool {
         stage.give_some(crate::limit::STEP_BLOCKS, &mut self.pool)
     }
 
-    /// Whether everything is in the image.
+    /// Whether every record is in the image.
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.closed.is_empty()
     }
 
-    /// Where the newest record taken in ends.
+    /// End of the newest record added.
     pub(crate) fn end(&self) -> Lsn {
         self.open.end()
     }
 
-    /// What is known of `block`, of the sectors in `needed` at least.
+    /// Sectors of `block` that stages have, at least those of `needed` that exist.
     pub(crate) fn overlay(&self, block: u64, needed: u8) -> BlockOverlay {
         let mut found = BlockOverlay::NOTHING;
         for stage in std::iter::once(&self.open).chain(self.closed.iter().rev()) {
@@ -233,7 +234,7 @@ impl StageQueue {
                 StageLayer::Absent => continue,
                 StageLayer::Zeros if found.mask == 0 => return BlockOverlay::ZEROS,
                 StageLayer::Zeros => {
-                    // What is newer lies on zeros: the rest of its bytes must be.
+                    // Newer sectors lie on zeros, so all other bytes are zeros.
                     let mut merged = Arc::new([0; BLOCK]);
                     found.cover(&mut Arc::make_mut(&mut merged)[..]);
                     return BlockOverlay {
@@ -260,14 +261,14 @@ impl StageQueue {
         found
     }
 
-    /// Where the newest stage ends that says anything of the blocks from `first` up to `behind`.
+    /// End of the newest stage with any sector of the blocks from `first` up to `behind`.
     pub(crate) fn newest_end(&self, first: u64, behind: u64) -> Option<Lsn> {
         let mut newest_first = std::iter::once(&self.open).chain(self.closed.iter().rev());
         let newest = newest_first.find(|stage| stage.has_any(first, behind));
         newest.map(WriteStage::end)
     }
 
-    /// Says of blocks from `first` on whether they are holes, where a stage knows.
+    /// Sets, for each block from `first` that any stage has, whether it is a hole.
     pub(crate) fn mark_holes(&self, first: u64, holes: &mut [Option<bool>]) {
         let oldest_first = self.closed.iter().chain(std::iter::once(&self.open));
         oldest_first.for_each(|stage| stage.mark_holes(first, holes));
@@ -326,7 +327,7 @@ mod tests {
             self.stages.take(self.end, &VolumeChange::Zero(span))
         }
 
-        /// The sectors' first bytes as a reader would see them over an image of 0xee.
+        /// First bytes of the sectors, as a reader sees them over an image of 0xee.
         fn read(&self, block: u64) -> [u8; 8] {
             let mut bytes = [0xee; BLOCK_BYTES as usize];
             self.stages.overlay(block, FULL).cover(&mut bytes);
@@ -341,25 +342,22 @@ mod tests {
         assert!(log.write(8192, &[1; 4096]), "three blocks");
         assert!(log.write(0, &[2; 12288]));
         assert!(log.stages.has_room());
-        assert!(!log.write(0, &[3; 12288]), "two are closed already");
+        assert!(!log.write(0, &[3; 12288]), "two stages are closed already");
         assert!(!log.stages.has_room());
         log.stages.applied();
-        assert!(
-            log.stages.has_room(),
-            "the full one closed in the room that was made"
-        );
+        assert!(log.stages.has_room(), "the full stage closed once there was room");
         assert_eq!(log.stages.status().closed, 2);
     }
 
     #[test]
-    fn a_block_written_again_and_again_ends_its_stage_too() {
+    fn a_block_rewritten_many_times_ends_its_stage_too() {
         let mut log = Log::new();
         let ended = (0..24).filter(|_| log.write(0, &[1; 512])).count();
-        assert_eq!(ended, 1, "for the journal's sake");
+        assert_eq!(ended, 1, "the stage ended by its journal bytes");
         assert_eq!(log.stages.status().blocks, 1);
     }
 
-    /// Zeros of a sector cost a few bytes of journal and a block of memory.
+    /// Zeros of one sector cost a few bytes of journal, but a block of memory.
     #[test]
     fn a_stage_ends_by_its_memory_too() {
         let mut log = Log::new();
@@ -386,10 +384,10 @@ mod tests {
         assert!(!log.stages.end_open(), "there is nothing to end");
     }
 
-    /// The applier's thread allocated for each merged block what writers had allocated before: the process
+    /// The applier's thread allocated each merged block while writers had allocated the parts, so the process
     /// grew by both.
     #[test]
-    fn a_merged_block_takes_its_memory_from_the_pool_and_gives_the_parts() {
+    fn a_merged_block_takes_its_memory_from_the_pool_and_returns_the_parts() {
         let mut log = Log::new();
         log.write(0, &[1; 512]);
         log.write(8192, &[2; 512]);
@@ -401,12 +399,16 @@ mod tests {
         for (block, held) in &mut batch {
             log.stages.complete(*block, held, &[7; BLOCK]);
             assert_eq!((held.mask, held.bytes[4095]), (FULL, 7));
-            assert_eq!(log.stages.status().memory_bytes, 3 * BLOCK_BYTES, "one is new");
+            assert_eq!(
+                log.stages.status().memory_bytes,
+                3 * BLOCK_BYTES,
+                "one block is new"
+            );
         }
         assert_eq!(
             batch[1].1.bytes.as_ptr(),
             parts[0],
-            "the second lies where the first part did"
+            "the second block reuses the first part's buffer"
         );
         assert_eq!((log.read(0), log.read(2)), ([7; 8], [7; 8]));
     }
@@ -426,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_on_older_zeros_lies_on_zeros() {
+    fn a_write_over_older_zeros_is_merged_with_zeros() {
         let mut log = Log::new();
         log.zero(0, 2 * BLOCK_BYTES);
         log.stages.end_open();

@@ -1,10 +1,10 @@
-//! Counters. Kept with relaxed atomics: each is right on its own, together they are a moment's blur.
+//! Counters, kept with relaxed atomics: each is exact, but together they are no consistent snapshot.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What happened since the opening, recovery included.
+        /// Counters since the opening, recovery included.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Statistics {
             $($(#[$doc])* pub $name: u64,)*
@@ -31,49 +31,51 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Reads.
+    /// Number of reads.
     reads,
     /// Bytes read.
     read_bytes,
-    /// Writes.
+    /// Number of writes.
     writes,
     /// Bytes written.
     written_bytes,
-    /// Write-zeroes and discards.
+    /// Number of write-zeroes and discards.
     zeros,
-    /// Flushes.
+    /// Number of flushes.
     flushes,
-    /// Requests that waited because too much was not in the image yet.
+    /// Number of requests that waited because too much was not in the image yet.
     stalls,
-    /// Stages applied to the image.
+    /// Number of stages applied to the image.
     stages,
-    /// Blocks written to the image.
+    /// Number of blocks written to the image.
     blocks,
-    /// Blocks made holes of.
+    /// Number of blocks turned into holes.
     holes,
-    /// Blocks read from the image because only a part of them was written.
+    /// Number of blocks read from the image because only a part of them was written.
     bases,
-    /// Steps that failed, and were or will be tried again.
+    /// Number of steps that failed, and were or will be tried again.
     failures,
-    /// Reads that met a block that did not match its checksum.
+    /// Number of reads of a block that did not match its checksum.
     corrupt_reads,
-    /// Blocks of which only a part was written, on a base that did not match its checksum: they stay
-    /// unreadable.
+    /// Number of blocks of which only a part was written, on a base that did not match its checksum. They
+    /// stay unreadable.
     corrupt_bases,
-    /// Blocks taken from the data lender because the image's were damaged, and written back.
+    /// Number of blocks fetched from the data lender because the image's were damaged, and written back.
     mended,
-    /// Blocks taken from the data lender because the image did not have them yet.
+    /// Number of blocks fetched from the data lender because the image did not have them yet.
     copied,
-    /// Blocks that the image did not have yet, and that are damaged at the data lender: unreadable until they
-    /// are written.
+    /// Number of blocks that the image did not have yet and that are damaged at the data lender. They stay
+    /// unreadable until they are overwritten.
     lost_blocks,
-    /// Blocks that were asked of the data lender and did not come.
+    /// Number of blocks that were requested from the data lender and did not arrive.
     fetch_failures,
-    /// Bytes of journal given up that the data lender did not have: their blocks were marked dirty.
+    /// Bytes of journal trimmed before the data lender had them. Their blocks were marked dirty.
     given_up_bytes,
-    /// Times that marking failed: the data lender will be sent everything, should it lack some of it.
+    /// Number of times that marking failed. If the data lender lacks any of that journal, it will be sent
+    /// every block.
     mark_failures,
-    /// The same in recovery, where the crash may have torn the base: taken as they were found.
+    /// Number of blocks as in `corrupt_bases`, but in recovery, where the crash may have torn the base. The
+    /// base was accepted as found.
     unverified_bases,
 }
 

@@ -1,4 +1,4 @@
-//! What a volume is: its name, its journal and its size, in two slots of a file of their own.
+//! Superblock: the volume's id, journal and size, in a slot pair of its own file.
 //!
 //! ```text
 //!  0  format u32 | block bytes u32
@@ -7,12 +7,12 @@
 //! 40  bytes u64
 //! 48  applied u64 | applying u64
 //! 64  flags u32 | zeros u32           flag 1: blocks may be missing
-//! 72  missing from u64                where the copy has them
+//! 72  missing from u64                LSN as of which the copy has them
 //! ```
 //!
-//! *Applied* and *applying* are places in the journal: the image has everything below the first, flushed, and
-//! nothing from the second on. Stored before a stage's first byte goes into the image, so that recovery knows
-//! which blocks a crash can have torn.
+//! *Applied* and *applying* are LSNs: the image has every record below the first, flushed, and none from the
+//! second on. They are stored before a stage's first byte goes into the image, so that recovery knows which
+//! blocks a crash may have torn.
 
 use std::fmt;
 
@@ -26,12 +26,12 @@ use crate::error::{DiskOpenError, FileKind};
 use crate::limit::VOLUME_BYTES_MAX;
 
 const MAGIC: [u8; 8] = *b"NETRAMVL";
-/// The version of superblock, image, sums and records.
+/// Format version of superblock, image, sums and records.
 pub(crate) const FORMAT: u32 = 2;
 const PAYLOAD_BYTES: usize = 80;
 const FLAG_MISSING: u32 = 1;
 
-/// Names one volume for ever; random, chosen when it is created.
+/// Random id of a volume, chosen at its creation and never used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VolumeId(pub u128);
 
@@ -41,34 +41,38 @@ impl fmt::Display for VolumeId {
     }
 }
 
-/// What a volume is.
+/// Contents of a volume's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeSuperblock {
-    /// Whose image and sums.
+    /// Id of the volume; image and sums carry it too.
     pub volume: VolumeId,
-    /// The journal with its newest writes.
+    /// Id of the journal with the newest writes.
     pub journal: JournalId,
-    /// Its size.
+    /// Size of the volume in bytes.
     pub bytes: u64,
-    /// The image has everything below this place of the journal, flushed.
+    /// LSN below which the image has every record, flushed.
     pub applied: Lsn,
-    /// And nothing from here on. What is between may be there, whole, torn, or not.
+    /// LSN from which on the image has no record. Records in between may be there whole, torn, or not at all.
     pub applying: Lsn,
-    /// Some blocks may be only at the data lender: the volume is being restored from it, as it was here in
-    /// the journal.
+    /// Set while some blocks may be only at the data lender, from which the volume is being restored: the LSN
+    /// of the state that it is restored to.
     pub missing: Option<Lsn>,
 }
 
 impl VolumeSuperblock {
-    /// Bytes of the superblock's file.
+    /// Size of the superblock's file in bytes.
     pub const FILE_BYTES: u64 = SlotPair::bytes(SLOT_BYTES);
 
-    /// Writes the first superblock into a file of [`Superblock::FILE_BYTES`]. Durable on return.
+    /// Writes the first superblock into a file of [`VolumeSuperblock::FILE_BYTES`]. Durable on return.
     pub(crate) fn create<F: StorageFile>(&self, file: &F) -> Result<(), IoError> {
         SlotPair::create(file, MAGIC, SLOT_BYTES, &self.encode()).map(drop)
     }
 
-    /// What the file says, without taking it.
+    /// Reads the superblock without locking the file.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskOpenError`] if the file cannot be read, is damaged, or is no superblock of this format.
     pub fn read<F: StorageFile>(file: &F) -> Result<VolumeSuperblock, DiskOpenError> {
         VolumeSuperblock::open(file).map(|(_, superblock)| superblock)
     }
@@ -128,7 +132,7 @@ impl VolumeSuperblock {
     }
 }
 
-/// Whether a volume may have that many bytes.
+/// Whether `bytes` is a valid size of a volume.
 pub(crate) fn is_volume_size(bytes: u64) -> bool {
     (BLOCK_BYTES..=VOLUME_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(BLOCK_BYTES)
 }
@@ -138,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_this_version_wrote_is_read() {
+    fn a_superblock_of_another_format_or_size_is_refused() {
         let superblock = VolumeSuperblock {
             volume: VolumeId(1 << 100),
             journal: JournalId(7),

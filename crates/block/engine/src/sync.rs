@@ -1,14 +1,14 @@
-//! Locks, and the word between writers and whoever applies stages.
+//! Locks, and the signals between writers and the applier.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::ApplyError;
 
-/// A waiting writer looks up this often, whatever happens: a forgotten wake-up costs a delay, not a hang.
+/// Maximum wait of a writer before it looks again: a lost wake-up costs a delay, not a hang.
 const LOOK_MAX: Duration = Duration::from_millis(50);
 
-/// Locks, passing over poison: the data behind these locks is valid between any two statements.
+/// Locks and ignores poison: the data behind these locks is valid between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -22,29 +22,29 @@ pub(crate) struct StageSignal {
 
 #[derive(Debug, Default)]
 struct State {
-    /// A thread applies stages.
+    /// Whether a thread applies stages.
     attended: bool,
     stop: bool,
     requested: bool,
     failure: Option<ApplyError>,
 }
 
-/// What a wait for room ended with.
+/// Outcome of a wait for room.
 pub(crate) enum RoomWait {
-    /// Something changed; look again.
+    /// The state changed; look again.
     Changed,
     /// The image cannot be written.
     Failed(ApplyError),
-    /// No thread applies stages: the caller must.
+    /// No thread applies stages: the caller must do it.
     Unattended,
 }
 
-/// What the thread is to do.
+/// Next task of the applier thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplierTask {
-    /// Apply what is closed, and tell the time.
+    /// Apply closed stages and pass on the time.
     Look,
-    /// End.
+    /// End the thread.
     Stop,
 }
 
@@ -77,7 +77,7 @@ impl StageSignal {
         self.changed.notify_all();
     }
 
-    /// There may be room.
+    /// Room may have become free.
     pub(crate) fn change(&self) {
         self.changed.notify_all();
     }
@@ -86,7 +86,7 @@ impl StageSignal {
         lock(&self.state).failure
     }
 
-    /// The thread's wait for work, `longest` at most.
+    /// Blocks the applier thread until there is work, for at most `longest`.
     pub(crate) fn next(&self, longest: Duration) -> ApplierTask {
         let state = lock(&self.state);
         let idle = |state: &mut State| !state.stop && !state.requested;
@@ -99,8 +99,8 @@ impl StageSignal {
         }
     }
 
-    /// Waits until something changed, unless `enough` already: it is asked with the signal locked, so whoever
-    /// holds a lock that it takes must not come here.
+    /// Waits until the state changes, unless `enough` holds already. `enough` runs with the signal locked, so
+    /// the caller must not hold any lock that it takes.
     pub(crate) fn wait(&self, enough: &dyn Fn() -> bool) -> RoomWait {
         let state = lock(&self.state);
         if enough() {

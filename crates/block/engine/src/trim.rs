@@ -1,6 +1,6 @@
-//! What is given up of the journal, and when: at once what image and data lender have; what only the image
-//! has when half of the journal is full, and then its blocks are marked dirty first. No writer ever waits for
-//! the data lender.
+//! Trimming the journal. Records that both image and data lender have go at once. Records that only the image
+//! has go when half of the journal is full, after their blocks are marked dirty. No writer ever waits for the
+//! data lender.
 
 use std::sync::atomic::Ordering;
 
@@ -19,12 +19,11 @@ use crate::retained::RetainedStages;
 use crate::stats::add;
 use crate::sync::lock;
 
-/// Bytes of journal that a record may take beside its payload, for what the journal keeps with it.
+/// Bytes of journal that a record may take beside its payload, for the journal's own fields.
 const RECORD_EXTRA: u64 = 4096;
 
 impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
-    /// Trims the journal as far as it may and must be. Costs a look at two atomics when there is nothing to
-    /// do.
+    /// Trims the journal as far as it may and must be. Costs two atomic reads if there is nothing to do.
     pub(crate) fn trim_retained(&self, held: &mut RetainedStages) -> Result<(), ApplyError> {
         if held.is_empty() {
             return Ok(());
@@ -36,20 +35,20 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         self.give_up(held, self.retained_bytes_max())
     }
 
-    /// Gives up more than must be, so that the journal's head stands still for a while: a copy whose journal
-    /// begins there would be left behind again before it heard of it.
+    /// Trims more than necessary, so that the journal's head then stays for a while. Otherwise a copy whose
+    /// journal begins there would be passed again before it is told.
     pub(crate) fn give_up_ahead(&self, held: &mut RetainedStages) -> Result<(), ApplyError> {
         self.give_up(held, self.retained_bytes_max() / 4 * 3)
     }
 
-    /// Bytes of journal that are kept at most for the data lender.
+    /// Maximum bytes of journal kept for the data lender.
     fn retained_bytes_max(&self) -> u64 {
         let LogState {
             capacity,
             payload_max,
             ..
         } = self.log.state();
-        // Any record must find room in the end.
+        // The largest record must still find room.
         let largest = payload_max as u64 + RECORD_EXTRA;
         (capacity / 2).min(capacity.saturating_sub(largest))
     }
@@ -57,7 +56,7 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     fn give_up(&self, held: &mut RetainedStages, most: u64) -> Result<(), ApplyError> {
         let LogState { head, tail, .. } = self.log.state();
         if let Some(surplus) = held.surplus(head, tail, most) {
-            // Together: a resync that chooses blocks meanwhile sees neither or both.
+            // Both steps under one lock: a concurrent resync that chooses blocks sees neither or both.
             let mut dirty = lock(&self.dirty);
             let marked = match &mut *dirty {
                 Some(map) => self.mark_given_up(map, head, surplus),
@@ -77,9 +76,9 @@ impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Marks the blocks of the records from `head` up to `to`, where a stage ended. When that fails the map
-    /// is not complete, which it says itself: the data lender will be sent everything. Only while this side
-    /// does not have everything that must not be: then the journal is kept, and writers are told in the end.
+    /// Marks the blocks of the records from `head` up to `to`, where a stage ended. If that fails, the map
+    /// records that it is incomplete, and the data lender will be sent every block. While this side has
+    /// missing blocks that is not possible: the journal is kept, and writers get the error in the end.
     fn mark_given_up(&self, map: &mut DirtyMap<F>, head: Lsn, to: Lsn) -> Result<(), ApplyError> {
         let marked = self.mark_records(map, head, to);
         match marked.and_then(|()| of_dirty(map.cover(head, to))) {

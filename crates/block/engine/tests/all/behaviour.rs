@@ -1,4 +1,4 @@
-//! What a volume promises, one story each.
+//! Promises of a volume, one scenario each.
 
 use crate::common::{BLOCK, JOURNAL, Machine, MachineFile, TestDisk, VOLUME};
 use netram_block::{
@@ -23,7 +23,7 @@ fn write(disk: &TestDisk, number: u64, value: u8) {
     disk.wait(pending).unwrap();
 }
 
-/// Where block `number` is in the image.
+/// Offset of block `number` in the image.
 fn at(number: usize) -> usize {
     (number + 1) * BLOCK
 }
@@ -38,7 +38,7 @@ fn a_damaged_block_is_refused_and_the_others_are_not() {
     assert_eq!(block(&disk, 3), Err(DeviceError::Corrupt { block: 3 }));
     assert_eq!((block(&disk, 2), block(&disk, 4)), (Ok(3), Ok(5)));
     assert_eq!(disk.status().statistics.corrupt_reads, 1);
-    // Writing all of it mends it.
+    // Overwriting the whole block repairs it.
     write(&disk, 3, 9);
     assert_eq!(block(&disk, 3), Ok(9));
     disk.drain().unwrap();
@@ -46,26 +46,25 @@ fn a_damaged_block_is_refused_and_the_others_are_not() {
 }
 
 #[test]
-fn a_block_in_the_wrong_place_and_lost_checksums_are_noticed() {
+fn a_block_in_the_wrong_place_and_a_lost_checksum_are_noticed() {
     let machine = Machine::new(LOG, BYTES);
     let disk = machine.open().unwrap();
     (0..8).for_each(|number| write(&disk, number, number as u8 + 1));
     disk.drain().unwrap();
-    // Block 2's bytes and checksum, where those of block 5 belong.
+    // Block 2's bytes and checksum at the place of block 5.
     machine.change_file("image", |bytes| bytes.copy_within(at(2)..at(3), at(5)));
     machine.change_file("sums", |bytes| {
         bytes.copy_within(BLOCK + 8..BLOCK + 12, BLOCK + 20)
     });
     assert_eq!(block(&disk, 5), Err(DeviceError::Corrupt { block: 5 }));
-    // Checksums that became zeros do not make a hole of what was written.
+    // A checksum of zero does not turn written data into a hole.
     machine.change_file("sums", |bytes| bytes[BLOCK + 4..BLOCK + 8].fill(0));
     assert_eq!(block(&disk, 1), Err(DeviceError::Corrupt { block: 1 }));
 }
 
-/// Front ends do not read what they hear is a hole: lost checksums made zeros, told as such, of what was
-/// written.
+/// Front ends do not read a range reported as a hole, so lost checksums turned written data into zeros.
 #[test]
-fn lost_checksums_do_not_make_holes_of_what_was_written() {
+fn lost_checksums_do_not_turn_written_blocks_into_holes() {
     let machine = Machine::new(LOG, BYTES);
     let disk = machine.open().unwrap();
     (8..24).for_each(|number| write(&disk, number, 7));
@@ -82,7 +81,7 @@ fn lost_checksums_do_not_make_holes_of_what_was_written() {
 }
 
 #[test]
-fn a_part_written_over_a_damaged_block_does_not_pass_the_damage_on() {
+fn a_partial_write_over_a_damaged_block_does_not_hide_the_damage() {
     let machine = Machine::new(LOG, BYTES);
     let disk = machine.open().unwrap();
     write(&disk, 3, 1);
@@ -90,7 +89,7 @@ fn a_part_written_over_a_damaged_block_does_not_pass_the_damage_on() {
     machine.change_file("image", |bytes| bytes[at(3) + 4000] ^= 1);
     disk.wait(disk.write(3 * BLOCK as u64, &[7; 512]).unwrap())
         .unwrap();
-    // The sector itself needs nothing from below while its stage has it.
+    // The written sector itself can be read while its stage has it.
     let mut sector = [0; 512];
     disk.read(3 * BLOCK as u64, &mut sector).unwrap();
     assert_eq!(sector, [7; 512]);
@@ -98,7 +97,7 @@ fn a_part_written_over_a_damaged_block_does_not_pass_the_damage_on() {
     disk.drain().unwrap();
     assert_eq!(block(&disk, 3), Err(DeviceError::Corrupt { block: 3 }));
     assert_eq!(disk.status().statistics.corrupt_bases, 1);
-    // Nor does a crash wash it clean.
+    // A crash does not hide the damage either.
     disk.wait(disk.write(3 * BLOCK as u64, &[8; 512]).unwrap())
         .unwrap();
     drop(disk);
@@ -110,7 +109,8 @@ fn a_part_written_over_a_damaged_block_does_not_pass_the_damage_on() {
     assert_eq!(block(&disk, 3), Ok(5));
 }
 
-/// When only the process dies the system keeps what it wrote, in order, so recovery can check every base.
+/// If only the process dies, the operating system keeps its writes in order, so recovery can verify every
+/// base.
 #[test]
 fn after_a_killed_process_every_base_is_verified() {
     for operations in 0..80 {
@@ -134,7 +134,7 @@ fn after_a_killed_process_every_base_is_verified() {
 }
 
 #[test]
-fn files_of_other_volumes_are_refused_by_name() {
+fn files_of_other_volumes_are_refused_with_the_reason() {
     let (one, other) = (Machine::new(LOG, BYTES), Machine::new(LOG, BYTES));
     create(other.files(), VolumeId(9), JOURNAL, BYTES).unwrap();
     let open = |change: &dyn Fn(&mut DiskFiles<MachineFile>)| {
@@ -181,7 +181,7 @@ fn a_foreign_record_stops_the_opening() {
 }
 
 #[test]
-fn a_full_disk_stops_writers_with_its_name_and_lets_them_go_on() {
+fn a_full_disk_fails_writes_with_no_space_until_there_is_room() {
     let machine = Machine::new(LOG, BYTES);
     let disk = machine.open().unwrap();
     machine.fail_image(Some(IoError::ENOSPC));
@@ -193,7 +193,7 @@ fn a_full_disk_stops_writers_with_its_name_and_lets_them_go_on() {
         cause: IoError::ENOSPC,
     };
     assert_eq!(failure, Some(expected));
-    // Reading goes on meanwhile, and what was taken is kept.
+    // Reads still work, and accepted writes are kept.
     assert_eq!(block(&disk, 0), Ok(0));
     machine.fail_image(None);
     write(&disk, 1, 77);
@@ -208,7 +208,7 @@ fn a_block_that_was_being_merged_when_the_disk_failed_can_be_read() {
     write(&disk, 3, 1);
     disk.drain().unwrap();
     disk.write(3 * BLOCK as u64 + 512, &[2; 512]).unwrap();
-    // The checksum goes first, and is another now.
+    // The checksum is written first and has changed already.
     machine.fail_image(Some(IoError::EIO));
     assert!(disk.drain().is_err());
     let mut bytes = [0; BLOCK];
@@ -217,7 +217,7 @@ fn a_block_that_was_being_merged_when_the_disk_failed_can_be_read() {
 }
 
 #[test]
-fn a_failed_sync_is_never_believed() {
+fn after_a_failed_sync_the_stage_is_written_again() {
     let machine = Machine::new(LOG, BYTES);
     let disk = machine.open().unwrap();
     (0..3).for_each(|number| write(&disk, number, 7));
@@ -231,14 +231,14 @@ fn a_failed_sync_is_never_believed() {
     assert!((0..3).all(|number| block(&disk, number) == Ok(7)));
 }
 
-/// The system tells of a failed sync once. When growing heard of it, the stage under way was synced again
-/// "well", trimmed, and its blocks were lost with the next power cut.
+/// The operating system reports a failed sync only once. When growing got that error, the next sync of the
+/// current stage succeeded. The stage was dropped, and its blocks were lost with the next power cut.
 #[test]
-fn a_sync_that_failed_while_growing_is_not_believed_by_the_stage_under_way() {
+fn a_sync_that_failed_while_growing_makes_the_current_stage_start_over() {
     let machine = Machine::new(LOG, BYTES);
     let disk = machine.open().unwrap();
     (0..6).for_each(|number| write(&disk, number, 7));
-    // Begin, zeros, blocks: written and not synced.
+    // Steps `Begin`, `Zeros` and `Blocks`: written but not synced.
     for _ in 0..3 {
         assert_eq!(disk.apply_step(), Ok(ApplyProgress::Working));
     }
@@ -260,7 +260,7 @@ fn memory_stays_within_the_stages_bounds() {
         disk.write(turn * 7 % 500 * 512, &[turn as u8; 512 * 3]).unwrap();
     }
     let status = disk.status();
-    // The open stage, the closed ones, as much again kept for the next; each may be passed by one request.
+    // The open stage, the closed ones, and as much again kept for reuse; one request may pass each bound.
     let bound = (policy.closed_max as u64 + 2) * (policy.bytes + 2 * BLOCK as u64);
     assert!(status.stages.memory_bytes_max <= bound, "{:?}", status.stages);
     assert!(status.statistics.stalls > 0, "writers had to wait");
@@ -325,6 +325,9 @@ fn a_stage_of_blocks_written_often_is_applied_once() {
     disk.drain().unwrap();
     let statistics = disk.status().statistics;
     assert_eq!((statistics.writes, statistics.bases), (40, 0));
-    assert!(statistics.blocks <= 8, "one a stage: {statistics:?}");
+    assert!(
+        statistics.blocks <= 8,
+        "more than one write a stage: {statistics:?}"
+    );
     assert_eq!(block(&disk, 1), Ok(39));
 }

@@ -1,5 +1,5 @@
-//! Random histories against a plain array of bytes: after every crash the volume is a prefix of the records
-//! that includes every completed one, and a read never gives anything else.
+//! Random histories compared with a plain array of bytes. After every crash the volume is a prefix of the
+//! records that includes every completed one, and a read never returns anything else.
 
 use crate::common::{BLOCK, Machine, RECORD_HEADER, Random, SECTOR, TestDisk, cases};
 use netram_block::{DeviceError, PendingWrite};
@@ -8,10 +8,10 @@ use netram_proto::port::RecordLog;
 use netram_proto::time::Time;
 use proptest::prelude::*;
 
-/// Blocks of the volume at first; it may grow to twice as many.
+/// Initial number of blocks; the volume may grow to twice as many.
 const BLOCKS: usize = 40;
 const LOG_BYTES: u64 = 64 * 1024;
-/// Bytes of data that the machine's log takes in one record.
+/// Maximum bytes of data in one record of the machine's log.
 const RECORD_DATA: usize = (LOG_BYTES as usize / 4 - 8) / SECTOR * SECTOR;
 
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let place = || (any::<prop::sample::Index>(), 1..20usize);
     let sector = |at: prop::sample::Index| at.index(BLOCKS * 8);
-    // Half of the requests are whole blocks, as file systems send them.
+    // Half of the requests are whole blocks, as from file systems.
     let aligned = move |(at, sectors): (prop::sample::Index, usize)| match sectors % 2 {
         0 => (sector(at) / 8 * 8, sectors / 2 * 8),
         _ => (sector(at), sectors),
@@ -75,11 +75,11 @@ fn step() -> impl Strategy<Value = Step> {
 struct DiskModelRun {
     machine: Machine,
     disk: Option<TestDisk>,
-    /// What a reader must see.
+    /// Bytes that a reader must see.
     newest: Vec<u8>,
-    /// What was certain at the last reboot.
+    /// Bytes that were durable at the last reboot.
     base: Vec<u8>,
-    /// Records since: where each ends, where it begins in the volume, its bytes.
+    /// Records since then: end LSN, offset in the volume, bytes.
     records: Vec<(Lsn, usize, Vec<u8>)>,
     pending: Vec<PendingWrite>,
     completed: Lsn,
@@ -105,7 +105,7 @@ impl DiskModelRun {
         self.disk.as_ref().unwrap()
     }
 
-    /// The request in bytes, cut at the end of the volume.
+    /// The request's range in bytes, cut at the end of the volume.
     fn range(&self, at: usize, sectors: usize) -> std::ops::Range<usize> {
         let end = ((at + sectors) * SECTOR).min(self.newest.len());
         at * SECTOR..end
@@ -131,18 +131,7 @@ impl DiskModelRun {
             }
             Step::Read { at, sectors } => self.read(self.range(at, sectors)),
             Step::Extents { at, sectors } => self.extents(self.range(at, sectors)),
-            Step::Wait { newest } => {
-                let pending = match newest {
-                    true => self.pending.last(),
-                    false => self.pending.first(),
-                };
-                if let Some(pending) = pending.copied()
-                    && self.disk().wait(pending).is_ok()
-                {
-                    self.pending.retain(|other| *other > pending);
-                    self.completed = self.completed.max(pending.0);
-                }
-            }
+            Step::Wait { newest } => self.wait(newest),
             Step::Flush => {
                 if self.disk().flush().is_ok() {
                     self.completed = self.pending.last().map_or(self.completed, |last| last.0);
@@ -184,7 +173,21 @@ impl DiskModelRun {
         }
     }
 
-    /// A request from `tail` on: of its records those count that reached the log.
+    /// Waits for the newest pending request, or for the oldest.
+    fn wait(&mut self, newest: bool) {
+        let pending = match newest {
+            true => self.pending.last(),
+            false => self.pending.first(),
+        };
+        if let Some(pending) = pending.copied()
+            && self.disk().wait(pending).is_ok()
+        {
+            self.pending.retain(|other| *other > pending);
+            self.completed = self.completed.max(pending.0);
+        }
+    }
+
+    /// Counts those records of a request that reached the log behind `tail`.
     fn logged(
         &mut self,
         tail: Lsn,
@@ -211,7 +214,7 @@ impl DiskModelRun {
                 assert_eq!(pending, PendingWrite(now));
                 self.pending.push(pending);
             }
-            // A failed sync of the image is told to whoever has to apply it himself.
+            // Without an applier thread, the writer itself gets the error of a failed sync of the image.
             Err(DeviceError::Io(_)) => (),
             Err(error) => assert!(self.machine.has_crashed(), "{error}"),
         }
@@ -232,9 +235,12 @@ impl DiskModelRun {
             .disk()
             .extents(range.start as u64, range.len() as u64, &mut |length, hole| {
                 assert!(length > 0);
-                assert_ne!(before.replace(hole), Some(hole), "runs of one kind are one");
+                assert_ne!(before.replace(hole), Some(hole), "adjacent runs differ");
                 let bytes = &self.newest[at..at + length as usize];
-                assert!(!hole || bytes.iter().all(|byte| *byte == 0), "a hole at {at}");
+                assert!(
+                    !hole || bytes.iter().all(|byte| *byte == 0),
+                    "hole with data at {at}"
+                );
                 at += length as usize;
                 true
             });
@@ -259,7 +265,7 @@ impl DiskModelRun {
         }
     }
 
-    /// Recovers, through further crashes, and compares with the prefix that the log kept.
+    /// The volume recovers, with further crashes in between, and must equal the prefix that the log kept.
     fn reopen(&mut self, seed: u64) {
         self.disk = None;
         self.pending.clear();
@@ -274,7 +280,7 @@ impl DiskModelRun {
         }
         assert_eq!(self.machine.state().tail, tail, "recovery appends nothing");
         let disk = self.machine.open().unwrap();
-        // A crash while it grew leaves either size.
+        // A crash during growth leaves either size.
         let bytes = disk.geometry().bytes as usize;
         assert!(bytes >= self.base.len());
         self.base.resize(bytes, 0);

@@ -1,6 +1,6 @@
-//! Random histories of a volume and its copy: whatever breaks off, and whoever crashes, the volume is what
-//! was written to it, and a copy that is whole is the volume as of where its journal ends. A volume that is
-//! lost comes back from it.
+//! Random histories of a volume and its copy. After any crash or broken connection the volume has what was
+//! written to it, and a whole copy equals the volume as of its journal's end. A lost volume is restored from
+//! the copy.
 
 use crate::common::pair::Pair;
 use crate::common::{BLOCK, Machine, Random, SECTOR, cases};
@@ -45,7 +45,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Half of the requests are whole blocks. Each is one record.
+    // Half of the requests are whole blocks. Each request is one record.
     let place = || {
         (0..BLOCKS * 8, 1..20usize).prop_map(|(at, sectors)| match sectors % 2 {
             0 => (at / 8 * 8, (sectors % 5 + 1) * 8),
@@ -84,7 +84,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct DiskPairModelRun {
     pair: Pair,
     away: bool,
-    /// Where each record ends, where it begins in the volume, its bytes.
+    /// Records: end LSN, offset in the volume, bytes.
     records: Vec<(Lsn, usize, Vec<u8>)>,
     pending: Vec<PendingWrite>,
     completed: Lsn,
@@ -107,7 +107,7 @@ impl DiskPairModelRun {
         }
     }
 
-    /// The volume as of a place in its journal.
+    /// The volume's bytes as of an LSN.
     fn as_of(&self, end: Lsn) -> Vec<u8> {
         let mut bytes = vec![0; BYTES];
         for (_, at, data) in self.records.iter().take_while(|record| record.0 <= end) {
@@ -182,7 +182,7 @@ impl DiskPairModelRun {
         self.settle();
     }
 
-    /// What the data lender does, and what goes between the two.
+    /// Steps of the data lender and of the connection.
     fn run_copy(&mut self, step: &Step) {
         match *step {
             Step::PlanCopyCrash { operations } => self.pair.replica.crash_after(operations),
@@ -204,11 +204,11 @@ impl DiskPairModelRun {
             }
             Step::RotCopy { block } => self.rot_copy(block),
             Step::LoseVolume => self.lose(),
-            _ => unreachable!("{step:?} is the client's"),
+            _ => unreachable!("{step:?} is a step of the client"),
         }
     }
 
-    /// Whoever crashed comes back.
+    /// Reboots each machine that has crashed.
     fn settle(&mut self) {
         if self.pair.replica.has_crashed() {
             let seed = self.pair.replica.operations();
@@ -225,7 +225,7 @@ impl DiskPairModelRun {
         self.logged(at, bytes, wrote);
     }
 
-    /// A request that is in the journal counts, whatever it returned.
+    /// A request counts if it is in the journal, whatever it returned.
     fn logged(&mut self, at: usize, bytes: Vec<u8>, done: Result<PendingWrite, DeviceError>) {
         let tail = self.pair.client.state().tail;
         if self.records.last().map_or(Lsn(64), |record| record.0) < tail {
@@ -233,7 +233,7 @@ impl DiskPairModelRun {
         }
         match done {
             Ok(pending) => self.pending.push(pending),
-            // A failed sync, or a part of a block that is only at the data lender.
+            // A failed sync, or a partial write whose base is only at the data lender.
             Err(DeviceError::Io(_) | DeviceError::Missing { .. }) => (),
             Err(error) => assert!(self.pair.client.has_crashed(), "{error}"),
         }
@@ -259,7 +259,7 @@ impl DiskPairModelRun {
         }
     }
 
-    /// The copy, which is whole, is the volume as of where its journal ends.
+    /// The whole copy must equal the volume as of its journal's end.
     fn compare(&self) {
         let end = self.pair.replica.state().tail;
         let mut found = vec![0xee; BYTES];
@@ -272,13 +272,12 @@ impl DiskPairModelRun {
         }
     }
 
-    /// A block of the image rots. Whoever comes across it has it mended, or is refused; then it is written
-    /// anew.
+    /// Damages a block of the image. A read repairs it or is refused; then the block is overwritten.
     fn rot(&mut self, block: usize, how: u8) {
         if self.pair.client.has_crashed() || self.pair.disk().drain().is_err() {
             return;
         }
-        // Damage under what a crash may tear is another story.
+        // Damage to a block that a crash may tear is another test's.
         self.pair.client.cancel_crash();
         self.syncs_work();
         let at = (block + 1) * BLOCK + usize::from(how) * 16;
@@ -305,9 +304,9 @@ impl DiskPairModelRun {
         }
     }
 
-    /// A block of the copy rots, and is sent again.
+    /// Damages a block of the copy, which must then be sent again.
     fn rot_copy(&mut self, block: usize) {
-        // While the volume is restored it is the only copy.
+        // While the volume is being restored the copy is the only one.
         let only = self.pair.disk().is_restoring();
         if only || self.pair.replica.has_crashed() || self.pair.replica_disk.drain().is_err() {
             return;
@@ -326,7 +325,7 @@ impl DiskPairModelRun {
                 Err(_) => self.pair.consistent = false,
             }
         } else {
-            // As a copy that nobody has heard of since.
+            // Opened as a copy that has had no client since.
             self.pair.consistent = false;
             self.pair.whole_at = None;
             let bytes = self.newest()[block * BLOCK..][..BLOCK].to_vec();
@@ -360,7 +359,8 @@ impl DiskPairModelRun {
         }
     }
 
-    /// The client's disk is lost. What members hold goes back to where the copy ends, or nothing is restored.
+    /// Loses the client's disk. The members' part of the log must reach back to the copy's end, or nothing is
+    /// restored.
     fn lose(&mut self) {
         let restoring = self.pair.disk().is_restoring();
         let reaches = self.pair.client.state().head <= self.pair.replica.state().tail;
@@ -374,7 +374,7 @@ impl DiskPairModelRun {
         if self.pair.restore().is_ok() {
             return self.reopen(1);
         }
-        // The data lender crashed in the middle; it comes back.
+        // The data lender crashed during the restore and is rebooted.
         self.pair.crash_replica(1);
         self.pair.lose_client();
         self.pair.restore().unwrap();
@@ -387,7 +387,7 @@ impl DiskPairModelRun {
         self.reopen(seed);
     }
 
-    /// Recovers, through further crashes, and compares with what the journal kept.
+    /// The volume recovers, with further crashes in between, and must equal what the journal kept.
     fn reopen(&mut self, seed: u64) {
         self.pair.client_disk = None;
         self.pending.clear();
@@ -402,7 +402,7 @@ impl DiskPairModelRun {
             drop(self.pair.try_open());
             self.pair.client.crash(random.below(u64::MAX));
         }
-        // A part of a block may be in the journal whose rest is only there.
+        // The journal may have a part of a block whose rest is only at the data lender.
         if self.pair.replica.has_crashed() {
             self.pair.crash_replica(seed);
         }
@@ -415,7 +415,7 @@ impl DiskPairModelRun {
         self.copy_has_only_what_was_kept();
     }
 
-    /// Whole or not, each sector of the copy is what a record wrote that the journal kept, or zeros.
+    /// Each sector of the copy, whole or not, is zeros or was written by a record that the journal kept.
     fn copy_has_only_what_was_kept(&self) {
         let mut block = vec![0; BLOCK];
         for number in 0..BLOCKS {
@@ -444,7 +444,7 @@ impl DiskPairModelRun {
     }
 }
 
-/// Names the bytes from `at` on that are not as expected, sector by sector.
+/// Names the bytes from `at` that differ from the expected ones, sector by sector.
 fn differing(found: &[u8], expected: &[u8], at: usize) -> String {
     let (found, expected) = (found.chunks(SECTOR), expected.chunks(SECTOR));
     let mut differing = String::new();
@@ -466,7 +466,7 @@ fn range(at: usize, sectors: usize) -> std::ops::Range<usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(400)))]
     #[test]
-    fn a_volume_and_its_copy_stay_the_same(steps in proptest::collection::vec(step(), 1..150)) {
+    fn a_volume_and_its_copy_stay_equal(steps in proptest::collection::vec(step(), 1..150)) {
         let mut story = DiskPairModelRun::begin();
         steps.iter().for_each(|step| story.run(step));
         story.read(0..BYTES);

@@ -1,5 +1,5 @@
-//! A volume kept twice: what the journal keeps for the data lender, what is sent when it no longer does, and
-//! what is taken back from it.
+//! A volume kept twice: which journal is kept for the data lender, what is sent without it, and what is
+//! fetched back.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,13 +28,13 @@ fn contents<C: BlockFetch>(disk: &netram_block::Disk<Machine, crate::common::Mac
     bytes
 }
 
-/// Where block `number` is in the image.
+/// Offset of block `number` in the image.
 fn at(number: usize) -> usize {
     (number + 1) * BLOCK
 }
 
 #[test]
-fn the_journal_is_kept_for_the_data_lender_up_to_half_of_it() {
+fn at_most_half_of_the_journal_is_kept_for_the_data_lender() {
     let pair = Pair::new(LOG, BYTES);
     let disk = pair.open();
     let head = pair.client.state().head;
@@ -46,7 +46,7 @@ fn the_journal_is_kept_for_the_data_lender_up_to_half_of_it() {
     disk.replica_flushed(tail);
     disk.apply_step().unwrap();
     assert_eq!(pair.client.state().head, tail);
-    // Away for long: half of the journal is kept, and nobody waits.
+    // The data lender is away for long: half of the journal is kept, and no writer waits.
     (0..200u64).for_each(|turn| write(&disk, turn % 50, 2));
     disk.drain().unwrap();
     let state = pair.client.state();
@@ -61,27 +61,31 @@ fn the_journal_is_kept_for_the_data_lender_up_to_half_of_it() {
 }
 
 #[test]
-fn a_data_lender_that_was_away_is_sent_what_changed_and_no_more() {
+fn a_data_lender_that_was_away_is_sent_only_changed_blocks() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     (0..BLOCKS).for_each(|number| write(pair.disk(), number, 1));
-    assert_eq!(pair.disk().dirty_from(), None, "the first time all of it");
+    assert_eq!(
+        pair.disk().dirty_from(),
+        None,
+        "the first resync sends everything"
+    );
     assert!(pair.resync() > BLOCKS / 2);
     let seen = pair.follow();
     assert_eq!(pair.disk().status().replica.unwrap().dirty_blocks, 0);
-    // Away. The records of these are given up.
+    // The data lender is away, and the records of these blocks are trimmed.
     (0..300u64).for_each(|turn| write(pair.disk(), 10 + turn % 20, turn as u8));
     pair.disk().zero(3 * BLOCK as u64, 2 * BLOCK as u64).unwrap();
     pair.disk().drain().unwrap();
     let dirty_from = pair.disk().dirty_from().unwrap();
     assert!(dirty_from <= seen && pair.client.state().head > seen);
     let sent = pair.resync();
-    // Some of them are equal already, by records that came beside the blocks.
+    // Some blocks are equal already, because their records arrived as well.
     assert!((1..=22).contains(&sent), "{sent}");
     pair.follow();
     assert_eq!(contents(&pair.replica_disk), contents(pair.disk()));
     assert_eq!(pair.disk().status().replica.unwrap().dirty_blocks, 0);
-    // In service the journal goes as both have it, and nothing is marked.
+    // In service the journal is trimmed as far as both have it, and no block is marked.
     let before = pair.disk().status().statistics.given_up_bytes;
     for turn in 0..300u64 {
         write(pair.disk(), turn % 50, turn as u8);
@@ -93,7 +97,7 @@ fn a_data_lender_that_was_away_is_sent_what_changed_and_no_more() {
 }
 
 #[test]
-fn what_becomes_dirty_during_a_resync_stays_dirty() {
+fn blocks_dirtied_during_a_resync_stay_dirty_after_it() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     pair.resync();
@@ -105,14 +109,14 @@ fn what_becomes_dirty_during_a_resync_stays_dirty() {
     (0..300u64).for_each(|turn| write(pair.disk(), 20 + turn % 10, 1));
     pair.disk().drain().unwrap();
     pair.disk().finish_resync().unwrap();
-    // The journal still had records of the first ten, and has given those up too.
+    // The journal still had the records of the first ten blocks, and has now trimmed those too.
     assert_eq!(pair.disk().status().replica.unwrap().dirty_blocks, 20);
     assert_eq!(
         pair.disk().next_resync(0, 99).unwrap(),
         None,
-        "they belong to the next"
+        "they belong to the next resync"
     );
-    // A crash forgets none of it.
+    // A crash keeps all marks.
     pair.crash_client(7);
     assert_eq!(pair.disk().status().replica.unwrap().dirty_blocks, 20);
     let begun = pair.disk().begin_resync(Some(begun.from)).unwrap();
@@ -121,9 +125,9 @@ fn what_becomes_dirty_during_a_resync_stays_dirty() {
     assert_eq!((run.first, run.end, run.hole), (20, 30, false));
 }
 
-/// A resync that the journal left behind began anew with all of its blocks: where much was written, for ever.
+/// A resync passed by the journal's head started over with all blocks, for ever under a heavy write load.
 #[test]
-fn a_resync_goes_on_where_the_journal_left_its_copy_behind() {
+fn a_resync_continues_after_the_journals_head_has_passed_its_copy() {
     let mut moves = 0;
     for pace in 1..30u64 {
         let mut pair = Pair::new(LOG, BYTES);
@@ -132,8 +136,8 @@ fn a_resync_goes_on_where_the_journal_left_its_copy_behind() {
         let machine = pair.client.clone();
         let mut turn = 0;
         let mut busy = |disk: &ClientDisk| {
-            // Parts of blocks, holes, and whole ones, some of them again and again; less and less, as a
-            // resync gets shorter.
+            // Parts of blocks, holes, and whole blocks, some of them repeatedly; fewer and fewer, as a resync
+            // gets shorter.
             turn += 1;
             for number in (0..pace * 8 / turn).map(|index| (index * 7 + turn * pace) % BLOCKS) {
                 match (number + turn) % 5 {
@@ -159,8 +163,7 @@ fn a_resync_goes_on_where_the_journal_left_its_copy_behind() {
     assert!(moves > 10, "{moves}");
 }
 
-/// A copy that is older than what was trimmed with both having it must not be taken for one that needs a few
-/// blocks.
+/// A copy older than records that were trimmed because both had them must not seem to need only a few blocks.
 #[test]
 fn an_older_copy_is_sent_everything() {
     let mut pair = Pair::new(LOG, BYTES);
@@ -176,8 +179,8 @@ fn an_older_copy_is_sent_everything() {
     assert!(pair.disk().begin_resync(Some(old)).unwrap().all);
 }
 
-/// A resync clears what it sent: whoever was whole before it began, as a data lender's directory that was put
-/// back, lacks that.
+/// A resync clears the marks of what it sent. A copy that was whole before that, such as a restored backup of
+/// a data lender's directory, lacks those blocks.
 #[test]
 fn a_copy_that_is_older_than_the_last_resync_is_sent_everything() {
     let mut pair = Pair::new(LOG, BYTES);
@@ -200,7 +203,7 @@ fn dirty_blocks(pair: &Pair) -> u64 {
     pair.disk().status().replica.unwrap().dirty_blocks
 }
 
-/// Writes so much that the records of blocks 20 to 29 are given up; where the journal ends.
+/// Writes until the records of blocks 20 to 29 are trimmed. Returns the journal's end.
 fn give_up_ten(pair: &Pair) -> Lsn {
     (0..300u64).for_each(|turn| write(pair.disk(), 20 + turn % 10, turn as u8));
     pair.disk().drain().unwrap();
@@ -208,7 +211,7 @@ fn give_up_ten(pair: &Pair) -> Lsn {
 }
 
 #[test]
-fn what_the_data_lender_got_by_records_after_all_does_not_stay_dirty() {
+fn blocks_that_the_data_lender_got_by_records_do_not_stay_dirty() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     pair.resync();
@@ -222,7 +225,7 @@ fn what_the_data_lender_got_by_records_after_all_does_not_stay_dirty() {
     assert_eq!(dirty_blocks(&pair), 0);
     assert!(
         pair.disk().dirty_from().unwrap() > begun.from,
-        "an older copy lacks them"
+        "an older copy lacks these blocks"
     );
     pair.crash_client(2);
     assert_eq!(dirty_blocks(&pair), 0);
@@ -242,14 +245,14 @@ fn lost_blocks_and_those_of_a_resync_stay_dirty_whatever_is_flushed() {
     pair.crash_client(1);
     pair.disk().replica_flushed(tail);
     assert_eq!(dirty_blocks(&pair), 11);
-    // A resync that was cut off knows better than anybody later which of them nobody has.
+    // An interrupted resync knows which blocks both sides lack; later that cannot be found out.
     let from = pair.disk().dirty_from();
     pair.disk().begin_resync(from).unwrap();
     pair.client_disk = None;
     pair.client_disk = Some(pair.open());
     pair.disk().replica_flushed(tail);
     assert_eq!(dirty_blocks(&pair), 11);
-    // One that ended sent them; a block that was lost meanwhile waits for the next.
+    // A resync that ended has sent them. A block lost in the meantime waits for the next one.
     assert!(!pair.disk().begin_resync(from).unwrap().all);
     pair.disk().mark_dirty(&[9]).unwrap();
     pair.disk().finish_resync().unwrap();
@@ -260,11 +263,11 @@ fn lost_blocks_and_those_of_a_resync_stay_dirty_whatever_is_flushed() {
     let tail = give_up_ten(&pair);
     assert_eq!(dirty_blocks(&pair), 10);
     pair.disk().replica_flushed(tail);
-    assert_eq!(dirty_blocks(&pair), 0, "nothing is lost any more");
+    assert_eq!(dirty_blocks(&pair), 0, "no lost block is left");
 }
 
 #[test]
-fn an_unreadable_map_stops_no_volume_and_stands_for_more_blocks() {
+fn an_unreadable_map_does_not_stop_the_volume_and_counts_more_blocks_as_dirty() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     pair.resync();
@@ -283,7 +286,7 @@ fn an_unreadable_map_stops_no_volume_and_stands_for_more_blocks() {
         (dirty_blocks(&pair), pair.disk().dirty_from()),
         (BLOCKS, Some(from))
     );
-    // A resync writes the page anew, and begins with all that it may have said.
+    // A resync rewrites the page, and includes every block that it may have named.
     let begun = pair.disk().begin_resync(Some(from)).unwrap();
     assert_eq!((begun.all, begun.blocks), (false, BLOCKS));
     pair.client.spoil_dirty(None);
@@ -291,7 +294,7 @@ fn an_unreadable_map_stops_no_volume_and_stands_for_more_blocks() {
     assert_eq!(run.first, 0);
     pair.disk().finish_resync().unwrap();
     assert_eq!(pair.disk().begin_resync(Some(begun.from)).unwrap().blocks, 0);
-    // Without both slots it says nothing.
+    // Without both slots every block is dirty.
     pair.client_disk = None;
     pair.client.spoil_dirty(Some(0..2 * BLOCK as u64));
     pair.client_disk = Some(pair.open());
@@ -300,7 +303,7 @@ fn an_unreadable_map_stops_no_volume_and_stands_for_more_blocks() {
 }
 
 #[test]
-fn a_map_that_cannot_be_written_stops_no_writer_and_is_not_believed() {
+fn a_map_that_cannot_be_written_stops_no_writer_and_counts_as_incomplete() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     pair.resync();
@@ -319,7 +322,7 @@ fn a_map_that_cannot_be_written_stops_no_writer_and_is_not_believed() {
 }
 
 #[test]
-fn a_damaged_map_stands_for_more_blocks_and_never_for_fewer() {
+fn a_damaged_map_counts_more_blocks_as_dirty_and_never_fewer() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     pair.resync();
@@ -331,7 +334,7 @@ fn a_damaged_map_stands_for_more_blocks_and_never_for_fewer() {
     pair.client.change_file("dirty", |bytes| bytes[header + 100] ^= 4);
     pair.client_disk = Some(pair.open());
     assert_eq!(pair.disk().status().replica.unwrap().dirty_blocks, BLOCKS);
-    // Without its header it says nothing.
+    // Without its header every block is dirty.
     pair.client_disk = None;
     pair.client.change_file("dirty", |bytes| bytes[..header].fill(7));
     pair.client_disk = Some(pair.open());
@@ -340,7 +343,7 @@ fn a_damaged_map_stands_for_more_blocks_and_never_for_fewer() {
 }
 
 #[test]
-fn a_damaged_block_is_taken_from_the_data_lender_and_mended() {
+fn a_damaged_block_is_fetched_from_the_data_lender_and_repaired() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     (0..BLOCKS).for_each(|number| write(pair.disk(), number, number as u8 + 1));
@@ -352,10 +355,10 @@ fn a_damaged_block_is_taken_from_the_data_lender_and_mended() {
     pair.client.change_file("sums", |bytes| bytes[BLOCK + 4 * 9] ^= 1);
     assert_eq!(contents(pair.disk()), good);
     assert_eq!(pair.disk().status().statistics.mended, 2);
-    // It is in the image again.
+    // The block is in the image again.
     pair.copy.leave();
     assert_eq!(contents(pair.disk()), good);
-    // A part written over a damaged block needs the rest.
+    // A partial write over a damaged block needs the rest.
     pair.copy.come_back();
     pair.client.change_file("image", |bytes| bytes[at(5) + 4000] ^= 1);
     pair.disk().write(5 * BLOCK as u64, &[77; 512]).unwrap();
@@ -364,7 +367,7 @@ fn a_damaged_block_is_taken_from_the_data_lender_and_mended() {
     let mut expected = good;
     expected[5 * BLOCK..5 * BLOCK + 512].fill(77);
     assert_eq!(contents(pair.disk()), expected);
-    // Nobody else has what is dirty.
+    // No other copy has the newest bytes of a dirty block.
     pair.copy.come_back();
     pair.disk().mark_dirty(&[7]).unwrap();
     pair.client.change_file("image", |bytes| bytes[at(7)] ^= 1);
@@ -375,7 +378,7 @@ fn a_damaged_block_is_taken_from_the_data_lender_and_mended() {
 }
 
 #[test]
-fn a_scrub_mends_what_the_data_lender_has_and_names_the_rest() {
+fn a_scrub_repairs_blocks_that_the_data_lender_has_and_names_the_others() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     (0..40).for_each(|number| write(pair.disk(), number, 3));
@@ -400,7 +403,7 @@ fn a_scrub_mends_what_the_data_lender_has_and_names_the_rest() {
     assert_eq!(contents(pair.disk()), good);
 }
 
-/// What a reader fetched must not be written over what the applier has written meanwhile.
+/// A block fetched by a reader must not overwrite newer bytes from the applier.
 #[test]
 fn a_fetch_that_the_applier_overtakes_does_not_undo_a_write() {
     let mut pair = Pair::new(LOG, BYTES);
@@ -411,7 +414,7 @@ fn a_fetch_that_the_applier_overtakes_does_not_undo_a_write() {
     pair.disk().drain().unwrap();
     pair.client.change_file("image", |bytes| bytes[at(3) + 4000] ^= 1);
     let late = Arc::new(Mutex::new(false));
-    // While the reader waits for his answer, a part of the block is written and applied.
+    // While the reader waits for the answer, a part of the block is written and applied.
     let writer = pair.disk_shared();
     let (once, machine) = (Arc::clone(&late), pair.client.clone());
     pair.copy.after_next_answer(move || {
@@ -448,18 +451,22 @@ fn a_lost_volume_is_restored_and_serves_at_once() {
     let mut block = [0; BLOCK];
     pair.disk().read(5 * BLOCK as u64, &mut block).unwrap();
     assert_eq!(block, [6; BLOCK]);
-    // Written in part, and applied: the rest comes. Away: it waits.
+    // The block was written in part and applied: the rest is fetched. With the data lender away, the stage
+    // waits.
     pair.copy.leave();
     pair.disk().write(6 * BLOCK as u64, &[99; 512]).unwrap();
     let waits = pair.disk().drain().unwrap_err();
     assert!(waits.to_string().contains("data lender"), "{waits}");
     let refused = pair.disk().read(7 * BLOCK as u64, &mut block);
     assert_eq!(refused, Err(DeviceError::Missing { block: 7 }));
-    assert!(pair.disk().begin_resync(None).is_err(), "it has nothing to give");
+    assert!(
+        pair.disk().begin_resync(None).is_err(),
+        "a volume being restored cannot supply blocks"
+    );
     pair.crash_client(5);
     assert!(
         pair.client_disk.is_none(),
-        "the journal has a part of a block that is not here"
+        "the journal has a part of a missing block"
     );
     pair.copy.come_back();
     pair.client_disk = Some(pair.open());
@@ -496,9 +503,9 @@ fn an_image_that_is_ahead_of_its_journal_is_refused() {
     );
 }
 
-/// A copy whose journal was begun anew, and whose image was not told before the crash.
+/// A copy whose journal was begun anew, and that crashed before its image was restarted.
 #[test]
-fn a_copy_can_be_opened_wherever_its_restart_was_cut_off() {
+fn a_copy_can_be_opened_wherever_its_restart_was_interrupted() {
     let machine = Machine::new(LOG, BYTES);
     let disk: TestDisk = machine.open().unwrap();
     (0..20).for_each(|number| write(&disk, number, 1));
@@ -520,11 +527,11 @@ fn a_copy_can_be_opened_wherever_its_restart_was_cut_off() {
 }
 
 #[test]
-fn a_put_whose_sync_failed_is_told() {
+fn a_failed_sync_of_put_blocks_is_reported() {
     let machine = Machine::new(LOG, BYTES);
     let disk = machine.open().unwrap();
     disk.put_blocks(3, &[5; BLOCK]).unwrap();
-    // A stage comes along, and its sync hears of the failure.
+    // A stage is applied in between, and its sync gets the error.
     write(&disk, 9, 1);
     machine.fail_image_syncs(1);
     assert!(disk.drain().is_err());

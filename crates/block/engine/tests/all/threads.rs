@@ -1,5 +1,5 @@
-//! Writers, readers and the applier at once: a reader never sees a sector go back in time or torn, nor a
-//! damaged block.
+//! Writers, readers and the applier run concurrently. A reader never sees a sector go back in time, a torn
+//! sector, or a damaged block.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ const WRITERS: u64 = 2;
 const BLOCKS: u64 = 24;
 const WRITES: u64 = 4000;
 
-/// Says that the thread is gone however it goes, so that no writer waits for it.
+/// Announces that the applier thread has ended, even after a panic, so that no writer waits for it.
 struct StopGuard<'a>(&'a TestDisk);
 
 impl Drop for StopGuard<'_> {
@@ -23,7 +23,7 @@ impl Drop for StopGuard<'_> {
     }
 }
 
-/// What the volume's thread does.
+/// The volume's applier thread.
 fn attend(disk: &TestDisk) {
     let _leave = StopGuard(disk);
     let mut now = 0;
@@ -40,7 +40,7 @@ fn fill(bytes: &mut [u8], version: u64) {
     }
 }
 
-/// The versions of the sectors of `bytes`; each sector must have one.
+/// Versions of the sectors of `bytes`; all words of a sector must have the same.
 fn versions(bytes: &[u8]) -> Vec<u64> {
     let sectors = bytes.chunks_exact(SECTOR).map(|sector| {
         let first: [u8; 8] = sector[..8].try_into().unwrap();
@@ -50,7 +50,7 @@ fn versions(bytes: &[u8]) -> Vec<u64> {
     sectors.collect()
 }
 
-/// Writes ever higher versions to its own blocks, now and then zeros.
+/// Writes ever higher versions to the writer's own blocks, and sometimes zeros.
 fn write(disk: &TestDisk, writer: u64) {
     let mut random = Random(writer + 1);
     let begin = writer * BLOCKS * BLOCK as u64;
@@ -111,7 +111,7 @@ fn readers_beside_writers_and_the_applier_see_the_newest() {
     assert!(status.statistics.stages > 10 && reads.load(Ordering::Relaxed) > 0);
     assert_eq!(status.statistics.corrupt_reads, 0);
     disk.drain().unwrap();
-    // What the image has is what readers saw last.
+    // The image has what the readers saw last.
     let mut bytes = vec![0; (WRITERS * BLOCKS) as usize * BLOCK];
     disk.read(0, &mut bytes).unwrap();
     let before = versions(&bytes);
@@ -122,7 +122,7 @@ fn readers_beside_writers_and_the_applier_see_the_newest() {
 }
 
 #[test]
-fn writers_that_wait_for_a_failing_image_are_told() {
+fn writers_waiting_for_a_failing_image_get_the_error() {
     let machine = Machine::new(256 * 1024, 64 * BLOCK as u64);
     let disk = machine.open().unwrap();
     machine.fail_image(Some(IoError::EIO));
@@ -133,7 +133,7 @@ fn writers_that_wait_for_a_failing_image_are_told() {
         disk.stop();
         assert_eq!(refused, Some(DeviceError::Io(IoError::EIO)));
     });
-    // Without the thread they do its work.
+    // Without the thread, writers do its work.
     machine.fail_image(None);
     for turn in 0..100u64 {
         disk.write(turn % 64 * BLOCK as u64, &[2; BLOCK]).unwrap();
@@ -141,7 +141,7 @@ fn writers_that_wait_for_a_failing_image_are_told() {
 }
 
 #[test]
-fn a_journal_that_others_fill_again_at_once_is_not_full() {
+fn a_journal_refilled_at_once_by_other_writers_is_not_reported_full() {
     const EACH: usize = 8 * BLOCK;
     let machine = Machine::new(3 * EACH as u64, 64 * BLOCK as u64);
     let disk = machine.open().unwrap();
@@ -166,11 +166,11 @@ fn a_journal_that_others_fill_again_at_once_is_not_full() {
     });
 }
 
-/// Whoever looked at a volume held the stages' lock while he asked for the last failure; a writer that waited
-/// for room held the signal's and looked at the stages. Both stood still, and the applier with them: reads,
-/// writes and the copy.
+/// A status query held the stages' lock while it took the signal's. A writer waiting for room held the
+/// signal's lock and took the stages'. The deadlock stopped the applier too, and with it all reads, writes
+/// and the copy.
 #[test]
-fn looking_at_a_volume_whose_writers_wait_stops_nobody() {
+fn querying_the_status_while_writers_wait_does_not_deadlock() {
     let (finished, ended) = std::sync::mpsc::channel();
     let story = std::thread::spawn(move || {
         let machine = Machine::new(256 * 1024, 64 * BLOCK as u64);
@@ -201,13 +201,13 @@ fn looking_at_a_volume_whose_writers_wait_stops_nobody() {
             disk.stop();
             assert!(written);
         });
-        assert!(disk.status().statistics.stalls > 0, "nobody waited");
+        assert!(disk.status().statistics.stalls > 0, "no writer waited");
         finished.send(()).unwrap();
     });
     if ended.recv_timeout(Duration::from_secs(120)).is_err() {
-        // What stands still cannot be joined.
-        assert!(story.is_finished(), "everybody waits for everybody");
-        panic!("the story went wrong");
+        // A deadlocked thread cannot be joined.
+        assert!(story.is_finished(), "deadlock");
+        panic!("the scenario failed");
     }
     story.join().unwrap();
 }

@@ -1,5 +1,5 @@
-//! Sectors that a disk does not give any more, and blocks that are lost on both sides: the rest of the volume
-//! must not suffer.
+//! Sectors that a disk can no longer read, and blocks lost on both sides, must not affect the rest of the
+//! volume.
 
 use crate::common::pair::Pair;
 use crate::common::{BLOCK, Machine, MachineFile};
@@ -8,7 +8,7 @@ use netram_proto::id::Lsn;
 use netram_proto::port::RecordLog;
 
 const LOG: u64 = 256 * 1024;
-/// Several of the runs that are asked for at once.
+/// Enough for several fetch runs.
 const BLOCKS: u64 = 200;
 const BYTES: u64 = BLOCKS * BLOCK as u64;
 
@@ -24,7 +24,7 @@ fn block<C: BlockFetch>(disk: &Disk<Machine, MachineFile, C>, number: u64) -> Re
     Ok(bytes[0])
 }
 
-/// A volume of which each block is full of its number, all of it in both images.
+/// A volume with each block full of its number, applied to both images.
 fn kept_twice() -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
@@ -41,7 +41,7 @@ fn kept_twice() -> (Pair, Vec<u8>) {
     (pair, good)
 }
 
-/// The volume is lost, and restored from the copy, which has lost `rotten`.
+/// The volume is lost, and restored from a copy whose blocks `rotten` are damaged.
 fn restored(rotten: &[u64]) -> (Pair, Vec<u8>) {
     let (mut pair, good) = kept_twice();
     for number in rotten {
@@ -56,7 +56,7 @@ fn restored(rotten: &[u64]) -> (Pair, Vec<u8>) {
 }
 
 #[test]
-fn a_block_that_cannot_be_read_is_mended_like_a_damaged_one() {
+fn an_unreadable_block_is_repaired_like_a_damaged_one() {
     let (pair, good) = kept_twice();
     let disk = pair.disk();
     pair.client.spoil_image(5);
@@ -70,17 +70,17 @@ fn a_block_that_cannot_be_read_is_mended_like_a_damaged_one() {
     assert_eq!(block(disk, 5), Err(DeviceError::Corrupt { block: 5 }));
     assert_eq!((block(disk, 4), block(disk, 6)), (Ok(5), Ok(7)));
     pair.copy.come_back();
-    assert_eq!(block(disk, 70), Ok(71), "a reader mends it too");
+    assert_eq!(block(disk, 70), Ok(71), "a read repairs it too");
     let found = disk.scrub(0, BLOCKS).unwrap();
     assert_eq!((found.repaired, found.bad), (1, vec![]));
     pair.copy.leave();
     assert_eq!(contents(disk), good);
 }
 
-/// The scrub of a copy ended at it with an error, the copy was closed, and opened anew for the next session
-/// it ended there again; and a resync of the whole volume ended there as well.
+/// A copy's scrub ended with an error at such a block. The copy was closed and, reopened for the next
+/// session, failed there again, as did a resync of the whole volume.
 #[test]
-fn a_copy_names_a_block_that_it_cannot_read_and_takes_it_again() {
+fn a_copy_reports_a_block_that_it_cannot_read_and_accepts_it_again() {
     let (pair, good) = kept_twice();
     let copy = &pair.replica_disk;
     pair.replica.spoil_image(7);
@@ -99,7 +99,7 @@ fn a_copy_names_a_block_that_it_cannot_read_and_takes_it_again() {
     assert_eq!(
         copy.take_bad_blocks(),
         [7],
-        "a client that asks for it is not told to wait"
+        "a client that fetches it is not told to wait"
     );
     copy.put_blocks(7, &good[7 * BLOCK..8 * BLOCK]).unwrap();
     copy.sync().unwrap();
@@ -108,7 +108,7 @@ fn a_copy_names_a_block_that_it_cannot_read_and_takes_it_again() {
 }
 
 #[test]
-fn a_part_written_over_what_a_copy_cannot_read_waits_until_all_of_it_comes() {
+fn a_partial_write_over_an_unreadable_block_of_a_copy_waits_for_the_whole_block() {
     let (pair, mut good) = kept_twice();
     let copy = &pair.replica_disk;
     pair.replica.spoil_image(9);
@@ -125,15 +125,15 @@ fn a_part_written_over_what_a_copy_cannot_read_waits_until_all_of_it_comes() {
     assert_eq!(contents(copy), good);
 }
 
-/// Those before it in its run, and the runs before, were skipped with it, and nobody came back for them.
+/// Blocks before it in its run, and earlier runs, were skipped together with it and never fetched.
 #[test]
-fn a_block_that_is_lost_on_both_sides_keeps_no_other_from_coming_home() {
+fn a_block_lost_on_both_sides_does_not_keep_others_from_being_restored() {
     let (pair, good) = restored(&[70, 150]);
     let disk = pair.disk();
     let copied = disk.copy_step(0).unwrap();
     assert_eq!((copied.next, copied.blocks), (BLOCKS, BLOCKS - 2));
     assert_eq!(copied.lost, [70, 150]);
-    assert!(!disk.is_restoring(), "there is nothing left to come");
+    assert!(!disk.is_restoring(), "no block is missing any more");
     assert_eq!(disk.status().statistics.lost_blocks, 2);
     assert_eq!(disk.take_bad_blocks(), [70, 150]);
     pair.copy.leave();
@@ -145,10 +145,9 @@ fn a_block_that_is_lost_on_both_sides_keeps_no_other_from_coming_home() {
     assert_eq!(contents(disk), good);
 }
 
-/// The end of the blocks was an error where something was left out, and the copier tried the end again for
-/// ever.
+/// If steps had left blocks out, the last step returned an error, and the copier repeated it for ever.
 #[test]
-fn a_restoring_that_left_blocks_out_comes_to_its_end_and_begins_once_more() {
+fn a_restore_that_left_blocks_out_ends_and_starts_over() {
     let (pair, good) = restored(&[]);
     let disk = pair.disk();
     let copied = disk.copy_step(50).unwrap();
@@ -161,9 +160,9 @@ fn a_restoring_that_left_blocks_out_comes_to_its_end_and_begins_once_more() {
     assert_eq!(contents(disk), good);
 }
 
-/// What came before the data lender went is kept.
+/// Blocks that arrived before the data lender went away are kept.
 #[test]
-fn a_step_that_is_cut_off_keeps_what_has_come() {
+fn an_interrupted_step_keeps_the_blocks_that_have_arrived() {
     let (pair, _) = restored(&[]);
     let disk = pair.disk();
     let copy = pair.copy.clone();

@@ -1,6 +1,6 @@
-//! Bytes that a power cut can still take are not relied on. A resync sends blocks as they are now, and the
-//! newest of what is in them may be in memory alone; and a sync that failed leaves bytes in the page cache
-//! that no later sync brings to the disk.
+//! Bytes that a power cut can still remove must not be relied on. A resync sends blocks as they are now, and
+//! their newest bytes may be only in memory. A failed sync leaves bytes in the page cache that no later sync
+//! writes to the disk.
 
 use crate::common::pair::Pair;
 use crate::common::{BLOCK, Machine, MachineFile};
@@ -16,14 +16,14 @@ fn write(pair: &Pair, number: u64, value: u8) {
     pair.disk().write(at, &[value; BLOCK]).unwrap();
 }
 
-/// The first byte of each block.
+/// First byte of each block.
 fn firsts<L: RecordLog, C: BlockFetch>(disk: &Disk<L, MachineFile, C>) -> Vec<u8> {
     let mut bytes = vec![0xee; BYTES as usize];
     disk.read(0, &mut bytes).unwrap();
     bytes.iter().step_by(BLOCK).copied().collect()
 }
 
-/// Power loss at the client, which takes everything it may.
+/// Power loss at the client that removes every unsynced byte.
 fn crash_client(pair: &mut Pair) {
     pair.client_disk = None;
     pair.client.crash_to_what_was_synced();
@@ -39,7 +39,7 @@ fn kept_twice() -> Pair {
     pair
 }
 
-/// The client's disk was lost, and is made anew: blocks 0 to 3 are only in the copy.
+/// The client's disk was lost and the volume restored: blocks 0 to 3 are only in the copy.
 fn restored() -> Pair {
     let mut pair = kept_twice();
     pair.lose_client();
@@ -49,7 +49,7 @@ fn restored() -> Pair {
     pair
 }
 
-/// Sends block 2 and not block 6, for the connection breaks.
+/// Sends block 2 but not block 6, because the connection breaks.
 fn break_off_a_resync(pair: &mut Pair) {
     pair.disk().mark_dirty(&[2, 6]).unwrap();
     assert!(pair.resync_until(1).is_err());
@@ -57,7 +57,7 @@ fn break_off_a_resync(pair: &mut Pair) {
 
 /// The copy had a write that the client had lost, and that was in no journal any more.
 #[test]
-fn a_resync_that_broke_off_leaves_no_write_that_the_client_loses() {
+fn an_interrupted_resync_leaves_no_write_that_the_client_loses() {
     for hole in [false, true] {
         let mut pair = kept_twice();
         match hole {
@@ -70,11 +70,11 @@ fn a_resync_that_broke_off_leaves_no_write_that_the_client_loses() {
     }
 }
 
-/// A block had come from the copy, but its checksum was not on the disk yet. A resync sent it with a write
-/// that nobody was told of; a power cut took that write and the checksum. The block was missing again, and
-/// came back with the lost write, although the journal did not have it, nor those before it.
+/// A block had been fetched from the copy, but its checksum was not durable. A resync sent the block with an
+/// unacknowledged write; a power cut removed that write and the checksum. The block, missing again, came back
+/// with the lost write, although the journal had neither it nor the writes before it.
 #[test]
-fn a_block_that_goes_missing_again_does_not_come_back_with_a_lost_write() {
+fn a_block_missing_again_after_a_crash_does_not_return_with_a_lost_write() {
     let mut pair = restored();
     assert_eq!(pair.disk().scrub(2, 1).unwrap().repaired, 1);
     write(&pair, 7, 76);
@@ -84,16 +84,16 @@ fn a_block_that_goes_missing_again_does_not_come_back_with_a_lost_write() {
     let found = firsts(pair.disk());
     assert!(
         found[2] != 77 || found[7] == 76,
-        "a write without the one before it: {found:?}"
+        "a write is there without the one before it: {found:?}"
     );
     assert_eq!(firsts(&pair.replica_disk)[2], found[2]);
 }
 
-/// The system told once that the checksums were not on the disk. The next sync went well, so the volume
-/// called itself whole, and after a power cut its blocks were missing: the data lender had the only copy, and
-/// nobody knew.
+/// The operating system reported once that the checksums were not durable. The next sync succeeded, so the
+/// volume called itself whole, and after a power cut its blocks were missing. The data lender had the only
+/// copy, and no status showed it.
 #[test]
-fn a_restored_volume_is_whole_though_a_sync_of_its_checksums_failed() {
+fn a_failed_sync_of_checksums_does_not_leave_a_restored_volume_incomplete() {
     for good in 0..3 {
         let mut pair = restored();
         let (mut next, mut failed) = (0, false);
@@ -119,11 +119,11 @@ fn a_restored_volume_is_whole_though_a_sync_of_its_checksums_failed() {
     }
 }
 
-/// The superblock's sync failed, and the process was killed. The next one read from the page cache which
-/// blocks a crash may tear, and did not say it again: after a power cut in its recovery, a torn block was
-/// taken for a damaged one, and refused.
+/// The superblock's sync failed, and the process was killed. The next process read from the page cache which
+/// blocks a crash may tear, and did not store that again. After a power cut during its recovery, a torn block
+/// was taken for a damaged one, and refused.
 #[test]
-fn a_recovery_says_itself_what_a_crash_may_tear() {
+fn recovery_stores_anew_which_blocks_a_crash_may_tear() {
     for operations in 0..30 {
         for seed in 0..20 {
             let machine = Machine::new(LOG, BYTES);
@@ -147,11 +147,11 @@ fn a_recovery_says_itself_what_a_crash_may_tear() {
     }
 }
 
-/// The dirty map's header did not get to the disk, the process was killed, and the next one took it from the
-/// page cache for stored: it cleared bits of a resync. After a power cut the header on the disk was the old
-/// one, and an older copy would have been sent nothing.
+/// The dirty map's header did not reach the disk, and the process was killed. The next process read it from
+/// the page cache, took it for stored, and cleared the bits of a resync. After a power cut the disk had the
+/// old header, and an older copy would have been sent nothing.
 #[test]
-fn a_map_whose_header_did_not_get_to_the_disk_is_not_believed() {
+fn a_map_header_that_did_not_reach_the_disk_is_not_relied_on() {
     let mut pair = kept_twice();
     let old = pair.follow();
     (0..80u64).for_each(|turn| write(&pair, turn % 4, turn as u8));
@@ -163,7 +163,7 @@ fn a_map_whose_header_did_not_get_to_the_disk_is_not_believed() {
     pair.client_disk = None;
     pair.client.kill();
     pair.client_disk = Some(pair.open());
-    // The copy has followed: the next resync has nothing to send.
+    // The copy has followed: the next resync has no block to send.
     let followed = pair.disk().dirty_from().unwrap();
     pair.disk().begin_resync(Some(followed)).unwrap();
     pair.disk().finish_resync().unwrap();

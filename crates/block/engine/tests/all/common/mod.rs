@@ -1,8 +1,8 @@
-//! A log and files in memory that lose what was not synced when they crash.
+//! A log and files in memory that lose unsynced bytes in a crash.
 //!
-//! What must be survived: at a crash each unsynced write (a punched hole is one too) is on the disk whole,
-//! torn at a sector, or not at all, in any combination; acknowledged records stay, of the later ones any
-//! prefix. A crash can be planned for the Nth operation: that one and all later ones fail until the reboot.
+//! Failure model: at a crash each unsynced write or punched hole is on the disk whole, torn at a sector, or
+//! not at all, in any combination. Acknowledged records stay, and any prefix of the later ones. A crash can
+//! be planned for the Nth operation: that one and all later ones fail until the reboot.
 
 pub(crate) mod pair;
 
@@ -20,7 +20,7 @@ use netram_proto::time::Nanos;
 
 pub(crate) const JOURNAL: JournalId = JournalId(0x1234);
 pub(crate) const VOLUME: VolumeId = VolumeId(0x5678);
-/// A volume on the machine.
+/// An open volume on the machine.
 pub(crate) type TestDisk = Disk<Machine, MachineFile>;
 
 pub(crate) const SECTOR: usize = 512;
@@ -28,7 +28,7 @@ pub(crate) const BLOCK: usize = 4096;
 /// Bytes of the machine's log before a record's payload.
 pub(crate) const RECORD_HEADER: u64 = 40;
 
-/// The machine: clone it to reach it after a crash.
+/// The machine; clone it to reach it after a crash.
 #[derive(Clone)]
 pub(crate) struct Machine(Arc<Mutex<State>>);
 
@@ -38,17 +38,17 @@ struct State {
     operations: u64,
     crash_at: Option<u64>,
     crashed: bool,
-    /// Writes and syncs of the image fail with this.
+    /// Error of writes and syncs of the image.
     image_fails: Option<IoError>,
-    /// Writes of the dirty map fail with this.
+    /// Error of writes of the dirty map.
     dirty_fails: Option<IoError>,
-    /// Reads of the dirty map that touch these bytes fail.
+    /// Byte range of the dirty map that cannot be read.
     dirty_unreadable: Option<Range<u64>>,
     /// Blocks of the image that cannot be read until they are written.
     image_unreadable: BTreeSet<u64>,
-    /// Reads of checksums and writes of the image take their time, so that the two meet.
+    /// Delays reads of checksums and writes of the image, so that the two overlap.
     slow: bool,
-    /// This many syncs of these files fail, and lose what they should have carried.
+    /// Number of syncs of each file that fail and lose the bytes that they should have made durable.
     syncs_fail: BTreeMap<&'static str, u32>,
 }
 
@@ -68,13 +68,13 @@ struct LogContents {
     capacity: u64,
 }
 
-/// How many histories a model goes through. More of them find more: `PROPTEST_CASES`.
+/// Number of random histories of a model; `PROPTEST_CASES` raises it.
 pub(crate) fn cases(usual: u32) -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok();
     asked.and_then(|asked| asked.parse().ok()).unwrap_or(usual)
 }
 
-/// A small generator, so that a test's seed says everything.
+/// A small generator, so that a test's seed determines the whole run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -133,7 +133,7 @@ impl Machine {
         }
     }
 
-    /// The same with a dirty map: the volume has a data lender.
+    /// The files with a dirty map: the volume has a data lender.
     pub(crate) fn files_kept_twice(&self) -> DiskFiles<MachineFile> {
         let dirty = Some(MachineFile {
             machine: self.clone(),
@@ -145,7 +145,7 @@ impl Machine {
         }
     }
 
-    /// Small stages, so that short histories take several.
+    /// Options with small stages, so that short histories use several.
     pub(crate) fn options() -> DiskOptions {
         DiskOptions {
             policy: StagePolicy {
@@ -161,7 +161,7 @@ impl Machine {
         Disk::open(self.clone(), self.files(), Machine::options())
     }
 
-    /// As a data lender opens its copy.
+    /// Opens the volume as a data lender opens its copy.
     pub(crate) fn open_restarted(&self) -> Result<TestDisk, DiskOpenError> {
         let options = DiskOptions {
             restarted: true,
@@ -170,7 +170,7 @@ impl Machine {
         Disk::open(self.clone(), self.files(), options)
     }
 
-    /// All files are empty, as new ones are.
+    /// Empties all files, as new ones are.
     pub(crate) fn lose_files(&self) {
         self.inside()
             .files
@@ -182,23 +182,23 @@ impl Machine {
         self.inside().dirty_fails = error;
     }
 
-    /// The disk does not give these bytes of the dirty map.
+    /// Makes these bytes of the dirty map unreadable.
     pub(crate) fn spoil_dirty(&self, bytes: Option<Range<u64>>) {
         self.inside().dirty_unreadable = bytes;
     }
 
-    /// The disk does not give a sector of this block of the volume any more, until all of it is written.
+    /// Makes a sector of this block unreadable until the whole block is written.
     pub(crate) fn spoil_image(&self, block: u64) {
         self.inside().image_unreadable.insert(block);
     }
 
-    /// The operation after `operations` more ones fails, and everything after it.
+    /// Plans a crash after `operations` more operations.
     pub(crate) fn crash_after(&self, operations: u64) {
         let mut state = self.inside();
         state.crash_at = Some(state.operations + operations);
     }
 
-    /// It will not crash after all.
+    /// Cancels a planned crash.
     pub(crate) fn cancel_crash(&self) {
         self.inside().crash_at = None;
     }
@@ -237,12 +237,12 @@ impl Machine {
                     0 => 0,
                     1 => bytes.len(),
                     _ => {
-                        // Torn where a sector of the disk ends.
+                        // Torn at a sector's end.
                         let cut = random.below(bytes.len() as u64 + 1) as usize;
                         ((offset + cut) / SECTOR * SECTOR).saturating_sub(offset)
                     }
                 };
-                // What was written beyond the durable end of the file goes with the file's new size.
+                // Bytes written beyond the durable end of the file are lost with the file's new size.
                 if offset + kept <= contents.durable.len() {
                     contents.durable[offset..offset + kept].copy_from_slice(&bytes[..kept]);
                 }
@@ -255,7 +255,7 @@ impl Machine {
         state.image_fails = None;
     }
 
-    /// Power loss that takes everything it may: what was not synced, and records that nobody was told of.
+    /// Power loss that removes every unsynced byte and every unacknowledged record.
     pub(crate) fn crash_to_what_was_synced(&self) {
         {
             let state = &mut *self.inside();
@@ -265,11 +265,11 @@ impl Machine {
                 log.tail = lsn;
             }
         }
-        // Nothing is left that a seed could decide on.
+        // No random choice is left.
         self.crash(0);
     }
 
-    /// The process dies, and the system keeps what it wrote.
+    /// The process dies, and the operating system keeps its writes.
     pub(crate) fn kill(&self) {
         let state = &mut *self.inside();
         state.log.stable = state.log.tail;
@@ -285,8 +285,8 @@ impl Machine {
         log.acked = log.tail;
     }
 
-    /// Sends the stable records that `to` does not have, `most` at most; they are on its disk when this
-    /// returns. `false`: they are not here any more.
+    /// Sends the stable records that `to` lacks, at most `most`, and syncs them there. `false`: they were
+    /// trimmed here.
     pub(crate) fn ship(&self, to: &Machine, most: usize) -> bool {
         let from = to.inside().log.tail;
         let records: Vec<_> = {
@@ -307,7 +307,7 @@ impl Machine {
         true
     }
 
-    /// What is below `from` is lost, and what members hold behind it is all there is of the log.
+    /// Loses the log below `from`; only the members' part from there on is left.
     pub(crate) fn keep_log_from(&self, from: Lsn) {
         let log = &mut self.inside().log;
         log.records.retain(|record| record.0 >= from);
@@ -316,7 +316,7 @@ impl Machine {
         log.stable = log.tail;
     }
 
-    /// The log begins anew at `from`, empty, durably.
+    /// Begins the log anew at `from`, empty and durable.
     pub(crate) fn restart_log(&self, from: Lsn) {
         let log = &mut self.inside().log;
         log.records.clear();
@@ -349,7 +349,7 @@ impl LogContents {
             self.tail = *lsn;
             self.records.pop_back();
         }
-        // The log's own recovery puts what it took on the disk before it serves.
+        // The log's own recovery makes its records durable before it serves.
         self.acked = self.tail;
         self.stable = self.tail;
     }
@@ -487,9 +487,9 @@ impl MachineFile {
         let offset = offset as usize;
         assert!(
             offset + bytes.len() <= contents.current.len(),
-            "nothing here lets a file grow by itself"
+            "writes must stay inside the file"
         );
-        // The write that meets the crash may have reached the disk in part; later ones never began.
+        // The write during which the crash happens may have reached the disk in part; later ones never began.
         if works || state.crash_at == Some(state.operations - 1) {
             contents.unsynced.push((offset, bytes.to_vec()));
         }
@@ -547,7 +547,7 @@ impl StorageFile for MachineFile {
         let fails = state.syncs_fail.get_mut(self.name).filter(|count| **count > 0);
         if let Some(count) = fails {
             *count -= 1;
-            // As Linux does it: the pages count as clean now, and are lost when memory is.
+            // As Linux does it: the pages now count as clean, and are lost with the memory.
             contents.unsynced.clear();
             return Err(IoError::EIO);
         }

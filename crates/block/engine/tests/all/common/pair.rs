@@ -1,4 +1,4 @@
-//! A volume and its copy on two machines, and what goes between them: what a connection does, step by step.
+//! A volume and its copy on two machines, and the connection between them, step by step.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,13 +11,13 @@ use netram_proto::port::RecordLog;
 
 use super::{BLOCK, JOURNAL, Machine, MachineFile, TestDisk, VOLUME};
 
-/// Blocks that a frame holds.
+/// Blocks of one frame.
 const FRAME_BLOCKS: u64 = 3;
 
 pub(crate) type ClientDisk = Disk<Machine, MachineFile, TestCopy>;
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// The way from the client to its data lender's blocks.
+/// The client's connection to its data lender's blocks.
 #[derive(Clone)]
 pub(crate) struct TestCopy(Arc<CopyPath>);
 
@@ -38,7 +38,7 @@ impl TestCopy {
         self.0.away.store(false, Ordering::Relaxed);
     }
 
-    /// Runs when the next answer is on its way.
+    /// Runs `hook` before the next answer arrives.
     pub(crate) fn after_next_answer(&self, hook: impl FnOnce() + Send + 'static) {
         *self.0.hook.lock().unwrap() = Some(Box::new(hook));
     }
@@ -51,7 +51,7 @@ impl BlockFetch for TestCopy {
             return Err(FetchError::Unreachable);
         }
         let disk = Arc::clone(&way.disk.lock().unwrap());
-        // Whoever carries the journal goes on meanwhile.
+        // The thread that transfers the journal continues in the meantime.
         way.client.ship(&way.machine, usize::MAX);
         let _ = follow(&disk);
         let answer = disk.answer(first, at_least, into);
@@ -63,7 +63,7 @@ impl BlockFetch for TestCopy {
     }
 }
 
-/// Somebody crashed meanwhile.
+/// One of the machines crashed.
 #[derive(Debug)]
 pub(crate) struct Broken;
 
@@ -71,7 +71,7 @@ fn broken<E>(_: E) -> Broken {
     Broken
 }
 
-/// Takes in all that the copy's journal has.
+/// Reads everything in the copy's journal into its stages.
 fn follow(disk: &TestDisk) -> Result<(), Broken> {
     loop {
         let end = disk.follow().map_err(broken)?;
@@ -82,10 +82,10 @@ fn follow(disk: &TestDisk) -> Result<(), Broken> {
     }
 }
 
-/// What a resync did.
+/// Result of a resync.
 pub(crate) struct Resynced {
     pub(crate) sent: u64,
-    /// How often the journal had left the copy behind.
+    /// How often the journal's head had passed the copy.
     pub(crate) moves: u64,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Pair {
     pub(crate) copy: TestCopy,
     /// Where the copy's journal ended when it was whole.
     pub(crate) whole_at: Option<Lsn>,
-    /// It follows, and no resync was cut off.
+    /// Whether the copy follows and no resync was interrupted.
     pub(crate) consistent: bool,
 }
 
@@ -143,26 +143,26 @@ impl Pair {
         Arc::clone(self.client_disk.as_ref().unwrap())
     }
 
-    /// Sends what the copy lacks of the journal. Where that now ends; the client is told if the copy is
+    /// Sends the journal that the copy lacks, and returns its new end. The client is told if the copy is
     /// whole.
     pub(crate) fn follow(&mut self) -> Lsn {
         self.client.log_syncs();
         assert!(
             self.client.ship(&self.replica, usize::MAX),
-            "it is not there any more"
+            "the records were trimmed"
         );
         self.follow_only().unwrap();
         self.is_whole();
         self.replica.state().tail
     }
 
-    /// The copy takes in what it has.
+    /// Reads the copy's journal into its stages.
     pub(crate) fn follow_only(&mut self) -> Result<Lsn, Broken> {
         follow(&self.replica_disk)?;
         Ok(self.replica.state().tail)
     }
 
-    /// The copy is whole, and the client is told.
+    /// Marks the copy as whole, and tells the client.
     pub(crate) fn is_whole(&mut self) {
         let end = self.replica.state().tail;
         self.consistent = true;
@@ -170,17 +170,17 @@ impl Pair {
         self.disk().replica_flushed(end);
     }
 
-    /// Sends the blocks that differ, and the journal. How many were sent.
+    /// Sends the blocks that differ, then the journal. Returns the number of blocks sent.
     pub(crate) fn resync(&mut self) -> u64 {
         self.resync_until(usize::MAX).unwrap()
     }
 
-    /// The same; after `frames` frames the connection breaks.
+    /// As [`Pair::resync`], but the connection breaks after `frames` frames.
     pub(crate) fn resync_until(&mut self, frames: usize) -> Result<u64, Broken> {
         Ok(self.resync_beside(frames, &mut |_| ())?.sent)
     }
 
-    /// The same, and `beside` is done after each frame.
+    /// As [`Pair::resync_until`], but runs `beside` after each frame.
     pub(crate) fn resync_beside(
         &mut self,
         frames: usize,
@@ -190,8 +190,8 @@ impl Pair {
         let begun = disk.begin_resync(self.whole_at).map_err(broken)?;
         copy.bring_up().map_err(broken)?;
         self.consistent = false;
-        // Older records come again: what they change is right only as of where they begin, until all of them
-        // have come.
+        // Older records come again. The blocks that they change are correct only as of their start until all
+        // of them have arrived.
         self.whole_at = self.whole_at.filter(|_| !begun.all).map(|at| at.min(begun.from));
         self.replica.restart_log(begun.from);
         copy.restart().map_err(broken)?;
@@ -225,7 +225,7 @@ impl Pair {
             if self.client.ship(&self.replica, usize::MAX) {
                 break until;
             }
-            // What comes next is not there any more: its blocks are dirty now.
+            // The next records were trimmed, so their blocks are dirty now.
             copy.bring_up().map_err(broken)?;
             let has = self.replica.state().tail;
             let Some(begun) = disk.continue_resync(has).map_err(broken)? else {
@@ -266,7 +266,7 @@ impl Pair {
         Ok(sent)
     }
 
-    /// Makes the volume anew from the copy, whose journal must be in the client's with all that came later.
+    /// Restores the volume from the copy. The client's journal must have the copy's end and everything later.
     pub(crate) fn restore(&mut self) -> Result<(), Broken> {
         let from = self.follow_only()?;
         let (files, bytes) = (self.client.files_kept_twice(), self.replica_disk.geometry().bytes);
@@ -287,7 +287,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Power loss at the client; it is opened again if it can be.
+    /// Power loss at the client, which is then reopened if possible.
     pub(crate) fn crash_client(&mut self, seed: u64) {
         self.client_disk = None;
         self.client.crash(seed);
@@ -301,7 +301,7 @@ impl Pair {
         *self.copy.0.disk.lock().unwrap() = Arc::clone(&self.replica_disk);
     }
 
-    /// The client's disk is gone with all that was on it.
+    /// The client's disk is lost with everything on it.
     pub(crate) fn lose_client(&mut self) {
         self.client_disk = None;
         self.client.lose_files();
