@@ -1,8 +1,8 @@
-//! What the passes over a volume's bytes cost: processor time of one thread, the least of many short runs, so
-//! that it can be taken beside other work.
+//! Cost of the passes over a volume's bytes: processor time of one thread, the minimum of many short runs, so
+//! that it can be measured beside other work.
 //!
 //! ```text
-//! cargo run --release -p netram-volume --example passes            # a directory below the current one
+//! cargo run --release -p netram-volume --example passes            # works in a directory below the current one
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a program for people")]
@@ -24,7 +24,7 @@ use rustix::time::{ClockId, clock_gettime};
 const LARGE: usize = 64 << 10;
 const VOLUME_BYTES: u64 = 128 << 20;
 const JOURNAL_BYTES: u64 = 256 << 20;
-/// What is read and written, over and over.
+/// Bytes that are read and written repeatedly.
 const SPAN_BYTES: u64 = 64 << 20;
 const RUNS: usize = 400;
 const TOGETHER: u64 = 16;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         volume.wait(volume.write(at, &data)?)?;
     }
     volume.close()?;
-    // Opened again, everything is in the image.
+    // Reopened, so that everything is in the image.
     let (volume, _) = Volume::open_with(&path, &settings)?;
     let image = File::open(path.join("image"))?;
     let mut into = vec![0; LARGE];
@@ -49,15 +49,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let into = &mut into[..length];
         let plain = least(length, |at| image.read_exact_at(into, 4096 + at).is_ok());
         let read = least(length, |at| volume.read(at, into).is_ok());
-        println!("read of {length} B: {read:.2} us; of the image's file {plain:.2}");
+        println!("read of {length} B: {read:.2} us; of the image file alone {plain:.2} us");
     }
     let written = least(LARGE, |at| volume.write(at, &data[..LARGE]).is_ok());
-    println!("write of {LARGE} B, up to its place in the ring: {written:.2} us");
+    println!("write of {LARGE} B into the journal's ring: {written:.2} us");
     volume.close()?;
     Ok(())
 }
 
-/// The passes alone, over bytes that are in the processor's cache.
+/// The passes alone, over bytes in the processor's cache.
 fn bytes() {
     let header = RecordHeader::new(
         ChainPoint::default(),
@@ -99,14 +99,14 @@ fn bytes() {
     );
 }
 
-/// Microseconds of this thread for one of `work`, which is told where.
+/// Microseconds of this thread for one call of `work`, which gets an offset.
 fn least(length: usize, mut work: impl FnMut(u64) -> bool) -> f64 {
     let mut least = f64::MAX;
     let mut at = 0;
     for _ in 0..RUNS {
         let began = thread_time();
         for _ in 0..TOGETHER {
-            assert!(work(at), "nothing fails here");
+            assert!(work(at), "the operation failed");
             at = (at + 4099 * length as u64) % SPAN_BYTES;
         }
         let took = thread_time() - began;

@@ -1,5 +1,5 @@
-//! What is asked before a volume opens, here and elsewhere, and before anything is claimed (rule 18): of the
-//! journal's members, by the journal; of the data lender that keeps a copy, here.
+//! Checks before a volume opens, and before anything is claimed (rule 18). The journal asks its members; this
+//! module asks the data lender that keeps a copy.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ use crate::replica::{ClaimFacts, CopyClaim, ask_copy};
 use crate::settings::VolumeSettings;
 use crate::takeover;
 
-/// What opening a volume would come to.
+/// Result of checking whether a volume would open.
 #[derive(Debug)]
 pub struct VolumeCheck {
-    /// The journal and its members; `None`: they were not asked.
+    /// The journal and its members; `None` if they were not asked.
     pub journal: Option<OpenCheck>,
-    /// Why the volume would not open; `None`: it would.
+    /// Why the volume would not open; `None` if it would.
     pub refusal: Option<VolumeOpenError>,
 }
 
@@ -50,8 +50,8 @@ pub(crate) fn check(path: &Path, settings: &VolumeSettings) -> Result<VolumeChec
     })
 }
 
-/// Asks the data lender, if there is one, whether somebody has claimed the volume's copy. Returns the claim
-/// to be made, if the operator says that this directory is the newest.
+/// Asks the data lender, if there is one, whether another writer has claimed the volume's copy. Returns the
+/// claim to make if the operator declares this directory the newest.
 pub(crate) fn before_opening(
     place: &VolumePaths,
     settings: &VolumeSettings,
@@ -64,7 +64,7 @@ pub(crate) fn before_opening(
     };
     let journal = JournalInspector::open(&place.journal())?;
     if journal.in_use() {
-        // The opening itself says who has it.
+        // Opening the journal will report which process has it.
         return Ok(newest());
     }
     let lender = DataLenderEndpoint {

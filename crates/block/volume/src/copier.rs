@@ -1,4 +1,4 @@
-//! Brings the blocks of a restored volume home, one after the other, while it serves.
+//! Fetches the blocks of a restored volume one after another while it serves.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use netram_block::BLOCK_BYTES;
 
 use crate::replica::VolumeDisk;
 
-/// How long it waits after a block did not come, or before it looks for those left out.
+/// Delay after a block could not be fetched, and before blocks left out are tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The thread, from outside.
+/// Handle of the copier thread.
 #[derive(Debug)]
 pub(crate) struct RestoreCopier {
     shared: Arc<CopierInner>,
@@ -37,18 +37,18 @@ impl RestoreCopier {
         Ok(RestoreCopier { shared, thread })
     }
 
-    /// Blocks that were looked at, of all; `None` once nothing is missing.
+    /// Number of blocks examined, and of all blocks; `None` once no block is missing.
     pub(crate) fn progress(&self, disk: &VolumeDisk) -> Option<(u64, u64)> {
         let blocks = disk.geometry().bytes / BLOCK_BYTES;
         disk.is_restoring()
             .then(|| (self.shared.next.load(Ordering::Relaxed).min(blocks), blocks))
     }
 
-    /// Ends it; the next opening goes on.
+    /// Ends the thread; the next opening continues.
     pub(crate) fn stop(self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.stopped.notify_all();
-        // A panic was printed where it happened.
+        // The panic message was printed by the thread.
         let _ = self.thread.join();
     }
 }
@@ -65,25 +65,25 @@ fn run(disk: &VolumeDisk, shared: &CopierInner) {
                     lost += copied.lost.len();
                     tracing::error!(
                         blocks = ?copied.lost, lost,
-                        "blocks are damaged at the data lender too: they are lost, and unreadable until they are written"
+                        "these blocks are damaged at the data lender too and are lost: they stay unreadable until they are overwritten"
                     );
                 }
                 if !disk.is_restoring() {
                     tracing::info!(
                         lost,
-                        "the volume is restored: all that the data lender had is here"
+                        "restore complete: all blocks of the data lender are now on the local disk"
                     );
                     return;
                 }
                 if next >= disk.geometry().bytes / BLOCK_BYTES {
-                    // Some were passed over: once more, not at once.
+                    // Some blocks were left out: start over, but not at once.
                     next = 0;
                     shared.wait();
                 }
             }
             Err(error) => {
                 if !complained {
-                    tracing::warn!(%error, "restoring waits");
+                    tracing::warn!(%error, "restore is waiting; it will be retried");
                 }
                 complained = true;
                 shared.wait();

@@ -1,4 +1,4 @@
-//! Why a volume could not be made, opened, looked at or removed: one enum an operation.
+//! Failures to create, open, inspect and delete a volume: one enum an operation.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,190 +10,190 @@ use netram_store::StoreSettingsError;
 use crate::replica::ClaimFacts;
 use crate::replica::restore::RestoreError;
 
-/// Why no volume was made. Nothing that was there before was touched.
+/// Failure to create a volume. Existing files are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeCreateError {
-    /// There is something already.
+    /// A file or directory exists at the path.
     #[error(
-        "{0} exists already; choose another name, or `netram disk delete` it if it is of no use any more"
+        "{0} already exists; choose another name, or delete it with `netram volume delete` if it is no longer needed"
     )]
     Exists(PathBuf),
-    /// Its journal could not be made.
+    /// The journal could not be created.
     #[error("{0}")]
     Journal(#[from] netram_journal::JournalCreateError),
-    /// Its size is out of bounds, or a file failed.
+    /// The size is out of bounds, or a file failed.
     #[error("{path}: {cause}")]
     Volume {
-        /// The directory.
+        /// Directory of the volume.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         cause: DiskGrowError,
     },
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("cannot create the volume: {path}: {source}")]
     Io {
-        /// The directory or file.
+        /// Directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
 }
 
-/// Why a volume could not be opened. Nothing was lost by trying.
+/// Failure to open a volume. The attempt loses nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeOpenError {
     /// A file is missing or cannot be opened.
-    #[error("{path}: {source}; name the directory that `netram disk create` made")]
+    #[error("{path}: {source}; give the directory that `netram volume create` created")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// The settings are wrong.
+    /// The settings are invalid.
     #[error("{0}")]
     Settings(#[from] StoreSettingsError),
-    /// The journal could not be opened or recovered, or another process has the volume.
+    /// The journal could not be opened or recovered, or another process has the volume open.
     #[error("{0}")]
     Journal(#[from] netram_journal::JournalOpenError),
-    /// The files do not belong together, are damaged, or recovery stopped.
+    /// The files do not belong together or are damaged, or recovery failed.
     #[error("{path}: {cause}")]
     Volume {
-        /// The directory.
+        /// Directory of the volume.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         cause: DiskError,
     },
-    /// It is a data lender's copy, and not to be opened like this.
+    /// The directory is a data lender's copy and cannot be opened like this.
     #[error("{path}: {why}")]
     Replica {
-        /// The directory.
+        /// Directory of the copy.
         path: PathBuf,
-        /// Why.
+        /// Reason and remedy.
         why: String,
     },
-    /// It was restored, has not served yet, and its data lender does not hear it.
+    /// The volume was restored, has not served yet, and could not announce itself to its data lender.
     #[error(
-        "{path}: a restored volume's data lender must hear it before it first serves: {why}. Open it again once that is mended"
+        "{path}: a restored volume must reach its data lender before it serves for the first time: {why}. Fix that, then open the volume again"
     )]
     Unannounced {
-        /// The directory.
+        /// Directory of the volume.
         path: PathBuf,
-        /// Why it is not heard.
+        /// Why the data lender was not reached.
         why: Box<RestoreError>,
     },
-    /// Somebody has claimed the copy that the data lender keeps: this directory may be an old one.
+    /// Another writer has claimed the data lender's copy, so this directory may be out of date.
     #[error(
-        "{path}: the data lender keeps a copy of this volume, and {claim}. If a volume that was restored or taken over from it is in use, \
-         that one is newer: do not use this one. If none is, say that this directory is the newest: `netram disk recover {path} --newest`"
+        "{path}: the data lender keeps a copy of this volume, and {claim}. If a volume restored or taken over from that copy is in use, \
+         it is newer: do not use this one. If none is in use, declare this directory the newest: `netram volume recover {path} --newest`"
     )]
     Claimed {
-        /// The directory.
+        /// Directory of the volume.
         path: PathBuf,
-        /// Who claimed it, and when.
+        /// Writer and time of the claim.
         claim: ClaimFacts,
     },
-    /// The operator calls this directory the newest, and another volume has served since.
+    /// The operator declared this directory the newest, but another volume has served since.
     #[error(
-        "{path}: this is not the newest: the data lender's copy says that {claim}, and that volume has served. Use that one"
+        "{path}: this directory is not the newest: according to the data lender's copy, {claim}, and that volume has served. Use that one"
     )]
     NotNewest {
-        /// The directory.
+        /// Directory of the volume.
         path: PathBuf,
-        /// Who claimed it, and when.
+        /// Writer and time of the claim.
         claim: ClaimFacts,
     },
-    /// The operator calls this directory the newest, and the data lender cannot be asked.
+    /// The operator declared this directory the newest, but the data lender does not answer.
     #[error(
-        "{path}: {address} does not say what its copy of this volume is, so nobody can tell whether another volume was restored from it. \
-         Bring the data lender back, or take it out of the settings if it is lost"
+        "{path}: the data lender {address} does not answer, so another volume may have been restored from its copy. \
+         Start the data lender, or remove it from the settings if it is lost"
     )]
     DataLenderSilent {
-        /// The directory.
+        /// Directory of the volume.
         path: PathBuf,
-        /// The data lender.
+        /// Address of the data lender.
         address: String,
     },
-    /// The client of a copy that is to be taken over may be running.
+    /// The client of a copy to be taken over may still be running.
     #[error(
-        "{path}: the volume's client was heard {heard} ago, so it may be running: a take-over would fence it, and what it acknowledges meanwhile would be lost. Switch its machine off first. If it is off, say --client-is-off"
+        "{path}: the volume's client sent its last message {heard} ago and may still be running. A takeover would fence it, and writes that it acknowledges in the meantime would be lost. Switch its machine off first. If it is off, add --client-is-off"
     )]
     LiveClient {
-        /// The copy's directory.
+        /// Directory of the copy.
         path: PathBuf,
-        /// How long ago.
+        /// Time since the client's last message.
         heard: String,
     },
-    /// The thread that applies stages could not be started.
-    #[error("starting the volume's threads: {0}")]
+    /// The applier thread could not be started.
+    #[error("cannot start the volume's threads: {0}")]
     Thread(io::Error),
 }
 
-/// Why a volume could not be looked at.
+/// Failure to inspect a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeInspectError {
     /// A file is missing or cannot be opened.
-    #[error("{path}: {source}; name the directory that `netram disk create` made")]
+    #[error("{path}: {source}; give the directory that `netram volume create` created")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// The superblock is of no use.
+    /// The superblock is damaged or of another version.
     #[error("{path}: {cause}")]
     Volume {
-        /// The directory.
+        /// Directory of the volume.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         cause: DiskError,
     },
-    /// The journal is of no use.
+    /// The journal is damaged or of another version.
     #[error("{0}")]
     Journal(#[from] netram_journal::JournalOpenError),
 }
 
-/// Why a volume was not removed, or not all of it.
+/// Failure to delete a volume, or to delete all of it.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeDeleteError {
-    /// No volume.
-    #[error("{path} is left alone: {cause}")]
+    /// The directory is not a volume.
+    #[error("{path} was not deleted: {cause}")]
     NoVolume {
         /// The directory.
         path: PathBuf,
-        /// Why it is none.
+        /// Why it is not a volume.
         cause: DiskError,
     },
-    /// Lenders may alone have its newest writes.
+    /// The newest writes may exist only at lenders.
     #[error("{0}")]
     NotClosed(#[from] netram_journal::JournalNotClosed),
-    /// Another process has it, or its journal is of no use.
+    /// Another process has the volume open, or its journal cannot be read.
     #[error("{0}")]
     Journal(#[from] netram_journal::JournalOpenError),
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("cannot remove {path}: {source}")]
     Io {
-        /// The directory or file.
+        /// Directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
 }
 
-/// Why a volume was not closed cleanly. Its journal has everything, and the next opening applies it.
+/// Failure to close a volume cleanly. Its journal has every write, and the next opening applies it.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeCloseError {
-    /// The image did not get all of it.
+    /// Some records could not be applied to the image.
     #[error(
-        "the image was not brought up to date: {0}; the journal has everything, and the next opening applies it"
+        "the image could not be brought up to date: {0}; the journal has every write, and the next opening applies it"
     )]
     Apply(ApplyError),
-    /// The thread that brings stages into the image met a broken invariant of ours.
+    /// The applier thread panicked.
     #[error(
-        "the volume's thread panicked: a defect, whose message was printed; the journal has everything, and the next opening applies it"
+        "the volume's thread panicked because of a bug; see its message above. The journal has every write, and the next opening applies it"
     )]
     Panicked,
-    /// The journal's disk did not.
+    /// The journal's disk did not store every record.
     #[error("{0}")]
     Journal(WaitError),
 }

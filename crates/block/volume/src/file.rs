@@ -1,4 +1,4 @@
-//! Real files with holes.
+//! Volume files: regular files with holes.
 
 use std::fs::{File as StdFile, OpenOptions};
 use std::io::{self, IoSlice};
@@ -12,10 +12,10 @@ use netram_proto::port::{IoError, StorageFile};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::{Errno, pwritev, retry_on_intr};
 
-/// Zeros that are written at once where holes cannot be punched.
+/// Zeros written at once where holes cannot be punched.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
-/// Pieces that one call writes: as many blocks as a step of the applier has.
+/// Maximum number of pieces that one call writes; a step of the applier has as many blocks.
 const PIECES: usize = 64;
 
 /// A file of a volume.
@@ -26,7 +26,7 @@ pub struct VolumeFile {
 }
 
 impl VolumeFile {
-    /// Makes a new, empty file; refuses when there is one already.
+    /// Creates a new, empty file; fails if one exists.
     pub(crate) fn create(path: &Path) -> io::Result<VolumeFile> {
         let mut options = OpenOptions::new();
         let file = options
@@ -38,24 +38,24 @@ impl VolumeFile {
         VolumeFile::new(file, Duration::ZERO)
     }
 
-    /// Opens a file; for writing too, unless only looked at.
+    /// Opens a file for reading, and with `write` also for writing.
     pub(crate) fn open(path: &Path, write: bool) -> io::Result<VolumeFile> {
         let file = OpenOptions::new().read(true).write(write).open(path)?;
         VolumeFile::new(file, Duration::ZERO)
     }
 
-    /// The same file on a disk whose every sync takes so much longer, for benchmarks.
+    /// Adds `sync_delay` to each sync, to model a slower disk in benchmarks.
     pub(crate) fn on_modelled_disk(self, sync_delay: Duration) -> io::Result<VolumeFile> {
         VolumeFile::new(self.file, sync_delay)
     }
 
     fn new(file: StdFile, sync_delay: Duration) -> io::Result<VolumeFile> {
-        // One open file, so that a failed sync is told to whoever of the two syncs.
+        // Both handles share one open file description, so that either one's sync reports a failed write.
         let disk = DiskFile::with_sync_delay(file.try_clone()?, sync_delay);
         Ok(VolumeFile { disk, file })
     }
 
-    /// Bytes of the disk that the file takes.
+    /// Bytes of disk space that the file uses.
     pub(crate) fn taken_bytes(&self) -> io::Result<u64> {
         const UNIT: u64 = 512;
         Ok(self.file.metadata()?.blocks() * UNIT)
@@ -114,7 +114,7 @@ impl SparseFile for VolumeFile {
     }
 
     fn write_pieces_at(&self, mut offset: u64, mut pieces: &[&[u8]]) -> Result<(), IoError> {
-        // Of the first piece so much is written already.
+        // Bytes of the first piece that are already written.
         let mut within = 0;
         while let Some(first) = pieces.first() {
             let mut slices = [IoSlice::new(&[]); PIECES];
@@ -143,12 +143,12 @@ impl SparseFile for VolumeFile {
     }
 
     fn next_data(&self, offset: u64, end: u64) -> Result<u64, IoError> {
-        // The position that this moves is nobody's: everything else here names its offsets.
+        // This moves the file position, which no other code uses: all other calls name their offsets.
         match seek(&self.file, SeekFrom::Data(offset)) {
             Ok(data) => Ok(data.clamp(offset, end)),
-            // Nothing but a hole up to the file's end.
+            // The rest of the file is a hole.
             Err(Errno::NXIO) => Ok(end),
-            // Some file systems do not know their holes.
+            // Some file systems do not report their holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(offset),
             Err(errno) => Err(io_error(&errno.into())),
         }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_punched_range_reads_as_zeros_and_gives_its_space_back() {
+    fn a_punched_range_reads_as_zeros_and_frees_its_space() {
         let directory = tempfile::tempdir().unwrap();
         let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         file.extend(1 << 20).unwrap();
@@ -180,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn pieces_lie_one_behind_the_other_however_many_there_are() {
+    fn any_number_of_pieces_is_written_one_behind_the_other() {
         let directory = tempfile::tempdir().unwrap();
         let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
         for size in [1000, 4096, 300_000] {
             let mut pieces: Vec<&[u8]> = bytes.chunks(size).collect();
-            // Nothing, in front, between and at the end.
+            // Empty pieces at the front, in between and at the end.
             pieces.insert(0, &[]);
             pieces.insert(pieces.len() / 2, &[]);
             pieces.push(&[]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_found_wherever_it_is() {
+    fn data_is_found_at_any_place() {
         let directory = tempfile::tempdir().unwrap();
         let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         let end = 8 << 20;
@@ -211,19 +211,19 @@ mod tests {
         let data = file.next_data(0, end).unwrap();
         assert!(
             data <= 4 << 20,
-            "{data}: a file system may know less, and never more"
+            "{data}: a file system may report more data than there is, never less"
         );
         assert_eq!(file.next_data(4 << 20, end), Ok(4 << 20));
         assert!(
             file.next_data(0, 4096).unwrap() <= 4096,
-            "never beyond what was asked"
+            "never beyond the requested end"
         );
         let behind = file.next_data((4 << 20) + 4096, end).unwrap();
         assert!((4 << 20) + 4096 <= behind && behind <= end);
     }
 
     #[test]
-    fn a_modelled_disk_takes_its_time_for_each_sync() {
+    fn a_modelled_disk_delays_each_sync() {
         let directory = tempfile::tempdir().unwrap();
         let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         let delay = Duration::from_millis(30);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_written_where_there_are_no_holes() {
+    fn zeros_are_written_if_holes_are_not_supported() {
         let directory = tempfile::tempdir().unwrap();
         let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         file.write_at(0, &vec![7; 200_000]).unwrap();

@@ -1,8 +1,8 @@
-//! A *volume*: a block device's contents with all that belongs to them, opened by one path.
+//! A *volume*: the contents of a block device with everything that belongs to them, opened by one path.
 //!
-//! A directory has the journal with the newest writes, the image, its checksums, the superblock and the
-//! settings that name the lenders. What serves a volume (an NBD server, a device, the command line) opens it
-//! here.
+//! The volume's directory has the journal with the newest writes, the image, its checksums, the superblock,
+//! and the settings that name the lenders. Every front end (an NBD server, a kernel device, the command line)
+//! opens the volume here.
 //!
 //! ```no_run
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,20 +17,20 @@
 //! # }
 //! ```
 //!
-//! | module | does |
+//! | module | purpose |
 //! |---|---|
 //! | [`volume`] | opening with recovery, the thread `netram-stage`, closing |
-//! | [`paths`] | the files: making, looking |
-//! | `remove` | removing them, and what a crash left of them |
-//! | [`settings`] | lenders, rule, what FLUSH waits for |
-//! | [`control`] | operating it from another process |
-//! | [`scrub()`] | reading all of it, to compare it with its checksums |
-//! | [`replica`] | the copy that a data lender keeps: feeding it, keeping it, restoring from it |
-//! | [`resync()`] | having the copy made equal, and waiting for it |
-//! | `proof` | what is asked before a volume opens |
-//! | `takeover` | a data lender's copy made a volume where it is |
-//! | `copier` | brings the blocks of a restored volume home |
-//! | [`file`] | a real file with holes |
+//! | [`paths`] | files: creating and inspecting them |
+//! | `remove` | deleting them, and the remains of an interrupted deletion |
+//! | [`settings`] | lenders, commit rule, flush policy |
+//! | [`control`] | operating an open volume from another process |
+//! | [`scrub()`] | comparing every block with its checksum |
+//! | [`replica`] | the copy that a data lender keeps: sending it, keeping it, restoring from it |
+//! | [`resync()`] | starting a resync of the copy, and waiting for it |
+//! | `check` | checks before a volume opens |
+//! | `takeover` | turning a data lender's copy into a volume in place |
+//! | `copier` | fetching the blocks of a restored volume |
+//! | [`file`] | regular files with holes |
 #![forbid(unsafe_code)]
 
 mod check;
@@ -59,7 +59,7 @@ pub use scrub::{ScrubFindings, TaskProgress, scrub};
 pub use settings::{ModelledDisk, VolumeSettings};
 pub use volume::{Volume, VolumeRecovery, VolumeStatus};
 
-// What a front end hands from thread to thread.
+// Front ends pass a volume from thread to thread.
 const _: () = {
     const fn travels<T: Send + Sync>() {}
     travels::<Volume>();

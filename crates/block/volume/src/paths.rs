@@ -1,16 +1,16 @@
-//! The files of a volume: where they are, how they are made and looked at.
+//! Files of a volume: their names, and how they are created and inspected.
 //!
-//! | in the directory | what |
+//! | file | contents |
 //! |---|---|
-//! | `super` | what the volume is, two slots; written last, removed first |
-//! | `image` | its blocks |
+//! | `super` | superblock in two slots; written last, removed first |
+//! | `image` | the blocks |
 //! | `sums` | their checksums |
-//! | `journal` | the journal's directory; its lock is the volume's |
-//! | `dirty` | what a data lender has to be sent because the journal no longer has it; with a data lender only |
-//! | `replica` | of a data lender's copy: how it stands |
-//! | `unheard` | of a restored volume that has never served: the data lender that must hear it before |
-//! | `netram.toml` | lenders and settings; need not be there |
-//! | `control` | the socket of the process that has it open |
+//! | `journal` | the journal's directory; its lock is also the volume's |
+//! | `dirty` | dirty map: blocks that a data lender must be sent because the journal no longer has their records; only with a data lender |
+//! | `replica` | only in a data lender's copy: its header |
+//! | `unheard` | only in a restored volume that has never served: the data lender that it must reach first |
+//! | `netram.toml` | lenders and settings; optional |
+//! | `control` | socket of the process that has the volume open |
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -31,47 +31,47 @@ use rustix::fs::{Mode, OFlags};
 use crate::error::{VolumeCreateError, VolumeInspectError, VolumeOpenError};
 use crate::file::VolumeFile;
 
-/// Bytes of a new volume's journal: the stages that may wait for the image, and as much for what comes
-/// meanwhile.
+/// Default bytes of a new volume's journal: room for the stages that may wait for the image, and as much for
+/// writes in the meantime.
 pub const JOURNAL_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 
-/// The name of the socket of whoever has the volume open.
+/// Name of the control socket.
 pub(crate) const CONTROL: &str = "control";
 
-/// Between the name of a volume that is being made and a number, in the name that it has meanwhile.
+/// Separates the volume's name from a random number in the temporary name of a directory being created.
 const UNFINISHED: &str = ".new-";
 
-/// Where a volume's files are.
+/// Paths of a volume's files.
 #[derive(Clone, Debug)]
 pub struct VolumePaths {
     root: PathBuf,
 }
 
-/// A volume, looked at from outside.
+/// Description of a volume that is not opened.
 #[derive(Clone, Debug)]
 pub struct VolumeInspection {
-    /// What it is.
+    /// Contents of the superblock.
     pub superblock: VolumeSuperblock,
-    /// Bytes of the disk that its image takes.
+    /// Bytes of disk space that the image uses.
     pub image_taken_bytes: u64,
-    /// Whether a process has it open.
+    /// Whether a process has the volume open.
     pub in_use: bool,
-    /// Whether its journal has writes that its image may not have: it was not closed.
+    /// Whether the journal has writes that the image may lack, because the volume was not closed.
     pub unapplied: bool,
-    /// Bytes that its journal can hold.
+    /// Capacity of the journal in bytes.
     pub journal_bytes: u64,
-    /// Addresses of the lenders that may hold its newest writes: a recovery will ask them.
+    /// Addresses of the lenders that may hold the newest writes; recovery will ask them.
     pub members: Vec<String>,
 }
 
 impl VolumePaths {
-    /// The volume at `root`.
+    /// Paths of the volume at `root`.
     pub fn at(root: &Path) -> VolumePaths {
         let root = root.to_path_buf();
         VolumePaths { root }
     }
 
-    /// The directory.
+    /// The volume's directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -81,7 +81,7 @@ impl VolumePaths {
         self.root.join("journal")
     }
 
-    /// The settings, which need not exist.
+    /// The settings file, which is optional.
     pub fn settings_file(&self) -> PathBuf {
         self.root.join("netram.toml")
     }
@@ -98,7 +98,7 @@ impl VolumePaths {
         self.root.join("super")
     }
 
-    /// The directory, and the name in it of the socket on which whoever has the volume open listens.
+    /// The open directory, and the name of the control socket in it.
     pub(crate) fn control(&self) -> io::Result<(OwnedFd, &'static str)> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(&self.root, flags, Mode::empty())?;
@@ -113,14 +113,18 @@ impl VolumePaths {
         self.root.join("unheard")
     }
 
-    /// The volume must not serve before its data lender has heard it. Durable with the directory.
+    /// Records that the volume must reach `data_lender` before it serves. Durable with the directory.
     pub(crate) fn mark_unannounced(&self, data_lender: &NetAddress) -> io::Result<()> {
         let mut file = File::create_new(self.unannounced())?;
         writeln!(file, "{data_lender}")?;
         file.sync_all()
     }
 
-    /// The data lender that must hear the volume before it serves; `None`: it has.
+    /// Data lender that the volume must reach before it serves; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read or has no valid address.
     pub(crate) fn unannounced_to(&self) -> io::Result<Option<NetAddress>> {
         let path = self.unannounced();
         let text = match fs::read_to_string(&path) {
@@ -131,18 +135,22 @@ impl VolumePaths {
         address.map(Some).map_err(io::Error::other)
     }
 
-    /// It has been heard.
+    /// Records that the data lender was reached.
     pub(crate) fn mark_announced(&self) -> io::Result<()> {
         fs::remove_file(self.unannounced())?;
         sync_directory(&self.root)
     }
 
-    /// Whether there is a volume.
+    /// Whether the volume's superblock exists.
     pub fn exists(&self) -> bool {
         self.superblock().is_file()
     }
 
-    /// Makes a volume of `bytes` zeros, with a journal of `journal_bytes`. Durable on return.
+    /// Creates a volume of `bytes` zeros with a journal of `journal_bytes`. Durable on return.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeCreateError`] if the path exists, the size is invalid, or a file cannot be written.
     pub fn create(&self, bytes: u64, journal_bytes: u64) -> Result<VolumeId, VolumeCreateError> {
         let volume = VolumeId(u128::from_le_bytes(random()));
         self.make(|place| {
@@ -152,8 +160,8 @@ impl VolumePaths {
         Ok(volume)
     }
 
-    /// Makes a volume of zeros whose journal's records exist elsewhere, as copies are made; `finish` adds
-    /// what else is to be there. Durable on return.
+    /// Creates a volume of zeros whose journal's records exist elsewhere, such as a copy; `finish` adds other
+    /// files. Durable on return.
     pub(crate) fn create_of(
         &self,
         volume: VolumeId,
@@ -168,7 +176,8 @@ impl VolumePaths {
         })
     }
 
-    /// Lets `fill` make what is in the directory, and gives it its name when it is whole.
+    /// Lets `fill` create the directory's contents under a temporary name, then renames the complete
+    /// directory.
     pub(crate) fn make(
         &self,
         fill: impl FnOnce(&VolumePaths) -> Result<(), VolumeCreateError>,
@@ -177,12 +186,12 @@ impl VolumePaths {
             path: self.root.clone(),
             source,
         };
-        // Only `..` and the root have no name; they are there.
+        // Only `..` and the root have no name, and both exist.
         let exists = || VolumeCreateError::Exists(self.root.clone());
         let name = self.root.file_name().ok_or_else(exists)?;
         self.check_free()?;
-        // It appears whole, under its name: a crash meanwhile leaves a directory of another name, in nobody's
-        // way, which the next to make this one removes.
+        // The directory appears complete under its name. A crash leaves a directory of a temporary name,
+        // which the next creation of this volume removes.
         let mut beginning = OsString::from(".");
         beginning.push(name);
         beginning.push(UNFINISHED);
@@ -191,12 +200,11 @@ impl VolumePaths {
         unfinished.push(format!("{:08x}", u32::from_le_bytes(random())));
         let unfinished = VolumePaths::at(&self.parent().join(unfinished));
         fs::create_dir(&unfinished.root).map_err(failed)?;
-        // Whoever removes what was left behind takes this lock first. If he has it, this one fails, and says
-        // so.
+        // A process that removes leftovers takes this lock first. If it has the lock, this creation fails.
         let making = File::open(&unfinished.root).map_err(failed)?;
         making.try_lock().map_err(|error| failed(error.into()))?;
         let made = fill(&unfinished).and_then(|()| {
-            // At most an empty directory gives way to it, made by somebody at this instant.
+            // The rename replaces at most an empty directory created at this instant.
             fs::rename(&unfinished.root, &self.root).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists
                 | io::ErrorKind::DirectoryNotEmpty
@@ -208,7 +216,7 @@ impl VolumePaths {
             let _ = fs::remove_dir_all(&unfinished.root);
         }
         drop(making);
-        // The name that it had meanwhile means nothing to anybody.
+        // The temporary name must not appear in messages.
         made.map_err(|error| match error {
             VolumeCreateError::Volume { cause, .. } => VolumeCreateError::Volume {
                 path: self.root.clone(),
@@ -219,8 +227,7 @@ impl VolumePaths {
         sync_directory(self.parent()).map_err(failed)
     }
 
-    /// Removes what is left of volumes of this name whose making was cut off. What cannot be removed is in
-    /// nobody's way.
+    /// Removes leftovers of interrupted creations of this name. Those that cannot be removed do no harm.
     fn remove_unfinished(&self) {
         for (path, name) in unfinished_in(self.parent()) {
             if self.root.file_name() == Some(&name) {
@@ -244,7 +251,7 @@ impl VolumePaths {
         self.sync()
     }
 
-    /// Empty files of a new volume.
+    /// Creates the empty files of a new volume.
     pub(crate) fn new_files(&self, dirty: bool) -> Result<DiskFiles<VolumeFile>, VolumeCreateError> {
         let failed = |path: PathBuf| move |source| VolumeCreateError::Io { path, source };
         let make = |path: PathBuf| VolumeFile::create(&path).map_err(failed(path));
@@ -256,7 +263,7 @@ impl VolumePaths {
         })
     }
 
-    /// The names must be as durable as what they name.
+    /// Syncs the directory, so that the names are as durable as the files.
     pub(crate) fn sync(&self) -> Result<(), VolumeCreateError> {
         sync_directory(&self.root).map_err(|source| VolumeCreateError::Io {
             path: self.root.clone(),
@@ -264,15 +271,14 @@ impl VolumePaths {
         })
     }
 
-    /// An open volume's files. The map of what a data lender lacks is made when there is a data lender for
-    /// the first time.
+    /// Opens the files of a volume. The dirty map is created when there is a data lender for the first time.
     pub(crate) fn open_files(&self, dirty: bool) -> Result<DiskFiles<VolumeFile>, VolumeOpenError> {
         let open = |path: PathBuf| {
             VolumeFile::open(&path, true).map_err(|source| VolumeOpenError::File { path, source })
         };
         let map = || {
             let path = self.dirty();
-            // One that cannot be looked up may be there: opening it says why it cannot be (rule 17).
+            // If the lookup fails, the file may exist: opening it reports why it cannot be used (rule 17).
             match path.try_exists().unwrap_or(true) {
                 true => open(path),
                 false => VolumeFile::create(&path).map_err(|source| VolumeOpenError::File { path, source }),
@@ -286,7 +292,7 @@ impl VolumePaths {
         })
     }
 
-    /// The same on a disk that is modelled slower by so much a sync.
+    /// Opens the files on a modelled disk that takes `sync_delay` longer for each sync.
     pub(crate) fn open_modelled_files(
         &self,
         dirty: bool,
@@ -308,7 +314,7 @@ impl VolumePaths {
         })
     }
 
-    /// Refuses a place where something is already.
+    /// Fails if anything exists at the path.
     pub(crate) fn check_free(&self) -> Result<(), VolumeCreateError> {
         match self.root.file_name().is_some() && self.root.symlink_metadata().is_err() {
             true => Ok(()),
@@ -316,7 +322,11 @@ impl VolumePaths {
         }
     }
 
-    /// Looks at the volume without opening it: nothing is changed, no lender is asked.
+    /// Inspects the volume without opening it: nothing is changed and no lender is asked.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeInspectError`] if the superblock, the image or the journal cannot be read.
     pub fn inspect(&self) -> Result<VolumeInspection, VolumeInspectError> {
         let failed = |path: PathBuf| move |source| VolumeInspectError::File { path, source };
         let open = |path: PathBuf| VolumeFile::open(&path, false).map_err(failed(path));
@@ -343,10 +353,14 @@ impl VolumePaths {
         })
     }
 
-    /// The settings: the file's, and those of the environment over them.
+    /// Settings from the file, overridden by the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`netram_store::StoreSettingsError`] if the file cannot be read or a value is invalid.
     pub fn settings(&self) -> Result<crate::settings::VolumeSettings, netram_store::StoreSettingsError> {
         let file = self.settings_file();
-        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        // If the lookup fails, the file may exist: loading it reports why it cannot be read (rule 17).
         let settings = match file.try_exists().unwrap_or(true) {
             true => crate::settings::VolumeSettings::load(&file)?,
             false => crate::settings::VolumeSettings::from(StoreSettings::default()),
@@ -355,21 +369,21 @@ impl VolumePaths {
     }
 }
 
-/// What is left in `directory` of volumes whose making was cut off: the directories, and the names that the
-/// volumes would have got. The next to make a volume of that name removes it.
+/// Leftovers in `directory` of interrupted creations: the directories, and the names that the volumes would
+/// have had. The next creation of a volume of that name removes them.
 pub fn unfinished_in(directory: &Path) -> Vec<(PathBuf, OsString)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let left = entries.filter_map(|entry| {
         let name = unfinished_name(&entry.file_name())?;
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        // One whose making goes on is locked.
+        // A directory still being created is locked.
         let is_left = || File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok());
         (is_directory && is_left()).then(|| (entry.path(), name))
     });
     left.collect()
 }
 
-/// Of `.NAME.new-01234567`: `NAME`.
+/// `NAME` of `.NAME.new-01234567`.
 fn unfinished_name(name: &OsStr) -> Option<OsString> {
     let name = name.as_bytes().strip_prefix(b".")?;
     let at = name.len().checked_sub(UNFINISHED.len() + 8)?;
@@ -387,6 +401,6 @@ fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     SystemRandom::new()
         .fill(&mut bytes)
-        .expect("Linux gives random bytes once it has booted");
+        .expect("Linux supplies random bytes once it has booted");
     bytes
 }

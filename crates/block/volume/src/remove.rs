@@ -1,6 +1,7 @@
-//! Removing a volume, or what a crash while removing left of one.
+//! Deleting a volume, or the remains of an interrupted deletion.
 //!
-//! The superblock goes first: from there on it is no volume. The image goes last, for its first block says
+//! The superblock goes first: without it the directory is no volume. The image goes last, because its first
+//! block identifies the remains as a volume's.
 //! that what is left was one.
 
 use std::fs::{self, File};
@@ -18,16 +19,19 @@ use crate::replica::{ReplicaHeaderFile, scrub_file};
 use crate::settings::VolumeSettings;
 
 impl VolumePaths {
-    /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is
-    /// none.
+    /// Deletes the volume and all its files, complete or not. Fails if it is open or does not exist.
     ///
-    /// Its lenders are told that they may free `windows`. Returns those that were away, and will be told
-    /// later, or that hold what the volume's log lacks.
+    /// Its lenders are told that they may free `windows`. Returns the lenders that were away and will be told
+    /// later, or that hold records which the volume's log lacks.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeDeleteError`] if there is no volume, it is open or not closed, or a file cannot be removed.
     pub fn delete(&self, windows: WindowRelease) -> Result<Vec<UnfreedWindow>, VolumeDeleteError> {
         self.check_that_it_is_ours()?;
         let failed = |path: PathBuf| move |source| VolumeDeleteError::Io { path, source };
         let journal = JournalPlace::of(&self.journal(), JournalLayout::Directory);
-        // Without its lock file no process has the journal or can have it: an earlier removal got that far.
+        // Without the lock file no process has or can get the journal: an earlier deletion got that far.
         let _lock = match journal.lock_file().try_exists().unwrap_or(true) {
             true => Some(journal.lock()?),
             false => None,
@@ -35,7 +39,7 @@ impl VolumePaths {
         if let Some(open) = journal.not_closed(self.root(), windows)? {
             return Err(open.into());
         }
-        // Should the settings not be readable, the members of the view are told all the same.
+        // If the settings cannot be read, the members of the view are told all the same.
         let settings = VolumeSettings::load(&self.settings_file()).ok();
         let settings = settings.and_then(|file| file.with_environment(&|name| std::env::var(name).ok()).ok());
         let home = settings.map(|settings| settings.journal).unwrap_or_default();
@@ -63,17 +67,16 @@ impl VolumePaths {
         remove(self.unannounced())?;
         remove(scrub_file(self.root()))?;
         remove(self.settings_file())?;
-        // Of a process that was killed: nobody has the volume open.
+        // Left by a killed process: no process has the volume open.
         remove(self.root().join(CONTROL))?;
         sync()?;
         remove(self.image())?;
-        // What else lies there is somebody's, who will know.
+        // Other files in the directory are not netram's; then the directory stays.
         fs::remove_dir(self.root()).map_err(failed(self.root().to_path_buf()))?;
         Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
     }
 
-    /// Not a directory that happens to have this name: there is a superblock, or the image or the checksums
-    /// of one.
+    /// Checks that the directory is a volume: it has a superblock, or the image or the checksums of one.
     fn check_that_it_is_ours(&self) -> Result<(), VolumeDeleteError> {
         let left = [self.image(), self.sums()];
         if left

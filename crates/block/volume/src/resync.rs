@@ -1,4 +1,4 @@
-//! Having the data lender's copy made anew, at somebody's word, and waiting for it.
+//! Starting a resync of the data lender's copy on request, and waiting for its end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,35 +9,37 @@ use serde::{Deserialize, Serialize};
 use crate::scrub::TaskProgress;
 use crate::volume::Volume;
 
-/// Between two looks.
+/// Interval between looks at the status.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the data lender may be away before that is the answer.
+/// How long the data lender may be unreachable before the wait fails.
 const AWAY_MAX: Duration = Duration::from_secs(10);
 
-/// What a resync did.
+/// Result of a resync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResyncOutcome {
-    /// Blocks that were sent.
+    /// Number of blocks sent.
     pub sent_blocks: u64,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub took_ms: u64,
 }
 
-/// Why there was none.
+/// Failure to resync the copy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeResyncError {
-    /// There is no data lender.
-    #[error(
-        "the volume has no data lender; name one in its netram.toml (`data-lender`), and have the volume opened anew"
-    )]
+    /// The volume has no data lender.
+    #[error("the volume has no data lender; set `data-lender` in its netram.toml and open the volume again")]
     NoDataLender,
-    /// It cannot be reached, or refuses.
+    /// The data lender cannot be reached or refuses the session.
     #[error("{0}")]
     Trouble(String),
 }
 
-/// Has the copy of an open volume compared and made equal; with `whole` even one that has more than this
-/// volume or another history. `None`: `cancel` was set meanwhile; it goes on all the same.
+/// Compares the copy of an open volume and makes it equal; with `whole` even one that has more than this
+/// volume, or another history. `None`: `cancel` was set; the resync continues all the same.
+///
+/// # Errors
+///
+/// [`VolumeResyncError`] without a data lender, or if it refuses or stays unreachable.
 pub fn resync(
     volume: &Volume,
     whole: bool,

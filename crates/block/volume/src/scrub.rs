@@ -1,4 +1,4 @@
-//! Scrubbing: every block is read and compared with its checksum.
+//! Scrubbing: reading every block and comparing it with its checksum.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::volume::Volume;
 
-/// Bytes read at once: what a scrub takes from the disk before others' reads have their turn.
+/// Bytes read at once; between two parts, other readers get the disk.
 const PART_BYTES: u64 = 1 << 20;
-/// Bad blocks that are named; more are counted.
+/// Maximum number of bad blocks that are listed; all are counted.
 const NAMED_MAX: usize = 20;
 
-/// How far something long has got.
+/// Progress of a long task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskProgress {
     /// Bytes done.
     pub done: u64,
-    /// Of so many.
+    /// Bytes in all.
     pub total: u64,
 }
 
-/// What a scrub found.
+/// Result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubFindings {
-    /// Bytes that were read; holes are not.
+    /// Bytes read; holes are not read.
     pub read_bytes: u64,
-    /// Blocks that do not match their checksum.
+    /// Number of blocks that do not match their checksum.
     pub bad_blocks: u64,
-    /// The first of them.
+    /// Numbers of the first bad blocks.
     pub named: Vec<u64>,
-    /// Blocks that did not match and were taken from the data lender's copy.
+    /// Number of blocks that did not match and were replaced from the data lender's copy.
     #[serde(default)]
     pub mended_blocks: u64,
-    /// Blocks that only the data lender has, and that could not be had now: the volume is being restored.
+    /// Number of blocks that only the data lender has and that it did not send: the volume is being restored.
     #[serde(default)]
     pub missing_blocks: u64,
 }
@@ -49,8 +49,12 @@ impl ScrubFindings {
     }
 }
 
-/// Reads all of the image, beside whoever else uses the volume, and mends what the data lender has. `None`:
-/// `cancel` was set meanwhile.
+/// Reads the whole image while the volume is in use, and repairs blocks that the data lender has. `None`:
+/// `cancel` was set.
+///
+/// # Errors
+///
+/// [`DeviceError`] if a file failed. Bad blocks are no error.
 pub fn scrub(
     volume: &Volume,
     cancel: &AtomicBool,

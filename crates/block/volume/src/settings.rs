@@ -1,4 +1,4 @@
-//! A volume's settings: a home's, for the lenders, and these beside them.
+//! Settings of a volume: those of a store, for the journal and its lenders, and its own.
 //!
 //! | key in the file | variable | means | default |
 //! |---|---|---|---|
@@ -16,46 +16,47 @@ use netram_journal::JournalConfig;
 use netram_store::{StoreSettings, StoreSettingsError, settings::size};
 use netram_transport::{ClusterKey, NetAddress, NetAddressError, Security};
 
-/// Bytes of the smallest stage: smaller ones would sync the image for a few writes.
+/// Minimum bytes of a stage; smaller ones would sync the image for only a few writes.
 const STAGE_BYTES_MIN: u64 = 64 * 1024;
 
-/// Bytes of the largest stage: five times as much memory may be in use, as docs/disk.md says.
+/// Maximum bytes of a stage; up to five times as much memory may be in use (docs/design/volumes.md).
 const STAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// How a volume is opened.
+/// Settings for opening a volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VolumeSettings {
-    /// Lenders, rule and the rest of the journal's.
+    /// Lenders, commit rule and other settings of the journal.
     pub journal: StoreSettings,
-    /// What FLUSH waits for.
+    /// Durability that FLUSH waits for.
     pub flush: FlushPolicy,
     /// When stages end.
     pub policy: StagePolicy,
-    /// The lender that keeps a copy of the volume on its own disk.
+    /// Lender that keeps a copy of the volume on its own disk.
     pub data_lender: Option<NetAddress>,
-    /// The key of its data sessions (`netram lend --data-key-file`); `None`: it is reached as lenders are.
+    /// Key file of the data lender's sessions (`netram lender serve --data-key-file`); `None`: the lenders'
+    /// key.
     pub data_lender_key_file: Option<PathBuf>,
-    /// When it is out of service, and when its link is given up: no file and no variable says so.
+    /// When the data lender is out of service, and when its connection is given up. No file or variable sets
+    /// it.
     pub data_lender_timing: SourceTiming,
-    /// Take over a data lender's copy: it is to be a volume of its own. A decision for one opening, so no
-    /// file makes it.
+    /// Take over a data lender's copy as a volume of its own. For one opening; no file sets it.
     pub take_over: bool,
-    /// Open although somebody has fenced the volume: the operator says that this directory is the newest. For
-    /// one opening, as above.
+    /// Open although another writer has fenced the volume: the operator declares this directory the newest.
+    /// For one opening.
     pub newest: bool,
-    /// Take over although the copy's client was heard a moment ago: the operator says that it does not run.
-    /// For one opening, as above.
+    /// Take over although the copy's client sent a message recently: the operator declares that it is off.
+    /// For one opening.
     pub client_is_off: bool,
-    /// A slower disk than there is, for benchmarks: no file and no variable makes it.
+    /// Modelled slower disk, for benchmarks; no file or variable sets it.
     pub modelled: ModelledDisk,
 }
 
-/// What is added to each sync, to model a slower disk. Always label results.
+/// Time added to each sync to model a slower disk. Results must be labelled so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelledDisk {
-    /// Of the journal's log, which has a vote on writes.
+    /// Delay of the journal's log, which has a vote on writes.
     pub journal: Duration,
-    /// Of image, sums, superblock and dirty map.
+    /// Delay of image, sums, superblock and dirty map.
     pub files: Duration,
 }
 
@@ -69,7 +70,11 @@ impl From<StoreSettings> for VolumeSettings {
 }
 
 impl VolumeSettings {
-    /// Settings from a file.
+    /// Loads settings from a file.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreSettingsError`] if the file cannot be read or a value is invalid.
     pub fn load(path: &Path) -> Result<VolumeSettings, StoreSettingsError> {
         let keys = ["flush", "stage", "data-lender", "data-lender-key-file"];
         let (journal, own) = StoreSettings::load_beside(path, &keys)?;
@@ -86,7 +91,11 @@ impl VolumeSettings {
         Ok(settings)
     }
 
-    /// These settings, with what the environment says over them.
+    /// Overrides these settings with those of the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreSettingsError`] if a value is invalid.
     pub fn with_environment(
         mut self,
         look_up: &dyn Fn(&str) -> Option<String>,
@@ -105,7 +114,11 @@ impl VolumeSettings {
         Ok(self)
     }
 
-    /// What the journal is opened with.
+    /// Options for opening the journal.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreSettingsError`] if the settings contradict each other or a key is missing or unreadable.
     pub fn journal_config(&self) -> Result<JournalConfig, StoreSettingsError> {
         let mut config = self.journal.journal_config()?;
         config.modelled_sync_delay = self.modelled.journal;
@@ -116,7 +129,11 @@ impl VolumeSettings {
         }
     }
 
-    /// How the data lender is reached: with the key of its data sessions, or as `lenders` are.
+    /// Security of the connection to the data lender: the key of its data sessions, or `lenders`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreSettingsError::Key`] if the key file cannot be read.
     pub fn data_security(&self, lenders: &Security) -> Result<Security, StoreSettingsError> {
         let Some(path) = &self.data_lender_key_file else {
             return Ok(lenders.clone());
@@ -139,7 +156,7 @@ impl VolumeSettings {
                 self.flush = match text {
                     "remote" => FlushPolicy::Remote,
                     "disk" => FlushPolicy::Disk,
-                    _ => return Err(refused("say `remote` or `disk`")),
+                    _ => return Err(refused("use `remote` or `disk`")),
                 }
             }
             "data-lender" | "NETRAM_DATA_LENDER" => {
@@ -154,7 +171,7 @@ impl VolumeSettings {
             _ => {
                 let bytes = size(name, text)?;
                 if !(STAGE_BYTES_MIN..=STAGE_BYTES_MAX).contains(&bytes) {
-                    return Err(refused("a stage has 64KiB to 1GiB, of memory too"));
+                    return Err(refused("a stage must have 64KiB to 1GiB"));
                 }
                 self.policy.bytes = bytes;
             }
@@ -175,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volumes_settings_stand_beside_its_journals() {
+    fn volume_and_journal_settings_share_one_file() {
         let settings =
             load("lenders = [\"tcp://a:1\"]\ninsecure = true\nflush = \"disk\"\nstage = \"1MiB\"\ndata-lender = \"tcp://b:2\"").unwrap();
         assert_eq!(settings.data_lender, Some("tcp://b:2".parse().unwrap()));
@@ -196,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_name() {
+    fn an_invalid_value_is_refused_with_its_name() {
         for (text, named) in [
             ("flush = \"never\"", "flush"),
             ("stage = 100", "stage"),

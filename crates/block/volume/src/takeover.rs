@@ -1,13 +1,13 @@
-//! A data lender's copy made a volume of its own, where it is.
+//! Takeover: turning a data lender's copy into a volume of its own, in place.
 //!
-//! 1. Refuse a copy that is not whole, or whose client was heard a moment ago.
-//! 2. Bring its log into its image.
-//! 3. Recover its journal, as a restore does: all members must answer, and are asked before anything is
-//!    claimed (rule 18). What they hold goes into its log.
-//! 4. Mark it as taken over. Only then the members are released.
+//! 1. Refuse a copy that is not whole, or whose client sent a message recently.
+//! 2. Apply its log to its image.
+//! 3. Recover its journal as a restore does: all members must answer, and are asked before anything is
+//!   claimed (rule 18). Their records go into its log.
+//! 4. Mark it as taken over. Only then are the members released.
 //!
-//! A crash before 4 leaves a copy that names the members, who still hold what they had: it is taken over
-//! again. After 4 it is a volume whose log is complete, and which is opened as any other.
+//! A crash before step 4 leaves a copy that names the members, which still hold their records: it is taken
+//! over again. After step 4 it is a volume with a complete log, and is opened like any other.
 
 use netram_block::{Disk, DiskOptions};
 use netram_block_machine::{ReplicaCondition, ReplicaHeader};
@@ -19,8 +19,8 @@ use crate::paths::VolumePaths;
 use crate::replica::{Ago, ReplicaHeaderFile, client_seen_within_window};
 use crate::settings::VolumeSettings;
 
-/// Whether the directory may be opened as a volume: any may that is no data lender's copy. `Some`: it is to
-/// be taken over.
+/// Checks whether the directory may be opened as a volume, as any may that is no data lender's copy. `Some`:
+/// the copy must be taken over.
 pub(crate) fn admit(
     place: &VolumePaths,
     settings: &VolumeSettings,
@@ -32,7 +32,7 @@ pub(crate) fn admit(
     let standing = ReplicaHeaderFile::look(place.root()).map_err(|error| refused(error.to_string()))?;
     match standing.map(|standing| standing.condition) {
         None if settings.take_over => Err(refused(
-            "it is no data lender's copy, and needs no taking over: attach or serve it".to_owned(),
+            "this is not a data lender's copy, so no takeover is needed: attach or serve it".to_owned(),
         )),
         None | Some(ReplicaCondition::TakenOver) => Ok(None),
         Some(ReplicaCondition::Following) if settings.take_over => {
@@ -46,17 +46,17 @@ pub(crate) fn admit(
             }
         }
         Some(ReplicaCondition::Following) => Err(refused(
-            "it is a data lender's copy of another machine's volume; `netram disk takeover` makes it a volume of its \
+            "this is a data lender's copy of another machine's volume; `netram volume takeover` turns it into a volume of its \
              own, after which its client is refused"
                 .to_owned(),
         )),
         Some(condition) => Err(refused(format!(
-            "it is a data lender's copy, and {condition}: it cannot stand in for the volume"
+            "this is a data lender's copy in condition `{condition}`: it cannot replace the volume"
         ))),
     }
 }
 
-/// Steps 2 to 4. `standing`: as it was admitted.
+/// Steps 2 to 4. `standing` is the header that [`admit`] returned.
 pub(crate) fn recover(
     place: &VolumePaths,
     standing: ReplicaHeader,
@@ -66,7 +66,7 @@ pub(crate) fn recover(
     recover_and(place, standing, config, &mut || mark(place, standing))
 }
 
-/// Step 3, and `complete` in the place of step 4.
+/// Step 3, then `complete` in place of step 4.
 fn recover_and(
     place: &VolumePaths,
     standing: ReplicaHeader,
@@ -84,13 +84,13 @@ fn recover_and(
     recovered.map_err(|error| match unmarked {
         Some(why) => VolumeOpenError::Replica {
             path: place.root().to_path_buf(),
-            why: format!("it could not be marked as taken over: {why}"),
+            why: format!("the copy could not be marked as taken over: {why}"),
         },
         None => error.into(),
     })
 }
 
-/// How the journal of a copy is recovered.
+/// Options for recovering the journal of a copy.
 pub(crate) fn of_replica(standing: ReplicaHeader, config: JournalConfig) -> JournalConfig {
     JournalConfig {
         replica_origin: Some(ReplicaOrigin {
@@ -100,13 +100,13 @@ pub(crate) fn of_replica(standing: ReplicaHeader, config: JournalConfig) -> Jour
     }
 }
 
-/// Brings a copy's log into its image, so that the recovery of its journal has all of the log's room for what
-/// the members hold: the client had given up what was in its own image, and this one may be further behind.
+/// Applies a copy's log to its image, so that the journal's recovery has the whole log's room for the
+/// members' records. The client trimmed records that its own image had; this image may lag further.
 fn settle(place: &VolumePaths) -> Result<(), VolumeOpenError> {
     let log = JournalFollower::open(&place.journal())?;
     if log.damaged_below().is_some() {
-        // A trim would store a lower end, and the journal's own recovery must see that records are missing:
-        // it has the members to take them from, or refuses.
+        // A trim would store a lower end, but the journal's own recovery must see that records are missing.
+        // It gets them from the members, or refuses.
         return Ok(());
     }
     let options = DiskOptions::new(log.id());
@@ -119,13 +119,13 @@ fn settle(place: &VolumePaths) -> Result<(), VolumeOpenError> {
         .map_err(|error| wrong(netram_block::DiskOpenError::Apply(error)))
 }
 
-/// The copy's journal has everything, and its lock is held: from here on it is a volume like any other.
+/// The copy's journal is complete and locked: from here on it is a volume like any other.
 fn mark(place: &VolumePaths, admitted: ReplicaHeader) -> Result<(), String> {
     let mut file = ReplicaHeaderFile::open(place.root()).map_err(|error| error.to_string())?;
     let now = file.newest();
     if (now.condition, now.closed) != (admitted.condition, admitted.closed) {
-        // What was asked of the members rested on what it said.
-        return Err("its client came back meanwhile; try again".to_owned());
+        // The questions to the members were based on the former header.
+        return Err("the copy's client has reconnected in the meantime; try again".to_owned());
     }
     let taken = ReplicaHeader {
         condition: ReplicaCondition::TakenOver,

@@ -1,4 +1,4 @@
-//! An open volume: its journal, its files, and the thread that brings stages into the image.
+//! An open volume: its journal, its files, and the thread that applies stages to the image.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use crate::copier::RestoreCopier;
 use crate::error::{
     VolumeCloseError, VolumeCreateError, VolumeDeleteError, VolumeInspectError, VolumeOpenError,
 };
+use crate::file::VolumeFile;
 use crate::paths::{VolumeInspection, VolumePaths};
 use crate::replica::restore::DataLenderEndpoint;
 use crate::replica::{
@@ -32,9 +33,9 @@ use crate::replica::{
 use crate::settings::VolumeSettings;
 use crate::takeover;
 
-/// How often the thread looks at the time: a stage's age is right to within that much.
+/// Interval of the applier thread's clock; the accuracy of a stage's age.
 const TICK: Duration = Duration::from_millis(100);
-/// How long it waits after a failure: every attempt writes a stage from its beginning.
+/// Delay after a failure; each attempt writes a stage from its beginning.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// An open volume. Closed when dropped.
@@ -46,47 +47,60 @@ pub struct Volume {
     thread: Option<JoinHandle<()>>,
     opened: Instant,
     recovered: VolumeRecovery,
-    /// Feeds the data lender's copy, if there is one.
+    /// Sends the journal and blocks to the data lender's copy, if there is one.
     feeder: Option<ReplicaFeeder>,
-    /// Brings the blocks of a restored volume home.
+    /// Fetches the blocks of a restored volume.
     copier: Option<RestoreCopier>,
 }
 
-/// What opening found.
+/// Result of recovery at the opening.
 #[derive(Clone, Debug)]
 pub struct VolumeRecovery {
-    /// What the journal's recovery found.
+    /// Result of the journal's recovery.
     pub journal: netram_journal::JournalRecovery,
-    /// What of it was applied to the image.
+    /// Result of applying the journal to the image.
     pub disk: netram_block::DiskRecovery,
 }
 
-/// How a volume stands.
+/// Status of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeStatus {
-    /// Size, stages, memory, counters, the image's failure.
+    /// Size, stages, memory, counters, and the image's failure.
     pub disk: DiskStatus,
-    /// Members, positions, the log's failure.
+    /// Members, positions, and the log's failure.
     pub journal: JournalStatus,
-    /// The data lender, if there is one.
+    /// Status of the data lender, if there is one.
     pub data_lender: Option<DataLenderStatus>,
-    /// How far the restoring is: blocks looked at, of all; `None`: all of the volume is here.
+    /// Progress of a restore: number of blocks examined, and of all blocks. `None`: no block is missing.
     pub restoring: Option<(u64, u64)>,
 }
 
 impl Volume {
-    /// Makes a volume of `bytes` zeros at `path`, with a journal of `journal_bytes`.
+    /// Creates a volume of `bytes` zeros at `path`, with a journal of `journal_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeCreateError`] if the path exists, the size is invalid, or a file cannot be written.
     pub fn create(path: &Path, bytes: u64, journal_bytes: u64) -> Result<VolumeId, VolumeCreateError> {
         VolumePaths::at(path).create(bytes, journal_bytes)
     }
 
-    /// Opens the volume at `path` with the settings found there and in the environment.
+    /// Opens the volume at `path` with its settings file and the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeOpenError`], as [`Volume::open_with`], or for invalid settings.
     pub fn open(path: &Path) -> Result<(Volume, VolumeRecovery), VolumeOpenError> {
         let settings = VolumePaths::at(path).settings()?;
         Volume::open_with(path, &settings)
     }
 
-    /// Recovers the volume at `path`: its journal first, then the image from it.
+    /// Opens and recovers the volume at `path`: first its journal, then the image from it.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeOpenError`] if a file is missing or damaged, the journal cannot be recovered, the directory
+    /// may be out of date, or a data lender must be reached and is not.
     pub fn open_with(
         path: &Path,
         settings: &VolumeSettings,
@@ -98,7 +112,7 @@ impl Volume {
         }
         let mut config = settings.journal_config()?;
         let (window_bytes, security) = (config.window_bytes, settings.data_security(&config.security)?);
-        // The journal's lock is the volume's: from here on no other process has the files.
+        // The journal's lock is also the volume's: from here on no other process has the files.
         let (journal, recovered) = match takeover::admit(&place, settings)? {
             Some(standing) => takeover::recover(&place, standing, config)?,
             None => {
@@ -117,18 +131,14 @@ impl Volume {
             path: place.root().to_path_buf(),
             cause,
         };
-        let feeding = match &settings.data_lender {
-            Some(address) => {
-                let superblock = VolumeSuperblock::read(&files.superblock).map_err(wrong)?;
-                let follow = follow_request(&place, &journal, &superblock)?;
-                let (address, view) = (address.clone(), journal.newest_view());
-                Some(FeederParts {
-                    timing: settings.data_lender_timing,
-                    ..FeederParts::new(address, security, follow, window_bytes, &view)
-                })
-            }
-            None => None,
-        };
+        let feeding = feeder_parts(
+            &place,
+            &journal,
+            &files.superblock,
+            settings,
+            security,
+            window_bytes,
+        )?;
         let copy = feeding
             .as_ref()
             .map_or_else(CopySource::none, |parts| parts.copy.clone());
@@ -149,7 +159,7 @@ impl Volume {
             feeder: None,
             copier: None,
         };
-        let disk = volume.disk.as_ref().expect("only closing takes it");
+        let disk = volume.disk.as_ref().expect("the disk is taken only when closing");
         let feeder = feeding.map(|parts| ReplicaFeeder::start(disk, parts)).transpose();
         let copier = disk
             .is_restoring()
@@ -161,48 +171,60 @@ impl Volume {
         Ok((volume, recovered))
     }
 
-    /// Asks what opening the volume at `path` would come to, or taking it over. Nothing is changed, here or
+    /// Checks whether the volume at `path` would open, or could be taken over. Changes nothing, here or
     /// elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeOpenError`] if the settings are invalid or the check itself fails.
     pub fn check(path: &Path, settings: &VolumeSettings) -> Result<VolumeCheck, VolumeOpenError> {
         check::check(path, settings)
     }
 
-    /// Looks at the volume at `path` without opening it.
+    /// Inspects the volume at `path` without opening it.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeInspectError`] if a file cannot be read.
     pub fn inspect(path: &Path) -> Result<VolumeInspection, VolumeInspectError> {
         VolumePaths::at(path).inspect()
     }
 
-    /// Removes the volume at `path`. Refuses while it is open. Returns the lenders that have not freed its
-    /// `windows`: they are away, and will be told later, or hold what the volume's log lacks.
+    /// Deletes the volume at `path`. Returns the lenders that have not freed its `windows`: they are away and
+    /// will be told later, or hold records that the volume's log lacks.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeDeleteError`] if there is no volume, it is open or not closed, or a file cannot be removed.
     pub fn delete(path: &Path, windows: WindowRelease) -> Result<Vec<UnfreedWindow>, VolumeDeleteError> {
         VolumePaths::at(path).delete(windows)
     }
 
-    /// Where it is.
+    /// Paths of the volume's files.
     pub fn paths(&self) -> &VolumePaths {
         &self.paths
     }
 
-    /// What opening found.
+    /// Result of recovery at the opening.
     pub fn recovered(&self) -> &VolumeRecovery {
         &self.recovered
     }
 
-    /// How long it has been open.
+    /// Time since the volume was opened.
     pub fn uptime(&self) -> Duration {
         self.opened.elapsed()
     }
 
     fn disk(&self) -> &VolumeDisk {
-        self.disk.as_deref().expect("only closing takes it")
+        self.disk.as_deref().expect("the disk is taken only when closing")
     }
 
-    /// The journal: its members, and waiting for them.
+    /// The journal, for its members and waits.
     pub fn journal(&self) -> &Journal {
         self.disk().log()
     }
 
-    /// How the volume stands. Allocates; not for the way of a write.
+    /// Current status. Allocates, so not for the write path.
     pub fn status(&self) -> VolumeStatus {
         VolumeStatus {
             disk: self.disk().status(),
@@ -215,18 +237,23 @@ impl Volume {
         }
     }
 
-    /// Makes the volume larger while it is open.
+    /// Makes the open volume larger.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskGrowError`] if the size is invalid or smaller, or a file failed.
     pub fn grow(&self, bytes: u64) -> Result<(), DiskGrowError> {
         self.disk().grow(bytes)
     }
 
-    /// How the data lender stands; `None`: there is none, or nothing is known yet.
+    /// Status of the data lender; `None` without one, or before it is known.
     pub fn data_lender(&self) -> Option<DataLenderStatus> {
         self.feeder.as_ref().and_then(ReplicaFeeder::status)
     }
 
-    /// Waits until the data lender's copy has everything, so that blocks can be taken from it: as long as it
-    /// gets on, and `longest` where it does not. `false`: it does not have everything, or there is none.
+    /// Waits until the data lender's copy has everything, so that blocks can be fetched from it. Waits as
+    /// long as there is progress, and `longest` without any. `false`: it does not have everything, or there
+    /// is no data lender.
     pub fn wait_for_data_lender(&self, longest: Duration) -> bool {
         let (mut since, mut left) = (Instant::now(), u64::MAX);
         while self.feeder.is_some() && since.elapsed() < longest {
@@ -248,8 +275,8 @@ impl Volume {
         false
     }
 
-    /// Has the data lender's copy made anew where it differs; with `whole` even one that has more than this
-    /// volume, or another history. `false`: there is no data lender.
+    /// Starts a resync of the data lender's copy; with `whole` even of one that has more than this volume, or
+    /// another history. `false`: there is no data lender.
     pub fn resync(&self, whole: bool) -> bool {
         if let Some(feeder) = &self.feeder {
             feeder.resync(whole);
@@ -257,19 +284,31 @@ impl Volume {
         self.feeder.is_some()
     }
 
-    /// Compares `count` blocks of the image, from `first` on, with their checksums; mends what the data
-    /// lender has.
+    /// Compares `count` blocks of the image from `first` with their checksums, and repairs those that the
+    /// data lender has.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if a file failed. Bad blocks are no error.
     pub fn scrub_part(&self, first: u64, count: u64) -> Result<ScrubStep, DeviceError> {
         self.disk().scrub(first, count)
     }
 
-    /// Brings everything written before into the image.
+    /// Applies every record written before the call to the image.
+    ///
+    /// # Errors
+    ///
+    /// [`netram_block::ApplyError`] if a file or the journal failed.
     pub fn drain(&self) -> Result<(), netram_block::ApplyError> {
         self.disk().drain()
     }
 
-    /// Brings everything into the image, and releases the members: the next opening needs nobody. Dropping
-    /// the volume does the same and tells nobody of an error.
+    /// Applies every record to the image and releases the members, so that the next opening needs no lender.
+    /// Dropping the volume does the same but only logs an error.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeCloseError`] if the image could not be brought up to date. No write is lost.
     pub fn close(mut self) -> Result<(), VolumeCloseError> {
         self.shut_down()
     }
@@ -283,7 +322,7 @@ impl Volume {
         }
         disk.stop();
         let panicked = self.thread.take().is_some_and(|thread| thread.join().is_err());
-        // What panicked there would panic here again, maybe while unwinding. The next opening applies it from
+        // Applying would panic here again, maybe during unwinding. The next opening applies the records from
         // the journal.
         let drained = match panicked {
             true => Err(VolumeCloseError::Panicked),
@@ -295,7 +334,7 @@ impl Volume {
                 Err(_) => drop(feeder),
             }
         }
-        let disk = Arc::try_unwrap(disk).expect("the threads had the only other ones");
+        let disk = Arc::try_unwrap(disk).expect("all other references belonged to threads that have ended");
         let closed = disk.into_log().close().map_err(VolumeCloseError::Journal);
         drained.and(closed)
     }
@@ -304,12 +343,12 @@ impl Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         if let Err(error) = self.shut_down() {
-            tracing::warn!(%error, "the volume was not closed cleanly; the next opening will recover it");
+            tracing::warn!(%error, "volume not closed cleanly; the next opening will recover it");
         }
     }
 }
 
-/// A restored volume serves only when its data lender has heard it.
+/// A restored volume serves only after its data lender has accepted its first view.
 fn announce(
     place: &VolumePaths,
     journal: &Journal,
@@ -331,7 +370,7 @@ fn announce(
     })?;
     let follow = follow_request(place, journal, &superblock)?;
     let lender = DataLenderEndpoint {
-        // It may have another address by now.
+        // The data lender may have another address by now.
         address: data_lender.unwrap_or(&restored_from).clone(),
         security: security.clone(),
     };
@@ -350,13 +389,37 @@ fn log_unverified(place: &VolumePaths, blocks: u64) {
     if blocks > 0 {
         tracing::warn!(
             path = %place.root().display(), blocks,
-            "the crash left blocks of which only a part is in the journal and the rest does not match its checksum: \
-             torn by the crash, as is usual, or damaged before it; they were taken as they are (docs/disk.md, Stages)"
+            "the journal has only a part of some blocks, and the rest of them does not match its checksum: \
+             torn by the crash, which is normal, or damaged before it; they were accepted as found (docs/design/volumes.md, Stages)"
         );
     }
 }
 
-/// What a data lender is told of the volume.
+/// Parts of the feeder, if the settings name a data lender.
+fn feeder_parts(
+    place: &VolumePaths,
+    journal: &Journal,
+    superblock: &VolumeFile,
+    settings: &VolumeSettings,
+    security: Security,
+    window_bytes: u64,
+) -> Result<Option<FeederParts>, VolumeOpenError> {
+    let Some(address) = settings.data_lender.clone() else {
+        return Ok(None);
+    };
+    let superblock = VolumeSuperblock::read(superblock).map_err(|cause| VolumeOpenError::Volume {
+        path: place.root().to_path_buf(),
+        cause,
+    })?;
+    let follow = follow_request(place, journal, &superblock)?;
+    let parts = FeederParts::new(address, security, follow, window_bytes, &journal.newest_view());
+    Ok(Some(FeederParts {
+        timing: settings.data_lender_timing,
+        ..parts
+    }))
+}
+
+/// The volume's description for its data lender.
 fn follow_request(
     place: &VolumePaths,
     journal: &Journal,
@@ -388,7 +451,7 @@ fn last_view(journal: &Journal) -> View {
     }
 }
 
-/// Says that the thread is gone however it goes, so that no writer waits for it.
+/// Announces that the applier thread has ended, even after a panic, so that no writer waits for it.
 struct Leave<'a>(&'a VolumeDisk);
 
 impl Drop for Leave<'_> {
@@ -409,8 +472,8 @@ fn start(disk: &Arc<VolumeDisk>) -> std::io::Result<JoinHandle<()>> {
     started
 }
 
-/// Applies stages as they close, and tells the time. After a failure it tries again, when another closes or
-/// unasked.
+/// Applies stages as they close, and updates their age. After a failure it retries when another stage closes,
+/// or after `RETRY`.
 fn run(disk: &VolumeDisk) {
     let _leave = Leave(disk);
     let origin = Instant::now();
@@ -427,9 +490,9 @@ fn run(disk: &VolumeDisk) {
             }
         };
         match ended {
-            // Once, not with every attempt: the status has it all the while.
-            Err(error) if !failed => tracing::error!(%error, "a stage did not get into the image; trying on"),
-            Ok(()) if failed => tracing::info!("the image takes stages again"),
+            // Logged once, not at every attempt; the status shows it all the time.
+            Err(error) if !failed => tracing::error!(%error, "cannot apply writes to the image; retrying"),
+            Ok(()) if failed => tracing::info!("applying writes to the image works again"),
             _ => (),
         }
         failed = ended.is_err();
@@ -443,7 +506,7 @@ impl BlockDevice for Volume {
 
     fn probe(&self) {
         self.disk().probe();
-        // Behind the journal's lock.
+        // Takes the journal's lock.
         let _ = self.journal().status();
     }
 
@@ -495,9 +558,9 @@ mod tests {
         volume
     }
 
-    /// Closing panicked too, and did so in a drop: a program that was unwinding was aborted.
+    /// Closing panicked too, inside a drop, which aborted a program that was unwinding.
     #[test]
-    fn a_thread_that_panicked_is_an_error_of_closing_and_loses_nothing() {
+    fn a_panicked_thread_makes_closing_fail_and_loses_no_write() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("volume");
         Volume::create(&path, 1 << 20, 1 << 20).unwrap();

@@ -1,4 +1,4 @@
-//! Asking the process that has a volume open.
+//! Client of the control socket: sends a request to the process that has a volume open.
 
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -9,32 +9,36 @@ use super::{REPLY_BYTES_MAX, REPLY_TIMEOUT, REQUEST_TIMEOUT};
 use crate::paths::VolumePaths;
 use crate::scrub::TaskProgress;
 
-/// Why there is no answer.
+/// Failure to get a reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The socket cannot be used.
-    #[error("asking the process that has {volume} open: {source}")]
+    #[error("cannot talk to the process that has {volume} open: {source}")]
     Socket {
-        /// The volume.
+        /// Path of the volume.
         volume: String,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// No answer, or none that makes sense.
-    #[error("the process that has {volume} open gave no answer: {reason}")]
+    /// No valid reply arrived.
+    #[error("the process that has {volume} open sent no valid answer: {reason}")]
     Answer {
-        /// The volume.
+        /// Path of the volume.
         volume: String,
-        /// What came instead.
+        /// Defect of the reply.
         reason: String,
     },
-    /// It would not or could not.
+    /// The process refused or failed the request.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Asks the process that has the volume at `place` open, and passes its progress on. `None`: nobody answers
-/// there, or he has just closed it.
+/// Sends a request to the process that has the volume at `place` open, and passes its progress to `each`.
+/// `None`: no process answers, or it has just closed the volume.
+///
+/// # Errors
+///
+/// [`ControlError`] if the socket fails, the reply is invalid, or the process refused.
 pub fn ask(
     place: &VolumePaths,
     ask: &VolumeRequest,
@@ -47,7 +51,7 @@ pub fn ask(
     };
     let mut stream = match connect(place) {
         Ok(stream) => stream,
-        // No socket, or one of a process that was killed.
+        // No socket, or one of a killed process.
         Err(error)
             if matches!(
                 error.kind(),
@@ -61,7 +65,7 @@ pub fn ask(
     let mut line = serde_json::to_vec(ask).map_err(|error| failed(error.into()))?;
     line.push(b'\n');
     stream.set_write_timeout(Some(REQUEST_TIMEOUT)).map_err(failed)?;
-    // If he hangs up now, reading finds that.
+    // If the process has hung up, the read below finds out.
     let _ = stream.write_all(&line);
     let odd = |reason: String| ControlError::Answer {
         volume: volume(),
@@ -79,7 +83,7 @@ pub fn ask(
             Ok(VolumeReply::Progress(progress)) => each(progress),
             Ok(VolumeReply::Refused(why)) => return Err(ControlError::Refused(why)),
             Ok(told) => return Ok(Some(told)),
-            Err(error) => return Err(odd(format!("{error}; it may be of another release"))),
+            Err(error) => return Err(odd(format!("{error}; that process may run another release"))),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! A report in the text form that Prometheus collects.
+//! A report in the text format of Prometheus.
 
 use std::fmt::{self, Write};
 
 use super::report::VolumeReport;
 
-/// The report's numbers, one a line, each with what it means.
+/// The report's numbers, one a line, each with its meaning.
 pub fn text(report: &VolumeReport) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -37,7 +37,7 @@ fn write_all(out: &mut String, report: &VolumeReport) -> fmt::Result {
         put(&format!("journal_{name}_total"), "counter", means, value)?;
     }
     for (name, count) in &report.counters {
-        let means = format!("As `{name}` of the status.");
+        let means = format!("Same as `{name}` in the status.");
         put(&format!("{name}_total"), "counter", &means, *count)?;
     }
     if let Some(front) = &report.front {
@@ -46,7 +46,7 @@ fn write_all(out: &mut String, report: &VolumeReport) -> fmt::Result {
             put(&name, "gauge", "Connections now.", connections)?;
         }
         for (name, count) in &front.counters {
-            let means = format!("As `{name}` of the status's `{}`.", front.kind);
+            let means = format!("Same as `{name}` in the status of `{}`.", front.kind);
             put(&format!("{}_{name}_total", front.kind), "counter", &means, *count)?;
         }
     }
@@ -56,24 +56,24 @@ fn write_all(out: &mut String, report: &VolumeReport) -> fmt::Result {
     write_lenders(out, report, &volume)
 }
 
-/// Of the lender that keeps a copy; none without.
+/// Gauges of the lender that keeps a copy; none without one.
 fn data_lender_gauges(report: &VolumeReport) -> Vec<Gauge> {
     let mut gauges = Vec::new();
     if let Some(status) = &report.data_lender {
         gauges.extend([
             (
                 "data_lender_in_service",
-                "1 while members keep what the data lender lacks.",
+                "1 while the data lender is in service.",
                 status.in_service.into(),
             ),
             (
                 "data_lender_lag_bytes",
-                "Journal bytes on this disk and not on the data lender's.",
+                "Journal bytes that are on this disk but not on the data lender's.",
                 status.lag_bytes,
             ),
             (
                 "data_lender_dirty_blocks",
-                "Blocks that it has to be sent because the journal no longer has them.",
+                "Blocks that the data lender must be sent because the journal no longer has their records.",
                 status.dirty_blocks,
             ),
         ]);
@@ -81,7 +81,7 @@ fn data_lender_gauges(report: &VolumeReport) -> Vec<Gauge> {
             let left = resync.total_blocks.saturating_sub(resync.done_blocks);
             gauges.push((
                 "resync_left_blocks",
-                "Blocks that a resync has not looked at yet.",
+                "Blocks that the resync has not examined yet.",
                 left,
             ));
         }
@@ -90,14 +90,14 @@ fn data_lender_gauges(report: &VolumeReport) -> Vec<Gauge> {
         let left = restoring.total.saturating_sub(restoring.done);
         gauges.push((
             "restoring_left_bytes",
-            "Bytes that may be at the data lender only.",
+            "Bytes that may be only at the data lender.",
             left,
         ));
     }
     gauges
 }
 
-/// A name, what it means, its value.
+/// Name, meaning and value.
 type Gauge = (&'static str, &'static str, u64);
 
 fn volume_gauges(report: &VolumeReport) -> [Gauge; 10] {
@@ -112,7 +112,7 @@ fn volume_gauges(report: &VolumeReport) -> [Gauge; 10] {
         ),
         (
             "failing",
-            "1 while stages do not get into the image.",
+            "1 while writes cannot be applied to the image.",
             failing.into(),
         ),
         (
@@ -132,17 +132,17 @@ fn volume_gauges(report: &VolumeReport) -> [Gauge; 10] {
         ),
         (
             "stages_closed_bytes",
-            "Journal bytes of those.",
+            "Journal bytes of the closed stages.",
             stages.closed_bytes,
         ),
         (
             "stage_memory_bytes",
-            "Memory that stages take.",
+            "Memory that stages use.",
             stages.memory_bytes,
         ),
         (
             "stage_memory_max_bytes",
-            "The most it has been.",
+            "Maximum of `stage_memory_bytes` so far.",
             stages.memory_bytes_max,
         ),
         (
@@ -164,23 +164,23 @@ fn journal_gauges(report: &VolumeReport) -> [Gauge; 6] {
         ),
         (
             "journal_head_bytes",
-            "Everything below is in the image.",
+            "The image has every record below this position.",
             journal.head,
         ),
         (
             "journal_stable_bytes",
-            "Everything below is on the local disk.",
+            "The local disk has every record below this position.",
             journal.stable,
         ),
         (
             "journal_acked_bytes",
-            "Everything below is held as the commit rule demands.",
+            "Every record below this position meets the commit rule.",
             journal.acked,
         ),
-        ("journal_tail_bytes", "Where the next record goes.", journal.tail),
+        ("journal_tail_bytes", "Position of the next record.", journal.tail),
         (
             "journal_capacity_bytes",
-            "What the log file can hold.",
+            "Capacity of the log file.",
             journal.capacity,
         ),
     ]
@@ -197,7 +197,7 @@ fn write_lenders(out: &mut String, report: &VolumeReport, volume: &str) -> fmt::
         }),
         (
             "lender_held_bytes",
-            "Everything below is in its memory.",
+            "The lender's memory has every record below this position.",
             |lender| lender.held,
         ),
     ];
@@ -265,7 +265,7 @@ mod tests {
         let mut once = helps.clone();
         once.sort_unstable();
         once.dedup();
-        assert_eq!(once.len(), helps.len(), "a family is there twice");
+        assert_eq!(once.len(), helps.len(), "a family appears twice");
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let family = line.split('{').next().unwrap();
             assert!(helps.contains(&family), "{line}");

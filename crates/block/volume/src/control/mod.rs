@@ -1,24 +1,24 @@
 //! Operating a volume that is open in another process.
 //!
-//! Whoever serves a volume listens on a Unix socket in the volume's directory, for its own user and root
-//! only:
+//! The process that has the volume open listens on a Unix socket in the volume's directory, for its own user
+//! and root only:
 //!
 //! ```text
-//! asked:     {"ask":"scrub"}                                one line, then nothing more
-//! answered:  {"progress":{"done":1048576,"total":67108864}} as often as there is something to say
+//! request:   {"ask":"scrub"}                                one line, then nothing more
+//! reply:     {"progress":{"done":1048576,"total":67108864}} while the task runs
 //!            {"scrubbed":{"read_bytes":…}}                  the last line; or {"refused":"why"}
 //! ```
 //!
-//! The socket belongs to whoever has the volume's lock: one that is there when the volume has just been
-//! opened is a killed process's, and is replaced.
+//! The socket belongs to the process that has the volume's lock. One that exists when the volume has just
+//! been opened is left from a killed process, and is replaced.
 //!
-//! | module | does |
+//! | module | purpose |
 //! |---|---|
-//! | [`wire`] | the lines, and reading them from somebody who may say anything |
-//! | [`server`] | listening; what is done for whoever asks |
-//! | [`client`] | asking |
-//! | [`report`] | the status as it travels |
-//! | [`metrics`] | the same for Prometheus |
+//! | [`wire`] | the lines, and reading them from an untrusted peer |
+//! | [`server`] | listening, and serving requests |
+//! | [`client`] | sending requests |
+//! | [`report`] | the status in JSON |
+//! | [`metrics`] | the status for Prometheus |
 
 pub mod client;
 pub mod metrics;
@@ -33,17 +33,17 @@ pub use wire::{VolumeReply, VolumeRequest};
 
 use std::time::Duration;
 
-/// Conversations at one time, each with a thread; whoever comes then is told so.
+/// Maximum number of simultaneous sessions, each with a thread; further connections are closed.
 const SESSIONS_MAX: usize = 8;
-/// Bytes of what is asked.
+/// Maximum bytes of a request.
 const REQUEST_BYTES_MAX: usize = 4096;
-/// Bytes of a line that answers: a status with the most lenders is a tenth of it.
+/// Maximum bytes of a reply line; a status with the most lenders needs a tenth of it.
 const REPLY_BYTES_MAX: usize = 256 * 1024;
-/// Whoever connects has so long to say what he wants, and to take an answer.
+/// Time for a client to send its request, and to accept a reply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// A line of progress comes at most so often.
+/// Minimum interval between progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Whoever asks waits so long for the next line: a step of a scrub waits for a disk, growing for a sync.
+/// How long a client waits for the next line: a scrub step waits for a disk, growing for a sync.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 
 const _: () = assert!(REQUEST_BYTES_MAX < REPLY_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! A volume's status as it travels: JSON of these structures.
+//! A volume's status as JSON of these structures.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,64 +13,64 @@ use crate::replica::DataLenderStatus;
 use crate::scrub::TaskProgress;
 use crate::volume::Volume;
 
-/// How an open volume stands.
+/// Status of an open volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeReport {
-    /// The release that has it open.
+    /// Release of the process that has the volume open.
     pub version: String,
-    /// The process that has it open.
+    /// Id of that process.
     pub pid: u32,
-    /// Seconds since it was opened.
+    /// Seconds since the volume was opened.
     pub uptime_s: u64,
-    /// Its directory.
+    /// Directory of the volume.
     pub volume: PathBuf,
-    /// Its id, in hexadecimal.
+    /// Id of the volume, in hexadecimal.
     pub id: String,
-    /// Its size.
+    /// Size of the volume in bytes.
     pub bytes: u64,
-    /// What opening it found.
+    /// Result of recovery at the opening.
     pub recovered: RecoveredReport,
-    /// What is in memory and not in the image.
+    /// Writes that are in memory and not in the image.
     pub stages: StagesReport,
-    /// Its journal.
+    /// Status of the journal.
     pub journal: VolumeJournalReport,
     /// Every configured lender.
     pub lenders: Vec<LenderReport>,
-    /// What happened since the opening, recovery included.
+    /// Counters since the opening, recovery included.
     pub counters: BTreeMap<String, u64>,
-    /// Why the last stage did not get into the image; gone once one did.
+    /// Why the last stage was not applied; `None` again once one is.
     pub failure: Option<String>,
-    /// What stands between the volume and its users.
+    /// Front end that serves the volume.
     pub front: Option<VolumeFrontend>,
-    /// The lender that keeps a copy on its disk, if there is one.
+    /// Lender that keeps a copy on its disk, if there is one.
     #[serde(default)]
     pub data_lender: Option<DataLenderStatus>,
-    /// How far the restoring from such a copy is, if it is under way.
+    /// Progress of a restore from such a copy, if one is under way.
     #[serde(default)]
     pub restoring: Option<TaskProgress>,
 }
 
-/// What stands between a volume and its users.
+/// Front end of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeFrontend {
     /// `nbd` or `device`.
     pub kind: String,
-    /// Connections now, where there is such a thing.
+    /// Number of present connections, if the front end has connections.
     pub connections: Option<u64>,
-    /// What it has done.
+    /// Counters of the front end.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// What opening found.
+/// Result of recovery at the opening.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredReport {
-    /// Records applied to the image.
+    /// Number of records applied to the image.
     pub records: u64,
-    /// Of the journal's, records that came from lenders.
+    /// Number of the journal's records that came from lenders.
     pub records_from_members: u64,
-    /// Blocks that recovery could not check, taken as found.
+    /// Number of blocks that recovery could not verify and accepted as found.
     pub unverified_blocks: u64,
-    /// How long the journal's recovery took.
+    /// Duration of the journal's recovery in milliseconds.
     pub journal_ms: u64,
 }
 
@@ -79,75 +79,75 @@ pub struct RecoveredReport {
 pub struct StagesReport {
     /// Bytes of journal in the open stage.
     pub open_bytes: u64,
-    /// Closed stages that wait for the image.
+    /// Number of closed stages that wait for the image.
     pub closed: u64,
-    /// Bytes of journal in them.
+    /// Bytes of journal in the closed stages.
     pub closed_bytes: u64,
-    /// Blocks in all of them.
+    /// Number of blocks in all stages.
     pub blocks: u64,
-    /// Bytes of memory that they take.
+    /// Bytes of memory of all stages.
     pub memory_bytes: u64,
-    /// The most that it has been.
+    /// Highest value of `memory_bytes` so far.
     pub memory_bytes_max: u64,
 }
 
-/// The journal's positions, in bytes from its beginning.
+/// Positions of the journal, in bytes from its beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeJournalReport {
-    /// Everything below is in the image.
+    /// The image has every record below this position.
     pub head: u64,
-    /// Everything below is on the local disk.
+    /// The local disk has every record below this position.
     pub stable: u64,
-    /// Everything below is held as the commit rule demands, or on the local disk.
+    /// Every record below this position meets the commit rule or is on the local disk.
     pub acked: u64,
-    /// Where the next record goes.
+    /// Position of the next record.
     pub tail: u64,
-    /// Bytes that the log file can hold.
+    /// Capacity of the log file in bytes.
     pub capacity: u64,
-    /// The reign.
+    /// Epoch of this writer.
     pub epoch: u32,
-    /// The durable view's number.
+    /// Version of the durable view.
     pub view: u64,
-    /// How many copies members hold, and in how many failure domains.
+    /// Number of copies that members hold, and of their failure domains.
     #[serde(default)]
     pub copies: String,
     /// Why writes wait for the local disk, if they do.
     pub blocked: Option<String>,
-    /// Records appended in this reign.
+    /// Number of records appended in this epoch.
     pub records: u64,
-    /// Syncs of the log file in this reign.
+    /// Number of syncs of the log file in this epoch.
     pub syncs: u64,
-    /// How often an append waited because the window was full.
+    /// Number of appends that waited because the window was full.
     pub window_stalls: u64,
-    /// The local disk's failure, if it failed.
+    /// Failure of the local disk, if it failed.
     pub disk_error: Option<String>,
-    /// The error with which the system refuses to write the journal at the moment. It is tried again.
+    /// Error with which the operating system at present refuses to write the journal. The write is retried.
     pub disk_refused: Option<String>,
 }
 
 /// A lender, as the journal sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LenderReport {
-    /// Where it is.
+    /// Address of the lender.
     pub address: String,
-    /// What feeds it with power; empty until it has been reached.
+    /// Power domain of the lender; empty until it has been reached.
     pub domain: String,
-    /// `down`, `connecting`, `binding`, `sealing` or `ready`.
+    /// `down`, `connecting`, `binding`, `sealing` (while it is being fenced) or `ready`.
     pub link: String,
-    /// `spare`, `joining`, `catching up` or `member`; or `the memory of`, and the address that it counts
-    /// under.
+    /// `spare`, `makes no progress`, `joining`, `catching up` or `member`; or `the memory of` the address
+    /// under which it counts.
     pub role: String,
-    /// In the durable view: recovery would ask it.
+    /// Whether the lender is in the durable view, so that recovery would ask it.
     pub member: bool,
-    /// Everything below is in its memory.
+    /// The lender's memory has every record below this position.
     pub held: u64,
-    /// Why it does not count; `None`: it does.
+    /// Why the lender does not count; `None` if it does.
     #[serde(default)]
     pub reason: Option<String>,
 }
 
 impl VolumeReport {
-    /// How `volume` stands. Allocates; not for the way of a write.
+    /// Status of `volume`. Allocates, so not for the write path.
     pub fn of(volume: &Volume, front: Option<VolumeFrontend>) -> VolumeReport {
         let status = volume.status();
         let recovered = volume.recovered();
@@ -206,7 +206,7 @@ fn journal(status: &JournalStatus) -> VolumeJournalReport {
         epoch: status.writer.epoch.0,
         view: status.writer.version,
         copies: status.writer.copies.to_string(),
-        // Without lenders nobody expects another.
+        // Without configured lenders this is the expected state.
         blocked: (status.writer.blocked)
             .filter(|_| !status.writer.lenders.is_empty())
             .map(|blocked| blocked.to_string()),

@@ -1,4 +1,4 @@
-//! Listening in the volume's directory, and doing what is asked.
+//! Control server: listens in the volume's directory and serves requests.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -24,15 +24,15 @@ use crate::resync::resync;
 use crate::scrub::{TaskProgress, scrub};
 use crate::volume::Volume;
 
-/// Whoever has the volume open need not hurry for those who wait in line to ask.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 16;
-/// After a failed accept, as when descriptors have run out.
+/// Delay after a failed `accept`, for example when file descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What stands before the volume, when asked for.
+/// Returns the status of the volume's front end.
 type FrontendSource = Box<dyn Fn() -> Option<VolumeFrontend> + Send + Sync>;
 
-/// A volume that can be operated from other processes, until this is dropped.
+/// Lets other processes operate a volume until it is dropped.
 #[derive(Debug)]
 pub struct VolumeControl {
     shared: Arc<ControlInner>,
@@ -44,7 +44,7 @@ struct ControlInner {
     frontend: FrontendSource,
     listener: UnixListener,
     stopping: AtomicBool,
-    /// One at a time: two would only halve each other's pace.
+    /// Whether a scrub is running. Only one may: two would only slow each other down.
     scrubbing: AtomicBool,
     sessions: Mutex<Vec<ControlSession>>,
 }
@@ -56,18 +56,22 @@ struct ControlSession {
 
 impl std::fmt::Debug for ControlInner {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Shared")
+        out.debug_struct("ControlInner")
             .field("volume", &self.volume)
             .finish_non_exhaustive()
     }
 }
 
 impl VolumeControl {
-    /// Listens in the directory of `volume`, which this process has just opened. `front` says what stands
-    /// before it.
+    /// Listens in the directory of `volume`, which this process has just opened. `front` returns the status
+    /// of its front end.
     ///
-    /// To be dropped before the volume is closed: it holds the volume, and its socket is the next opener's to
-    /// make.
+    /// Drop it before the volume is closed: it keeps the volume open, and the next opener creates the socket
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// The socket cannot be created, or the thread cannot be started.
     pub fn start(
         volume: Arc<Volume>,
         front: impl Fn() -> Option<VolumeFrontend> + Send + Sync + 'static,
@@ -96,31 +100,31 @@ impl Drop for VolumeControl {
     fn drop(&mut self) {
         let shared = &self.shared;
         shared.stopping.store(true, Ordering::SeqCst);
-        // The volume is still this process's, so the socket is too.
+        // This process still has the volume, so the socket is its own too.
         if let Ok((directory, name)) = shared.volume.paths().control() {
             let _ = fs::remove_file(through(&directory, name));
         }
-        // Wakes whoever accepts.
+        // Wakes the accepting thread.
         let _ = rustix::net::shutdown(&shared.listener, rustix::net::Shutdown::Both);
         let panicked = self.listening.take().is_some_and(|thread| thread.join().is_err());
-        // Nobody adds to them any more.
+        // No session is added any more.
         for conversation in std::mem::take(&mut *shared.sessions()) {
             let _ = conversation.stream.shutdown(Shutdown::Both);
             let _ = conversation.thread.join();
         }
         if panicked {
-            tracing::error!("the thread that lets others operate the volume panicked");
+            tracing::error!("the volume's control thread panicked");
         }
     }
 }
 
-/// The path that leads to `name` in `directory`, however long the directory's own is: a socket's address has
-/// 107 bytes.
+/// A path to `name` in `directory` that stays short for any directory: a socket address has at most 107
+/// bytes.
 fn through(directory: &OwnedFd, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))
 }
 
-/// A socket for the volume's owner. It is not listened on before its permissions are right.
+/// Creates a socket for the volume's owner. It does not listen before its permissions are set.
 fn listen(place: &VolumePaths) -> io::Result<UnixListener> {
     let (directory, name) = place.control()?;
     let path = through(&directory, name);
@@ -140,13 +144,15 @@ fn listen(place: &VolumePaths) -> io::Result<UnixListener> {
     Ok(socket.into())
 }
 
-/// Not by its path: where the directory is somebody else's, another file could have its name by now.
+/// Does not use the socket's path: in a directory of another user, that name may now be another file.
 fn make_private(directory: &OwnedFd, name: &str) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let bound = rustix::fs::openat(directory, name, flags, Mode::empty())?;
     let path = format!("/proc/self/fd/{}", bound.as_raw_fd());
     if !fs::metadata(Path::new(&path))?.file_type().is_socket() {
-        return Err(io::Error::other(format!("{name} was replaced while it was made")));
+        return Err(io::Error::other(format!(
+            "{name} was replaced by another process while it was being created"
+        )));
     }
     fs::set_permissions(path, Permissions::from_mode(0o600))
 }
@@ -157,7 +163,7 @@ fn accept_all(shared: &Arc<ControlInner>) {
             Ok((stream, _)) => let_in(shared, stream),
             Err(_) if shared.stopping.load(Ordering::SeqCst) => return,
             Err(error) => {
-                tracing::error!(%error, "whoever wants to operate the volume cannot be let in; trying again");
+                tracing::error!(%error, "cannot accept a connection to the volume's control socket; retrying");
                 std::thread::sleep(PAUSE);
             }
         }
@@ -168,7 +174,7 @@ fn let_in(shared: &Arc<ControlInner>, stream: UnixStream) {
     let mut conversations = shared.sessions();
     conversations.retain(|conversation| !conversation.thread.is_finished());
     if !is_ours(&stream) || conversations.len() >= SESSIONS_MAX {
-        // Dropped: who is let in here shares the user, and reads the end as "no time".
+        // Dropped: the client runs as the same user, and takes the closed connection for "busy".
         return;
     }
     let begun = stream.try_clone().and_then(|theirs| {
@@ -179,17 +185,19 @@ fn let_in(shared: &Arc<ControlInner>, stream: UnixStream) {
     });
     match begun {
         Ok(thread) => conversations.push(ControlSession { stream, thread }),
-        Err(error) => tracing::error!(%error, "no thread for whoever wants to operate the volume"),
+        Err(error) => {
+            tracing::error!(%error, "cannot start a thread for a connection to the volume's control socket")
+        }
     }
 }
 
-/// The socket's permissions say the same, where the directory is not somebody else's to change.
+/// The socket's permissions ensure the same, unless another user can change the directory.
 fn is_ours(stream: &UnixStream) -> bool {
     let peer = rustix::net::sockopt::socket_peercred(stream);
     peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
-/// The scrub that is under way; it ends with this.
+/// Marks a scrub as running until dropped.
 struct Scrubbing<'a>(&'a AtomicBool);
 
 impl Drop for Scrubbing<'_> {
@@ -203,24 +211,25 @@ impl ControlInner {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One question, one answer. Whoever does not listen to it has gone, which is his affair.
+    /// Serves one request. A client that does not read the reply is ignored.
     fn serve_session(&self, mut stream: UnixStream) {
         let told = match read_line(&mut stream, &mut Vec::new(), REQUEST_BYTES_MAX, REQUEST_TIMEOUT) {
             Ok(line) => Some(match serde_json::from_slice(&line) {
                 Ok(ask) => self.answer(&ask, &stream),
                 Err(error) => {
-                    VolumeReply::Refused(format!("this release does not understand what is asked: {error}"))
+                    VolumeReply::Refused(format!("this release does not understand the request: {error}"))
                 }
             }),
             Err(error) => {
-                tracing::debug!(%error, "somebody connected and asked nothing");
+                tracing::debug!(%error, "a control client connected but sent no request");
                 None
             }
         };
         if let Some(Err(error)) = told.map(|told| send_line(&stream, &told)) {
-            tracing::debug!(%error, "whoever asked did not take the answer");
+            tracing::debug!(%error, "a control client did not read its reply");
         }
-        // The list's copy of this socket lives until the next one comes, and the end is to be seen now.
+        // The session list's handle keeps the socket open until the next client, but this client must see the
+        // end now.
         let _ = stream.shutdown(Shutdown::Both);
     }
 
@@ -245,7 +254,7 @@ impl ControlInner {
 
     fn scrub(&self, stream: &UnixStream) -> VolumeReply {
         if self.scrubbing.swap(true, Ordering::SeqCst) {
-            return VolumeReply::Refused("a scrub is under way already; wait for its end".to_owned());
+            return VolumeReply::Refused("a scrub is already running; wait until it has ended".to_owned());
         }
         let _until_the_end = Scrubbing(&self.scrubbing);
         let cancel = AtomicBool::new(false);
@@ -272,8 +281,7 @@ impl ControlInner {
         }
     }
 
-    /// Passes progress on now and then; sets `cancel` when nobody listens any more, or the volume is to be
-    /// closed.
+    /// Sends progress at intervals. Sets `cancel` when the client has gone or the volume is being closed.
     fn progress_sender<'a>(
         &'a self,
         stream: &'a UnixStream,

@@ -1,4 +1,4 @@
-//! The lines of a conversation.
+//! Lines of a session.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -10,68 +10,68 @@ use super::report::VolumeReport;
 use crate::resync::ResyncOutcome;
 use crate::scrub::{ScrubFindings, TaskProgress};
 
-/// What may be asked of a process that has a volume open. A new operation begins here; [`super::server`] does
-/// it.
+/// Request to a process that has a volume open. A new operation begins here and is served in
+/// [`super::server`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum VolumeRequest {
-    /// How does it stand?
+    /// Return the status.
     Status,
-    /// Make it larger.
+    /// Make the volume larger.
     Grow {
-        /// Bytes from now on.
+        /// New size in bytes.
         bytes: u64,
     },
-    /// Read all of it and compare it with its checksums.
+    /// Compare every block with its checksum.
     Scrub,
-    /// Have the data lender's copy made equal.
+    /// Make the data lender's copy equal.
     Resync {
-        /// Even one that has more than the volume, or another history.
+        /// Resync even a copy that has more than the volume, or another history.
         whole: bool,
     },
 }
 
-/// What is answered.
+/// Reply to a [`VolumeRequest`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeReply {
-    /// More is to come.
+    /// Progress; more replies follow.
     Progress(TaskProgress),
     /// The status.
     Status(Box<VolumeReport>),
-    /// It has grown.
+    /// The volume has grown.
     Grown {
-        /// Bytes it had.
+        /// Former size in bytes.
         before: u64,
-        /// Bytes it has.
+        /// New size in bytes.
         after: u64,
     },
-    /// It was read.
+    /// Every block was compared.
     Scrubbed(ScrubFindings),
     /// The data lender's copy is equal.
     Resynced(ResyncOutcome),
-    /// Why it was not done.
+    /// The request was refused, for this reason.
     Refused(String),
 }
 
-/// Why no line came.
+/// Failure to read a line.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// The connection ended before the line did.
     #[error("the connection ended in the middle of a line")]
     CutOff,
-    /// Not in time.
-    #[error("nothing came in time")]
+    /// The line was not complete in time.
+    #[error("no complete line arrived in time")]
     TimedOut,
-    /// Longer than any that makes sense.
-    #[error("a line of more than {0} bytes")]
+    /// The line is longer than the maximum.
+    #[error("the line has more than {0} bytes")]
     TooLong(usize),
     /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Reads a line of at most `bytes_max` bytes, in at most `patience`. What came behind it stays in `rest`.
+/// Reads a line of at most `bytes_max` bytes within `patience`. Bytes behind it stay in `rest`.
 pub(crate) fn read_line(
     stream: &mut UnixStream,
     rest: &mut Vec<u8>,
@@ -91,7 +91,7 @@ pub(crate) fn read_line(
         if looked > bytes_max {
             return Err(LineError::TooLong(bytes_max));
         }
-        // Each read has what is left of the time: a byte now and then does not prolong it.
+        // Each read gets only the remaining time, so single bytes do not extend it.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(LineError::TimedOut);
@@ -117,7 +117,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn lines_are_taken_one_by_one_however_they_arrive() {
+    fn lines_are_read_one_by_one_however_they_arrive() {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"one\ntwo\nthr").unwrap();
         let mut rest = Vec::new();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_and_silent_ones_are_given_up() {
+    fn endless_and_silent_peers_are_given_up() {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         let silent = read_line(&mut ours, &mut Vec::new(), 100, SHORT);
         assert!(matches!(silent, Err(LineError::TimedOut)), "{silent:?}");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_reads_as_people_would_write_it() {
+    fn requests_have_a_readable_json_form_and_unknown_fields_are_refused() {
         let read = |text: &str| serde_json::from_str::<VolumeRequest>(text);
         assert_eq!(read(r#"{"ask":"status"}"#).unwrap(), VolumeRequest::Status);
         assert_eq!(

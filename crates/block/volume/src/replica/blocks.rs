@@ -1,4 +1,4 @@
-//! The blocks of a resync, on the client's side: chosen, compared, read.
+//! Blocks of a resync on the client's side: choosing, comparing and reading them.
 
 use netram_block::{BLOCK_BYTES, DeviceError, ResyncRun, digest};
 use netram_block_machine::message::{BlockDigest, DIGEST_BYTES};
@@ -11,38 +11,38 @@ use netram_proto::wire::ChainPoint;
 use super::feeder::VolumeDisk;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Blocks that are compared at once: short enough to answer pings in between.
+/// Number of blocks compared at once; few enough to answer pings in between.
 const COMPARED_AT_ONCE: usize = 256;
-/// How often the beginning of a resync may be overtaken by the journal's head.
+/// Maximum number of attempts to begin a resync before the journal's head moves.
 const BEGIN_ATTEMPTS_MAX: usize = 100;
-const TOO_FAST: &str = "the journal moves too fast for a resync to begin; give it more room";
+const TOO_FAST: &str = "the journal is overwritten too fast for a resync to begin; give it a larger log";
 
-/// The digest of a block that cannot be read: no other has it, but by chance.
+/// Digest of a block that cannot be read; another block has it only by chance.
 const UNREADABLE: BlockDigest = [0xff; DIGEST_BYTES];
 
-/// A block, or `None` for one of zeros.
+/// A block's number and bytes, or `None` for a block of zeros.
 type NumberedBlock = (u64, Option<Vec<u8>>);
 
-/// Where a resync is.
+/// State of a resync.
 #[derive(Default)]
 pub(super) struct BlockChooser {
-    /// The next block to choose, and how often they were chosen from the first on.
+    /// Next block to choose, and the number of passes so far.
     cursor: u64,
     pass: u32,
-    /// The copy has zeros where nothing is sent.
+    /// Whether holes need not be sent, because the copy has zeros there.
     skips_holes: bool,
-    /// Blocks that cannot be read here.
+    /// Numbers of blocks that cannot be read here.
     unreadable: Vec<u64>,
     sent_blocks: u64,
 }
 
 impl BlockChooser {
-    /// Blocks sent in all resyncs.
+    /// Number of blocks sent in all resyncs.
     pub(super) fn sent_blocks(&self) -> u64 {
         self.sent_blocks
     }
 
-    /// Does what the machine wants of the volume's blocks. Returns what is to be sent.
+    /// Does the machine's next step on the volume's blocks. Returns the messages to send.
     pub(super) fn act(
         &mut self,
         disk: &VolumeDisk,
@@ -73,8 +73,8 @@ impl BlockChooser {
             }
             SourceAction::Clear => {
                 if !self.unreadable.is_empty() {
-                    // The copy has older bytes there, or none: nobody may take them for the newest. Marks
-                    // made now outlive the resync's end.
+                    // The copy has older bytes there, or none, which must not pass for the newest. Marks made
+                    // now outlive the resync.
                     disk.mark_dirty(&self.unreadable).map_err(|error| text(&error))?;
                     self.unreadable.clear();
                 }
@@ -85,7 +85,7 @@ impl BlockChooser {
                 disk.mark_dirty(&numbers).map_err(|error| text(&error))?;
                 source.on_marked();
             }
-            SourceAction::Send(_) | SourceAction::Ship { .. } => unreachable!("not about blocks"),
+            SourceAction::Send(_) | SourceAction::Ship { .. } => unreachable!("not a step about blocks"),
         }
         Ok(Vec::new())
     }
@@ -100,7 +100,7 @@ impl BlockChooser {
         let since = since.filter(|_| scope == ResyncScope::Dirty);
         for _ in 0..BEGIN_ATTEMPTS_MAX {
             let begun = disk.begin_resync(since).map_err(|error| error.to_string())?;
-            // If that was trimmed away already, what was written in between is in no set: once more.
+            // If that LSN was trimmed already, records in between are in no set: try again.
             let Ok(start) = disk.log().link_at(begun.from) else {
                 continue;
             };
@@ -108,17 +108,17 @@ impl BlockChooser {
             self.skips_holes = scope == ResyncScope::Data;
             self.unreadable.clear();
             let (blocks, all) = (begun.blocks, begun.all);
-            tracing::info!(blocks, all, ?scope, from = %begun.from, "a resync begins");
+            tracing::info!(blocks, all, ?scope, from = %begun.from, "resync started");
             source.on_begun(start, blocks, all);
             return Ok(());
         }
         Err(TOO_FAST.to_owned())
     }
 
-    /// The next blocks of the set, at most `max`.
+    /// Next blocks of the set, at most `max`.
     fn choose(&mut self, disk: &VolumeDisk, max: usize, pass: u32) -> Result<Vec<u64>, String> {
         if self.pass != pass {
-            // What the copy has now need not be zeros where this side has a hole.
+            // The copy may now have data where this side has a hole.
             (self.cursor, self.pass, self.skips_holes) = (0, pass, false);
         }
         let mut chosen = Vec::new();
@@ -148,7 +148,7 @@ impl BlockChooser {
         Ok(chosen)
     }
 
-    /// The blocks as they are now. One that cannot be read is left out, and remembered.
+    /// Reads blocks as they are now. An unreadable block is left out and noted.
     fn read(&mut self, disk: &VolumeDisk, numbers: &[u64]) -> Result<Vec<NumberedBlock>, String> {
         let mut blocks = Vec::with_capacity(numbers.len());
         for run in numbers.chunk_by(|a, b| a + 1 == *b) {
@@ -157,7 +157,7 @@ impl BlockChooser {
             for (number, block) in run.iter().zip(bytes.chunks_exact_mut(BLOCK)) {
                 let read = match whole {
                     Ok(()) => Ok(()),
-                    // One of them is damaged: which?
+                    // One of these blocks is damaged; find out which.
                     Err(_) => disk.read_own(*number, block),
                 };
                 match read {
@@ -165,7 +165,7 @@ impl BlockChooser {
                     Err(DeviceError::Corrupt { .. } | DeviceError::Missing { .. }) => {
                         tracing::error!(
                             block = number,
-                            "the data lender cannot be sent a block: it is damaged here"
+                            "a block is damaged here and cannot be sent to the data lender"
                         );
                         self.unreadable.push(*number);
                     }
@@ -179,14 +179,14 @@ impl BlockChooser {
     }
 }
 
-/// Where the journal begins now, for a copy that has everything below `since`.
+/// Start of the journal now, for a copy that has everything below `since`.
 fn go_on(disk: &VolumeDisk, since: Lsn) -> Result<Option<(ChainPoint, u64)>, String> {
     for _ in 0..BEGIN_ATTEMPTS_MAX {
         let moved = disk.continue_resync(since).map_err(|error| error.to_string())?;
         let Some(begun) = moved else { return Ok(None) };
-        // If that was trimmed away already there are more blocks: once more.
+        // If that LSN was trimmed already, there are more blocks: try again.
         if let Ok(start) = disk.log().link_at(begun.from) {
-            tracing::info!(blocks = begun.blocks, from = %begun.from, "a resync goes on with a later journal");
+            tracing::info!(blocks = begun.blocks, from = %begun.from, "resync continues from a later start of the journal");
             return Ok(Some((start, begun.blocks)));
         }
     }
@@ -197,8 +197,7 @@ fn is_data(block: &[u8]) -> bool {
     block.iter().any(|byte| *byte != 0)
 }
 
-/// Digests of blocks from `first` on, as far as the volume goes. A block that cannot be read has one that no
-/// other has.
+/// Digests of blocks from `first`, up to the volume's end; `UNREADABLE` for a block that cannot be read.
 fn digests(disk: &VolumeDisk, first: u64, count: usize) -> Result<Vec<BlockDigest>, String> {
     let there = (disk.geometry().bytes / BLOCK_BYTES).saturating_sub(first);
     let count = there.min(count as u64) as usize;

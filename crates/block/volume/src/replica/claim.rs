@@ -1,7 +1,7 @@
-//! What whoever restores a volume says to the data lender that has its copy.
+//! Conversation of a restore with the data lender that has the copy.
 //!
-//! Every session names a reign, and the copy obeys the newest. Before anything is changed there, the copy
-//! must be of the history that is to be restored: another restore may have come between.
+//! Every session names an epoch, and the copy obeys the newest. Before the copy is changed, it must belong to
+//! the history to be restored, because another restore may have happened in between.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -22,12 +22,12 @@ use ring::rand::{SecureRandom, SystemRandom};
 use super::link::ReplicaLink;
 use super::restore::{DataLenderEndpoint, RestoreError};
 
-/// How long an answer may take: the data lender may have to open the copy first.
+/// Timeout of an answer; the data lender may have to open the copy first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long after "not now" it is asked again.
+/// Delay before a request answered with "later" is repeated.
 const LATER_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Asks for one answer; a refusal instead is the inner error.
+/// Sends a request and returns its answer; a refusal is the inner error.
 pub(super) fn ask(
     wire: &mut ReplicaLink,
     question: &ReplicaMessage,
@@ -55,27 +55,27 @@ fn ask_for(
 }
 
 fn silent(longest: Duration) -> RestoreError {
-    RestoreError::Silent(format!("nothing came for {longest:?}"))
+    RestoreError::Silent(format!("no answer within {longest:?}"))
 }
 
 pub(super) fn refused(refusal: u8) -> RestoreError {
     RestoreError::Refused(match RefusalReason::from_byte(refusal) {
-        Some(RefusalReason::NoReplica) => "it keeps no volumes; start it with --data".to_owned(),
+        Some(RefusalReason::NoReplica) => "it keeps no volumes; start the lender with --data".to_owned(),
         Some(RefusalReason::DataElsewhere) => {
-            "it takes data sessions at another address, with a key of their own: name that address (its \
-            --data-listen) and give that key"
+            "it accepts data sessions only at another address and with a separate key: use that address (its \
+            --data-listen) and that key"
                 .to_owned()
         }
         Some(RefusalReason::DiskFailed) => "it cannot open the copy; its log says why".to_owned(),
         Some(RefusalReason::Fenced) => {
-            "a newer client has claimed the copy, or it was taken over there".to_owned()
+            "a newer client has claimed the copy, or it was taken over on the data lender".to_owned()
         }
         Some(refusal) => format!("{refusal:?}"),
-        None => format!("for reason {refusal}, which this release does not know"),
+        None => format!("unknown reason {refusal}; the data lender may run a newer release"),
     })
 }
 
-/// What the copy is, whole or not. Nothing changes there.
+/// Describes the copy, whole or not. Changes nothing there.
 pub(super) fn look(
     lender: &DataLenderEndpoint,
     volume: VolumeId,
@@ -122,23 +122,23 @@ fn describe_any(
     Ok(description)
 }
 
-/// Begins a new reign at the data lender, over the same members. Returns what the copy is from then on.
+/// Begins a new epoch at the data lender, with the same members. Returns the copy's description from then on.
 ///
-/// What counts is what it is once it follows nobody else: until then its old client may have sent more, or
-/// have opened a volume that had been closed. One that is closed stays so.
+/// Only the description after the claim counts: before it, the old client may have sent more, or opened a
+/// closed volume. A closed volume stays closed.
 pub(super) fn claim(
     lender: &DataLenderEndpoint,
     volume: VolumeId,
 ) -> Result<ReplicaDescription, RestoreError> {
     let mut wire = lender.connect()?;
     let before = describe(&mut wire, lender, volume)?;
-    // The data lender answers a question and hangs up; a claim is another session.
+    // The data lender closes the connection after an inquiry, so the claim needs another session.
     drop(wire);
     let mut wire = lender.connect()?;
     let mut writer = [0; 8];
     SystemRandom::new()
         .fill(&mut writer)
-        .expect("Linux gives random bytes once it has booted");
+        .expect("Linux supplies random bytes once it has booted");
     let claim = before.view.restored(WriterId(u64::from_le_bytes(writer)));
     let follow = before.follow.claim(claim.epoch, claim.writer, true);
     ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
@@ -149,7 +149,7 @@ pub(super) fn claim(
     };
     if (view.epoch, view.writer) != (claim.epoch, claim.writer) {
         return Err(RestoreError::Silent(
-            "its client came back meanwhile; try again".to_owned(),
+            "the copy's client has reconnected in the meantime; try again".to_owned(),
         ));
     }
     let keep = ReplicaMessage::keep_view(&view, now.follow.bytes, now.closed.is_some());
@@ -158,20 +158,20 @@ pub(super) fn claim(
     Ok(now)
 }
 
-/// Who restores a volume, towards its copy.
+/// A restoring client in its conversation with the copy.
 pub(super) struct Claimant<'a> {
     pub(super) lender: &'a DataLenderEndpoint,
     pub(super) follow: &'a FollowRequest,
 }
 
 impl Claimant<'_> {
-    /// Has the copy keep `view`. `closed`: its volume is closed, and the copy has all of it.
+    /// Makes the copy store `view`. `closed`: its volume is closed, and the copy has all of it.
     pub(super) fn keep(&self, view: &View, closed: bool) -> Result<(), RestoreError> {
         self.begin(view, view, closed).map(drop)
     }
 
-    /// Sends what `journal` has from `from` on, which members held, so that the copy needs none of them.
-    /// `before` is the view in which they are still named; `released` has their reign.
+    /// Sends the records of `journal` from `from`, which members held, so that the copy needs no member.
+    /// `before` is the view that still names the members; `released` has its epoch.
     pub(super) fn hand_over(
         &self,
         before: &View,
@@ -209,8 +209,8 @@ impl Claimant<'_> {
         Ok(())
     }
 
-    /// Has `each` take every run of the first `blocks` blocks that are data in the copy, as of a log that has
-    /// everything below `at_least`, in the reign of `view`.
+    /// Calls `each` with every run of data among the copy's first `blocks` blocks, as of a log that has
+    /// everything below `at_least`, in the epoch of `view`.
     pub(super) fn each_data(
         &self,
         view: &View,
@@ -237,7 +237,7 @@ impl Claimant<'_> {
         Ok(())
     }
 
-    /// A session in which the copy keeps `view`, if it is of the history of `ours`.
+    /// Opens a session in which the copy stores `view`, if it belongs to the history of `ours`.
     fn begin(&self, view: &View, ours: &View, closed: bool) -> Result<ReplicaLink, RestoreError> {
         let mut wire = self.lender.connect()?;
         let follow = self.follow.claim(view.epoch, view.writer, closed);
@@ -252,7 +252,7 @@ impl Claimant<'_> {
     }
 }
 
-/// Asks until the copy's stages can tell.
+/// Repeats the request until the copy's stages can answer it.
 fn ask_map(wire: &mut ReplicaLink, first: u64, count: u32, at_least: Lsn) -> Result<Vec<u8>, RestoreError> {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     loop {
@@ -273,7 +273,7 @@ fn records(journal: &Journal, view: &View, from: Lsn, bytes: usize) -> Result<Re
         Ok(read) if read == bytes => (),
         failed => {
             return Err(RestoreError::Write(format!(
-                "cannot be read at {from}: {failed:?}"
+                "it cannot be read at LSN {from}: {failed:?}"
             )));
         }
     }

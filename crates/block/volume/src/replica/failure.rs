@@ -1,4 +1,4 @@
-//! Why a copy cannot be used, and what its client is told of it.
+//! Failures of a copy, and the refusals sent to its client.
 
 use std::path::PathBuf;
 
@@ -13,25 +13,25 @@ use crate::error::VolumeCreateError;
 
 const EIO: u64 = 5;
 
-/// Why a copy cannot be used, now or any more. It is closed, and opened anew for the next session.
+/// Failure of a copy. The copy is closed and reopened for the next session.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReplicaError {
-    /// Its journal cannot be opened: another process has it, or it is damaged.
+    /// The copy's journal cannot be opened: another process has it, or it is damaged.
     #[error("{0}")]
     Journal(#[from] netram_journal::JournalOpenError),
-    /// It could not be made.
+    /// The copy could not be created.
     #[error("{0}")]
     Create(#[from] VolumeCreateError),
-    /// There is no room for it.
+    /// The quota has no room for the copy.
     #[error("{0}")]
     Quota(#[from] OverQuota),
     /// A file cannot be opened.
     #[error("{0}")]
     Open(#[from] crate::error::VolumeOpenError),
-    /// Its volume cannot be opened.
+    /// The copy's volume cannot be opened.
     #[error("{0}")]
     Volume(#[from] netram_block::DiskOpenError),
-    /// Its standing is not known.
+    /// The copy's header cannot be read.
     #[error("{0}")]
     Header(#[from] ReplicaHeaderFileError),
     /// A file is missing.
@@ -43,20 +43,20 @@ pub(super) enum ReplicaError {
     /// The image failed.
     #[error("{0}")]
     Image(DeviceError),
-    /// A stage does not get into the image.
+    /// A stage cannot be applied to the image.
     #[error("{0}")]
     Apply(#[from] ApplyError),
-    /// The log could not be read, or has what is none of the volume's.
+    /// The log could not be read, or has a record that is not of the volume.
     #[error("{0}")]
     Follow(#[from] FollowError),
-    /// It could not be made larger.
+    /// The copy could not be made larger.
     #[error("{0}")]
     Grow(#[from] DiskGrowError),
-    /// The system has no threads left.
-    #[error("starting a thread: {0}")]
+    /// The operating system cannot start another thread.
+    #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
-    /// A defect, whose message was printed.
-    #[error("the thread that brings stages into the copy's image panicked, a defect")]
+    /// The applier thread panicked; its message was printed.
+    #[error("the copy's applier thread panicked because of a bug; see its message in the log")]
     Panicked,
 }
 
@@ -73,11 +73,11 @@ impl From<DeviceError> for ReplicaError {
 }
 
 impl ReplicaError {
-    /// What the client is told.
+    /// Refusal to send to the client.
     pub(super) fn refusal(&self) -> FrameHeader {
         match self {
             ReplicaError::Quota(over) => over.refusal(),
-            // No copy of such a size, or with such a log, can be: the client asks for what makes no sense.
+            // A copy of this size, or with this log, cannot exist: the client's request is invalid.
             ReplicaError::Create(
                 VolumeCreateError::Journal(netram_journal::JournalCreateError::Size(_))
                 | VolumeCreateError::Volume {
@@ -89,7 +89,7 @@ impl ReplicaError {
         }
     }
 
-    /// The system's number for it.
+    /// OS error number of the failure.
     fn number(&self) -> u64 {
         let of = |error: &IoError| u64::try_from(error.errno).unwrap_or(EIO);
         let of_apply = |error: ApplyError| u64::try_from(DeviceError::from(error).errno()).unwrap_or(EIO);
@@ -118,10 +118,10 @@ impl ReplicaError {
                 source,
                 ..
             })) => {
-                // What the system did not number is a file system that has no room for more files.
+                // An error without a number means that the file system has no room for another file.
                 source.raw_os_error().map_or(28, |_| of_system(source))
             }
-            // EBUSY: another process of that machine has it.
+            // EBUSY: another process on the data lender's machine has the copy open.
             ReplicaError::Journal(netram_journal::JournalOpenError::InUse { .. }) => 16,
             _ => EIO,
         }

@@ -1,7 +1,7 @@
 //! The client's thread that feeds a data lender's copy: `netram-replica`.
 //!
-//! What it does is decided by [`Source`]. It never holds anything up: it reads the log behind the disk, and
-//! writers do not know that it is there.
+//! [`ReplicaSource`] decides what the thread does. It delays no write: it reads the log from behind the disk,
+//! and writers do not depend on it.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -30,20 +30,20 @@ use super::restore_check::describe_claim;
 use super::status::{DataLenderStatus, ResyncStatus};
 use crate::file::VolumeFile;
 
-/// How often the thread looks up by itself.
+/// Interval at which the thread looks for work without being woken.
 const TICK: Duration = Duration::from_millis(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// What the machine is told of the data lender is said again this often: well within what it takes for
-/// silence.
+/// Interval at which the acknowledgement is repeated to the journal's writer; much shorter than the time
+/// after which it counts as silence.
 const ACK_INTERVAL: Duration = Duration::from_millis(100);
-/// Frames in a row before answers are looked at.
+/// Number of frames sent before answers are read.
 const FRAMES_A_TURN: usize = 32;
-/// How long closing waits for the copy to have everything, as long as it moves.
+/// How long closing waits for the copy to have everything; restarted by progress.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) type VolumeDisk = Disk<Journal, VolumeFile, CopySource>;
 
-/// The thread, from outside.
+/// Handle of the feeder thread.
 pub(crate) struct ReplicaFeeder {
     shared: Arc<FeederInner>,
     thread: Option<JoinHandle<()>>,
@@ -51,13 +51,13 @@ pub(crate) struct ReplicaFeeder {
 
 impl fmt::Debug for ReplicaFeeder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Feeder")
+        out.debug_struct("ReplicaFeeder")
             .field("status", &self.status())
             .finish_non_exhaustive()
     }
 }
 
-/// What the feeder is made of.
+/// Parts from which a feeder is made.
 pub(crate) struct FeederParts {
     pub(crate) address: NetAddress,
     pub(crate) security: Security,
@@ -68,7 +68,7 @@ pub(crate) struct FeederParts {
 }
 
 impl FeederParts {
-    /// For the volume that `follow` describes, in the reign of `view`.
+    /// Parts for the volume that `follow` describes, in the epoch of `view`.
     pub(crate) fn new(
         address: NetAddress,
         security: Security,
@@ -102,7 +102,7 @@ struct FeederInner {
 #[derive(Default)]
 struct State {
     status: Option<DataLenderStatus>,
-    /// A resync is wanted; `true`: of everything, whatever the copy is.
+    /// A requested resync; `true`: of all blocks, whatever the copy has.
     order: Option<bool>,
     closing: Option<View>,
     closed: bool,
@@ -130,19 +130,19 @@ impl ReplicaFeeder {
         })
     }
 
-    /// How the data lender stands.
+    /// Status of the data lender.
     pub(crate) fn status(&self) -> Option<DataLenderStatus> {
         self.shared.state().status.clone()
     }
 
-    /// Has the copy made anew, where it differs; with `whole` even one that has more than this volume, or
-    /// another history.
+    /// Starts a resync of the copy; with `whole` even of one that has more than this volume, or another
+    /// history.
     pub(crate) fn resync(&self, whole: bool) {
         self.shared.state().order = Some(whole);
         self.shared.wake();
     }
 
-    /// The volume is closed, with `view`: waits a moment for the copy to have everything, and ends.
+    /// The volume is closed with `view`: waits a while for the copy to have everything, then ends the thread.
     pub(crate) fn close(mut self, view: View) {
         self.shared.state().closing = Some(view);
         self.shared.wake();
@@ -151,8 +151,8 @@ impl ReplicaFeeder {
         let resync_deadline = deadline;
         while !state.closed && Instant::now() < deadline {
             let status = state.status.as_ref();
-            // Nobody who is away is waited for, nor a resync that takes long: both can take any time. A first
-            // attempt is.
+            // A data lender that is away or a long resync is not waited for, because both may take any time.
+            // A first connection attempt is.
             let away = |status: &DataLenderStatus| !status.connected && status.trouble.is_some();
             let long =
                 |status: &DataLenderStatus| status.resync.is_some() && Instant::now() > resync_deadline;
@@ -168,7 +168,7 @@ impl ReplicaFeeder {
         }
         if !state.closed {
             tracing::warn!(
-                "the data lender does not have all of the volume; it will be sent the rest when the volume is opened"
+                "the data lender does not have the whole volume yet; it will be sent the rest when the volume is opened again"
             );
         }
         drop(state);
@@ -179,7 +179,7 @@ impl ReplicaFeeder {
         self.shared.state().stop = true;
         self.shared.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic was printed where it happened; the copy will be behind.
+            // The panic message was printed by the thread; the copy will lag.
             let _ = thread.join();
         }
     }
@@ -198,17 +198,17 @@ impl FeederInner {
 
     fn wake(&self) {
         if let Err(error) = self.waker.wake() {
-            tracing::debug!(%error, "the feeder could not be woken; it looks up by itself");
+            tracing::debug!(%error, "cannot wake the feeder thread; it will look by itself");
         }
     }
 }
 
-/// Whether the copy's log is what it lacks nothing below.
+/// Whether the copy lacks nothing below the end of its log.
 fn is_whole(status: &SourceStatus) -> bool {
     status.connected && status.resync.is_none() && status.condition == Some(ReplicaCondition::Following)
 }
 
-/// Whether the copy has what it was ever sent, but for what the dirty map names.
+/// Whether the copy has every block that it was ever sent, except those in the dirty map.
 fn has_what_was_sent(status: &SourceStatus) -> bool {
     let has_any = matches!(
         status.condition,
@@ -217,7 +217,7 @@ fn has_what_was_sent(status: &SourceStatus) -> bool {
     has_any && !status.foreign
 }
 
-/// The thread's own.
+/// State owned by the feeder thread.
 struct FeederThread<'a> {
     disk: &'a VolumeDisk,
     shared: &'a FeederInner,
@@ -226,9 +226,9 @@ struct FeederThread<'a> {
     origin: Instant,
     wire: Option<ReplicaLink>,
     chooser: BlockChooser,
-    /// What the machine was told last, and when.
+    /// Last acknowledgement passed to the journal's writer, and its time.
     last_ack: (Option<ReplicaAck>, Instant),
-    /// Why the data lender could not be reached, as last logged.
+    /// Last logged reason why the data lender could not be reached.
     last_error: String,
     closing: bool,
     resyncs: u64,
@@ -289,12 +289,12 @@ impl<'a> FeederThread<'a> {
         }
     }
 
-    /// Tells the machine what happened here. `true`: stop.
+    /// Passes local events to the machine. `true`: stop.
     fn poll_local(&mut self) -> bool {
         let log = self.disk.log();
-        // Before the state: what becomes stable after it wakes us again.
+        // Drained before the state is read: a later change wakes the thread again.
         if let Err(error) = self.shared.waker.drain() {
-            tracing::debug!(%error, "the feeder's waker");
+            tracing::debug!(%error, "cannot drain the feeder's waker");
         }
         let state = log.state();
         self.source.on_stable(state.stable);
@@ -319,7 +319,7 @@ impl<'a> FeederThread<'a> {
         if self.wire.is_some() || !self.source.wants_connection(self.now()) {
             return;
         }
-        // Nobody waits for us while it cannot be reached: it is not in service.
+        // No writer waits during the attempt, because the data lender is not in service.
         let connected = connect(&self.parts.address, &self.parts.security, CONNECT_TIMEOUT);
         let wire = connected.map_err(|error| error.to_string()).and_then(|link| {
             let wire = ReplicaLink::new(link).map_err(|error| error.to_string())?;
@@ -342,11 +342,11 @@ impl<'a> FeederThread<'a> {
         }
     }
 
-    /// Says once what is wrong, not with every attempt.
+    /// Logs a failure once, not at every attempt.
     fn log_once(&mut self, complaint: &str) {
         if self.last_error != complaint {
             complaint.clone_into(&mut self.last_error);
-            tracing::warn!(lender = %self.parts.address, error = complaint, "no data lender; trying on");
+            tracing::warn!(lender = %self.parts.address, error = complaint, "data lender unavailable; retrying");
         }
     }
 
@@ -356,10 +356,11 @@ impl<'a> FeederThread<'a> {
         self.source.on_lost(self.now());
     }
 
-    /// Takes answers, and sends what is to be sent.
+    /// Receives answers, and sends what is due.
     fn exchange(&mut self) -> Result<(), ReplicaLinkError> {
         self.receive()?;
-        // Only now: after a pause of this process the answer that is owed may have waited in the socket.
+        // Only after receiving: if this process was stopped, the overdue answer may have waited in the
+        // socket.
         self.source.on_tick(self.now());
         if self.source.take_disconnect() {
             let trouble = self.source.status().trouble;
@@ -371,7 +372,7 @@ impl<'a> FeederThread<'a> {
         for _ in 0..FRAMES_A_TURN {
             let Some(wire) = &mut self.wire else { break };
             wire.flush()?;
-            // Never more than the socket takes: whoever waited here would not hear the answers.
+            // Sends no more than the socket accepts: a thread blocked here could not receive answers.
             if wire.is_full() || !self.step()? {
                 break;
             }
@@ -395,7 +396,7 @@ impl<'a> FeederThread<'a> {
         Ok(())
     }
 
-    /// Does the next thing. `false`: there is nothing to do.
+    /// Does the next step. `false`: there is none.
     fn step(&mut self) -> Result<bool, ReplicaLinkError> {
         if let Some(ask) = self.parts.copy.next_request() {
             self.send(&ask)?;
@@ -425,40 +426,40 @@ impl<'a> FeederThread<'a> {
         let mut body = vec![0; bytes];
         match log.read_raw(from, &mut body) {
             Ok(read) if read == bytes => self.send(&ReplicaMessage { header, body }),
-            // Trimmed away: blocks take its place.
+            // The records were trimmed: blocks replace them.
             _ if log.state().head > from => {
                 self.source.on_trimmed(from, log.state().head);
                 Ok(())
             }
             failed => {
-                // The journal's disk does not give it. The volume's own reading says so too.
+                // The journal's disk cannot be read. The volume's own reads report it too.
                 tracing::error!(?failed, at = %from, "the log cannot be read for the data lender");
                 Err(ReplicaLinkError::Stuck)
             }
         }
     }
 
-    /// A step of a resync.
+    /// Does a step of a resync.
     fn resync(&mut self, todo: SourceAction, now: Time) -> Result<(), ReplicaLinkError> {
         let done = self.chooser.act(self.disk, &mut self.source, todo, now);
         match done {
             Ok(messages) => messages.iter().try_for_each(|message| self.send(message)),
             Err(error) => {
                 self.log_once(&error);
-                // Once more from the beginning, a little later.
+                // Starts over, a little later.
                 Err(ReplicaLinkError::Stuck)
             }
         }
     }
 
-    /// Tells the journal, the volume and whoever asks how the data lender stands.
+    /// Publishes the data lender's status to the journal and the volume.
     fn publish_status(&mut self) {
         let now = self.now();
         let kept = self.source.ack(now);
         if kept != self.last_ack.0 || kept.is_some() && self.last_ack.1.elapsed() >= ACK_INTERVAL {
             if kept.is_some() != self.last_ack.0.is_some() {
                 let in_service = kept.is_some();
-                tracing::info!(lender = %self.parts.address, in_service, "the data lender");
+                tracing::info!(lender = %self.parts.address, in_service, "data lender changed its service state");
             }
             self.last_ack = (kept, Instant::now());
             self.disk.log().set_replica_ack(kept);
@@ -483,7 +484,7 @@ impl<'a> FeederThread<'a> {
         self.shared.changed.notify_all();
     }
 
-    /// Says once who has claimed the copy.
+    /// Logs once who has claimed the copy.
     fn report_fence(&mut self) {
         if std::mem::replace(&mut self.fence_reported, true) {
             return;
@@ -496,7 +497,7 @@ impl<'a> FeederThread<'a> {
         let claim = describe_claim(&lender, id, &self.disk.log().newest_view());
         tracing::error!(
             lender = %self.parts.address, claim,
-            "the data lender refuses this volume: its copy was claimed; docs/operating.md, Fenced, says what to do"
+            "the data lender refuses this volume because its copy was claimed; see docs/guide/operations.md, Fenced"
         );
     }
 
@@ -508,7 +509,7 @@ impl<'a> FeederThread<'a> {
                 if is_whole(status) {
                     self.resyncs += 1;
                     let (blocks, took) = (self.chooser.sent_blocks(), since.elapsed());
-                    tracing::info!(lender = %self.parts.address, blocks, ?took, "the data lender has everything again");
+                    tracing::info!(lender = %self.parts.address, blocks, ?took, "resync complete");
                 }
             }
             _ => (),
@@ -548,7 +549,7 @@ impl<'a> FeederThread<'a> {
         }
     }
 
-    /// Waits for something to do.
+    /// Waits for work.
     fn wait(&mut self) {
         let waited = match &mut self.wire {
             Some(wire) => wire.sleep(TICK),

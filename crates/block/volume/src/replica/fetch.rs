@@ -1,7 +1,7 @@
-//! Blocks from the data lender's copy, for a volume that lost or lacks them.
+//! Fetching blocks from the data lender's copy, for a volume that lost or lacks them.
 //!
-//! While the volume is being opened, whoever needs a block asks the data lender himself. Once the feeder
-//! runs, which has the one session that counts, he leaves the question with it and waits.
+//! While the volume is being opened, the thread that needs a block asks the data lender itself. Once the
+//! feeder runs, it has the only valid session, so a thread queues its request there and waits.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,27 +17,28 @@ use netram_transport::{NetAddress, Security, Waker, connect};
 use super::link::{ReplicaLink, ReplicaLinkError};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Bytes of blocks that one answer has.
+/// Bytes of blocks in one answer.
 const FRAME_BYTES: usize = BLOCKS_PER_FRAME * BLOCK;
-/// How long a block is waited for.
+/// Timeout of a fetch.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(4);
-/// The same while the volume is being opened: nobody else is kept waiting, and without the block it may not
-/// open.
+/// Timeout of a fetch while the volume is being opened. No other thread waits for it, and without the block
+/// the volume may not open.
 const OPENING_FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Questions that are on their way at once: fewer than a copy bears.
+/// Maximum number of requests in flight; fewer than a copy accepts.
 pub(super) const REQUESTS_MAX: usize = 8;
 
-/// How the copy is reached while the volume is being opened.
+/// Route to the copy while the volume is being opened.
 pub(crate) struct EarlyCopy {
     pub(crate) address: NetAddress,
     pub(crate) security: Security,
     pub(crate) follow: FollowRequest,
-    /// The volume's, whose history the copy must be of.
+    /// View of the volume; the copy must belong to its history.
     pub(crate) view: View,
 }
 
-/// Where blocks come from. Shared by the volume, which asks, and the feeder, which carries.
+/// Source of blocks from the copy. Shared by the volume, which requests them, and the feeder, which sends the
+/// requests.
 #[derive(Clone)]
 pub(crate) struct CopySource(Option<Arc<CopySourceInner>>);
 
@@ -55,15 +56,15 @@ struct State {
 enum FetchRoute {
     /// The volume is being opened.
     Early(Box<EarlyCopy>, Option<ReplicaLink>),
-    /// The feeder carries questions, and is woken by this.
+    /// The feeder sends requests, and is woken by this.
     Fed(Arc<Waker>),
-    /// The feeder carries questions, but the copy cannot be asked now: they wait a moment for it.
+    /// The feeder sends requests, but the copy is unreachable now: they wait for it.
     Cut(Arc<Waker>),
     /// The feeder has ended.
     Gone,
 }
 
-/// One question.
+/// One request.
 struct FetchRequest {
     mark: u32,
     first: u64,
@@ -74,12 +75,12 @@ struct FetchRequest {
 }
 
 impl CopySource {
-    /// There is no copy.
+    /// A volume without a copy.
     pub(crate) fn none() -> CopySource {
         CopySource(None)
     }
 
-    /// There is one; nobody has spoken to it yet.
+    /// A volume with a copy that has not been asked yet.
     pub(crate) fn early(early: EarlyCopy) -> CopySource {
         CopySource(Some(Arc::new(CopySourceInner {
             state: Mutex::new(State {
@@ -91,14 +92,14 @@ impl CopySource {
         })))
     }
 
-    /// From now on the feeder carries questions. What was said before is over.
+    /// From now on the feeder sends requests. The early session is over.
     pub(super) fn feed(&self, waker: Arc<Waker>) {
         if let Some(shared) = &self.0 {
             shared.state().route = FetchRoute::Cut(waker);
         }
     }
 
-    /// Whether the copy can be asked now. Questions that were on their way when it was lost are asked again.
+    /// Sets whether the copy can be asked now. Requests in flight when it was lost are sent again.
     pub(super) fn set_reachable(&self, reachable: bool) {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.state();
@@ -119,7 +120,7 @@ impl CopySource {
         }
     }
 
-    /// Nobody carries questions any more.
+    /// The feeder has ended: fails all requests.
     pub(super) fn end(&self) {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.state();
@@ -130,7 +131,7 @@ impl CopySource {
         shared.answered.notify_all();
     }
 
-    /// The next question to be sent, if one more may be on its way.
+    /// Next request to send, if another may be in flight.
     pub(super) fn next_request(&self) -> Option<ReplicaMessage> {
         let shared = self.0.as_ref()?;
         let mut state = shared.state();
@@ -157,7 +158,7 @@ impl CopySource {
         ))
     }
 
-    /// A `Fetched` came.
+    /// Handles a `Fetched` frame.
     pub(super) fn on_fetched(&self, frame: &Frame<'_>) {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.state();
@@ -169,7 +170,7 @@ impl CopySource {
     }
 }
 
-/// What an answer says.
+/// Checks a reply and returns its blocks.
 fn check_reply(frame: &Frame<'_>, first: u64, count: u32) -> Result<Vec<u8>, FetchError> {
     let bytes = count as usize * BLOCK;
     match frame.header.flags & (Flag::BAD | Flag::LATER) {
@@ -184,7 +185,7 @@ impl CopySourceInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills `into` with blocks from `first` on: one question a frame, all on their way together.
+    /// Fills `into` with blocks from `first`: one request a frame, all in flight together.
     fn ask(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
         let mut state = self.state();
         let parts = into.len().div_ceil(FRAME_BYTES) as u32;
@@ -216,7 +217,7 @@ impl CopySourceInner {
             });
         }
         if let Err(error) = waker.wake() {
-            tracing::debug!(%error, "the feeder could not be woken; it looks up by itself");
+            tracing::debug!(%error, "cannot wake the feeder thread; it will look by itself");
         }
         let mine = |ask: &FetchRequest| ask.mark.wrapping_sub(mark) < parts;
         let waiting = |state: &mut State| state.requests.iter().any(|ask| mine(ask) && ask.answer.is_none());
@@ -278,7 +279,7 @@ fn fetch_early(
         Ok(Some(answer)) => answer,
         failed => {
             if let Err(error) = failed {
-                tracing::warn!(lender = %early.address, %error, "a block could not be had from the data lender");
+                tracing::warn!(lender = %early.address, %error, "cannot fetch a block from the data lender");
             }
             *wire = None;
             Err(FetchError::Unreachable)
@@ -300,10 +301,10 @@ fn greet(early: &EarlyCopy, deadline: Instant) -> Result<Option<ReplicaLink>, Re
     let following = answered
         .filter(|answer| answer.header.kind == FrameKind::Following)
         .and_then(|answer| FollowReply::decode(&answer.frame()));
-    // As the feeder: a block of a history that was given up checks as well as any.
+    // As in the feeder: a block of an abandoned history has a valid checksum too.
     let ours = following.is_some_and(|following| following.has_blocks_of(&early.view));
     if !ours {
-        tracing::warn!(lender = %early.address, ?following, "the data lender's copy cannot give blocks of this volume");
+        tracing::warn!(lender = %early.address, ?following, "the data lender's copy has another history or is not whole, so no blocks are taken from it");
     }
     Ok(ours.then_some(wire))
 }
@@ -318,10 +319,10 @@ mod tests {
     use crate::replica::ReplicaHost;
     use crate::{BlockDevice, Volume, VolumeSettings};
 
-    /// While a volume was opened, blocks were taken from a copy of a history that had been given up: they
-    /// check as well as any.
+    /// While a volume was being opened, blocks were fetched from a copy of an abandoned history, whose
+    /// checksums are valid too.
     #[test]
-    fn a_volume_that_is_being_opened_takes_no_block_from_a_copy_of_another_history() {
+    fn a_volume_being_opened_takes_no_block_from_a_copy_of_another_history() {
         let directory = tempfile::tempdir().unwrap();
         let keeper = Arc::new(ReplicaHost::start(&directory.path().join("kept")).unwrap());
         let config = LenderConfig {
@@ -344,7 +345,10 @@ mod tests {
         volume.wait(volume.write(0, &[7; BLOCK]).unwrap()).unwrap();
         let began = Instant::now();
         while volume.data_lender().is_none_or(|kept| kept.flushed == 0) {
-            assert!(began.elapsed() < Duration::from_secs(60), "it never follows");
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "the copy never follows"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         let follow = FollowRequest {
@@ -372,7 +376,7 @@ mod tests {
         let next = kept.claimed(netram_proto::id::WriterId(1));
         let ours = next.released(Lsn(1 << 19));
         assert_eq!(fetch(ours), Ok(vec![7; BLOCK]));
-        // Loss was accepted: the log went back, and on from there.
+        // Loss was accepted: the log was cut, and continued from there.
         assert_eq!(fetch(next.released(Lsn(0))), Err(FetchError::Unreachable));
         let unknown = View {
             epochs: EpochHistory::default(),

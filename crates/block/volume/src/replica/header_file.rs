@@ -1,4 +1,4 @@
-//! The file that makes a volume's directory a replica: two slots of what it is.
+//! Header file of a replica: two slots with its header. It makes a volume's directory a replica.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,27 +11,29 @@ use netram_proto::journal::{SlotError, SlotPair};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::port::IoError;
 
-/// Why a replica's file is of no use.
+/// Failure to read a replica's header file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaHeaderFileError {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error("{0}")]
     Open(io::Error),
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(IoError),
-    /// Not a replica's.
-    #[error("not the file of a replica")]
+    /// The file is not a replica's.
+    #[error("this is not a replica's header file")]
     Foreign,
-    /// Both copies are damaged.
-    #[error("both copies of what the replica is are damaged; have it made anew by its client")]
+    /// Both slots are damaged.
+    #[error(
+        "both slots of the replica's header are damaged; delete the replica, and its client will create it again"
+    )]
     Damaged,
-    /// The contents make no sense.
+    /// The header is invalid.
     #[error("{0}")]
     Contents(ReplicaHeaderError),
 }
 
-/// The file, open.
+/// The open header file.
 pub(crate) struct ReplicaHeaderFile {
     file: DiskFile,
     slots: SlotPair,
@@ -39,12 +41,12 @@ pub(crate) struct ReplicaHeaderFile {
 }
 
 impl ReplicaHeaderFile {
-    /// Where it is in a volume's directory.
+    /// Path of the file in a volume's directory.
     pub(crate) fn path(root: &Path) -> PathBuf {
         root.join("replica")
     }
 
-    /// Makes it. Durable on return, but for its name.
+    /// Creates the file. Durable on return, except for its name.
     pub(crate) fn create(root: &Path, standing: &ReplicaHeader) -> io::Result<()> {
         let file = OpenOptions::new()
             .read(true)
@@ -59,7 +61,7 @@ impl ReplicaHeaderFile {
         Ok(())
     }
 
-    /// Opens it.
+    /// Opens the file.
     pub(crate) fn open(root: &Path) -> Result<ReplicaHeaderFile, ReplicaHeaderFileError> {
         let opened = OpenOptions::new()
             .read(true)
@@ -68,7 +70,7 @@ impl ReplicaHeaderFile {
         ReplicaHeaderFile::of(opened.map_err(ReplicaHeaderFileError::Open)?)
     }
 
-    /// What it says, without taking it; `None` where there is none.
+    /// Reads the header without locking the file; `None` if there is no file.
     pub(crate) fn look(root: &Path) -> Result<Option<ReplicaHeader>, ReplicaHeaderFileError> {
         match File::open(ReplicaHeaderFile::path(root)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -89,7 +91,7 @@ impl ReplicaHeaderFile {
         Ok(ReplicaHeaderFile { file, slots, newest })
     }
 
-    /// What it says.
+    /// The newest header.
     pub(crate) fn newest(&self) -> ReplicaHeader {
         self.newest
     }

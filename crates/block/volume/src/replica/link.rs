@@ -1,4 +1,4 @@
-//! Messages over a link, for threads that may wait for them.
+//! Messages over a link, for threads that may block.
 
 use std::time::{Duration, Instant};
 
@@ -6,34 +6,34 @@ use netram_block_machine::ReplicaMessage;
 use netram_proto::wire::{Frame, FrameError};
 use netram_transport::{Interest, Link, LinkError, Poller, Waker};
 
-/// The link's name for the poller, and the waker's.
+/// Tokens of the link and the waker in the poller.
 const LINK: u64 = 0;
 const WAKER: u64 = 1;
-/// A peer that takes nothing for so long is gone.
+/// Time after which a peer that reads nothing counts as gone.
 const STUCK_MAX: Duration = Duration::from_secs(10);
 
-/// Why a conversation ended.
+/// Reason for the end of a session.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplicaLinkError {
-    /// The peer went, or the link broke.
+    /// The peer closed the link, or the link broke.
     #[error("{0}")]
     Link(#[from] LinkError),
-    /// What came is no frame.
-    #[error("the peer sent what makes no sense: {0}")]
+    /// The peer sent bytes that are no frame.
+    #[error("the peer sent an invalid frame: {0}")]
     Frame(#[from] FrameError),
-    /// The peer takes nothing any more.
-    #[error("the peer reads nothing")]
+    /// The peer does not read.
+    #[error("the peer does not read")]
     Stuck,
-    /// The system has no descriptors left.
-    #[error("waiting for the link: {0}")]
+    /// The operating system failed the wait, for example because file descriptors have run out.
+    #[error("cannot wait for the link: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// A link, and waiting for it.
+/// A link that can be waited for.
 pub(crate) struct ReplicaLink {
     link: Link,
     poller: Poller,
-    /// The link has bytes that its socket did not take.
+    /// Whether the link has bytes that its socket did not accept.
     unflushed: bool,
 }
 
@@ -48,17 +48,17 @@ impl ReplicaLink {
         })
     }
 
-    /// The other end, for people.
+    /// Name of the peer, for messages.
     pub(crate) fn peer(&self) -> &str {
         self.link.peer()
     }
 
-    /// Has `waker` end waits too.
+    /// Also ends waits when `waker` is woken.
     pub(crate) fn wake_on(&self, waker: &Waker) -> Result<(), ReplicaLinkError> {
         Ok(self.poller.add(waker, WAKER, Interest::Read)?)
     }
 
-    /// Queues a message, waiting while the peer is slow. [`ReplicaLink::flush`] sends it.
+    /// Queues a message, and waits while the peer is slow. [`ReplicaLink::flush`] sends it.
     pub(crate) fn queue(&mut self, message: &ReplicaMessage) -> Result<(), ReplicaLinkError> {
         let head = message.header.encode(message.body.len());
         let deadline = Instant::now() + STUCK_MAX;
@@ -71,12 +71,12 @@ impl ReplicaLink {
         }
     }
 
-    /// Whether the socket did not take everything.
+    /// Whether the socket did not accept everything.
     pub(crate) fn is_full(&self) -> bool {
         self.unflushed
     }
 
-    /// Gives the socket what it takes.
+    /// Writes to the socket as much as it accepts.
     pub(crate) fn flush(&mut self) -> Result<(), ReplicaLinkError> {
         self.unflushed = !self.link.flush()?;
         Ok(())
@@ -88,7 +88,7 @@ impl ReplicaLink {
         self.flush()
     }
 
-    /// Waits for the socket to take everything that waits.
+    /// Waits until the socket has accepted all queued bytes.
     fn drain(&mut self, deadline: Instant) -> Result<(), ReplicaLinkError> {
         self.flush()?;
         while self.unflushed {
@@ -113,7 +113,7 @@ impl ReplicaLink {
         }))
     }
 
-    /// The next message, waited for until `deadline`.
+    /// The next message; waits for it until `deadline`.
     pub(crate) fn await_next(
         &mut self,
         deadline: Instant,
@@ -131,7 +131,7 @@ impl ReplicaLink {
         }
     }
 
-    /// Waits until the link can go on, the waker was woken, or `longest` has passed.
+    /// Waits until the link is ready, the waker is woken, or `longest` has passed.
     pub(crate) fn sleep(&mut self, longest: Duration) -> Result<(), ReplicaLinkError> {
         if self.link.has_buffered() {
             return Ok(());

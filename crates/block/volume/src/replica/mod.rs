@@ -1,22 +1,22 @@
-//! A volume kept twice: the client's side that feeds a data lender, and the data lender's that keeps the
-//! copy.
+//! A volume kept twice: the client's side, which feeds a data lender, and the data lender's side, which keeps
+//! the copy.
 //!
-//! What is said and when is `netram_block_machine`'s affair; what is done to the files is `netram_block`'s
-//! and the follower's of `netram_journal`. Here are the threads, the links and the directories.
+//! The messages are defined in `netram_block_machine`, and changes of files in `netram_block` and the
+//! follower of `netram_journal`. This module has the threads, the links and the directories.
 //!
-//! | module | does |
+//! | module | purpose |
 //! |---|---|
-//! | [`ReplicaHost`] | the data lender: copies in a directory, sessions handed to their threads |
-//! | `open_replica`, `session` | one copy, open; what its client asks of it |
-//! | `blocks` | the blocks of a resync |
-//! | `claim` | what a restore says to the data lender |
-//! | `proof` | what is asked before anything is claimed |
-//! | `stage_thread`, `scrub`, `quota`, `failure` | the copy's image, looking for damage, what copies may take, what is said of failures |
-//! | `feeder` | the client's thread `netram-replica`: ships the log, sends blocks, says who is in service |
-//! | `fetch` | blocks from the copy, for a volume that lost or lacks them |
-//! | [`restore`] | a volume made anew from a copy elsewhere |
-//! | `header_file` | the file that makes a directory a copy |
-//! | `status` | how a data lender stands, for people |
+//! | [`ReplicaHost`] | the data lender: copies in a directory, and sessions passed to their threads |
+//! | `open_replica`, `session` | one open copy, and a session of its client |
+//! | `blocks` | blocks of a resync on the client's side |
+//! | `claim` | a restore's conversation with the data lender |
+//! | `restore_check` | checks before anything is claimed |
+//! | `stage_thread`, `scrub`, `quota`, `failure` | applying stages to the copy's image, scrubbing, disk quota, failures and their refusals |
+//! | `feeder` | the client's thread `netram-replica`: sends the log and blocks, and reports whether the data lender is in service |
+//! | `fetch` | blocks fetched from the copy for a volume that lost or lacks them |
+//! | [`restore`] | restoring a volume from a copy on another machine |
+//! | `header_file` | the header file that makes a directory a copy |
+//! | `status` | status of a data lender |
 //! | `link` | messages over a link |
 
 mod blocks;

@@ -1,4 +1,4 @@
-//! One copy of a volume at its data lender, open: its thread, its sessions, its end.
+//! An open copy of a volume at its data lender: its thread, its sessions, its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -28,22 +28,22 @@ use crate::error::VolumeCreateError;
 use crate::file::VolumeFile;
 use crate::paths::VolumePaths;
 
-/// How often a thread looks up by itself.
+/// Interval at which a thread looks for work without being woken.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// How long a copy stays open after its last session.
 const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(3);
-/// How often the time of the last contact is made durable.
+/// Interval at which the time of the last contact is made durable.
 const CONTACT_INTERVAL: Duration = Duration::from_secs(30);
-/// How long the image may fail before the client is told, and goes on without: the log bridges shorter
-/// failures.
+/// How long applying stages may fail before the client is told and continues without the copy; the log
+/// bridges shorter failures.
 const FAILING_MAX: Duration = Duration::from_secs(2);
 
-/// Stages that fit a copy's log.
+/// Number of stages that fit in a copy's log.
 const STAGES_IN_LOG: u64 = 8;
 
 pub(super) type ReplicaDisk = Disk<JournalFollower, VolumeFile>;
 
-/// A copy, open.
+/// An open copy.
 pub(super) struct OpenReplica {
     pub(super) root: PathBuf,
     pub(super) disk: Arc<ReplicaDisk>,
@@ -53,11 +53,11 @@ pub(super) struct OpenReplica {
     quota: Arc<Quota>,
     schedule: Arc<ScrubSchedule>,
     stages: StageThread,
-    /// Since when stages do not get into the image.
+    /// When applying stages began to fail.
     failing: Option<Instant>,
     contact_stored: Instant,
-    /// When its client was last heard, if that was since the copy was opened. Whoever only claims it is no
-    /// client.
+    /// When the client's last message arrived, if it was since the copy was opened. A session that only
+    /// claims the copy does not count.
     heard_at: Option<Instant>,
 }
 
@@ -65,15 +65,15 @@ pub(super) struct OpenReplica {
 pub(super) fn run(shared: &ReplicaHostInner, post: &ReplicaMailbox) {
     let mut first = post.arrivals.recv().ok();
     while let Some(session) = first {
-        // A broken invariant of ours ends the session. The copy is closed as by a crash, which it survives,
-        // and opened anew for the next: a thread that ended here would leave the copy shut until the lender
-        // is started anew.
+        // A panic ends the session. The copy is closed as by a crash, which it survives, and reopened for the
+        // next session. If the thread ended here, the copy would stay unavailable until the lender is
+        // restarted.
         let served = catch_unwind(AssertUnwindSafe(|| serve(shared, post, session)));
         if served.is_err() {
             let root = shared.root(post.volume);
-            tracing::error!(replica = %root.display(), "a copy's thread panicked, a defect; the copy is opened anew for the next session");
+            tracing::error!(replica = %root.display(), "a copy's thread panicked because of a bug; the copy is reopened for the next session");
             *lock(&post.report) = ReplicaReport {
-                error: Some("its thread panicked, a defect, whose message the lender's log has".to_owned()),
+                error: Some("its thread panicked because of a bug; see the lender's log".to_owned()),
                 ..report_of(&root)
             };
         }
@@ -91,7 +91,7 @@ fn serve(shared: &ReplicaHostInner, post: &ReplicaMailbox, session: DataSession)
         Ok(Some(host)) => host,
         Ok(None) => return refuse(session, refusal(RefusalReason::NoReplica, 0)),
         Err(error) => {
-            tracing::error!(replica = %root.display(), %error, "a copy cannot be used");
+            tracing::error!(replica = %root.display(), %error, "cannot open a copy");
             *lock(&post.report) = ReplicaReport {
                 error: Some(error.to_string()),
                 ..report_of(&root)
@@ -102,9 +102,9 @@ fn serve(shared: &ReplicaHostInner, post: &ReplicaMailbox, session: DataSession)
     *lock(&post.report) = host.report(None);
     let ended = host.attend(shared, post, session);
     if let Err(error) = &ended {
-        tracing::error!(replica = %root.display(), %error, "a copy failed; it is opened anew for the next session");
+        tracing::error!(replica = %root.display(), %error, "a copy failed; it is reopened for the next session");
     }
-    // What is not in the image is in the log.
+    // Records that are not in the image are in the log.
     drop(host);
     *lock(&post.report) = ReplicaReport {
         error: ended.err().map(|error| error.to_string()),
@@ -112,12 +112,12 @@ fn serve(shared: &ReplicaHostInner, post: &ReplicaMailbox, session: DataSession)
     };
 }
 
-/// The copy's volume. Where its log is damaged below what had been durable, the standing says so first.
+/// Opens the copy's volume. If its log is damaged below what was durable, the header is updated first.
 fn open_volume(root: &Path, standing: &mut ReplicaHeaderFile) -> Result<Arc<ReplicaDisk>, ReplicaError> {
     let log = JournalFollower::open(&root.join("journal"))?;
     if let Some(lost) = log.damaged_below() {
         let end = log.end().lsn;
-        let what = format!("its log ends at LSN {end}, and was durable up to {lost}");
+        let what = format!("its log ends at LSN {end}, but was durable up to {lost}");
         mark_inconsistent(root, standing, &what)?;
     }
     let files = VolumePaths::at(root).open_files(false)?;
@@ -135,13 +135,13 @@ fn open_volume(root: &Path, standing: &mut ReplicaHeaderFile) -> Result<Arc<Repl
     Ok(Arc::new(Disk::open(log, files, options)?))
 }
 
-/// The copy cannot stand in for its volume any more, whatever it said: its client sends all that differs.
+/// Marks the copy as unable to replace its volume: its client must send all blocks that differ.
 fn mark_inconsistent(
     root: &Path,
     standing: &mut ReplicaHeaderFile,
     why: &dyn std::fmt::Display,
 ) -> Result<(), ReplicaError> {
-    tracing::error!(replica = %root.display(), %why, "a copy is damaged; its client must send it anew");
+    tracing::error!(replica = %root.display(), %why, "a copy is damaged; its client must send it again");
     let newest = standing.newest();
     if matches!(
         newest.condition,
@@ -157,13 +157,13 @@ fn mark_inconsistent(
 }
 
 impl OpenReplica {
-    /// Opens the copy that a session is about, or makes it if the session may. `None`: there is none.
+    /// Opens the session's copy, or creates it if the session may. `None`: there is no copy.
     fn open(
         shared: &ReplicaHostInner,
         root: &Path,
         session: &DataSession,
     ) -> Result<Option<OpenReplica>, ReplicaError> {
-        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        // If the lookup fails, the file may exist: opening it reports why it cannot be read (rule 17).
         if !ReplicaHeaderFile::path(root).try_exists().unwrap_or(true) {
             let follow = Frame::parse(&session.first)
                 .ok()
@@ -180,7 +180,8 @@ impl OpenReplica {
         let mut standing = ReplicaHeaderFile::open(root)?;
         let disk = match open_volume(root, &mut standing) {
             Err(ReplicaError::Volume(error @ netram_block::DiskOpenError::JournalBehind { .. })) => {
-                // The log has lost what the image has: no longer a volume, and a resync makes it one again.
+                // The log has lost records that the image has: the copy is no consistent volume until a
+                // resync.
                 mark_inconsistent(root, &mut standing, &error)?;
                 open_volume(root, &mut standing)?
             }
@@ -267,20 +268,19 @@ impl OpenReplica {
         }
     }
 
-    /// Takes in what the log has newly; returns what can be read here.
+    /// Reads new records of the log into stages. Returns the LSN below which they can be read here.
     pub(super) fn follow(&self) -> Result<Lsn, ReplicaError> {
         Ok(self.disk.follow()?)
     }
 
-    /// Makes the volume larger, if there is room for it.
+    /// Makes the volume larger, if the quota has room.
     pub(super) fn grow(&self, bytes: u64) -> Result<(), ReplicaError> {
         let room = (bytes, self.disk.log().state().capacity);
         let grown = self.quota.admit(&self.root, room, || self.disk.grow(bytes))?;
         Ok(grown?)
     }
 
-    /// Stages must get into the image: a log that only fills up would one day take no more, and nobody would
-    /// say why.
+    /// Checks that stages are applied to the image. Otherwise the log would fill up without any report.
     fn check_stages(&mut self) -> Result<(), ReplicaError> {
         if self.stages.has_ended() {
             return Err(ReplicaError::Panicked);
@@ -297,7 +297,7 @@ impl OpenReplica {
         Ok(())
     }
 
-    /// Looks at a little of the image, while there is somebody to mend what it finds.
+    /// Scrubs a little of the image, while there is a client that can repair it.
     fn scrub_on(&mut self) -> Result<(), ReplicaError> {
         if self.replica.replica_header().condition == ReplicaCondition::Following && self.replica.has_client()
         {
@@ -306,7 +306,7 @@ impl OpenReplica {
         Ok(())
     }
 
-    /// Makes the time of the last contact durable now and then, for people.
+    /// Makes the time of the last contact durable at intervals. Shown to people only.
     fn note_contact(&mut self) -> Result<(), ReplicaError> {
         match self.contact_stored.elapsed() > CONTACT_INTERVAL {
             true => self.store_contact(),
@@ -322,12 +322,12 @@ impl OpenReplica {
             ..*self.replica.replica_header()
         };
         self.header.store(standing)?;
-        // The client need not know.
+        // The client need not be told.
         let _ = self.replica.on_stored(standing);
         Ok(())
     }
 
-    /// How long ago the client was heard, by this machine's clocks.
+    /// Milliseconds since the client's last message, by this machine's clocks.
     pub(super) fn heard_ms(&self) -> u64 {
         match self.heard_at {
             Some(heard) => u64::try_from(heard.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -357,11 +357,11 @@ impl OpenReplica {
     }
 }
 
-/// Makes an empty copy for a client that wants to be followed.
+/// Creates an empty copy for a client that wants it to follow.
 fn create(root: &Path, follow: &FollowRequest) -> Result<(), ReplicaError> {
     let key = match <[u8; KEY_BYTES]>::try_from(&follow.key[..]) {
         Ok(key) => DataKey::from_bytes(key),
-        // Records that are not sealed need none.
+        // Records that are not encrypted need no key.
         Err(_) => DataKey::generate(),
     };
     let parts = JournalInit {
@@ -384,7 +384,7 @@ fn create(root: &Path, follow: &FollowRequest) -> Result<(), ReplicaError> {
             source,
         })
     })?;
-    tracing::info!(replica = %root.display(), bytes = follow.bytes, "a new copy");
+    tracing::info!(replica = %root.display(), bytes = follow.bytes, "created a copy");
     Ok(())
 }
 

@@ -1,9 +1,8 @@
-//! What all copies of a data lender may take of its disk.
+//! Disk quota for all copies of a data lender.
 //!
-//! Counted is what each copy was promised: its image, its checksums and its log at their full size. Images
-//! are sparse and take less until they are written. But a copy has no say in when its volume is written: a
-//! quota on what is taken now would let in more copies than the disk can ever hold, and all of them would
-//! fail together when it is full.
+//! Each copy counts with its full size: image, checksums and log. Images are sparse and use less until they
+//! are written. But the data lender cannot control when a volume is written. A quota on present use would
+//! admit more copies than the disk can hold, and all of them would fail together when it is full.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,13 +18,13 @@ use super::header_file::ReplicaHeaderFile;
 use super::replica_host::lock;
 use crate::paths::VolumePaths;
 
-/// Bytes of a checksum.
+/// Bytes of one checksum.
 const SUM_BYTES: u64 = 4;
 
-/// A copy would take more than is left.
+/// Failure to admit a copy that needs more than the quota has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a copy of {asked} bytes would exceed the quota for all copies, {quota} bytes: raise --data-quota, or remove copies that nobody needs"
+    "a copy of {asked} bytes would exceed the quota of {quota} bytes for all copies: raise --data-quota, or remove unneeded copies"
 )]
 pub(super) struct OverQuota {
     asked: u64,
@@ -41,20 +40,20 @@ impl OverQuota {
     }
 }
 
-/// The bound, and the directory that it is about.
+/// The quota, and the directory that it limits.
 pub(super) struct Quota {
     pub(super) directory: PathBuf,
     bytes: Option<u64>,
-    /// Held while a copy is made or grows: two at once must not take the same room.
+    /// Held while a copy is created or grows, so that two at once do not take the same room.
     taking: Mutex<()>,
 }
 
-/// Bytes on a disk.
+/// Bytes that a copy uses on disk.
 #[derive(Clone, Copy, Default)]
 pub(super) struct CopyUsage {
-    /// At their full size.
+    /// Bytes at full size.
     pub(super) promised: u64,
-    /// Now.
+    /// Bytes used now.
     pub(super) taken: u64,
 }
 
@@ -67,8 +66,8 @@ impl Quota {
         }
     }
 
-    /// Lets `take` make the copy at `root`, or make it larger, unless a volume of `bytes` with a log of
-    /// `log_bytes` is too much.
+    /// Runs `take`, which creates or enlarges the copy at `root`, unless a volume of `bytes` with a log of
+    /// `log_bytes` would exceed the quota.
     pub(super) fn admit<T>(
         &self,
         root: &Path,
@@ -88,7 +87,8 @@ impl Quota {
         }
     }
 
-    /// The directories of copies. What is left of one that was being made has another name, and is none.
+    /// Directories of all copies. The leftovers of an interrupted creation have another kind of name and do
+    /// not count.
     pub(super) fn copies(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return Vec::new();
@@ -101,7 +101,7 @@ impl Quota {
         copies
     }
 
-    /// How it stands, for the lender's status.
+    /// Use of the quota, for the lender's status.
     pub(super) fn report(&self) -> CopiesReport {
         let mut report = CopiesReport {
             quota: self.bytes,
@@ -122,13 +122,13 @@ fn is_named(path: &Path) -> bool {
     name.is_some_and(|name| name.len() == 32 && u128::from_str_radix(name, 16).is_ok())
 }
 
-/// What a volume of `bytes` with a log of `log_bytes` takes at most, but for some pages of its small files.
+/// Maximum bytes of a volume of `bytes` with a log of `log_bytes`, except for its small files.
 fn promise(bytes: u64, log_bytes: u64) -> u64 {
     let sums = bytes / BLOCK_BYTES * SUM_BYTES;
     bytes.saturating_add(sums).saturating_add(log_bytes)
 }
 
-/// What a copy takes, by the lengths of its files: they say so of a damaged copy too.
+/// Bytes that a copy uses, taken from the lengths of its files, so that damaged copies count too.
 pub(super) fn usage(root: &Path) -> CopyUsage {
     use std::os::unix::fs::MetadataExt;
     const UNIT: u64 = 512;

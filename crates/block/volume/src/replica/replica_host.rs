@@ -1,7 +1,7 @@
 //! The data lender: keeps copies of other machines' volumes in a directory, each in a directory of its own.
 //!
-//! Every copy that somebody speaks for has a thread, which opens it, and lets it go a while after its client
-//! went: then other programs of this machine can have it, to take it over.
+//! Each copy with a session has a thread, which opens it. The thread closes it a while after its client has
+//! gone, so that other programs of this machine can open it, for example for a takeover.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -31,42 +31,41 @@ use super::{open_replica, scrub};
 use crate::file::VolumeFile;
 use crate::paths::{VolumePaths, unfinished_in};
 
-/// Copies that are open at once. Each has a thread or two, and the memory of its stages.
+/// Maximum number of open copies. Each has a thread or two, and the memory of its stages.
 pub(super) const REPLICAS_OPEN_MAX: usize = 64;
-/// Sessions that wait for one copy's thread: its client's, which may have come again, and those who ask about
-/// it.
+/// Maximum number of sessions that wait for one copy's thread: its client's, which may have reconnected, and
+/// inquiries.
 const ARRIVALS_MAX: usize = 4;
-/// How often a copy is scrubbed unless chosen otherwise: a second loss of the same block is unlikely within a
-/// week.
+/// Default interval between scrubs of a copy; a second loss of the same block within a week is unlikely.
 const SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How long a client may say nothing: it stands still, is cut off, or its machine is gone.
+/// How long a client may be silent before it counts as stopped, cut off or dead.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// Why no copies can be kept in a directory.
+/// Failure to keep copies in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaHostError {
-    /// It cannot be used.
-    #[error("keeping volumes in {path}: {source}")]
+    /// The directory cannot be used.
+    #[error("cannot keep copies of volumes in {path}: {source}")]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// Another lender has it.
+    /// Another lender uses the directory.
     #[error("{0} is in use by another lender; give each its own --data directory")]
     InUse(PathBuf),
 }
 
-/// What a keeper grants.
+/// Limits of a [`ReplicaHost`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaHostLimits {
-    /// Bytes that all copies may take once they are written in full; `None`: what the disk has.
+    /// Maximum bytes of all copies at full size; `None`: no limit.
     pub quota: Option<u64>,
-    /// How often each copy is compared with its checksums; `None`: never.
+    /// Interval between scrubs of a copy; `None`: never.
     pub scrub_interval: Option<Duration>,
-    /// A client that says nothing for so long is let go; one that lives asks several times a second.
+    /// Silence after which a client is disconnected; a live one sends several messages a second.
     pub silence_max: Duration,
 }
 
@@ -86,17 +85,17 @@ pub struct ReplicaHost {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What the keeper and its threads share.
+/// State shared by the host and its threads.
 pub(super) struct ReplicaHostInner {
     pub(super) quota: Arc<Quota>,
     pub(super) schedule: Arc<ScrubSchedule>,
     open: Mutex<BTreeMap<u128, Open>>,
     pub(super) silence_max: Duration,
     stopping: AtomicBool,
-    /// The next turn of a copy's thread panics.
+    /// Makes the next turn of a copy's thread panic; for tests.
     #[cfg(test)]
     pub(super) planted: AtomicBool,
-    /// The directory belongs to this process.
+    /// Lock that gives the directory to this process.
     _lock: File,
 }
 
@@ -107,7 +106,7 @@ struct Open {
     report: Arc<Mutex<ReplicaReport>>,
 }
 
-/// What a copy's thread has.
+/// State of a copy's thread.
 pub(super) struct ReplicaMailbox {
     pub(super) volume: u128,
     pub(super) arrivals: Receiver<DataSession>,
@@ -116,12 +115,20 @@ pub(super) struct ReplicaMailbox {
 }
 
 impl ReplicaHost {
-    /// Keeps copies in `directory`, which is made if it is not there.
+    /// Keeps copies in `directory`, which is created if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// As [`ReplicaHost::start_with`].
     pub fn start(directory: &Path) -> Result<ReplicaHost, ReplicaHostError> {
         ReplicaHost::start_with(directory, ReplicaHostLimits::default())
     }
 
-    /// The same, within `limits`.
+    /// Keeps copies in `directory`, within `limits`.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaHostError`] if the directory cannot be used, or another lender uses it.
     pub fn start_with(directory: &Path, limits: ReplicaHostLimits) -> Result<ReplicaHost, ReplicaHostError> {
         let failed = |source| ReplicaHostError::Directory {
             path: directory.to_path_buf(),
@@ -135,9 +142,9 @@ impl ReplicaHost {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(ReplicaHostError::InUse(directory));
         }
-        // Nobody else makes copies here, so what is left of some takes room for nothing.
+        // No other process creates copies here, so leftovers of interrupted creations only take room.
         for (path, _) in unfinished_in(&directory) {
-            tracing::info!(path = %path.display(), "removing what is left of a copy that was being made");
+            tracing::info!(path = %path.display(), "removing the remains of an interrupted creation of a copy");
             fs::remove_dir_all(&path).map_err(|source| ReplicaHostError::Directory { path, source })?;
         }
         let shared = ReplicaHostInner {
@@ -156,11 +163,11 @@ impl ReplicaHost {
         };
         let quota = &keeper.shared.quota;
         let (kept, directory) = (quota.copies().len(), quota.directory.display());
-        tracing::info!(%directory, replicas = kept, "keeping copies of volumes");
+        tracing::info!(%directory, replicas = kept, "ready to keep copies of volumes");
         Ok(keeper)
     }
 
-    /// Ends all sessions and closes the copies. Their clients go on without.
+    /// Ends all sessions and closes the copies. Their clients continue without them.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         for open in self.shared.open().values() {
@@ -168,24 +175,24 @@ impl ReplicaHost {
         }
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
-            // A panic was printed where it happened, and its copy is recovered when it is next opened.
+            // The panic message was printed by the thread; the copy is recovered when it is next opened.
             let _ = thread.join();
         }
     }
 
-    /// Hands a session to its volume's thread, which is started if there is none.
+    /// Passes a session to its volume's thread, which is started if there is none.
     fn hand_over(&self, volume: u128, session: DataSession) -> io::Result<()> {
         let mut open = self.shared.open();
         if let Some(there) = open.get(&volume) {
-            // The thread takes itself out of the table before it stops looking.
+            // The thread removes itself from the table before it stops receiving.
             match there.arrivals.try_send(session) {
                 Ok(()) => there.wake(),
-                // Each holds one of the lender's connections, and a client whose copy is on a disk that hangs
-                // comes again and again: memory's members would find no place.
+                // Each waiting session holds one of the lender's connections, and a client whose copy is on a
+                // hanging disk reconnects again and again: members would get no connection.
                 Err(TrySendError::Full(session)) => {
                     tracing::warn!(
                         peer = session.link.peer(),
-                        "client sent away: others wait for this copy's disk already"
+                        "client refused: other sessions already wait for this copy's disk"
                     );
                 }
                 Err(TrySendError::Disconnected(_)) => (),
@@ -217,7 +224,7 @@ impl ReplicaHost {
         let thread = std::thread::Builder::new()
             .name("netram-data".to_owned())
             .spawn(move || open_replica::run(&shared, &post))?;
-        // It cannot be refused: the thread has the other end.
+        // The send cannot fail: the thread has the receiver.
         let _ = there.arrivals.try_send(session);
         open.insert(volume, there);
         let mut threads = lock(&self.threads);
@@ -236,7 +243,7 @@ impl Drop for ReplicaHost {
 impl Open {
     fn wake(&self) {
         if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "a copy's thread could not be woken; it looks up by itself a little later");
+            tracing::error!(%error, "cannot wake a copy's thread; it will look by itself");
         }
     }
 }
@@ -250,7 +257,7 @@ impl ReplicaHostInner {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// A thread that has closed its copy ends, unless somebody has come in the meantime.
+    /// Ends a thread that has closed its copy, unless a session has arrived in the meantime.
     pub(super) fn leave(&self, post: &ReplicaMailbox) -> Option<DataSession> {
         let mut open = self.open();
         let arrived = post.arrivals.try_recv().ok();
@@ -260,7 +267,7 @@ impl ReplicaHostInner {
         arrived
     }
 
-    /// Where the copy of a volume is.
+    /// Directory of a volume's copy.
     pub(super) fn root(&self, volume: u128) -> PathBuf {
         self.quota.directory.join(VolumeId(volume).to_string())
     }
@@ -301,7 +308,7 @@ impl DataService for ReplicaHost {
             Some(InquiryScope::All) => answer_all(session, &self.shared.reports()),
             Some(InquiryScope::Volume(volume)) => {
                 if let Err(error) = self.hand_over(volume, session) {
-                    tracing::error!(%error, "a copy's thread could not be started");
+                    tracing::error!(%error, "cannot start a copy's thread");
                 }
             }
             None => refuse(session, refusal(RefusalReason::Malformed, 0)),
@@ -317,7 +324,7 @@ impl DataService for ReplicaHost {
     }
 }
 
-/// What a session's first frame is about.
+/// Subject of a session's first frame.
 enum InquiryScope {
     All,
     Volume(u128),
@@ -334,7 +341,7 @@ fn inquiry_scope(frame: &Frame<'_>) -> Option<InquiryScope> {
     }
 }
 
-/// Names all copies, as far as they fit a frame, and says how many there are.
+/// Lists as many copies as fit in a frame, and sends their number.
 fn answer_all(mut session: DataSession, reports: &[ReplicaReport]) {
     let header = FrameHeader {
         lsn: Lsn(reports.len() as u64),
@@ -342,15 +349,15 @@ fn answer_all(mut session: DataSession, reports: &[ReplicaReport]) {
     };
     assert_eq!(header.flags & Flag::KNOWN, 0);
     let body = encode_reports(reports);
-    // Whoever does not listen goes without.
+    // A peer that does not read gets no answer.
     let _ = session.link.send(&[&header.encode(body.len()), &body]);
 }
 
-/// The first of the reports, as many as a frame takes, as JSON.
+/// The first reports, as many as fit in a frame, as JSON.
 fn encode_reports(reports: &[ReplicaReport]) -> Vec<u8> {
     let mut body = vec![b'['];
     for report in reports {
-        // Strings and plain numbers: there is nothing that JSON cannot say.
+        // Strings and plain numbers always have a JSON form.
         let json = serde_json::to_vec(report).unwrap_or_default();
         let comma = usize::from(body.len() > 1);
         if body.len() + comma + json.len() + 1 > FRAME_BODY_BYTES_MAX {
@@ -363,12 +370,12 @@ fn encode_reports(reports: &[ReplicaReport]) -> Vec<u8> {
     body
 }
 
-/// Says no, and ends the session.
+/// Refuses and ends the session.
 pub(super) fn refuse(mut session: DataSession, header: FrameHeader) {
     let _ = session.link.send(&[&header.encode(0)]);
 }
 
-/// What the files of a copy say that nobody here has open.
+/// Report from the files of a copy that is not open here.
 pub(super) fn report_of(root: &Path) -> ReplicaReport {
     let name = root.file_name().map(|name| name.to_string_lossy().into_owned());
     let usage = usage(root);
@@ -412,9 +419,9 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// Half of them were left out for one that did not fit, and nobody was told.
+    /// If one report did not fit, half of them were left out without notice.
     #[test]
-    fn as_many_copies_as_fit_a_frame_are_named() {
+    fn as_many_copies_as_fit_in_a_frame_are_listed() {
         let report = |number: usize| ReplicaReport {
             volume: format!("{number:032x}"),
             path: "/".repeat(1000),

@@ -1,19 +1,20 @@
-//! A volume made anew from a data lender's copy, when its own disk is lost.
+//! Restoring a volume from a data lender's copy after its own disk is lost.
 //!
-//! 1. Ask what the copy is, who claimed it, when its client was heard, and what the members hold
-//!    ([`check_restore`]). A refusal ends here, and has changed nothing anywhere (rule 18).
-//! 2. *Claim* it: from here on the data lender refuses the volume's old client, should it still live.
-//! 3. Make a journal that begins where the copy's log ends, and recover it: all members must answer, with
-//!    windows that continue the copy. What they hold goes into the journal, and nobody needs them any more.
-//! 4. *Hand over*: send the copy what members held beyond it. Now it is complete by itself.
-//! 5. Make a volume whose blocks are all missing, but for the copy's holes. They come from the copy when they
-//!    are needed, or one after the other. It is marked: before it first serves, the data lender must hear it.
-//! 6. *Release*: tell the data lender that the volume is closed, as it is, and needs no members.
+//! 1. Ask for the copy's condition, its claim and its client's last message, and for the members' records
+//!   ([`check_restore`]). A refusal here has changed nothing anywhere (rule 18).
+//! 2. *Claim* the copy: from here on the data lender refuses the volume's old client.
+//! 3. Create a journal that begins where the copy's log ends, and recover it: all members must answer, with
+//!   windows that continue the copy. Their records go into the journal, which then needs no member.
+//! 4. *Hand over*: send the copy the records that members held beyond its end. Now it is complete by itself.
+//! 5. Create a volume whose blocks are all missing, except for the copy's holes. They are fetched from the
+//!   copy when needed, or one after another. The volume is marked: before it first serves, it must reach the
+//!   data lender.
+//! 6. *Release*: tell the data lender that the volume is closed and needs no members.
 //!
-//! Then it appears under its name. A crash before 6 leaves a copy that names the members, who still hold what
-//! they had: the next attempt claims it again. After 6 the copy proves itself, as that of any closed volume,
-//! whatever becomes of this one, until that is opened: its *first word* ([`announce_first_view`]) tells the
-//! data lender that the volume is no longer closed.
+//! Then the volume appears under its name. A crash before step 6 leaves a copy that names the members, which
+//! still hold their records: the next attempt claims it again. After step 6 the copy is complete like that of
+//! any closed volume, whatever happens to the restored one. When the restored volume first opens, its
+//! announcement tells the data lender that it is no longer closed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,71 +39,70 @@ use crate::error::VolumeCreateError;
 use crate::paths::VolumePaths;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the data lender is told something that ends a restore, and what is waited in between.
+/// Attempts of the steps that end a restore, and the pause between two.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Why a volume was not restored.
+/// Failure to restore a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The data lender cannot be reached.
     #[error("{0}")]
     Connect(#[from] ConnectError),
-    /// The connection broke, or no answer came.
+    /// The connection broke, or no answer arrived.
     #[error("the data lender does not answer: {0}")]
     Silent(String),
-    /// It has no such copy.
+    /// The data lender has no copy of the volume.
     #[error(
-        "{address} keeps no copy of volume {volume}; `netram disk replicas {address}` lists what it keeps"
+        "{address} keeps no copy of volume {volume}; `netram volume replicas {address}` lists its copies"
     )]
     NoReplica {
-        /// The data lender.
+        /// Address of the data lender.
         address: String,
-        /// The volume asked for.
+        /// Id of the requested volume.
         volume: VolumeId,
     },
-    /// It refuses.
-    #[error("the data lender refuses: {0}")]
+    /// The data lender refuses the session.
+    #[error("the data lender refused the session: {0}")]
     Refused(String),
     /// The copy is not whole.
     #[error(
-        "the copy is {condition}: it cannot stand in for the volume. Bring the client's own disk back, and let the resync end"
+        "the copy is in condition `{condition}` and cannot replace the volume. Bring back the client's own disk, and let the resync end"
     )]
     NotWhole {
-        /// How it stands.
+        /// Condition of the copy.
         condition: ReplicaCondition,
     },
-    /// The volume's client may be running.
+    /// The volume's client may still be running.
     #[error(
-        "the data lender heard the volume's client {} ago, so it may be running: a restore would fence it, and what it acknowledges \
-         meanwhile would be lost. Stop it, or switch its machine off. If it is off, say --client-is-off",
+        "the volume's client sent its last message to the data lender {} ago and may still be running. A restore would fence it, and writes that it acknowledges \
+         in the meantime would be lost. Stop it, or switch its machine off. If it is off, add --client-is-off",
         Ago(*heard)
     )]
     LiveClient {
-        /// How long ago it was heard.
+        /// Time since the client's last message.
         heard: Duration,
     },
-    /// What it says makes no sense.
-    #[error("the data lender's answer makes no sense; do both run the same release?")]
+    /// The data lender's answer is invalid.
+    #[error("the data lender's answer is invalid; check that both machines run the same release")]
     Malformed,
-    /// The volume could not be made.
+    /// The volume could not be created.
     #[error("{0}")]
     Create(#[from] VolumeCreateError),
-    /// The members do not suffice: asked before anything was changed, or, if they went in between, after the
-    /// copy was claimed.
+    /// Too few members answered. Checked before anything is changed, and again after the copy is claimed.
     #[error("{0}")]
     Journal(#[from] netram_journal::JournalOpenError),
     /// The journal could not be written.
-    #[error("the new journal: {0}")]
+    #[error("the new journal failed: {0}")]
     Write(String),
-    /// The data lender does not keep the release, so there is no volume.
+    /// The data lender did not store the release, so no volume was created.
     #[error(
-        "the data lender does not keep the members' release, so no volume was made: {0}. Try again once it does"
+        "the data lender did not store the release of the members, so no volume was created: {0}. Fix that, then try again"
     )]
     Release(Box<RestoreError>),
     /// The copy has another history than the volume that was restored from it.
     #[error(
-        "the copy has another history from LSN {0} on: another volume was restored from it since. Use that one, and delete this"
+        "the copy has a different history from LSN {0} on: another volume was restored from it later. Use that volume, and delete this one"
     )]
     Superseded(Lsn),
 }
@@ -113,31 +113,31 @@ impl From<ReplicaLinkError> for RestoreError {
     }
 }
 
-/// What was restored.
+/// Result of a restore.
 #[derive(Clone, Debug)]
 pub struct RestoreReport {
-    /// Which volume.
+    /// Id of the volume.
     pub volume: VolumeId,
-    /// Its size.
+    /// Size of the volume in bytes.
     pub bytes: u64,
-    /// Where the copy's log ended.
+    /// End of the copy's log.
     pub copy_end: Lsn,
-    /// Records that came from members beyond it.
+    /// Number of records beyond it that came from members.
     pub records_from_members: u64,
-    /// When the client was last heard by the data lender, in seconds of the wall clock.
+    /// When the data lender last got a message from the client, in seconds of the wall clock.
     pub contact: u64,
-    /// It had been closed.
+    /// Whether the volume had been closed.
     pub closed: bool,
-    /// What was accepted as lost.
+    /// Loss that was accepted, if any.
     pub loss_accepted: Option<String>,
 }
 
-/// Where a copy is.
+/// Address and security of a data lender.
 #[derive(Clone, Debug)]
 pub struct DataLenderEndpoint {
-    /// The data lender's address.
+    /// Address of the data lender.
     pub address: NetAddress,
-    /// How its data sessions are protected.
+    /// Security of its data sessions.
     pub security: Security,
 }
 
@@ -151,16 +151,20 @@ impl DataLenderEndpoint {
     }
 }
 
-/// The copies that a data lender keeps.
+/// Copies that a data lender keeps.
 #[derive(Clone, Debug)]
 pub struct CopyList {
-    /// As many as an answer has room for.
+    /// As many copies as one answer holds.
     pub copies: Vec<ReplicaReport>,
-    /// So many more.
+    /// Number of copies that were left out.
     pub left_out: u64,
 }
 
 /// Asks a data lender for the copies that it keeps.
+///
+/// # Errors
+///
+/// [`RestoreError`] if the data lender cannot be reached, does not answer, or refuses.
 pub fn replicas(address: &NetAddress, security: &Security) -> Result<CopyList, RestoreError> {
     let mut wire = ReplicaLink::new(connect(address, security, CONNECT_TIMEOUT)?)?;
     let answer = ask(&mut wire, &ReplicaMessage::inquire(None), FrameKind::Replica)?;
@@ -175,8 +179,12 @@ pub fn replicas(address: &NetAddress, security: &Security) -> Result<CopyList, R
     }
 }
 
-/// Makes the volume at `root` from the copy that the data lender `from` has. `config` is how its journal's
-/// members are reached. `client_is_off`: the operator says that the volume's client does not run any more.
+/// Restores the volume at `root` from the copy of the data lender `from`. `config` tells how to reach the
+/// journal's members. `client_is_off`: the operator declares that the volume's client does not run any more.
+///
+/// # Errors
+///
+/// [`RestoreError`] if the path exists, the check refuses, or a step fails. No volume exists then.
 pub fn restore(
     root: &Path,
     from: &DataLenderEndpoint,
@@ -234,9 +242,9 @@ pub fn restore(
     }
 }
 
-/// A restored volume is about to serve for the first time, in the reign of `view`: the data lender, to which
-/// it is closed, must know before. Otherwise, were it lost unheard, the copy would pass for all that there
-/// was.
+/// Announces a restored volume that is about to serve for the first time in the epoch of `view`. The data
+/// lender, which takes it for closed, must know before. Otherwise, if the volume were lost, the copy would
+/// pass for complete.
 pub(crate) fn announce_first_view(
     lender: &DataLenderEndpoint,
     follow: &FollowRequest,
@@ -246,14 +254,14 @@ pub(crate) fn announce_first_view(
     retry(|| claimant.keep(view, false))
 }
 
-/// An answer that is lost does not tell whether the view is kept, and keeping it again changes nothing: so it
-/// is said until it is answered, or refused.
+/// Repeats a step until it is answered or refused. A lost answer does not tell whether the view is stored,
+/// and storing it again changes nothing.
 fn retry(mut say: impl FnMut() -> Result<(), RestoreError>) -> Result<(), RestoreError> {
     let mut attempts = 1;
     loop {
         match say() {
             Err(error @ (RestoreError::Connect(_) | RestoreError::Silent(_))) if attempts < ATTEMPTS => {
-                tracing::warn!(%error, "the data lender was not told; trying again");
+                tracing::warn!(%error, "cannot reach the data lender; retrying");
                 attempts += 1;
                 std::thread::sleep(PAUSE);
             }
@@ -262,7 +270,7 @@ fn retry(mut say: impl FnMut() -> Result<(), RestoreError>) -> Result<(), Restor
     }
 }
 
-/// Steps 3 and 4, in a directory that has another name yet. Returns the view that names nobody any more.
+/// Steps 3 and 4, in a directory with a temporary name. Returns the view without members.
 fn recover(
     place: &VolumePaths,
     description: &ReplicaDescription,
@@ -289,8 +297,7 @@ fn recover(
     let released = journal.newest_view();
     let from = description.end.lsn;
     if journal.state().stable > from {
-        // In the same reign, and with the members that the copy has known: they are needed until it has
-        // everything.
+        // In the same epoch, with the members that the copy knows: they are needed until it has everything.
         let before = View {
             version: released.version - 1,
             epoch: released.epoch,
@@ -305,7 +312,7 @@ fn recover(
     Ok(released)
 }
 
-/// Step 5. Where the copy has holes, the volume has them too, and nothing is ever fetched.
+/// Step 5. Where the copy has holes, the volume has them too, and no block is ever fetched.
 fn fill(
     place: &VolumePaths,
     description: &ReplicaDescription,
@@ -321,7 +328,7 @@ fn fill(
     let (volume, journal) = (VolumeId(follow.identity.volume), follow.identity.journal);
     let restoring =
         VolumeRestore::begin(files, volume, journal, follow.bytes, description.end.lsn).map_err(wrong)?;
-    // Holes of a copy that has all that the new volume's journal begins with: its records come on top.
+    // These are holes of a copy that has everything below the new journal's start; its records go on top.
     let mark = |first, behind| restoring.missing(first, behind).map_err(wrong);
     claimant.each_data(
         released,

@@ -1,5 +1,5 @@
-//! What a restore, a take-over and an opening ask before they change anything (rule 18): what the data
-//! lender's copy is, who claimed it, when its client was heard, and what the members hold.
+//! Checks of a restore, a takeover and an opening before they change anything (rule 18): the copy's
+//! condition, its claim, its client's last message, and the members' records.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,51 +12,51 @@ use netram_proto::journal::{ClaimNote, View};
 use super::claim;
 use super::restore::{DataLenderEndpoint, RestoreError};
 
-/// A client that was heard less than this ago may be running: it pings twice a second, and one that is
-/// restarted is back within seconds.
+/// A client whose last message is more recent than this may be running: it pings twice a second, and a
+/// restarted one returns within seconds.
 pub const CLIENT_ALIVE_WINDOW: Duration = Duration::from_secs(10);
-/// How long the data lender may take to say what its copy is: it may have to open it first.
+/// Timeout of the data lender's description; it may have to open the copy first.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an opening waits for the data lender's word. Without it the volume opens, as it does while the
-/// data lender is away.
+/// How long an opening waits for the data lender's description. Without it the volume opens, as it does while
+/// the data lender is away.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a restore would come to.
+/// Result of checking whether a volume could be restored.
 #[derive(Debug)]
 pub struct RestoreCheck {
-    /// What the copy is.
+    /// Description of the copy.
     pub copy: CopyFacts,
-    /// The members, and whether they suffice; `None`: they were not asked, for the copy is not whole.
+    /// The members, and whether they suffice; `None` if they were not asked because the copy is not whole.
     pub journal: Option<OpenCheck>,
-    /// Why there would be no volume.
+    /// Why the restore would fail; `None` if it would succeed.
     pub refusal: Option<RestoreError>,
 }
 
-/// A copy, as the data lender describes it.
+/// A copy as its data lender describes it.
 #[derive(Clone, Debug)]
 pub struct CopyFacts {
-    /// The volume's size.
+    /// Size of the volume in bytes.
     pub bytes: u64,
-    /// Whether it is whole.
+    /// Whether the copy is whole.
     pub condition: ReplicaCondition,
-    /// How long ago its client was heard.
+    /// Time since its client's last message.
     pub heard: Duration,
-    /// The volume had been closed.
+    /// Whether the volume had been closed.
     pub closed: bool,
-    /// Who speaks for it, or claimed it: its epoch, who that is and whether that reign ever served.
+    /// Latest claim of the copy.
     pub claim: ClaimFacts,
 }
 
-/// Who claimed a copy.
+/// A claim of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimFacts {
-    /// The reign.
+    /// Epoch of the claim.
     pub epoch: u32,
-    /// Which command on which machine; a number where nothing else is known.
+    /// Command and machine of the claimant; a number if no more is known.
     pub by: String,
-    /// How long ago, if that is known.
+    /// Time since the claim, if it is known.
     pub ago: Option<Duration>,
-    /// The reign has served: a volume has been written to in it, or was restored.
+    /// Whether a volume was written to or restored in this epoch.
     pub served: bool,
 }
 
@@ -74,7 +74,7 @@ impl ClaimFacts {
 
 impl std::fmt::Display for ClaimFacts {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "`{}` claimed it under epoch {}", self.by, self.epoch)?;
+        write!(out, "`{}` claimed it in epoch {}", self.by, self.epoch)?;
         if let Some(ago) = self.ago {
             write!(out, ", {} ago", Ago(ago))?;
         }
@@ -85,7 +85,7 @@ impl std::fmt::Display for ClaimFacts {
     }
 }
 
-/// A time that has passed, roughly.
+/// Displays a time span roughly.
 pub(crate) struct Ago(pub(crate) Duration);
 
 impl std::fmt::Display for Ago {
@@ -104,8 +104,12 @@ pub(crate) fn now_seconds() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Asks what restoring `volume` at `root` would come to. `client_is_off`: the operator says that the volume's
-/// client does not run any more.
+/// Checks whether `volume` could be restored at `root`. `client_is_off`: the operator declares that the
+/// volume's client does not run any more.
+///
+/// # Errors
+///
+/// [`RestoreError`] if the data lender cannot be asked; a restore that would fail is a `refusal`.
 pub fn check_restore(
     root: &Path,
     from: &DataLenderEndpoint,
@@ -140,7 +144,7 @@ pub fn check_restore(
     Ok(check)
 }
 
-/// How the journal of a restored volume is recovered: with the copy's members, and nobody joins.
+/// Options for recovering the journal of a restored volume: only the copy's members, and no new ones.
 pub(super) fn of_copy(config: &JournalConfig, description: &ReplicaDescription) -> JournalConfig {
     JournalConfig {
         replica_origin: Some(ReplicaOrigin {
@@ -169,44 +173,45 @@ fn copy_facts(description: &ReplicaDescription) -> CopyFacts {
     }
 }
 
-/// Whether the volume's client may be running. One that has closed the volume said so, and one whose copy
-/// somebody has claimed since is refused there already.
+/// Whether the volume's client may be running. A client that closed the volume has said so, and one whose
+/// copy was claimed since is refused there already.
 fn may_live(copy: &CopyFacts) -> bool {
     copy.heard < CLIENT_ALIVE_WINDOW && !copy.closed && copy.claim.served
 }
 
-/// Whether the client of a copy that is taken over, where it is, may be running: how long ago it was heard.
+/// Time since the last message of the client of a copy to be taken over, if it may be running.
 pub(crate) fn client_seen_within_window(standing: &ReplicaHeader) -> Option<Duration> {
     let heard = Duration::from_secs(now_seconds().saturating_sub(standing.contact));
     (heard < CLIENT_ALIVE_WINDOW && standing.closed.is_none()).then_some(heard)
 }
 
-/// The copy's word before its own volume opens.
+/// State of the copy before its own volume opens.
 pub(crate) enum CopyClaim {
-    /// The data lender does not answer now, or has no copy yet.
+    /// The data lender does not answer, or has no copy yet.
     None,
     /// The volume may open.
     Free,
-    /// Somebody else has claimed the copy under a later reign.
+    /// Another writer has claimed the copy in a later epoch.
     Claimed(Box<ReplicaDescription>),
 }
 
-/// Asks the data lender whether somebody has claimed the copy of the volume whose newest view is `ours`.
+/// Asks the data lender whether another writer has claimed the copy of the volume whose newest view is
+/// `ours`.
 pub(crate) fn ask_copy(lender: &DataLenderEndpoint, volume: VolumeId, ours: &View) -> CopyClaim {
     match claim::look(lender, volume, OPENING_TIMEOUT) {
         Ok(copy) if ours.is_fenced_by(&copy.view) || copy.condition == ReplicaCondition::TakenOver => {
             CopyClaim::Claimed(Box::new(copy))
         }
         Ok(_) => CopyClaim::Free,
-        // What is wrong with it the feeder says, over and over.
+        // The feeder logs what is wrong with the data lender.
         Err(_) => CopyClaim::None,
     }
 }
 
-/// Who has claimed the copy of the volume whose newest view is `ours`, in words.
+/// Describes in words the claim of the copy of the volume whose newest view is `ours`.
 pub(super) fn describe_claim(lender: &DataLenderEndpoint, volume: VolumeId, ours: &View) -> String {
     match ask_copy(lender, volume, ours) {
         CopyClaim::Claimed(copy) => ClaimFacts::of(&copy.view).to_string(),
-        CopyClaim::Free | CopyClaim::None => "who did cannot be said".to_owned(),
+        CopyClaim::Free | CopyClaim::None => "the claimant is not known".to_owned(),
     }
 }

@@ -1,9 +1,8 @@
-//! A copy's own scrub: all of it once in an interval, a little at a time.
+//! Scrub of a copy: all of it once in an interval, a little at a time.
 //!
-//! What it finds its client is told as of any damaged block, and sends again. So it goes on only while the
-//! client is there and the copy whole; a copy whose client is away for longer is scrubbed when he is back.
-//! How far it is, and what it found, stands in a file of the copy, so that a lender that is started anew goes
-//! on where it was.
+//! A damaged block is reported to the client, which sends it again. So the scrub runs only while the client
+//! is connected and the copy whole; otherwise it waits for the client. Its progress and findings are stored
+//! in a file of the copy, so that a restarted lender continues.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,23 +17,23 @@ use serde::{Deserialize, Serialize};
 use super::open_replica::ReplicaDisk;
 use super::replica_host::lock;
 
-/// Bytes that are read at once, in the thread that answers the client: a slow disk needs some 15 ms for them,
-/// and no write waits for that.
+/// Bytes read at once, by the thread that answers the client. A slow disk needs some 15 ms for them, and no
+/// write waits for that.
 const PART_BYTES: u64 = 1 << 20;
-/// How long after one part the next may be read, by any copy of this lender: 10 MiB a second are a tenth of
-/// what a slow disk gives.
+/// Minimum interval between two parts of any copies of this lender: 10 MiB a second are a tenth of a slow
+/// disk's bandwidth.
 const PART_INTERVAL: Duration = Duration::from_millis(100);
-/// Parts after which the file says how far it is: what a killed lender does again.
+/// Number of parts after which progress is stored; a killed lender repeats them.
 const PARTS_A_STORE: u64 = 64;
-/// Blocks that are remembered until they are mended. The rest are told all the same, and not counted as
-/// mended.
+/// Maximum number of blocks that are remembered until they are repaired. Others are reported too, but not
+/// counted as repaired.
 const DAMAGED_MAX: usize = 1024;
 
-/// When the copies of one lender are scrubbed.
+/// Schedule of all scrubs of one lender.
 pub(super) struct ScrubSchedule {
-    /// Each once in this time; `None`: never.
+    /// Interval between two scrubs of a copy; `None`: never.
     every: Option<Duration>,
-    /// No copy is read before this.
+    /// No copy is read before this time.
     next: Mutex<Instant>,
 }
 
@@ -46,7 +45,7 @@ impl ScrubSchedule {
         }
     }
 
-    /// Whether a part may be read now. Saying yes counts as reading it.
+    /// Whether a part may be read now. Returning `true` counts as reading it.
     fn grants(&self) -> bool {
         let mut next = lock(&self.next);
         let now = Instant::now();
@@ -58,38 +57,38 @@ impl ScrubSchedule {
     }
 }
 
-/// What the file says. Times are seconds of the wall clock.
+/// Contents of the progress file. Times are seconds of the wall clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
-    /// When the last one began, or the copy was made: from there the interval counts.
+    /// When the last scrub began, or the copy was created; the interval counts from here.
     began: u64,
-    /// The block to go on with, of one that is under way.
+    /// Next block of a scrub under way.
     next: Option<u64>,
-    /// When the last whole one ended.
+    /// When the last complete scrub ended.
     ended: Option<u64>,
-    /// Damaged blocks that the last one found, or the one under way so far.
+    /// Number of damaged blocks found by the last scrub, or by the present one so far.
     found: u64,
-    /// Of these, blocks that the client has sent again since.
+    /// Number of these blocks that the client has sent again since.
     mended: u64,
 }
 
-/// The file in a copy's directory.
+/// Path of the progress file in a copy's directory.
 pub(crate) fn scrub_file(root: &Path) -> PathBuf {
     root.join("scrubbed")
 }
 
-/// A copy's scrub.
+/// Scrub of one copy.
 pub(super) struct ReplicaScrub {
     path: PathBuf,
     record: Record,
-    /// Blocks that were found and told.
+    /// Numbers of damaged blocks that were found and reported.
     found: Vec<u64>,
     parts: u64,
 }
 
 impl ReplicaScrub {
-    /// Goes on where the file says. One that makes no sense counts as none: it decides only when the next
-    /// scrub is.
+    /// Opens the progress file and continues from it. An invalid file counts as missing, because it only
+    /// decides when the next scrub begins.
     pub(super) fn open(root: &Path) -> ReplicaScrub {
         let path = scrub_file(root);
         let record = read(&path);
@@ -106,14 +105,14 @@ impl ReplicaScrub {
         scrub
     }
 
-    /// Reads the next part, if it is time for one. The copy is whole, and its client there.
+    /// Reads the next part, if it is due. The copy must be whole and its client connected.
     pub(super) fn step(&mut self, disk: &ReplicaDisk, schedule: &ScrubSchedule) -> Result<(), DeviceError> {
         let Some(every) = schedule.every else {
             return Ok(());
         };
         let next = match self.record.next {
             Some(next) => next,
-            // A clock that was set back must not put the next one off.
+            // A clock that was set back must not postpone the next scrub.
             None if now().abs_diff(self.record.began) >= every.as_secs().max(1) => 0,
             None => return Ok(()),
         };
@@ -125,7 +124,7 @@ impl ReplicaScrub {
         }
         let scrubbed = disk.scrub(next, PART_BYTES / BLOCK_BYTES)?;
         for block in &scrubbed.bad {
-            tracing::error!(copy = %self.path.display(), block, "a copy's block is damaged; its client is to send it again");
+            tracing::error!(copy = %self.path.display(), block, "a copy's block is damaged; asking its client to send it again");
         }
         self.record.found += scrubbed.bad.len() as u64;
         let room = DAMAGED_MAX - self.found.len();
@@ -137,7 +136,7 @@ impl ReplicaScrub {
         if over {
             self.record.ended = Some(now());
             let found = self.record.found;
-            tracing::info!(copy = %self.path.display(), found, "a copy was scrubbed");
+            tracing::info!(copy = %self.path.display(), found, "scrub of a copy finished");
         }
         if over || self.parts.is_multiple_of(PARTS_A_STORE) {
             self.store();
@@ -156,15 +155,15 @@ impl ReplicaScrub {
         self.store();
     }
 
-    /// The client has sent again what it was told of: looks which of the blocks are right now. What is not
-    /// stays to be found by the next scrub, for the client cannot read it either. Returns other blocks that
-    /// were found damaged meanwhile, which the client is to be told of.
+    /// The client has resent the reported blocks: checks which are sound now. The others are left to the next
+    /// scrub, because the client cannot read them either. Returns other blocks found damaged in between,
+    /// which the client must be told of.
     pub(super) fn look_again(&mut self, disk: &ReplicaDisk) -> Result<Vec<u64>, DeviceError> {
         if self.found.is_empty() {
             return Ok(Vec::new());
         }
         let mut again = BTreeSet::new();
-        // Those behind one that cannot be read now are looked at the next time.
+        // Blocks behind one that cannot be read now are checked next time.
         while let Some(block) = self.found.last().copied() {
             let bad = disk.scrub(block, 1)?.bad;
             self.record.mended += u64::from(bad.is_empty());
@@ -172,7 +171,7 @@ impl ReplicaScrub {
             self.found.pop();
         }
         self.store();
-        // Told again they would be sent for ever.
+        // Blocks still bad are not reported again, or they would be sent for ever.
         let mut bad = disk.take_bad_blocks();
         bad.retain(|block| !again.contains(block));
         Ok(bad)
@@ -182,7 +181,7 @@ impl ReplicaScrub {
         self.record.report()
     }
 
-    /// Whole under its name, or not at all. Not worth a sync, and a disk that is full has worse to tell.
+    /// Replaces the file atomically, without a sync. Errors are only logged: a full disk causes worse ones.
     fn store(&self) {
         let unfinished = self.path.with_extension("new");
         let stored = serde_json::to_vec(&self.record)
@@ -190,7 +189,7 @@ impl ReplicaScrub {
             .and_then(|text| fs::write(&unfinished, text))
             .and_then(|()| fs::rename(&unfinished, &self.path));
         if let Err(error) = stored {
-            tracing::debug!(%error, "a copy's scrub could not be noted");
+            tracing::debug!(%error, "cannot store the progress of a copy's scrub");
             let _ = fs::remove_file(&unfinished);
         }
     }
@@ -207,7 +206,7 @@ impl Record {
     }
 }
 
-/// What the file of a copy says that nobody has open.
+/// Report from the progress file of a copy that is not open.
 pub(super) fn report_of(root: &Path) -> ScrubReport {
     read(&scrub_file(root)).unwrap_or_default().report()
 }

@@ -1,6 +1,6 @@
-//! One session of a copy's client: its frames, and what is done for them here.
+//! One session of a copy's client: its frames, and the work for them.
 //!
-//! A turn takes what has arrived, writes and syncs the log once for all of it, and answers.
+//! A turn takes all frames that have arrived, writes and syncs the log once for them, and answers.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +17,16 @@ use super::failure::{ReplicaError, refusal};
 use super::link::{ReplicaLink, ReplicaLinkError};
 use super::open_replica::OpenReplica;
 
-/// Bytes of a turn, after which the log is synced.
+/// Maximum bytes of a turn before the log is synced.
 const TURN_BYTES: usize = 1 << 20;
-/// How long a block that was asked for may wait for the stages to take in what is before it.
+/// How long a fetch waits for the stages to have the records before it.
 const FETCH_WAIT: Duration = Duration::from_secs(1);
-/// Numbers of damaged blocks that are told at once.
+/// Maximum number of damaged blocks reported in one message.
 const BAD_MAX: usize = 1024;
 
-/// Why a session, or the whole copy, cannot go on.
+/// Reason why a session, or the whole copy, cannot continue.
 pub(super) enum ReplicaSessionEnd {
-    /// The client went, or was sent away.
+    /// The client disconnected or was refused.
     Session,
     /// The copy failed.
     Replica(ReplicaError),
@@ -34,7 +34,7 @@ pub(super) enum ReplicaSessionEnd {
 
 impl From<ReplicaLinkError> for ReplicaSessionEnd {
     fn from(error: ReplicaLinkError) -> ReplicaSessionEnd {
-        tracing::info!(%error, "a client of a copy went");
+        tracing::info!(%error, "a copy's client disconnected");
         ReplicaSessionEnd::Session
     }
 }
@@ -57,7 +57,7 @@ impl From<ApplyError> for ReplicaSessionEnd {
     }
 }
 
-/// A client that speaks for the copy.
+/// A session with the copy's client.
 pub(super) struct ReplicaSession {
     wire: ReplicaLink,
     heard_at: Instant,
@@ -65,7 +65,7 @@ pub(super) struct ReplicaSession {
 }
 
 impl ReplicaSession {
-    /// Takes a session's first frame. `None`: it was refused, or had only a question.
+    /// Handles a session's first frame. `None`: it was refused, or was only an inquiry.
     pub(super) fn greet(
         session: DataSession,
         host: &mut OpenReplica,
@@ -88,23 +88,23 @@ impl ReplicaSession {
             return Ok(None);
         }
         greeted.wire.wake_on(waker)?;
-        tracing::info!(replica = %host.root.display(), peer, "following a client");
+        tracing::info!(replica = %host.root.display(), peer, "a copy follows its client");
         Ok(Some(greeted))
     }
 
-    /// When the client was last heard.
+    /// When the client's last message arrived.
     pub(super) fn heard_at(&self) -> Instant {
         self.heard_at
     }
 
-    /// The copy failed: the client is told, and goes on without.
+    /// Tells the client that the copy failed; it continues without the copy.
     pub(super) fn fail(&mut self, error: &ReplicaError) {
-        // Whoever does not hear it notices the end of the session.
+        // A client that does not receive this notices the end of the session.
         let _ = self.wire.send(&ReplicaMessage::bare(error.refusal()));
     }
 
-    /// Takes what has arrived, does it, answers, and waits for more, `longest` at most. A client that has
-    /// said nothing for `silence` is gone.
+    /// Handles the frames that have arrived, answers, and waits for more, at most `longest`. A client silent
+    /// for `silence` counts as gone.
     pub(super) fn turn(
         &mut self,
         host: &mut OpenReplica,
@@ -131,7 +131,7 @@ impl ReplicaSession {
         Ok(())
     }
 
-    /// Makes durable what has come, and says so.
+    /// Makes received records durable, and acknowledges them.
     fn settle(&mut self, host: &mut OpenReplica) -> Result<(), ReplicaSessionEnd> {
         flush(host)?;
         if let Some(standing) = host.replica.pending_header() {
@@ -139,7 +139,7 @@ impl ReplicaSession {
             host.header.store(standing)?;
             let answer = host.replica.on_stored(standing);
             self.wire.queue(&answer)?;
-            tracing::info!(replica = %host.root.display(), "the copy is whole");
+            tracing::info!(replica = %host.root.display(), "a copy is whole");
             self.tell_bad(host)?;
             let others = host.scrub.look_again(&host.disk).map_err(ReplicaError::from)?;
             self.say_bad(&others)?;
@@ -162,7 +162,7 @@ impl ReplicaSession {
         }
     }
 
-    /// Tells which blocks were found damaged here.
+    /// Reports blocks found damaged here.
     fn tell_bad(&mut self, host: &OpenReplica) -> Result<(), ReplicaSessionEnd> {
         self.say_bad(&host.disk.take_bad_blocks())
     }
@@ -182,7 +182,7 @@ impl ReplicaSession {
                 let refusal = RefusalReason::from_byte(message.header.flags);
                 tracing::warn!(
                     replica = %host.root.display(), peer = self.wire.peer(), ?refusal,
-                    at = %message.header.lsn, "a client of a copy is refused"
+                    at = %message.header.lsn, "refused a copy's client"
                 );
                 self.wire.send(&message)?;
                 Err(ReplicaSessionEnd::Session)
@@ -238,22 +238,22 @@ impl ReplicaSession {
                 Ok(self.wire.queue(&ReplicaMessage { header: answer, body })?)
             }
             ReplicaAction::Describe => {
-                // A session that broke off can have left some of its records unsynced.
+                // An interrupted session may have left some of its records unsynced.
                 flush(host)?;
                 Ok(self.wire.queue(&describe(host)?)?)
             }
         }
     }
 
-    /// A size that no volume has is the client's mistake, one for which there is no room, its misfortune; the
-    /// rest is the disk's.
+    /// Enlarges the copy. An invalid size or a lack of quota ends only the session; any other failure is the
+    /// disk's.
     fn grow(&mut self, host: &OpenReplica, bytes: u64) -> Result<(), ReplicaSessionEnd> {
         let error = match host.grow(bytes) {
             Ok(()) => return Ok(()),
             Err(error @ (ReplicaError::Quota(_) | ReplicaError::Grow(DiskGrowError::Size { .. }))) => error,
             Err(error) => return Err(error.into()),
         };
-        tracing::warn!(replica = %host.root.display(), peer = self.wire.peer(), %error, "a client of a copy is refused");
+        tracing::warn!(replica = %host.root.display(), peer = self.wire.peer(), %error, "refused a copy's client");
         let header = match &error {
             ReplicaError::Quota(_) => error.refusal(),
             _ => refusal(RefusalReason::Malformed, 0),
@@ -281,14 +281,14 @@ impl ReplicaSession {
         Ok(self.wire.queue(&answer)?)
     }
 
-    /// What a client asks of blocks that the volume does not have is the client's mistake; the rest is the
-    /// disk's.
+    /// Checks the result of a request. One for blocks that the volume does not have is the client's error;
+    /// any other failure is the disk's.
     fn put<T>(&mut self, done: Result<T, DeviceError>) -> Result<T, ReplicaSessionEnd> {
         match done {
             Ok(done) => Ok(done),
             Err(DeviceError::Io(error)) => Err(error.into()),
             Err(error) => {
-                tracing::warn!(peer = self.wire.peer(), %error, "a client of a copy asks for what cannot be");
+                tracing::warn!(peer = self.wire.peer(), %error, "protocol error of a copy's client; closing the session");
                 self.wire
                     .send(&ReplicaMessage::bare(refusal(RefusalReason::Malformed, 0)))?;
                 Err(ReplicaSessionEnd::Session)
@@ -297,7 +297,7 @@ impl ReplicaSession {
     }
 }
 
-/// Makes the log durable, and takes in what it has newly.
+/// Makes the log durable, and reads its new records into stages.
 fn flush(host: &mut OpenReplica) -> Result<(), ReplicaSessionEnd> {
     if let Some(unflushed) = host.replica.unflushed() {
         host.disk.log().flush(unflushed.end)?;
@@ -309,7 +309,7 @@ fn flush(host: &mut OpenReplica) -> Result<(), ReplicaSessionEnd> {
 
 fn put_block(host: &OpenReplica, number: u64, block: &[u8]) -> Result<(), DeviceError> {
     let bytes = host.disk.geometry().bytes;
-    // The number is a stranger's: any product with it may be too large.
+    // The number is from an untrusted peer: any product with it may overflow.
     if number >= bytes / BLOCK_BYTES {
         return Err(DeviceError::OutOfRange {
             offset: number.saturating_mul(BLOCK_BYTES),
@@ -320,7 +320,7 @@ fn put_block(host: &OpenReplica, number: u64, block: &[u8]) -> Result<(), Device
     host.disk.put_blocks(number, block)
 }
 
-/// The blocks as the volume is here now, if it is far enough to tell.
+/// Answers with blocks as the volume has them now, if its state is new enough.
 fn answer_fetch(host: &OpenReplica, asked: &FrameHeader, first: u64, count: usize) -> ReplicaMessage {
     let deadline = Instant::now() + FETCH_WAIT;
     let mut blocks = vec![0; count * BLOCK_BYTES as usize];
@@ -336,8 +336,8 @@ fn answer_fetch(host: &OpenReplica, asked: &FrameHeader, first: u64, count: usiz
     }
 }
 
-/// Which of the blocks are data, if the volume is far enough to tell. Whoever asks is about to restore it,
-/// and asks again.
+/// Answers which blocks are data, if the volume's state is new enough. The client, which is about to restore
+/// the volume, repeats the request otherwise.
 fn answer_map(host: &OpenReplica, asked: &FrameHeader, first: u64, count: usize) -> ReplicaMessage {
     match host.disk.data_map(first, asked.stable, count) {
         Ok(map) => ReplicaMessage::fetched_map(asked, map),
@@ -345,7 +345,7 @@ fn answer_map(host: &OpenReplica, asked: &FrameHeader, first: u64, count: usize)
     }
 }
 
-/// What whoever wants to restore the volume must know.
+/// Description of the copy for a client that wants to restore the volume.
 fn describe(host: &OpenReplica) -> Result<ReplicaMessage, ReplicaSessionEnd> {
     let standing = *host.replica.replica_header();
     let log = host.disk.log();
@@ -368,7 +368,7 @@ fn describe(host: &OpenReplica) -> Result<ReplicaMessage, ReplicaSessionEnd> {
     }))
 }
 
-/// Numbers that follow one another, as ranges.
+/// Consecutive numbers, as ranges.
 fn runs(numbers: &[u64]) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
     numbers
         .chunk_by(|a, b| a.checked_add(1) == Some(*b))

@@ -1,4 +1,4 @@
-//! The thread that brings stages into a copy's image.
+//! The thread that applies stages to a copy's image.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,11 +9,11 @@ use netram_proto::time::Time;
 
 use super::open_replica::{ReplicaDisk, TICK};
 
-/// How long the thread waits after a failure.
+/// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The thread, from outside. Dropping it ends the thread, however the copy's own came to its end: a thread
-/// left behind would keep the copy's files locked.
+/// Handle of the thread; dropping it ends the thread. Otherwise a thread left behind, after any end of the
+/// copy's own thread, would keep the copy's files locked.
 pub(super) struct StageThread {
     disk: Arc<ReplicaDisk>,
     thread: Option<JoinHandle<()>>,
@@ -35,7 +35,7 @@ impl StageThread {
         })
     }
 
-    /// Nothing gets into the image any more.
+    /// Whether the thread has ended, so that no stage is applied any more.
     pub(super) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -45,13 +45,13 @@ impl Drop for StageThread {
     fn drop(&mut self) {
         self.disk.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic was printed where it happened.
+            // The panic message was printed by the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Says that the thread is gone however it goes.
+/// Announces that the applier thread has ended, even after a panic.
 struct Leave<'a>(&'a ReplicaDisk);
 
 impl Drop for Leave<'_> {
@@ -70,7 +70,7 @@ fn run(disk: &ReplicaDisk) {
         ));
         let ended = apply(disk);
         if let (Err(error), false) = (&ended, failed) {
-            tracing::error!(%error, "a stage did not get into a copy's image; trying on");
+            tracing::error!(%error, "cannot apply writes to a copy's image; retrying");
         }
         failed = ended.is_err();
     }
@@ -79,7 +79,7 @@ fn run(disk: &ReplicaDisk) {
 fn apply(disk: &ReplicaDisk) -> Result<(), String> {
     loop {
         let progress = disk.apply_step().map_err(|error| error.to_string())?;
-        // What had no room before may have now.
+        // Records that had no room in the stages before may have some now.
         if !matches!(progress, ApplyProgress::Working) {
             disk.follow().map_err(|error| error.to_string())?;
         }

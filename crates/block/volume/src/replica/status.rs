@@ -1,48 +1,48 @@
-//! How a volume's data lender stands, as the volume's status tells.
+//! Status of a volume's data lender, as part of the volume's status.
 
 use serde::{Deserialize, Serialize};
 
-/// How the data lender stands, for people.
+/// Status of the data lender.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataLenderStatus {
-    /// Where it is.
+    /// Address of the data lender.
     pub address: String,
-    /// Whether it is connected, and has answered.
+    /// Whether it is connected and has answered.
     pub connected: bool,
-    /// Members keep what its copy lacks, and views count only when it has them.
+    /// Whether members keep what the copy lacks, and views count only once the data lender has them.
     pub in_service: bool,
-    /// What it last said of its copy.
+    /// Last reported condition of the copy.
     pub condition: Option<String>,
-    /// Its log is durable below this.
+    /// LSN below which the copy's log is durable.
     pub flushed: u64,
-    /// Its image has everything below this.
+    /// LSN below which the copy's image has every record.
     pub applied: u64,
-    /// Bytes of the log that are on this disk and not on its.
+    /// Bytes of log that are on this disk but not on the data lender's.
     pub lag_bytes: u64,
-    /// Blocks that it has to be sent because the journal no longer has their records.
+    /// Number of blocks that the copy must be sent because the journal no longer has their records.
     pub dirty_blocks: u64,
-    /// A resync under way.
+    /// Resync under way.
     pub resync: Option<ResyncStatus>,
-    /// Resyncs that ended since the volume was opened.
+    /// Number of resyncs that have ended since the volume was opened.
     pub resyncs: u64,
-    /// Blocks that were sent in them.
+    /// Number of blocks sent in them.
     pub resync_sent_blocks: u64,
-    /// What is wrong.
+    /// Why the copy does not follow, if it does not.
     pub trouble: Option<String>,
-    /// That is for the operator to decide: the copy has what this volume has not.
+    /// Whether the operator must decide, because the copy has records that this volume lacks.
     #[serde(default)]
     pub undecided: bool,
 }
 
-/// How far a resync is.
+/// Progress of a resync.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResyncStatus {
-    /// Blocks sent, or found equal.
+    /// Number of blocks sent or found equal.
     pub done_blocks: u64,
-    /// Blocks in all.
+    /// Number of blocks in all.
     pub total_blocks: u64,
-    /// Since when.
+    /// Seconds since the resync began.
     pub seconds: u64,
-    /// Blocks a second.
+    /// Blocks per second.
     pub blocks_a_second: u64,
 }

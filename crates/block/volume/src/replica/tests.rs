@@ -1,4 +1,4 @@
-//! A data lender whose own threads fail.
+//! Tests of a data lender whose own threads fail.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(began.elapsed() < PATIENCE, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -43,10 +43,10 @@ fn lender(directory: &Path, keeper: &Arc<ReplicaHost>) -> Lender {
     Lender::start_with(config, Some(Arc::clone(keeper) as _)).unwrap()
 }
 
-/// The thread was gone and its place in the table was not: whoever spoke for the copy was silently dropped,
-/// until the lender was started anew.
+/// The thread had ended but its entry in the table remained. The copy's client was silently dropped until the
+/// lender was restarted.
 #[test]
-fn a_copy_whose_thread_panicked_is_opened_anew_for_the_next_session() {
+fn a_copy_whose_thread_panicked_is_reopened_for_the_next_session() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path();
     let keeper = Arc::new(ReplicaHost::start(&directory.join("kept")).unwrap());
@@ -74,10 +74,10 @@ fn a_copy_whose_thread_panicked_is_opened_anew_for_the_next_session() {
     keeper.stop();
 }
 
-/// A data lender that was killed while it made a copy counted what was left as another copy: with a quota it
-/// then refused that volume for good.
+/// A data lender killed while it created a copy counted the remains as another copy, and with a quota it then
+/// refused that volume for good.
 #[test]
-fn what_is_left_of_a_copy_that_was_being_made_takes_no_room() {
+fn the_remains_of_an_interrupted_creation_do_not_count_against_the_quota() {
     let place = tempfile::tempdir().unwrap();
     let left = place.path().join(format!(".{:032x}.new-0123abcd", 7));
     let copy = place.path().join(format!("{:032x}", 8));
@@ -88,7 +88,7 @@ fn what_is_left_of_a_copy_that_was_being_made_takes_no_room() {
     }
     let keeper = ReplicaHost::start(place.path()).unwrap();
     assert!(!left.exists());
-    // Another that is being made now.
+    // Another copy is being created now.
     std::fs::create_dir(&left).unwrap();
     std::fs::write(left.join("replica"), []).unwrap();
     assert_eq!((keeper.copies().copies, keeper.replicas().len()), (1, 1));

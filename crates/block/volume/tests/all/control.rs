@@ -1,4 +1,4 @@
-//! An open volume is operated over its control socket, by whoever may, and by nobody else's mischief.
+//! An open volume is operated over its control socket by permitted users, and other peers cannot disturb it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use netram_volume::control::{ControlError, VolumeFrontend, VolumeReply, VolumeRe
 use netram_volume::{BlockDevice, Volume, VolumeControl, VolumePaths, VolumeSettings, ask};
 
 const MIB: u64 = 1 << 20;
-/// How long anything may take that is not itself under test.
+/// Timeout of everything that is not itself under test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A volume of `bytes`, open and listening.
@@ -62,16 +62,16 @@ impl ServedVolume {
         }
     }
 
-    /// Where a path fits into a socket's address.
+    /// Connects by path, which must be short enough for a socket address.
     fn stranger(&self) -> UnixStream {
         UnixStream::connect(self.path.join("control")).unwrap()
     }
 
     fn close(self) {
         drop(self.control);
-        assert!(!self.path.join("control").exists(), "the socket stays");
+        assert!(!self.path.join("control").exists(), "the socket was not removed");
         Arc::into_inner(self.volume)
-            .expect("nobody else has the volume")
+            .expect("no other reference to the volume")
             .close()
             .unwrap();
         self.directory.close().unwrap();
@@ -83,15 +83,15 @@ fn write(volume: &Volume, offset: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn an_open_volume_tells_how_it_stands_grows_and_is_scrubbed() {
-    // Deeper than a socket's address may be long.
+fn an_open_volume_reports_its_status_grows_and_is_scrubbed() {
+    // A path longer than a socket address may be.
     let served = ServedVolume::new(8 * MIB, &"deep/".repeat(30));
     write(&served.volume, 0, &[7; 3 * 4096]);
     let report = served.status();
     assert_eq!((report.bytes, report.pid), (8 * MIB, std::process::id()));
     assert_eq!(report.counters["writes"], 1);
     assert!(report.journal.acked > 0 && report.stages.blocks == 3);
-    let front = report.front.expect("it was given one");
+    let front = report.front.expect("the volume has a front end");
     assert_eq!((front.connections, front.counters["errors"]), (Some(3), 5));
 
     let grown = served.ask(&VolumeRequest::Grow { bytes: 16 * MIB }).unwrap();
@@ -125,12 +125,12 @@ fn an_open_volume_tells_how_it_stands_grows_and_is_scrubbed() {
         "{findings:?}"
     );
     assert_eq!(findings.bad_blocks, 0);
-    assert_eq!(last.expect("at least the first step is told").total, 16 * MIB);
+    assert_eq!(last.expect("at least one step reports progress").total, 16 * MIB);
     served.close();
 }
 
 #[test]
-fn the_socket_is_its_users_only_and_a_dead_ones_is_replaced() {
+fn the_socket_is_private_and_one_left_by_a_dead_process_is_replaced() {
     let mut served = ServedVolume::new(MIB, "");
     let socket = served.path.join("control");
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
@@ -138,18 +138,18 @@ fn the_socket_is_its_users_only_and_a_dead_ones_is_replaced() {
     served.control = None;
     assert!(
         served.ask(&VolumeRequest::Status).unwrap().is_none(),
-        "nobody listens"
+        "no process listens"
     );
-    // As a process leaves it that was killed.
+    // As left by a killed process.
     drop(UnixListener::bind(&socket).unwrap());
     assert!(socket.exists());
     assert!(
         served.ask(&VolumeRequest::Status).unwrap().is_none(),
-        "nobody listens"
+        "no process listens"
     );
     served.listen();
     assert_eq!(served.status().bytes, MIB);
-    // A link is not followed, to whatever it leads.
+    // A symbolic link is not followed.
     served.control = None;
     let stranger = served.directory.path().join("strangers");
     fs::write(&stranger, "content").unwrap();
@@ -165,7 +165,7 @@ fn the_socket_is_its_users_only_and_a_dead_ones_is_replaced() {
 }
 
 #[test]
-fn a_killed_ones_socket_does_not_keep_a_volume_from_being_deleted() {
+fn a_socket_left_by_a_killed_process_does_not_prevent_deletion() {
     let served = ServedVolume::new(MIB, "");
     let ServedVolume {
         directory,
@@ -182,7 +182,7 @@ fn a_killed_ones_socket_does_not_keep_a_volume_from_being_deleted() {
 }
 
 #[test]
-fn nonsense_silence_and_crowds_neither_stop_it_nor_hold_up_its_end() {
+fn invalid_silent_or_too_many_clients_neither_stop_the_server_nor_delay_its_end() {
     let served = ServedVolume::new(MIB, "");
     for nonsense in [
         &b"{\"ask\":\"erase\"}\n"[..],
@@ -199,15 +199,15 @@ fn nonsense_silence_and_crowds_neither_stop_it_nor_hold_up_its_end() {
     }
     let odd = served.ask(&VolumeRequest::Grow { bytes: u64::MAX });
     assert!(matches!(odd, Err(ControlError::Refused(_))), "{odd:?}");
-    // No line at all: cut off without a word, and without the memory for it.
+    // No line end: disconnected without an answer, and without using memory for it.
     let mut endless = served.stranger();
     endless.set_write_timeout(Some(PATIENCE)).unwrap();
     while endless.write_all(&[b'x'; 4096]).is_ok() {}
-    // A crowd that says nothing has its places for some seconds, and no more.
+    // Many silent clients occupy all sessions, but only for some seconds.
     let crowd: Vec<UnixStream> = (0..20).map(|_| served.stranger()).collect();
     let deadline = Instant::now() + PATIENCE;
     while served.ask(&VolumeRequest::Status).unwrap().is_none() {
-        assert!(Instant::now() < deadline, "the crowd keeps everybody out");
+        assert!(Instant::now() < deadline, "silent clients keep all others out");
         std::thread::sleep(Duration::from_millis(20));
     }
     let silent = served.stranger();
@@ -216,8 +216,8 @@ fn nonsense_silence_and_crowds_neither_stop_it_nor_hold_up_its_end() {
 }
 
 #[test]
-fn one_scrub_runs_at_a_time_and_ends_with_whoever_asked_or_with_the_volume() {
-    // All holes: nothing to read, and long enough to look through.
+fn only_one_scrub_runs_and_it_ends_with_its_client_or_with_the_volume() {
+    // All holes: there is no data to read, but it takes long enough.
     let mut served = ServedVolume::new(1 << 40, "");
     let begin = |served: &ServedVolume| {
         let mut asker = served.stranger();
@@ -230,7 +230,7 @@ fn one_scrub_runs_at_a_time_and_ends_with_whoever_asked_or_with_the_volume() {
     assert_eq!(&first, b"{\"progress\":");
     let second = served.ask(&VolumeRequest::Scrub);
     assert!(
-        matches!(&second, Err(ControlError::Refused(why)) if why.contains("under way")),
+        matches!(&second, Err(ControlError::Refused(why)) if why.contains("already running")),
         "{second:?}"
     );
     drop(asker);
@@ -240,12 +240,12 @@ fn one_scrub_runs_at_a_time_and_ends_with_whoever_asked_or_with_the_volume() {
         if &first == b"{\"progress\":" {
             break asker;
         }
-        assert!(Instant::now() < deadline, "the scrub outlives whoever asked");
+        assert!(Instant::now() < deadline, "the scrub outlives its client");
         std::thread::sleep(Duration::from_millis(20));
     };
     served.control = None;
     let mut rest = String::new();
-    // Cut off, or told so.
+    // Disconnected, or refused.
     let _ = asker.read_to_string(&mut rest);
     assert!(!rest.contains("scrubbed"), "{rest}");
     served.close();

@@ -1,4 +1,5 @@
-//! Making a volume is all or nothing, and what is left of one can be removed.
+//! Creating a volume is all or nothing, and the remains of an interrupted creation or deletion can be
+//! removed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,12 +16,12 @@ const JOURNAL: u64 = 1 << 20;
 const ROUNDS: usize = 6;
 
 #[test]
-#[ignore = "the process that the other test kills"]
+#[ignore = "the process that another test kills"]
 fn maker() {
     let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
-    // Should it never be killed, it ends.
+    // Ends even if it is never killed.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(3);
@@ -33,10 +34,10 @@ fn maker() {
     }
 }
 
-/// A crash before the superblock was written left a directory that was no volume, could not be made again and
-/// could not be removed.
+/// A crash before the superblock was written left a directory that was no volume, could not be created again
+/// and could not be deleted.
 #[test]
-fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
+fn a_process_killed_while_it_creates_a_volume_leaves_none_or_all_of_it() {
     for round in 0..ROUNDS {
         let directory = tempfile::tempdir().unwrap();
         let mut maker = Command::new(std::env::current_exe().unwrap())
@@ -50,7 +51,7 @@ fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
         let made = made.take(1 + round % 2).count();
         maker.kill().unwrap();
         maker.wait().unwrap();
-        assert!(made > 0, "the maker ended by itself");
+        assert!(made > 0, "the creating process ended by itself");
         let named = |path: &Path| !path.file_name().unwrap().to_str().unwrap().starts_with('.');
         let paths = fs::read_dir(directory.path())
             .unwrap()
@@ -64,7 +65,7 @@ fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
                 seen.err()
             );
         }
-        // The name that it was busy with is free, or a volume's.
+        // The name in use at the kill is free, or a complete volume's.
         for number in 0..4 {
             let path = directory.path().join(format!("volume{number}"));
             match Volume::create(&path, BYTES, JOURNAL) {
@@ -78,7 +79,7 @@ fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
 }
 
 #[test]
-fn what_a_crash_left_of_a_volume_goes_when_it_is_made_anew_and_nothing_else_does() {
+fn creating_a_volume_removes_only_the_remains_of_its_own_interrupted_creation() {
     let directory = tempfile::tempdir().unwrap();
     let make = |name: &str| {
         let path = directory.path().join(name);
@@ -107,15 +108,15 @@ fn what_a_crash_left_of_a_volume_goes_when_it_is_made_anew_and_nothing_else_does
         Volume::create(&directory.path().join("volume"), BYTES, JOURNAL),
     );
     assert!(matches!(exists, Err(VolumeCreateError::Exists(_))));
-    assert_eq!(count(), others.len() + 2, "who cannot make one removes nothing");
+    assert_eq!(count(), others.len() + 2, "a failed creation removes nothing");
     Volume::delete(&directory.path().join("volume"), WindowRelease::Logged).unwrap();
     Volume::create(&directory.path().join("volume"), BYTES, JOURNAL).unwrap();
     assert!(!being_made.exists());
 }
 
-/// As a removal leaves it that was cut off: superblock first, image last.
+/// As left by an interrupted deletion: superblock first, image last.
 #[test]
-fn what_is_left_of_a_volume_can_be_removed() {
+fn the_remains_of_an_interrupted_deletion_can_be_removed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volume");
     let gone = ["super", "journal/lock", "journal", "sums"];
@@ -135,7 +136,7 @@ fn what_is_left_of_a_volume_can_be_removed() {
         Volume::delete(&path, WindowRelease::Logged).unwrap();
         assert!(!path.exists());
     }
-    // What has nothing of a volume's is left alone, whatever its files are called.
+    // A directory without a volume's file is not deleted, whatever its files are called.
     fs::create_dir_all(path.join("journal")).unwrap();
     fs::write(path.join("image"), [0; 8192]).unwrap();
     assert!(matches!(

@@ -1,5 +1,5 @@
-//! Data sessions that misbehave cost themselves their session: no thread panics, nothing grows, and the copy
-//! is right, or its client makes it right.
+//! A misbehaving data session loses only itself: no thread panics, nothing grows, and the copy is correct or
+//! its client corrects it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ const BYTES: u64 = 2 << 20;
 const BLOCKS: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Panics of the lender's threads: those of copies are caught, and must not go unseen here.
+/// Panics of the lender's threads. Those of copies are caught, and must not be missed here.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// A generator of bytes that a failing run can repeat.
+/// A generator that repeats its numbers in every run.
 struct TestRng(u64);
 
 impl TestRng {
@@ -34,7 +34,7 @@ impl TestRng {
         self.0
     }
 
-    /// Of the numbers that lengths and positions go wrong at.
+    /// A number near those at which lengths and positions overflow.
     fn number(&mut self) -> u64 {
         match self.next() % 6 {
             0 => self.next() % 100_000,
@@ -114,7 +114,7 @@ impl TestPaths {
         connect(&self.lender.addresses()[0], &Security::Insecure, PATIENCE).unwrap()
     }
 
-    /// What anybody with the key may ask.
+    /// Description of the copy, which any peer with the key may request.
     fn describe(&self) -> ReplicaDescription {
         let id = u128::from_str_radix(&self.keeper.replicas()[0].volume, 16).unwrap();
         let mut link = self.dial();
@@ -123,7 +123,7 @@ impl TestPaths {
         ReplicaDescription::decode(&answer.frame()).unwrap()
     }
 
-    /// A session that poses as the copy's client. The copy may still be in another's hands.
+    /// A session that poses as the copy's client. Another session may still have the copy.
     fn pose(&self, description: &ReplicaDescription) -> Link {
         let view = &description.view;
         let mut link = self.dial();
@@ -133,7 +133,8 @@ impl TestPaths {
         link
     }
 
-    /// The lender serves, nothing panicked, there is the one copy; its client comes back and it is right.
+    /// Checks that the lender serves without a panic, has only the one copy, and that the copy is correct
+    /// once its client is back.
     fn check(self, resyncs: bool) {
         assert_eq!(self.keeper.replicas().len(), 1);
         let volume = self.open();
@@ -176,7 +177,7 @@ fn check_copy(copy: &Path) {
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(began.elapsed() < PATIENCE, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -187,7 +188,7 @@ fn say(link: &mut Link, message: &ReplicaMessage) -> Option<()> {
     link.send(&[&header, &message.body]).ok().map(drop)
 }
 
-/// The next frame; `None` when the lender has ended the session.
+/// The next frame; `None` once the lender has ended the session.
 fn receive(link: &mut Link) -> Option<ReplicaMessage> {
     let began = Instant::now();
     loop {
@@ -204,7 +205,7 @@ fn receive(link: &mut Link) -> Option<ReplicaMessage> {
     }
 }
 
-/// What the session is refused with, once it is.
+/// Reason with which the session is refused, if it is.
 fn refusal(link: &mut Link) -> Option<RefusalReason> {
     while let Some(answer) = receive(link) {
         if answer.header.kind == FrameKind::Refuse {
@@ -215,7 +216,7 @@ fn refusal(link: &mut Link) -> Option<RefusalReason> {
     None
 }
 
-/// Of the reign that `description` has.
+/// A header in the epoch of `description`.
 fn header(description: &ReplicaDescription, kind: FrameKind) -> FrameHeader {
     FrameHeader {
         epoch: description.view.epoch,
@@ -242,13 +243,13 @@ const KINDS: [FrameKind; 14] = [
 ];
 
 #[test]
-fn random_frames_and_bytes_end_their_session_and_leave_the_copy_as_it_was() {
+fn random_frames_and_bytes_end_only_their_session_and_leave_the_copy_unchanged() {
     let place = TestPaths::new();
     let description = place.describe();
     let mut random = TestRng(0x5EED_CAFE);
     for session in 0..150 {
         let mut link = match session % 3 {
-            // A stranger's first frame may be anything, too.
+            // The first frame may be anything too.
             0 => place.dial(),
             _ => place.pose(&description),
         };
@@ -259,7 +260,7 @@ fn random_frames_and_bytes_end_their_session_and_leave_the_copy_as_it_was() {
                 _ => header(&description, kind),
             };
             (header.lsn, header.stable) = (Lsn(random.number()), Lsn(random.number()));
-            // Whoever may speak for the copy may have it made anew: that is not under test.
+            // A peer that poses as the client may have the copy rebuilt: that is not under test.
             header.flags = random.next() as u8 & !Flag::FULL;
             header.mark = random.number() as u32;
             let body = (0..[0, 1, 4, 8, 16, 56, 4104, 9000][random.next() as usize % 8])
@@ -274,7 +275,7 @@ fn random_frames_and_bytes_end_their_session_and_leave_the_copy_as_it_was() {
             let _ = link.send(&[&[200, 1, 2, 3]]);
         }
         if session % 2 == 0 {
-            // The others go without a word, with answers on their way.
+            // Other sessions just close, with answers in flight.
             let _ = say(
                 &mut link,
                 &ReplicaMessage::bare(FrameHeader::new(FrameKind::Flushed)),
@@ -286,13 +287,13 @@ fn random_frames_and_bytes_end_their_session_and_leave_the_copy_as_it_was() {
 }
 
 #[test]
-fn lengths_and_positions_that_cannot_be_are_refused() {
+fn impossible_lengths_and_positions_are_refused() {
     let place = TestPaths::new();
     let description = place.describe();
     let blocks = BYTES / BLOCK as u64;
     let number = |number: u64| number.to_le_bytes().to_vec();
     let block = |number: u64| [&number.to_le_bytes()[..], &[1; BLOCK]].concat();
-    // A body, a position and flags that make no sense while the copy takes blocks.
+    // An invalid body, position and flags while the copy accepts blocks.
     let wrong: Vec<(FrameKind, u64, u8, Vec<u8>)> = vec![
         (FrameKind::Digests, u64::MAX, 0, vec![1; 32]),
         (FrameKind::Digests, blocks - 1, 0, vec![1; 32]),
@@ -344,12 +345,12 @@ fn lengths_and_positions_that_cannot_be_are_refused() {
         .unwrap();
         assert_eq!(refusal(&mut link), Some(RefusalReason::Malformed), "{bytes}");
     }
-    // Blocks before the copy was said to be made anew.
+    // Blocks before a resync was announced.
     place.check(true);
 }
 
 #[test]
-fn volumes_that_cannot_be_or_are_others_make_no_copy() {
+fn impossible_volumes_and_sessions_without_a_view_create_no_copy() {
     let place = TestPaths::new();
     let description = place.describe();
     let view = &description.view;
@@ -388,7 +389,7 @@ fn volumes_that_cannot_be_or_are_others_make_no_copy() {
         say(&mut link, &follow.message(Epoch(view.epoch.0 + 5), view.writer)).unwrap();
         assert_eq!(refusal(&mut link), Some(expected), "{follow:?}");
     }
-    // Before any view, only questions are answered.
+    // Before any view, only inquiries are answered.
     for kind in [
         FrameKind::Records,
         FrameKind::Blocks,
@@ -407,14 +408,14 @@ fn volumes_that_cannot_be_or_are_others_make_no_copy() {
 }
 
 #[test]
-fn questions_that_cannot_be_answered_do_not_pile_up() {
+fn fetches_that_cannot_be_answered_do_not_pile_up() {
     let place = TestPaths::new();
     let description = place.describe();
     let mut link = place.pose(&description);
     let asked = 500;
     let mut later = 0;
     for mark in 0..asked {
-        // As of a log that will never be there.
+        // As of a log that will never exist.
         say(&mut link, &ReplicaMessage::fetch(mark, 0, 1, Lsn(1 << 61))).unwrap();
         while mark - later > 20 {
             let answer = receive(&mut link).expect("an answer");

@@ -1,4 +1,4 @@
-//! A process that writes to a volume is killed at random points; every write that it completed is there.
+//! A process that writes to a volume is killed at random points; every write that it completed must be there.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ const PLACE: &str = "NETRAM_TEST_VOLUME";
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
 const ROUNDS: u64 = 8;
-/// A round ends after that long, however slow the disk is, and well before the writer gives up.
+/// Maximum time of a round on a slow disk; well before the writer gives up.
 const ROUND: Duration = Duration::from_secs(10);
-/// A stage ends when it is 5 s old; within this time from the process's start none did.
+/// A stage ends at an age of 5 s; before this time since the process's start none has.
 const YOUNG: Duration = Duration::from_secs(4);
 
-/// A small generator, so that a test's seed says everything.
+/// A small generator, so that a test's seed determines the whole run.
 struct TestRng(u64);
 
 impl TestRng {
@@ -35,14 +35,14 @@ fn settings(path: &Path) -> VolumeSettings {
     VolumeSettings::load(&path.join("netram.toml")).unwrap()
 }
 
-/// Writes ever higher versions, and says each one that is complete.
+/// Writes ever higher versions, and prints each one that is complete.
 #[test]
-#[ignore = "the process that the other test kills"]
+#[ignore = "the process that another test kills"]
 fn writer() {
     let Some(path) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
-    // Should it ever wait in vain, it ends, and the other test with it.
+    // Ends the process, and with it the other test, if it waits too long.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(3);
@@ -64,7 +64,7 @@ fn writer() {
     }
 }
 
-/// The version of every sector; none may be torn.
+/// Version of every sector; none may be torn.
 fn newest(volume: &Volume) -> Vec<u64> {
     let mut bytes = vec![0; BLOCKS as usize * BLOCK];
     volume.read(0, &mut bytes).unwrap();
@@ -76,8 +76,8 @@ fn newest(volume: &Volume) -> Vec<u64> {
     bytes.chunks_exact(512).map(sector).collect()
 }
 
-/// Lets the writer complete `completions` writes, or as many as there is time for, and kills it. Notes what
-/// each sector must have at least; returns how long the writer lived.
+/// Lets the writer complete `completions` writes, or as many as fit in the time, and kills it. Notes the
+/// minimum version of each sector; returns how long the writer lived.
 fn run_and_kill(path: &Path, completions: u64, held: &mut [u64]) -> Duration {
     let began = Instant::now();
     let mut writer = Command::new(std::env::current_exe().unwrap())
@@ -90,7 +90,7 @@ fn run_and_kill(path: &Path, completions: u64, held: &mut [u64]) -> Duration {
     let mut seen = 0;
     for line in &mut lines {
         let line = line.unwrap();
-        // The harness of the tests prints lines of its own.
+        // The test harness prints lines of its own.
         if let Some(at) = line.find("done ") {
             note(&line[at..], held);
             seen += 1;
@@ -104,7 +104,7 @@ fn run_and_kill(path: &Path, completions: u64, held: &mut [u64]) -> Duration {
         "the writer ended by itself"
     );
     writer.kill().unwrap();
-    // What it said before it died is complete too.
+    // Writes that it printed before it died are complete too.
     for line in lines
         .map_while(Result::ok)
         .filter(|line| line.starts_with("done "))
@@ -121,7 +121,7 @@ fn note(line: &str, held: &mut [u64]) {
         .skip(1)
         .filter_map(|word| word.parse().ok())
         .collect();
-    // A line that the kill cut off says nothing.
+    // A line cut off by the kill is ignored.
     if let [version, first, sectors] = numbers[..]
         && let Some(held) = held.get_mut(first as usize..(first + sectors) as usize)
     {
@@ -161,8 +161,7 @@ fn every_completed_write_is_there(with_lender: bool) {
     for round in 0..ROUNDS {
         let lived = run_and_kill(&path, 20 + random.below(300), &mut held);
         let (volume, recovered) = Volume::open_with(&path, &settings(&path)).unwrap();
-        // A stage that ended by its age is replayed with other boundaries, and its bases may be taken as
-        // found.
+        // A stage that ended by age is replayed with other boundaries, so its bases may be accepted as found.
         if lived < YOUNG {
             assert_eq!(recovered.disk.unverified, 0, "only the process died");
         }

@@ -1,6 +1,6 @@
 //! A volume's directory: creating, serving, copying, restoring.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! One test program, because linking each costs time; a module is one scenario or several of a kind.
 
 mod control;
 mod create;

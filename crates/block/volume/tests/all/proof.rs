@@ -1,6 +1,6 @@
-//! Prove, then fence (rule 18): what is refused has changed nothing, a volume whose client lives is left
-//! alone, the operator may say which directory is the newest, and of any two commands, the first of which is
-//! killed, one leads to a volume that has everything.
+//! Check, then fence (rule 18). A refused command has changed nothing, a volume whose client is alive is left
+//! alone, and the operator may declare which directory is the newest. After any two commands, the first of
+//! which is killed, some command leads to a volume with everything.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ use crate::restore::{
 };
 
 const COMMAND: &str = "NETRAM_TEST_PROOF_COMMAND";
-/// The commands that operators may type, in any order.
+/// Commands that operators may run, in any order.
 const COMMANDS: [&str; 5] = ["open", "newest", "restore", "takeover", "check"];
 
-/// A directory where a lender's memory outlives its process.
+/// A directory in which a lender's memory outlives its process.
 fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
 }
@@ -75,7 +75,7 @@ fn take_over(directory: &Path, id: VolumeId, client_is_off: bool) -> Result<Volu
     Volume::open_with(&directory.join("kept").join(id.to_string()), &settings).map(|(volume, _)| volume)
 }
 
-/// Everything that was said to be complete is there, of so many writes.
+/// Checks that all of `done` completed writes are there.
 fn check(volume: &Volume, done: u64) {
     let mut bytes = vec![0; BLOCK];
     for block in 0..BLOCKS {
@@ -86,7 +86,7 @@ fn check(volume: &Volume, done: u64) {
     }
 }
 
-/// What a fence would change: the epoch that the copy obeys, and who sealed the member.
+/// State that fencing would change: the epoch that the copy obeys, and the writer that fenced the member.
 fn fences(directory: &Path, member: &RunningLender, id: VolumeId) -> (Epoch, u32, String) {
     let journal = member.lender.report().journals.remove(0);
     let copy = directory.join("kept").join(id.to_string()).join("journal");
@@ -94,7 +94,7 @@ fn fences(directory: &Path, member: &RunningLender, id: VolumeId) -> (Epoch, u32
     (copy, journal.epoch, journal.writer)
 }
 
-/// A process that writes, and says each write that is complete.
+/// A process that writes, and prints each write that is complete.
 struct WriterProcess {
     process: KilledProcess,
     lines: Lines<BufReader<ChildStdout>>,
@@ -102,7 +102,7 @@ struct WriterProcess {
 }
 
 impl WriterProcess {
-    /// Writes the volume of `directory`, whose data lender has all that was written before.
+    /// Starts writing the volume of `directory`, whose data lender has everything written before.
     fn start(directory: &Path) -> WriterProcess {
         let mut process = spawn(directory, "restore::writer", "");
         let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
@@ -124,12 +124,12 @@ impl WriterProcess {
     fn go_on(&mut self, count: u64) {
         let until = self.done + count;
         while self.done < until {
-            let line = self.lines.next().expect("the writer goes on").unwrap();
+            let line = self.lines.next().expect("the writer is still running").unwrap();
             self.done += u64::from(line.starts_with("done"));
         }
     }
 
-    /// Returns how many writes it had said to be complete.
+    /// Returns the number of writes that it had reported complete.
     fn kill(mut self) -> u64 {
         self.process.0.kill().unwrap();
         let rest = self.lines.by_ref().map_while(Result::ok);
@@ -142,9 +142,10 @@ fn is_missing(error: &JournalError) -> bool {
     matches!(error, JournalError::Refused { refusal: why, .. } if refusal(why))
 }
 
-/// The client was fenced within 2 s, the restore was refused, and neither it nor the original opened again.
+/// A restore against a live client was refused, but had fenced the client within 2 s; then neither volume
+/// opened.
 #[test]
-fn a_restore_against_a_live_client_is_refused_and_the_client_goes_on() {
+fn a_restore_against_a_live_client_is_refused_and_the_client_continues() {
     let place = in_memory();
     let directory = place.path();
     let member = serve(directory, "member.sock", None);
@@ -164,9 +165,9 @@ fn a_restore_against_a_live_client_is_refused_and_the_client_goes_on() {
     check(&open(directory, "volume", false).unwrap(), done);
 }
 
-/// Whoever insists gets one volume or the other, and is told which.
+/// A forced restore leaves one of both volumes, and the messages tell which.
 #[test]
-fn a_restore_that_is_forced_on_a_live_client_leaves_one_that_serves() {
+fn a_restore_forced_on_a_live_client_leaves_one_volume_that_serves() {
     let place = in_memory();
     let directory = place.path();
     let _member = serve(directory, "member.sock", None);
@@ -185,17 +186,17 @@ fn a_restore_that_is_forced_on_a_live_client_leaves_one_that_serves() {
     let text = refused.to_string();
     assert!(matches!(refused, VolumeOpenError::Claimed { .. }), "{text}");
     assert!(
-        text.contains("claimed it under epoch") && text.contains(" s ago"),
+        text.contains("claimed it in epoch") && text.contains(" s ago"),
         "{text}"
     );
     let word = open(directory, "volume", true).unwrap_err();
     assert!(matches!(word, VolumeOpenError::NotNewest { .. }), "{word}");
 }
 
-/// The refused restore had claimed the copy and sealed the other lenders: the healthy original was called an
-/// old copy.
+/// The refused restore had claimed the copy and fenced the other lenders, so the healthy original was taken
+/// for an old copy.
 #[test]
-fn a_refused_restore_leaves_the_original_as_it_was() {
+fn a_refused_restore_leaves_the_original_unchanged() {
     let place = in_memory();
     let directory = place.path();
     let member = serve(directory, "member.sock", None);
@@ -213,10 +214,10 @@ fn a_refused_restore_leaves_the_original_as_it_was() {
     check(&open(directory, "volume", false).unwrap(), done);
 }
 
-/// The original's refused attempts had sealed a lender; the restore then took it for one that went on without
-/// its data lender.
+/// The original's refused attempts had fenced a lender; the restore then took it for one that continued
+/// without its data lender.
 #[test]
-fn a_refused_opening_leaves_the_restore_as_it_was() {
+fn a_refused_opening_does_not_prevent_a_restore() {
     let place = in_memory();
     let directory = place.path();
     let member = serve(directory, "member.sock", None);
@@ -235,8 +236,8 @@ fn a_refused_opening_leaves_the_restore_as_it_was() {
     assert_eq!(fences(directory, &member, id), before);
     let in_service = restore_to(directory, "restored", id, true, || Ok(()));
     if let Err(RestoreError::Journal(error)) = &in_service {
-        // A busy machine may have put the data lender out of service: then the members dropped what only the
-        // client's disk has.
+        // On a busy machine the data lender may be out of service: then the members dropped records that only
+        // the client's disk has.
         assert!(is_missing(error), "{error}");
         return check(&open(directory, "volume", false).unwrap(), done);
     }
@@ -265,10 +266,10 @@ fn a_takeover_is_refused_while_its_client_may_live_and_changes_nothing_when_memb
     check(&open(directory, "volume", false).unwrap(), done);
 }
 
-/// There was no way to tell the truth: everything was complete on the client's disk, and both ways were
-/// refused.
+/// No command covered this case: everything was complete on the client's disk, but opening and
+/// restoring were both refused.
 #[test]
-fn the_newest_directory_opens_above_a_restore_that_never_served() {
+fn a_directory_declared_newest_opens_after_a_restore_that_never_served() {
     let place = in_memory();
     let directory = place.path();
     let _member = serve(directory, "member.sock", None);
@@ -278,7 +279,7 @@ fn the_newest_directory_opens_above_a_restore_that_never_served() {
         Err(std::io::Error::other("cut off"))
     });
     if matches!(&cut_off, Err(RestoreError::Journal(error)) if is_missing(error)) {
-        // As above: it was rightly refused, and nothing was claimed.
+        // As above: the restore was rightly refused, and nothing was claimed.
         return check(&open(directory, "volume", false).unwrap(), done);
     }
     assert!(matches!(cut_off, Err(RestoreError::Create(_))), "{cut_off:?}");
@@ -291,7 +292,7 @@ fn the_newest_directory_opens_above_a_restore_that_never_served() {
     );
     let volume = open(directory, "volume", true).unwrap();
     check(&volume, done);
-    // Its data lender takes it for its own again, without a resync of everything.
+    // The data lender accepts it again without a resync of everything.
     write(&volume, 3, 2);
     let began = Instant::now();
     while !volume.data_lender().is_some_and(|kept| kept.in_service) {
@@ -317,7 +318,7 @@ fn commander() {
     let _ = command(&directory, &std::env::var(COMMAND).unwrap(), VolumeId(id));
 }
 
-/// Types a command. What it is refused for is the operator's to read.
+/// Runs a command. Its refusal is for the operator to read.
 fn command(directory: &Path, name: &str, id: VolumeId) -> Result<(), String> {
     let told = |error: &dyn std::fmt::Display| error.to_string();
     match name {
@@ -342,10 +343,10 @@ fn command(directory: &Path, name: &str, id: VolumeId) -> Result<(), String> {
     }
 }
 
-/// A way to a volume, and what it is called.
+/// Name of a command that opens the volume, and its function.
 type OpenMethod<'a> = (&'static str, &'a dyn Fn() -> Result<Volume, String>);
 
-/// A volume whose client was killed, and all that is left of it, to be put back as often as is wanted.
+/// A volume whose client was killed, with everything that is left, to be put back as often as needed.
 struct KilledVolume {
     place: tempfile::TempDir,
     kept: tempfile::TempDir,
@@ -376,8 +377,8 @@ impl KilledVolume {
         self.place.path()
     }
 
-    /// Types `first`, kills it after a while, and then types `second`: afterwards some way leads to the
-    /// volume, with everything.
+    /// Runs `first`, kills it after a while, then runs `second`: afterwards some command must open the volume
+    /// with everything.
     fn play(&self, first: &str, second: &str, after: Duration) {
         copy(self.kept.path(), self.directory());
         let member = serve(self.directory(), "member.sock", None);
@@ -400,12 +401,13 @@ impl KilledVolume {
         let told = self.find();
         assert!(
             told.is_empty(),
-            "{first}, killed after {after:?}, then {second} ({said:?}), and no way is left: {told:#?}"
+            "{first}, killed after {after:?}, then {second} ({said:?}): no command opens the volume: {told:#?}"
         );
         drop(member);
     }
 
-    /// Opens whatever serves, and looks whether it has everything. Returns why nothing does.
+    /// Opens whichever volume can be opened, and checks that it has everything. Otherwise returns why none
+    /// can.
     fn find(&self) -> Vec<String> {
         let (directory, mut told) = (self.directory(), Vec::new());
         let ways: [OpenMethod<'_>; 5] = [
@@ -416,7 +418,7 @@ impl KilledVolume {
             ("the original", &|| {
                 open(directory, "volume", false).map_err(|error| error.to_string())
             }),
-            ("the original by the operator's word", &|| {
+            ("the original, declared the newest", &|| {
                 open(directory, "volume", true).map_err(|error| error.to_string())
             }),
             ("another restore", &|| {
@@ -425,7 +427,7 @@ impl KilledVolume {
                 open(directory, "again", false).map_err(|error| error.to_string())
             }),
         ];
-        // One that was taken over is opened where it is, while no data lender has it.
+        // A copy that was taken over is opened in place, while no data lender has it.
         for (index, (name, way)) in ways.into_iter().enumerate() {
             let _keeper = (index > 0).then(|| data_lender(directory));
             match way() {
@@ -440,7 +442,7 @@ impl KilledVolume {
     }
 }
 
-/// The copy, if it has been taken over already.
+/// Opens the copy if it has been taken over, or takes it over.
 fn take_over_or_open(directory: &Path, id: VolumeId) -> Result<Volume, String> {
     let settings = VolumeSettings {
         data_lender: None,
@@ -452,7 +454,7 @@ fn take_over_or_open(directory: &Path, id: VolumeId) -> Result<Volume, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Makes `to` what `from` is: files with their holes, and no sockets.
+/// Copies `from` to `to`: files with their holes, but no sockets.
 fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(to).unwrap() {
         let path = entry.unwrap().path();
@@ -472,14 +474,14 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Milliseconds that look random and are the same in every run.
+/// Milliseconds that look random but are the same in every run.
 fn delay(round: u64, most: u64) -> Duration {
     let mixed = (round + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
     Duration::from_millis(mixed % most)
 }
 
 #[test]
-fn of_any_two_commands_the_first_of_which_is_killed_one_way_leads_to_everything() {
+fn after_any_two_commands_with_the_first_killed_some_command_opens_the_volume() {
     let scene = KilledVolume::new();
     for (round, first) in COMMANDS.iter().enumerate() {
         for (more, second) in COMMANDS.iter().enumerate() {

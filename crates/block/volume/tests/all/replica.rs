@@ -1,5 +1,5 @@
-//! A volume kept twice, by a data lender in this process: following, its absence, repairs, both ways to go on
-//! without the client's disk.
+//! A volume kept twice, by a data lender in this process: following, absence, repairs, and both ways to
+//! continue without the client's disk.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumeSettings};
 const BLOCK: usize = 4096;
 const BYTES: u64 = 16 << 20;
 const JOURNAL_BYTES: u64 = 4 << 20;
-/// How long anything may take that is not itself under test.
+/// Timeout of everything that is not itself under test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory with a client's volume and a data lender's directory.
@@ -93,21 +93,21 @@ impl TestPaths {
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(began.elapsed() < PATIENCE, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 fn standing(volume: &Volume) -> DataLenderStatus {
     let mut status = None;
-    until("the feeder says how it stands", || {
+    until("the feeder has reported its status", || {
         status = volume.status().data_lender;
         status.is_some()
     });
     status.unwrap()
 }
 
-/// Waits until the data lender has everything that is written.
+/// Waits until the data lender has everything written.
 fn settle(volume: &Volume) {
     volume.drain().unwrap();
     until("the data lender has everything", || {
@@ -159,7 +159,7 @@ fn spoil(root: &Path, block: u64) {
 }
 
 #[test]
-fn a_copy_follows_and_is_taken_over_where_it_is() {
+fn a_copy_follows_and_is_taken_over_in_place() {
     let place = TestPaths::new();
     let id = place.create();
     let lender = place.lender();
@@ -175,7 +175,7 @@ fn a_copy_follows_and_is_taken_over_where_it_is() {
     let listed = kept.copies;
     assert_eq!((listed.len(), listed[0].state.as_str()), (1, "following"));
     assert_eq!(listed[0].volume, id.to_string());
-    assert!(listed[0].flushed.is_some(), "it is open");
+    assert!(listed[0].flushed.is_some(), "the copy is open");
     let copy = place.copy(id);
     let refused = Volume::open_with(&copy, &VolumeSettings::default()).unwrap_err();
     assert!(matches!(refused, VolumeOpenError::Replica { .. }), "{refused}");
@@ -195,35 +195,37 @@ fn a_copy_follows_and_is_taken_over_where_it_is() {
     let (again, _) = Volume::open_with(&copy, &VolumeSettings::default()).unwrap();
     check(&again, (15..200).map(|block| (block, 1)));
     drop(again);
-    // The old client learns that it is no longer the volume, before it serves anybody.
+    // The old client learns that it is no longer the volume, before it serves any request.
     let _lender = place.lender();
     let refused = Volume::open_with(&place.path("volume"), &place.settings()).map(drop);
-    let refused = refused.expect_err("the copy is the volume").to_string();
+    let refused = refused
+        .expect_err("the volume opened although its copy was taken over")
+        .to_string();
     assert!(refused.contains("claimed it"), "{refused}");
 }
 
 #[test]
-fn an_absence_is_made_good_by_what_changed_alone() {
+fn after_an_absence_only_changed_blocks_are_sent() {
     let place = TestPaths::new();
     let id = place.create();
     let lender = place.lender();
     let volume = place.open();
     write_all(&volume, 0..2000, 1);
     settle(&volume);
-    // What a slow start had marked is sent again, so that only what follows counts.
+    // Blocks marked by a slow start are sent first, so that only later ones count.
     netram_volume::resync(&volume, false, &AtomicBool::new(false), &mut |_| ()).unwrap();
     settle(&volume);
-    until("nothing is left to be sent", || {
+    until("no block is left to be sent", || {
         standing(&volume).dirty_blocks == 0
     });
     let resyncs = standing(&volume).resyncs;
-    // A short one: the journal still has everything.
+    // A short absence: the journal still has everything.
     drop(lender);
     write_all(&volume, 0..20, 2);
     let lender = place.lender();
     settle(&volume);
     assert_eq!(standing(&volume).resyncs, resyncs, "the journal reached back");
-    // A long one: several times the journal, on a few blocks.
+    // A long absence: several times the journal, on a few blocks.
     drop(lender);
     for version in 0..40 {
         write_all(&volume, 100..200, version);
@@ -231,7 +233,7 @@ fn an_absence_is_made_good_by_what_changed_alone() {
     volume.zero(500 * BLOCK as u64, 10 * BLOCK as u64).unwrap();
     volume.drain().unwrap();
     let dirty = standing(&volume).dirty_blocks;
-    // Beside the 110, those of a stage in which the data lender went.
+    // Besides the 110, those of the stage during which the data lender went away.
     assert!((1..=500).contains(&dirty), "{dirty} blocks are dirty");
     let sent = standing(&volume).resync_sent_blocks;
     let lender = place.lender();
@@ -240,7 +242,7 @@ fn an_absence_is_made_good_by_what_changed_alone() {
     assert_eq!(status.resyncs, resyncs + 1);
     assert!(
         (1..=500).contains(&(status.resync_sent_blocks - sent)),
-        "only what changed: {status:?}"
+        "more than the changed blocks was sent: {status:?}"
     );
     assert_eq!(status.dirty_blocks, 0);
     volume.close().unwrap();
@@ -259,21 +261,21 @@ fn an_absence_is_made_good_by_what_changed_alone() {
 }
 
 #[test]
-fn damage_on_either_side_is_mended_from_the_other() {
+fn damage_on_either_side_is_repaired_from_the_other() {
     let place = TestPaths::new();
     let id = place.create();
     let lender = place.lender();
     let volume = place.open();
     write_all(&volume, 0..100, 1);
     settle(&volume);
-    until("the copy's image has it", || {
+    until("the copy's image has the block", || {
         standing(&volume).applied >= standing(&volume).flushed
     });
     spoil(volume.paths().root(), 7);
     spoil(volume.paths().root(), 8);
     check(&volume, (0..100).map(|block| (block, 1)));
     assert_eq!(volume.status().disk.statistics.mended, 2);
-    // On the other side it is found when the block is asked for, or by a scrub there; then it is sent again.
+    // On the other side it is found when the block is fetched or scrubbed there; then it is sent again.
     spoil(&place.copy(id), 20);
     spoil(volume.paths().root(), 20);
     let mut bytes = [0; BLOCK];
@@ -286,9 +288,10 @@ fn damage_on_either_side_is_mended_from_the_other() {
     drop(lender);
 }
 
-/// A copy whose log has lost what its image has could not be opened any more, and no resync cured it.
+/// A copy whose log had lost records that its image has could not be opened any more, and no resync repaired
+/// it.
 #[test]
-fn a_copy_whose_log_lost_records_stands_in_for_nothing_and_is_made_anew() {
+fn a_copy_whose_log_lost_records_is_marked_inconsistent_and_rebuilt() {
     let place = TestPaths::new();
     let id = place.create();
     let lender = place.lender();
@@ -299,7 +302,7 @@ fn a_copy_whose_log_lost_records_stands_in_for_nothing_and_is_made_anew() {
     let log = place.copy(id).join("journal").join("log");
     let old = std::fs::read(&log).unwrap();
     let lender = place.lender();
-    // Enough for its image to pass what the old log has.
+    // Enough for its image to pass the end of the old log.
     for version in 2..20 {
         write_all(&volume, 100..200, version);
     }
@@ -324,7 +327,7 @@ fn a_copy_whose_log_lost_records_stands_in_for_nothing_and_is_made_anew() {
     check(&taken, (100..200).map(|block| (block, 19)));
 }
 
-/// The copy's holes came as zeros that took space, and every one of them was fetched.
+/// The copy's holes arrived as zeros that took space, and every one of them was fetched.
 #[test]
 fn a_volume_that_is_mostly_empty_is_restored_with_its_holes() {
     let bytes: u64 = 10 << 30;
@@ -345,7 +348,7 @@ fn a_volume_that_is_mostly_empty_is_restored_with_its_holes() {
     };
     restore(&place.path("volume"), &from, id, &config, true, |_| Ok(())).unwrap();
     let volume = place.open();
-    until("all of it is here", || volume.status().restoring.is_none());
+    until("the restore is complete", || volume.status().restoring.is_none());
     assert_eq!(volume.status().disk.statistics.copied, blocks.len() as u64);
     check(&volume, blocks.into_iter().map(|block| (block, 1)));
     for hole in [3, 1050, 491_521, 2_000_000] {
@@ -385,12 +388,12 @@ fn a_lost_client_is_restored_and_serves_at_once() {
     let restored = restore(&place.path("volume"), &from, id, &config, true, |_| Ok(())).unwrap();
     assert!(restored.closed);
     let volume = place.open();
-    // Reading and partial writes, while nearly nothing is here.
+    // Reads and partial writes while nearly every block is missing.
     check(&volume, (990..1000).map(|block| (block, 1)));
     let pending = volume.write(600 * BLOCK as u64 + 512, &[9; 512]).unwrap();
     volume.wait(pending).unwrap();
     check(&volume, (0..10).map(|block| (block, 2)));
-    until("all of it is here", || volume.status().restoring.is_none());
+    until("the restore is complete", || volume.status().restoring.is_none());
     settle(&volume);
     drop(lender);
     check(&volume, (10..600).chain(601..1000).map(|block| (block, 1)));

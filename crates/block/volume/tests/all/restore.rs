@@ -1,6 +1,5 @@
-//! A client that is killed and loses its disk, restored from its data lender: twice in a row, with a data
-//! lender that goes in the middle of it, by taking over its copy, and by attempts that are killed at every
-//! step.
+//! A client that is killed and loses its disk is restored from its data lender: twice in a row, with a data
+//! lender that goes away during the restore, by taking over its copy, and by attempts killed at every step.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -23,18 +22,18 @@ pub(crate) const BLOCK: usize = 4096;
 pub(crate) const BLOCKS: u64 = 100;
 const BYTES: u64 = 4 << 20;
 const JOURNAL_BYTES: u64 = 4 << 20;
-/// How long anything may take that is not itself under test.
+/// Timeout of everything that is not itself under test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Writes a volume, waits until its data lender has all of it, and says so; then writes on, and says each
-/// write that is complete.
+/// Writes a volume, waits until its data lender has all of it, and reports that. Then it continues writing
+/// and reports each complete write.
 #[test]
-#[ignore = "the process that the other tests kill"]
+#[ignore = "the process that other tests kill"]
 fn writer() {
     let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
-    // Should it wait in vain, or never be killed, it ends.
+    // Ends the process if it waits too long or is never killed.
     std::thread::spawn(|| {
         std::thread::sleep(2 * PATIENCE);
         std::process::exit(3);
@@ -135,7 +134,7 @@ pub(crate) fn data_lender(directory: &Path) -> RunningLender {
     let keeper = loop {
         match ReplicaHost::start(&directory.join("kept")) {
             Ok(keeper) => break Arc::new(keeper),
-            // A child that another test is just starting has its lock, too.
+            // A child process that another test is just starting shares the lock.
             Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -152,7 +151,7 @@ impl Drop for KilledProcess {
     }
 }
 
-/// A test of this program as a process of its own.
+/// Runs a test of this program as a process of its own.
 pub(crate) fn spawn(directory: &Path, test: &str, volume: &str) -> KilledProcess {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -164,13 +163,13 @@ pub(crate) fn spawn(directory: &Path, test: &str, volume: &str) -> KilledProcess
     KilledProcess(command.spawn().unwrap())
 }
 
-/// A volume whose writer was killed when its data lender had all of it.
+/// A volume whose writer was killed once its data lender had all of it.
 pub(crate) fn killed(directory: &Path) -> VolumeId {
     killed_after(directory, 0).0
 }
 
-/// The same, if no write was said to be complete; otherwise after so many, of which a member may hold what
-/// the data lender has not. Returns how many were.
+/// As [`killed`] if `writes` is zero. Otherwise the writer is killed after so many writes, which a member may
+/// hold and the data lender lack. Returns the number of complete writes.
 pub(crate) fn killed_after(directory: &Path, writes: u64) -> (VolumeId, u64) {
     let id = Volume::create(&directory.join("volume"), BYTES, JOURNAL_BYTES).unwrap();
     let mut writer = spawn(directory, "restore::writer", "");
@@ -185,31 +184,31 @@ pub(crate) fn killed_after(directory: &Path, writes: u64) -> (VolumeId, u64) {
     std::fs::write(directory.join("go"), "").unwrap();
     let mut done = 0;
     while done < writes {
-        let line = lines.next().expect("the writer goes on");
+        let line = lines.next().expect("the writer is still running");
         done += u64::from(line.starts_with("done"));
     }
     drop(writer);
-    // What it said and nobody had read.
+    // Writes that it reported and that were not read yet.
     (
         id,
         done + lines.filter(|line| line.starts_with("done")).count() as u64,
     )
 }
 
-/// A volume that was lost for good, and what is left of it.
+/// A volume that was lost for good, and everything that is left of it.
 struct LostVolume {
     place: tempfile::TempDir,
     member: RunningLender,
     lender: Option<RunningLender>,
     id: VolumeId,
-    /// So many writes had been said to be complete.
+    /// Number of writes that had been reported complete.
     done: u64,
 }
 
 impl LostVolume {
-    /// A member holds what the data lender has not, and nothing that it has is missing there. A busy machine
-    /// may just have put the data lender out of service, and what follows would rightly be refused: then once
-    /// more, elsewhere.
+    /// A member holds writes that the data lender lacks, with no gap between them. On a busy machine the data
+    /// lender may just have gone out of service, and later steps would rightly be refused: then it is tried
+    /// again in another directory.
     fn new() -> LostVolume {
         for attempt in 0..50 {
             let place = tempfile::tempdir().unwrap();
@@ -223,7 +222,7 @@ impl LostVolume {
                 if !copy.connected {
                     break copy;
                 }
-                assert!(began.elapsed() < PATIENCE, "its session does not end");
+                assert!(began.elapsed() < PATIENCE, "the session does not end");
                 std::thread::sleep(Duration::from_millis(5));
             };
             let window = member.lender.report().journals.remove(0);
@@ -241,15 +240,15 @@ impl LostVolume {
                 };
             }
         }
-        panic!("no writer was ever killed with its data lender in service and behind");
+        panic!("no attempt killed a writer with its data lender in service and behind");
     }
 
     fn directory(&self) -> &Path {
         self.place.path()
     }
 
-    /// Runs `test` again and again, each time for a little longer before it is killed, until there is a
-    /// volume or it has ended well. Returns how many were killed.
+    /// Runs `test` repeatedly, each time a little longer before it is killed, until there is a volume or it
+    /// succeeds. Returns the number of killed runs.
     fn insist(&self, test: &str) -> u32 {
         for round in 0.. {
             if self.directory().join("volume").exists() {
@@ -259,7 +258,7 @@ impl LostVolume {
             let deadline = Instant::now() + Duration::from_millis(u64::from(round) * 4);
             while Instant::now() < deadline {
                 if let Some(status) = process.0.try_wait().unwrap() {
-                    assert!(status.success(), "{test} is refused after {round} were killed");
+                    assert!(status.success(), "{test} fails after {round} runs were killed");
                     return round;
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -268,7 +267,7 @@ impl LostVolume {
         unreachable!("there is always a next round")
     }
 
-    /// All that was complete is there.
+    /// Checks that every complete write is there.
     fn check(&self, volume: &Volume) {
         let mut bytes = vec![0; BLOCK];
         for block in 0..BLOCKS {
@@ -288,7 +287,7 @@ fn bring_back(directory: &Path, id: VolumeId, accept_loss: bool) -> Result<Resto
     bring_back_and(directory, id, accept_loss, || ())
 }
 
-/// The same; `meanwhile` happens when the volume has been made, just before it appears.
+/// As [`bring_back`]; `meanwhile` runs when the volume is complete, just before it gets its name.
 fn bring_back_and(
     directory: &Path,
     id: VolumeId,
@@ -334,10 +333,10 @@ fn check(volume: &Volume) {
     }
 }
 
-/// The copy named the old members until it heard the restored volume. What they held before the first loss
-/// then passed for all that there was when the second volume was lost unheard.
+/// The copy named the old members until the restored volume reached the data lender. Their records from
+/// before the first loss then passed for complete when the second volume was lost unannounced.
 #[test]
-fn a_restored_volume_that_served_and_was_lost_is_not_restored_as_if_it_had_written_nothing() {
+fn a_restored_volume_that_served_and_was_lost_is_not_restored_without_its_writes() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path();
     let _member = serve(directory, "member.sock", None);
@@ -349,7 +348,7 @@ fn a_restored_volume_that_served_and_was_lost_is_not_restored_as_if_it_had_writt
     drop(lender);
     let mut alone = settings(directory);
     alone.journal.lenders.clear();
-    // Unheard it does not serve at all.
+    // Without its data lender it does not serve at all.
     let unheard = Volume::open_with(&directory.join("volume"), &alone).unwrap_err();
     assert!(
         matches!(unheard, VolumeOpenError::Unannounced { .. }),
@@ -374,17 +373,17 @@ fn a_restored_volume_that_served_and_was_lost_is_not_restored_as_if_it_had_writt
         "{refused}"
     );
     assert!(!directory.join("volume").exists());
-    // Whoever accepts the loss gets what the data lender has.
+    // With the loss accepted, the data lender's state is restored.
     let restored = bring_back(directory, id, true).unwrap();
     assert!(restored.loss_accepted.is_some());
     let (volume, _) = Volume::open_with(&directory.join("volume"), &settings(directory)).unwrap();
     check(&volume);
 }
 
-/// Between the release and the name the copy named no members, and proved nothing without them: accepting
-/// loss then lost what they had held beyond it.
+/// Between the release and the naming, the copy named no members and was not complete without them: accepting
+/// loss then lost the records that they held beyond it.
 #[test]
-fn a_restore_that_is_cut_off_before_the_volume_has_its_name_is_repeated_without_loss() {
+fn a_restore_interrupted_before_the_volume_has_its_name_is_repeated_without_loss() {
     let mut lost = LostVolume::new();
     let (directory, id) = (lost.directory().to_path_buf(), lost.id);
     let obstacle = directory.join("volume").join("obstacle");
@@ -393,14 +392,14 @@ fn a_restore_that_is_cut_off_before_the_volume_has_its_name_is_repeated_without_
     });
     assert!(matches!(cut_off, Err(RestoreError::Create(_))), "{cut_off:?}");
     lose(&directory);
-    // Nor are the members needed any more.
+    // The members are not needed any more either.
     drop(std::mem::replace(
         &mut lost.member,
         serve(&directory, "other.sock", None),
     ));
     let restored = bring_back(&directory, id, false).unwrap();
     assert_eq!(restored.loss_accepted, None);
-    // It is lost again, before anybody opened it.
+    // It is lost again before it was ever opened.
     lose(&directory);
     bring_back(&directory, id, false).unwrap();
     let mut alone = settings(&directory);
@@ -427,7 +426,7 @@ fn of_two_volumes_restored_from_one_copy_only_the_later_serves() {
 }
 
 #[test]
-fn restores_that_are_killed_at_any_point_are_repeated_without_loss() {
+fn restores_killed_at_any_point_are_repeated_without_loss() {
     let lost = LostVolume::new();
     let killed = lost.insist("restore::restorer");
     assert!(killed > 0);
@@ -436,9 +435,9 @@ fn restores_that_are_killed_at_any_point_are_repeated_without_loss() {
     lost.check(&volume);
 }
 
-/// There the copy named no members and was not marked: what it had proved nothing.
+/// At that point the copy named no members and was not marked, so it was not known to be complete.
 #[test]
-fn a_takeover_that_is_killed_when_it_releases_the_members_is_repeated_without_loss() {
+fn a_takeover_killed_when_it_releases_the_members_is_repeated_without_loss() {
     let mut lost = LostVolume::new();
     lost.lender = None;
     let copy = VolumePaths::at(&lost.directory().join("kept").join(lost.id.to_string()));
@@ -446,7 +445,10 @@ fn a_takeover_that_is_killed_when_it_releases_the_members_is_repeated_without_lo
     let taker = spawn(lost.directory(), "restore::taker", &lost.id.to_string());
     let began = Instant::now();
     while !copy.inspect().is_ok_and(|found| found.members.is_empty()) {
-        assert!(began.elapsed() < PATIENCE, "it never releases them");
+        assert!(
+            began.elapsed() < PATIENCE,
+            "the takeover never releases the members"
+        );
     }
     drop(taker);
     let volume = take_over(lost.directory(), lost.id).unwrap();
@@ -454,7 +456,7 @@ fn a_takeover_that_is_killed_when_it_releases_the_members_is_repeated_without_lo
 }
 
 #[test]
-fn takeovers_that_are_killed_at_any_point_are_repeated_without_loss() {
+fn takeovers_killed_at_any_point_are_repeated_without_loss() {
     let mut lost = LostVolume::new();
     lost.lender = None;
     let killed = lost.insist("restore::taker");
@@ -464,7 +466,7 @@ fn takeovers_that_are_killed_at_any_point_are_repeated_without_loss() {
 }
 
 #[test]
-fn a_restore_whose_data_lender_keeps_no_release_makes_nothing_and_may_be_tried_again() {
+fn a_restore_whose_release_is_not_stored_creates_nothing_and_can_be_repeated() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path();
     let _member = serve(directory, "member.sock", None);
@@ -479,7 +481,7 @@ fn a_restore_whose_data_lender_keeps_no_release_makes_nothing_and_may_be_tried_a
     assert_eq!(restored.loss_accepted, None);
     let (volume, _) = Volume::open_with(&directory.join("volume"), &settings(directory)).unwrap();
     check(&volume);
-    // Its data lender has it for its own again.
+    // Its data lender accepts it as its own again.
     let began = Instant::now();
     while !volume.data_lender().is_some_and(|kept| kept.in_service) {
         assert!(began.elapsed() < PATIENCE, "never in service again");
@@ -487,10 +489,10 @@ fn a_restore_whose_data_lender_keeps_no_release_makes_nothing_and_may_be_tried_a
     }
 }
 
-/// The client had given up what was in its own image; a copy's log that kept as much had no room for what
-/// members held beyond it, and the takeover was refused as of a damaged log.
+/// The client had trimmed records that its own image had. A copy's log that kept as many had no room for the
+/// members' records beyond it, so the takeover failed as if the log were damaged.
 #[test]
-fn a_copy_that_is_taken_over_has_all_of_its_log_free_for_what_members_hold() {
+fn a_copy_being_taken_over_has_its_whole_log_free_for_the_members_records() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path();
     let _member = serve(directory, "member.sock", None);

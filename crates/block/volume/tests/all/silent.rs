@@ -1,5 +1,5 @@
-//! A data lender's link that carries nothing any more, though neither end is told: the other machine has lost
-//! its power, or a firewall its memory. Each side notices by itself, and the link is made again.
+//! A data lender's link that silently carries no bytes any more, because the other machine lost power or a
+//! firewall its state. Each side notices by itself, and the client reconnects.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ use netram_transport::NetAddress;
 use netram_volume::replica::{ReplicaHost, ReplicaHostLimits};
 use netram_volume::{BlockDevice, Volume, VolumeSettings};
 
-/// How long anything may take that is not itself under test.
+/// Timeout of everything that is not itself under test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TIMING: SourceTiming = SourceTiming {
     detect: Nanos::from_ms(100),
@@ -29,12 +29,12 @@ const TIMING: SourceTiming = SourceTiming {
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(began.elapsed() < PATIENCE, "timed out waiting until {what}");
         sleep(Duration::from_millis(2));
     }
 }
 
-/// Which bytes vanish.
+/// Which bytes are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LossKind {
     ToLender,
@@ -47,15 +47,14 @@ enum LossKind {
 struct RelayedConnection {
     to_lender: Arc<AtomicBool>,
     from_lender: Arc<AtomicBool>,
-    /// The lender has closed its end.
+    /// Whether the lender has closed its end.
     left: Arc<AtomicBool>,
 }
 
-/// Carries bytes between a client and its data lender until it loses them. Nobody is told of anything on a
-/// line that loses.
+/// Relays bytes between a client and its data lender until it loses them silently.
 struct Relay {
     lines: Mutex<Vec<RelayedConnection>>,
-    /// Nobody gets through at all.
+    /// Whether no new connection gets through.
     down: AtomicBool,
     accepted: AtomicUsize,
 }
@@ -69,7 +68,7 @@ impl Relay {
             accepted: AtomicUsize::new(0),
         });
         let theirs = Arc::clone(&relay);
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         spawn(move || {
             for client in listener.incoming() {
                 let line = RelayedConnection::default();
@@ -95,7 +94,7 @@ impl Relay {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// From now on the lines that there are lose bytes.
+    /// From now on the existing connections lose bytes.
     fn lose(&self, lost: LossKind) {
         for line in &*self.lines.lock().unwrap() {
             line.to_lender
@@ -105,14 +104,14 @@ impl Relay {
         }
     }
 
-    /// Whether the lender has closed all of the first `count` lines.
+    /// Whether the lender has closed all of the first `count` connections.
     fn are_left(&self, count: usize) -> bool {
         let lines = self.lines.lock().unwrap();
         lines[..count].iter().all(|line| line.left.load(Ordering::SeqCst))
     }
 }
 
-/// Carries bytes until one end goes. The other one hears of that unless bytes are lost.
+/// Relays bytes until one end closes. The other end is told unless bytes are lost.
 fn carry(mut from: UnixStream, mut to: UnixStream, lost: &AtomicBool) {
     let mut bytes = [0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -174,7 +173,7 @@ impl RelayFixture {
         volume.wait(volume.write(0, &[byte; 4096]).unwrap()).unwrap();
     }
 
-    /// Waits until the data lender is in service, and has everything.
+    /// Waits until the data lender is in service and has everything.
     fn settle(&self) {
         until("the copy has everything", || {
             let tail = self.volume().status().journal.log.tail.0;
@@ -193,27 +192,29 @@ impl Drop for RelayFixture {
 }
 
 #[test]
-fn a_client_gives_a_silent_data_lender_up_and_comes_again() {
+fn a_client_drops_a_silent_data_lender_and_reconnects() {
     let world = RelayFixture::new(ReplicaHostLimits::default());
     for (byte, lost) in (1..).zip([LossKind::Both, LossKind::ToLender, LossKind::FromLender]) {
         world.write(byte);
         world.settle();
         let before = world.relay.accepted();
         world.relay.lose(lost);
-        // Nothing waits for it meanwhile.
+        // No write waits for it in the meantime.
         world.write(byte + 100);
-        until("it is out of service", || {
+        until("the data lender is out of service", || {
             world.volume().data_lender().is_some_and(|kept| !kept.in_service)
         });
-        until("the client comes again", || world.relay.accepted() > before);
+        until("the client reconnects", || world.relay.accepted() > before);
         world.settle();
-        // The one that came took the place of the one that is silent.
-        until("the lender has closed it", || world.relay.are_left(before));
+        // The new session has replaced the silent one.
+        until("the lender has closed the old session", || {
+            world.relay.are_left(before)
+        });
     }
 }
 
 #[test]
-fn a_data_lender_lets_a_silent_client_go() {
+fn a_data_lender_disconnects_a_silent_client() {
     let world = RelayFixture::new(ReplicaHostLimits {
         silence_max: Duration::from_millis(300),
         ..ReplicaHostLimits::default()
@@ -224,8 +225,10 @@ fn a_data_lender_lets_a_silent_client_go() {
     let before = world.relay.accepted();
     world.relay.down.store(true, Ordering::SeqCst);
     world.relay.lose(LossKind::Both);
-    until("the lender has closed it", || world.relay.are_left(before));
-    until("the lender says so", || !world.keeper.replicas()[0].connected);
+    until("the lender has closed the session", || {
+        world.relay.are_left(before)
+    });
+    until("the lender reports it", || !world.keeper.replicas()[0].connected);
     world.relay.down.store(false, Ordering::SeqCst);
     world.write(2);
     world.settle();

@@ -1,4 +1,4 @@
-//! A volume from creation to removal, on real files and with a real lender.
+//! A volume from creation to deletion, on real files and with a real lender.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -41,27 +41,27 @@ fn read(volume: &Volume, block: u64) -> u8 {
 }
 
 #[test]
-fn a_volume_whose_journal_has_more_than_its_image_is_seen_not_to_be_closed() {
+fn a_volume_whose_journal_has_more_than_its_image_is_reported_as_not_closed() {
     let (_directory, path) = place();
     assert!(!Volume::inspect(&path).unwrap().unapplied);
     let volume = open(&path);
     write(&volume, 7, 7);
-    // As whoever looks after a crash: without lenders nothing else says so.
+    // As after a crash; without lenders there is no other sign.
     let seen = Volume::inspect(&path).unwrap();
     assert!(seen.unapplied && seen.members.is_empty());
     volume.close().unwrap();
     assert!(!Volume::inspect(&path).unwrap().unapplied);
 }
 
-/// A volume's directory names nothing outside: a copy has its own journal, image and checksums. A closed
-/// volume's journal has nothing for the image, so none of its files can be older than another.
+/// A volume's directory refers to nothing outside: a copy has its own journal, image and checksums. A closed
+/// volume's journal has no record that the image lacks, so none of its files can be out of date.
 #[test]
 fn a_copied_volume_changes_nothing_of_its_original() {
     let (directory, path) = place();
     let volume = open(&path);
     write(&volume, 1, 1);
     let copy = directory.path().join("copy");
-    // Of a running volume, with records in the journal.
+    // A copy of a running volume, with records in the journal.
     let copied = std::process::Command::new("cp")
         .arg("-a")
         .args([&path, &copy])
@@ -75,7 +75,7 @@ fn a_copied_volume_changes_nothing_of_its_original() {
     other.close().unwrap();
     let volume = open(&path);
     assert!((0..100).all(|block| read(&volume, block) == 2));
-    // The original goes on, and its directory is put back as it was: the same, the other way round.
+    // The original continues, and then its directory is put back as it was.
     write(&volume, 1, 4);
     volume.close().unwrap();
     fs::rename(&path, directory.path().join("newer")).unwrap();
@@ -85,10 +85,10 @@ fn a_copied_volume_changes_nothing_of_its_original() {
 }
 
 #[test]
-fn what_was_written_is_there_again() {
+fn writes_are_there_after_reopening() {
     let (_directory, path) = place();
     let volume = open(&path);
-    // Several times the journal, so that stages go to the image meanwhile.
+    // Several times the journal's size, so that stages are applied in between.
     for turn in 0..4u8 {
         (0..200).for_each(|block| write(&volume, block, turn * 14 + block as u8));
     }
@@ -99,7 +99,7 @@ fn what_was_written_is_there_again() {
     let (volume, recovered) = Volume::open_with(&path, &VolumeSettings::default()).unwrap();
     assert_eq!(
         recovered.disk.records, 0,
-        "a closed volume has everything in its image"
+        "the image of a closed volume has every write"
     );
     assert!((0..200).all(|block| read(&volume, block) == if block < 5 { 0 } else { 42 + block as u8 }));
     let mut runs = Vec::new();
@@ -114,9 +114,9 @@ fn what_was_written_is_there_again() {
     );
 }
 
-/// A page of checksums that the disk lost, as the file system gives it back: zeros.
+/// The disk lost a page of checksums, which the file system returns as zeros.
 #[test]
-fn lost_checksums_are_data_that_cannot_be_read() {
+fn blocks_with_lost_checksums_cannot_be_read() {
     let (_directory, path) = place();
     let volume = open(&path);
     (100..200).for_each(|block| write(&volume, block, 7));
@@ -139,7 +139,7 @@ fn lost_checksums_are_data_that_cannot_be_read() {
 }
 
 #[test]
-fn a_volume_is_open_once_and_looked_at_meanwhile() {
+fn a_volume_opens_only_once_and_can_be_inspected_while_open() {
     let (_directory, path) = place();
     let volume = open(&path);
     write(&volume, 0, 1);
@@ -156,7 +156,7 @@ fn a_volume_is_open_once_and_looked_at_meanwhile() {
         (seen.superblock.bytes, seen.in_use, seen.journal_bytes),
         (BYTES, true, JOURNAL)
     );
-    assert_eq!(read(&volume, 0), 1, "neither has touched it");
+    assert_eq!(read(&volume, 0), 1, "the refused operations changed the volume");
     drop(volume);
     let seen = Volume::inspect(&path).unwrap();
     assert!(!seen.in_use);
@@ -174,7 +174,7 @@ fn a_volume_is_open_once_and_looked_at_meanwhile() {
 }
 
 #[test]
-fn only_a_volume_is_removed_and_only_what_is_its_own() {
+fn only_a_volume_is_deleted_and_only_its_own_files() {
     let (directory, path) = place();
     let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
@@ -193,7 +193,7 @@ fn only_a_volume_is_removed_and_only_what_is_its_own() {
 }
 
 #[test]
-fn nothing_is_made_over_what_is_there_and_nothing_half_made_is_left() {
+fn creation_overwrites_nothing_and_leaves_nothing_incomplete() {
     let (directory, path) = place();
     assert!(matches!(
         Volume::create(&path, BYTES, JOURNAL),
@@ -245,7 +245,7 @@ fn a_volume_grows_while_it_is_open() {
 }
 
 #[test]
-fn the_settings_beside_it_find_the_lender() {
+fn a_volume_uses_the_lender_in_its_settings_file() {
     let (directory, path) = place();
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let socket = format!("unix:{}", directory.path().join("lend.sock").display());
@@ -274,7 +274,7 @@ fn the_settings_beside_it_find_the_lender() {
     assert_eq!(status.journal.writer.blocked, None);
     assert!(
         status.journal.log.stable >= status.journal.log.tail,
-        "FLUSH has waited for the disk"
+        "FLUSH did not wait for the disk"
     );
     volume.close().unwrap();
     let volume = open(&path);
