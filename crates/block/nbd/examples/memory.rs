@@ -1,4 +1,4 @@
-//! Serves memory: the floor under measurements of volumes, and something to try clients on.
+//! Serves a memory device: the baseline for measurements of volumes, and a server for trying out clients.
 //!
 //! `cargo run --release -p netram-nbd --example memory -- unix:/tmp/nbd 64` serves 64 MiB until its standard
 //! input ends.
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         listen: vec![address.parse()?],
         exports: vec![NbdExport {
             name: "memory".into(),
-            description: "nothing is safe here".into(),
+            description: "memory only, not durable".into(),
             device: Arc::new(MemoryDevice::new(u64::from(bytes) << 20)),
             read_only: false,
         }],
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         insecure: false,
         other_users: false,
     })?;
-    eprintln!("serving {} until the standard input ends", server.addresses()[0]);
+    eprintln!("serving {} until standard input ends", server.addresses()[0]);
     std::io::stdin().read_to_end(&mut Vec::new())?;
     eprintln!("{:?}", server.stats());
     server.stop();

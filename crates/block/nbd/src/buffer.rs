@@ -1,12 +1,12 @@
-//! The two buffers of a connection: allocated once, of fixed size, touched by the system only as far as they
-//! are used.
+//! The two buffers of a connection. Each has a fixed size and is allocated once; its pages take memory only
+//! as far as they are used.
 
 use std::io;
 
 use crate::limit::{INPUT_BYTES, OUTPUT_BYTES};
 use crate::stream::{NbdStream, ReceiveResult, ReceiveWait};
 
-/// What was received and not yet taken.
+/// Bytes that were received and not yet consumed.
 pub(crate) struct InputBuffer {
     buffer: Box<[u8]>,
     start: usize,
@@ -27,16 +27,19 @@ impl InputBuffer {
     }
 
     pub(crate) fn take(&mut self, count: usize) {
-        assert!(count <= self.end - self.start, "only what is here is taken");
+        assert!(
+            count <= self.end - self.start,
+            "cannot take more bytes than were received"
+        );
         self.start += count;
         if self.start == self.end {
-            // From the front again: a stream of small requests stays in the processor's cache.
+            // Start at the front again, so that a stream of small requests stays in the processor's cache.
             (self.start, self.end) = (0, 0);
         }
     }
 
-    /// Receives behind what is here. There must be room: something was taken, or too little is here to be
-    /// whole.
+    /// Receives more bytes behind the present ones. There must be room: either bytes were consumed, or too
+    /// few are here for a whole request.
     pub(crate) fn fill(&mut self, stream: &mut NbdStream, wait: ReceiveWait) -> io::Result<ReceiveResult> {
         if self.start > 0 && INPUT_BYTES - self.end < INPUT_BYTES / 4 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -50,7 +53,7 @@ impl InputBuffer {
     }
 }
 
-/// What is to be sent.
+/// Bytes to be sent.
 pub(crate) struct OutputBuffer {
     buffer: Box<[u8]>,
     filled: usize,
@@ -68,12 +71,9 @@ impl OutputBuffer {
         self.filled == 0
     }
 
-    /// Sees to it that `count` bytes fit, by sending what is here if it must.
+    /// Ensures that `count` bytes fit, by sending the present ones if necessary.
     pub(crate) fn reserve(&mut self, count: usize, stream: &mut NbdStream) -> io::Result<()> {
-        assert!(
-            count <= OUTPUT_BYTES,
-            "no reply's piece is larger than the buffer"
-        );
+        assert!(count <= OUTPUT_BYTES, "a piece of a reply must fit in the buffer");
         match OUTPUT_BYTES - self.filled >= count {
             true => Ok(()),
             false => self.send(stream),
@@ -85,19 +85,19 @@ impl OutputBuffer {
         stream.send(&self.buffer[..filled])
     }
 
-    /// Appends. Room was reserved.
+    /// Appends bytes, for which room was reserved.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.space(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// The next `count` bytes, to be filled. They hold what was sent before.
+    /// Next `count` bytes, to be filled. They still have old contents.
     pub(crate) fn space(&mut self, count: usize) -> &mut [u8] {
         let start = self.filled;
         self.filled += count;
         &mut self.buffer[start..self.filled]
     }
 
-    /// Takes back the last `count` bytes.
+    /// Removes the last `count` bytes.
     pub(crate) fn retract(&mut self, count: usize) {
         self.filled -= count;
     }

@@ -1,5 +1,5 @@
-//! Requests become commands: every offset, length and flag is judged here, once, before anything is allocated
-//! or touched. What a [`NbdCommand`] says is inside the export and allowed.
+//! Turns requests into commands. Every offset, length and flag is checked here, once, before anything is
+//! allocated or changed. An [`NbdCommand`] is inside the export and allowed.
 
 use netram_block::SECTOR_BYTES;
 
@@ -7,22 +7,22 @@ use crate::limit::{PIECE_BYTES, REQUEST_BYTES_MAX};
 use crate::wire::reply::NbdErrorCode;
 use crate::wire::request::{NbdRequest, command, flag};
 
-/// What client and server agreed on in the handshake.
+/// Result of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdSession {
-    /// Which export, as an index.
+    /// Index of the export.
     pub export: usize,
-    /// Replies come in chunks.
+    /// Whether replies come in chunks.
     pub structured: bool,
-    /// Headers are extended; `structured` then too.
+    /// Whether headers are extended; implies `structured`.
     pub extended: bool,
-    /// `BLOCK_STATUS` was agreed on, with `base:allocation`.
+    /// Whether `BLOCK_STATUS` was negotiated, with `base:allocation`.
     pub block_status: bool,
-    /// Nothing may be changed.
+    /// Whether the export is read-only.
     pub read_only: bool,
 }
 
-/// Whole sectors inside the export, at least one. Only [`ExportSpan::check`] makes one.
+/// Whole sectors inside the export, at least one. Only [`ExportSpan::check`] creates one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportSpan {
     offset: u64,
@@ -30,86 +30,86 @@ pub struct ExportSpan {
 }
 
 impl ExportSpan {
-    /// `None`: empty, not whole sectors, or not all inside `bytes`.
+    /// Checks a range of an export of `bytes`. `None` if it is empty, not whole sectors, or not inside the
+    /// export.
     pub fn check(offset: u64, length: u64, bytes: u64) -> Option<ExportSpan> {
         let whole = offset.is_multiple_of(SECTOR_BYTES) && length.is_multiple_of(SECTOR_BYTES);
         let end = offset.checked_add(length)?;
         (whole && length > 0 && end <= bytes).then_some(ExportSpan { offset, length })
     }
 
-    /// First byte.
+    /// Offset of the first byte.
     pub fn offset(self) -> u64 {
         self.offset
     }
 
-    /// Bytes, a multiple of 512 and not zero.
+    /// Length in bytes, a multiple of 512 and not zero.
     pub fn length(self) -> u64 {
         self.length
     }
 }
 
-/// A request that may be carried out.
+/// A request that may be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NbdCommand {
-    /// At most [`REQUEST_BYTES_MAX`].
+    /// Read at most [`REQUEST_BYTES_MAX`] bytes.
     Read {
-        /// What to read.
+        /// Range to read.
         span: ExportSpan,
-        /// In one chunk; the span is then at most [`PIECE_BYTES`].
+        /// Reply in one chunk; the span is then at most [`PIECE_BYTES`] long.
         unbroken: bool,
     },
-    /// At most [`REQUEST_BYTES_MAX`]; the payload follows the request.
+    /// Write at most [`REQUEST_BYTES_MAX`] bytes; the payload follows the request.
     Write {
-        /// Where the payload belongs.
+        /// Range of the payload.
         span: ExportSpan,
-        /// Durable before it is answered.
+        /// Make the write durable before the reply.
         fua: bool,
     },
-    /// `WRITE_ZEROES`.
+    /// `WRITE_ZEROES`: make a range read as zeros.
     Zero {
-        /// What reads as zeros afterwards.
+        /// Range that reads as zeros afterwards.
         span: ExportSpan,
-        /// The zeros must take their space.
+        /// Allocate space for the zeros.
         stored: bool,
-        /// Durable before it is answered.
+        /// Make the zeros durable before the reply.
         fua: bool,
     },
-    /// Forget.
+    /// Discard a range.
     Trim {
-        /// What.
+        /// Range to discard.
         span: ExportSpan,
-        /// Durable before it is answered.
+        /// Make the discard durable before the reply.
         fua: bool,
     },
-    /// Make durable what was answered on any connection.
+    /// Make durable every write completed on any connection.
     Flush,
-    /// Prepare for reads: answered, and nothing done, since every image has the page cache before it.
+    /// Prepare for reads. Only acknowledged: every image is behind the page cache already.
     Cache,
-    /// Tell data from holes.
+    /// Report data and holes.
     Status {
-        /// Where.
+        /// Range to report.
         span: ExportSpan,
-        /// Only the first run.
+        /// Report only the first run.
         one: bool,
     },
-    /// The client leaves.
+    /// The client disconnects.
     Disconnect,
 }
 
-/// Judges a request for an export of `bytes` bytes. After an error a write's payload still follows on the
+/// Checks a request for an export of `bytes` bytes. After an error, a write's payload still follows on the
 /// wire.
+///
+/// # Errors
+///
+/// [`NbdErrorCode`] to reply with, if the request is malformed, out of range or not allowed.
 pub fn check_request(
     request: &NbdRequest,
     session: &NbdSession,
     bytes: u64,
 ) -> Result<NbdCommand, NbdErrorCode> {
-    let &NbdRequest {
-        offset,
-        length,
-        flags,
-        ..
-    } = request;
-    // The protocol has FUA on every command; where nothing is written it means nothing.
+    let (offset, length, flags) = (request.offset, request.length, request.flags);
+    // The protocol allows FUA on every command; it has no effect where nothing is written.
     let fua = flags & flag::FUA != 0;
     let only = |allowed: u16| known_flags(request, session, allowed);
     let span = |beyond: NbdErrorCode| {
@@ -171,9 +171,9 @@ pub fn check_request(
     }
 }
 
-/// Whether a request has no other flags than those that it may have.
+/// Checks that a request has only allowed flags.
 fn known_flags(request: &NbdRequest, session: &NbdSession, allowed: u16) -> Result<(), NbdErrorCode> {
-    // The payload of a write has always followed it; with extended headers the client says so.
+    // A write always has a payload; with extended headers the client sets a flag for it.
     let carried = match session.extended && request.command == command::WRITE {
         true => flag::PAYLOAD_LEN,
         false => 0,
@@ -184,7 +184,7 @@ fn known_flags(request: &NbdRequest, session: &NbdSession, allowed: u16) -> Resu
     }
 }
 
-/// Which of the two reasons a span was refused for: the protocol wants writes beyond the end told apart.
+/// Error code for a refused span: the protocol wants writes beyond the end reported separately.
 fn beyond_or(beyond: NbdErrorCode, request: &NbdRequest, bytes: u64) -> NbdErrorCode {
     match request.offset.checked_add(request.length) {
         Some(end) if end <= bytes => NbdErrorCode::Invalid,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_sectors_inside_the_export_pass() {
+    fn only_whole_sectors_inside_the_export_are_accepted() {
         assert!(ask(command::READ, 0, BYTES - 512, 512).is_ok());
         for (offset, length) in [
             (0, 0),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_beyond_the_end_is_told_from_a_crooked_one() {
+    fn a_write_beyond_the_end_and_an_unaligned_one_get_different_errors() {
         assert_eq!(ask(command::WRITE, 0, BYTES, 512), Err(NbdErrorCode::NoSpace));
         assert_eq!(ask(command::WRITE, 0, 1, 512), Err(NbdErrorCode::Invalid));
         assert_eq!(
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_data_are_bounded_and_others_are_not() {
+    fn only_requests_with_data_are_limited_in_length() {
         let beyond = u64::from(REQUEST_BYTES_MAX) + 512;
         assert_eq!(ask(command::READ, 0, 0, beyond), Err(NbdErrorCode::Invalid));
         assert_eq!(ask(command::WRITE, 0, 0, beyond), Err(NbdErrorCode::Invalid));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_belong_to_commands() {
+    fn a_flag_is_accepted_only_on_its_commands() {
         for wrong in [
             flag::PAYLOAD_LEN,
             flag::NO_HOLE,
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_agreed_on_is_refused() {
+    fn commands_that_were_not_negotiated_are_refused() {
         let plain = NbdSession {
             structured: false,
             block_status: false,
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_export_takes_no_changes() {
+    fn a_read_only_export_refuses_changes() {
         let session = NbdSession {
             read_only: true,
             ..SESSION

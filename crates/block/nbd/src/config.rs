@@ -1,4 +1,4 @@
-//! What a server is to be, and what is wrong with that.
+//! Configuration of a server, and its checks.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::handshake::{self, ExportOffer, TlsPolicy};
 use crate::limit::EXPORTS_MAX;
 use crate::tls::TlsKeys;
 
-/// Whether connections are encrypted.
+/// Encryption of connections.
 #[derive(Clone, Debug)]
 pub enum TlsMode {
-    /// Never.
+    /// Connections are never encrypted.
     Off,
-    /// If the client asks for it. Who sits between the two can keep it from asking.
+    /// Connections are encrypted if the client asks. An attacker in between can suppress that request.
     On(TlsKeys),
-    /// Always.
+    /// Every connection must be encrypted.
     Require(TlsKeys),
 }
 
@@ -32,13 +32,13 @@ impl TlsMode {
 
 /// A device under a name.
 pub struct NbdExport {
-    /// What clients call it; the first export also answers to the empty name.
+    /// Name of the export; the first export also answers to the empty name.
     pub name: String,
-    /// A line for people, or empty.
+    /// Description in one line, or empty.
     pub description: String,
-    /// What is served.
+    /// Device to serve.
     pub device: Arc<dyn BlockDevice>,
-    /// Changes are refused.
+    /// Whether changes are refused.
     pub read_only: bool,
 }
 
@@ -53,60 +53,63 @@ impl NbdExport {
     }
 }
 
-/// What a server is to be.
+/// Configuration of an [`NbdServer`](crate::NbdServer).
 pub struct NbdServerConfig {
-    /// Where to listen.
+    /// Addresses to listen at.
     pub listen: Vec<NetAddress>,
-    /// What to serve.
+    /// Devices to serve.
     pub exports: Vec<NbdExport>,
-    /// Whether connections are encrypted.
+    /// Encryption of connections.
     pub tls: TlsMode,
-    /// Serve other machines without encryption: everybody who reaches the port can read and change
-    /// everything.
+    /// Serve other machines without encryption: anyone who can connect can read and change everything.
     pub insecure: bool,
-    /// Let other users of this machine connect to Unix sockets, as far as the directory's permissions let
-    /// them.
+    /// Let other users of this machine connect to Unix sockets, if the directory's permissions allow it.
     pub other_users: bool,
 }
 
-/// Why a server did not start.
+/// Failure to start a server.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdStartError {
-    /// Nothing to serve, nowhere to listen, or a name that is too long, doubled, or not text.
+    /// The configuration has no export or address, or a name that is too long, duplicate, or not text.
     #[error("{0}")]
     Config(String),
-    /// Other machines could reach it in clear.
-    #[error("{address} can be reached from other machines; require TLS, or say that it is to be insecure")]
+    /// Other machines could connect without encryption.
+    #[error(
+        "{address} can be reached from other machines; require TLS, or allow insecure connections explicitly"
+    )]
     InsecureRefused {
-        /// The address asked for.
+        /// The requested address.
         address: NetAddress,
     },
-    /// An address is taken, or cannot be had.
+    /// An address is in use or not available.
     #[error(transparent)]
     Bind(#[from] ListenError),
-    /// The system has no more threads or file descriptors.
-    #[error("the server cannot start: {0}")]
+    /// The operating system has no more threads or file descriptors.
+    #[error("cannot start the server: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// Whether a server of this kind makes sense.
+/// Checks a configuration.
 pub(crate) fn check(config: &NbdServerConfig) -> Result<(), NbdStartError> {
     let refuse = |why: String| Err(NbdStartError::Config(why));
     if config.listen.is_empty() {
-        return refuse("give an address to listen at".into());
+        return refuse("no address to listen at was given".into());
     }
     if config.exports.is_empty() || config.exports.len() > EXPORTS_MAX {
-        return refuse(format!("a server has 1 to {EXPORTS_MAX} exports"));
+        return refuse(format!("a server must have 1 to {EXPORTS_MAX} exports"));
     }
     for (index, export) in config.exports.iter().enumerate() {
         if !handshake::fits(&export.name) || !handshake::fits(&export.description) {
-            return refuse("an export's name and description have at most 1024 bytes each, none zero".into());
+            return refuse(
+                "an export's name and description must have at most 1024 bytes each, without zero bytes"
+                    .into(),
+            );
         }
         if config.exports[..index]
             .iter()
             .any(|other| other.name == export.name)
         {
-            return refuse(format!("two exports are called `{}`", export.name));
+            return refuse(format!("two exports have the name `{}`", export.name));
         }
     }
     Ok(())

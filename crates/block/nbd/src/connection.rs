@@ -14,16 +14,16 @@ use crate::stats::NbdStats;
 use crate::stream::{ClientSocket, NbdStream, ReceiveResult, ReceiveWait};
 use crate::transmit::Transmission;
 
-/// Why a client got no export.
+/// Reason why a client got no export.
 #[derive(Debug, thiserror::Error)]
 enum HandshakeFailure {
     #[error(transparent)]
     Ended(#[from] handshake::HandshakeEnd),
-    #[error("the client left in the middle of the handshake")]
+    #[error("the client disconnected during the handshake")]
     CutOff,
     #[error("the client did not choose an export in time")]
     TimedOut,
-    #[error("the connection failed in the handshake: {0}")]
+    #[error("the connection failed during the handshake: {0}")]
     Socket(io::Error),
 }
 
@@ -37,7 +37,7 @@ impl From<io::Error> for HandshakeFailure {
     }
 }
 
-/// Serves one client. `chosen` is called when it is a stranger no more.
+/// Serves one client. `chosen` is called once the client has chosen an export.
 pub(crate) fn serve(
     shared: &NbdServerState,
     fd: Arc<std::os::fd::OwnedFd>,
@@ -59,11 +59,11 @@ pub(crate) fn serve(
                 ..NbdStats::default()
             });
             match refusal {
-                // `nbdinfo --list` and their like look around and leave.
+                // `nbdinfo --list` and similar programs only list the exports and disconnect.
                 HandshakeFailure::Ended(handshake::HandshakeEnd::Aborted) | HandshakeFailure::CutOff => {
-                    tracing::debug!(peer, "no session: {refusal}");
+                    tracing::debug!(peer, "handshake ended without a session: {refusal}");
                 }
-                _ => tracing::warn!(peer, "no session: {refusal}"),
+                _ => tracing::warn!(peer, "handshake ended without a session: {refusal}"),
             }
         }
     }
@@ -93,10 +93,10 @@ fn transmit(
         &stopping,
     );
     let end = transmission.run();
-    tracing::info!(peer, export = export.name, "client gone: {end}");
+    tracing::info!(peer, export = export.name, "client disconnected: {end}");
 }
 
-/// Answers options until the client has chosen. `input` then holds what came behind.
+/// Negotiates until the client has chosen an export. `input` then holds the bytes behind the handshake.
 fn negotiate(
     shared: &NbdServerState,
     stream: &mut NbdStream,
@@ -107,7 +107,7 @@ fn negotiate(
     let mut out = Vec::new();
     handshake.greet(&mut out);
     loop {
-        // Replies leave before the next bytes are taken, so `out` never holds more than one option's.
+        // Replies are sent before more bytes are consumed, so `out` holds at most one option's replies.
         stream.send(&out)?;
         out.clear();
         let (taken, step) = handshake.handle(input.bytes(), &mut out);
@@ -124,8 +124,11 @@ fn negotiate(
                 let (TlsMode::On(keys) | TlsMode::Require(keys)) = &shared.tls else {
                     unreachable!("without certificates the handshake refuses to encrypt")
                 };
-                // The handshake saw that nothing in clear stands behind the request.
-                assert!(input.bytes().is_empty(), "no byte in clear is left");
+                // The handshake has checked that no unencrypted bytes follow the request.
+                assert!(
+                    input.bytes().is_empty(),
+                    "unencrypted bytes are left in the buffer"
+                );
                 stream.encrypt(&keys.config)?;
                 handshake.encrypted();
             }

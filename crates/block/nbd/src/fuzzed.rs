@@ -1,4 +1,4 @@
-//! A connection as bytes, for fuzzers (`fuzz/checks`) and nobody else.
+//! Entry point of the fuzz target `fuzz/checks`: a connection as bytes.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -10,10 +10,10 @@ use crate::connection::serve;
 use crate::memory::MemoryDevice;
 use crate::server::NbdServerState;
 
-/// Bytes of the export: a block, so that answers to all that a fuzzer sends fit the socket's buffer.
+/// Bytes of the export: one block, so that the replies to any fuzzer input fit in the socket's buffer.
 pub const EXPORT_BYTES: u64 = 4096;
 
-/// Serves a client that sends these bytes and no more. What it would have received.
+/// Serves a client that sends these bytes and no more. Returns the bytes that it would have received.
 pub fn serve_bytes(bytes: &[u8]) -> Vec<u8> {
     let export = |name: &str, read_only| NbdExport {
         name: name.into(),
@@ -28,7 +28,7 @@ pub fn serve_bytes(bytes: &[u8]) -> Vec<u8> {
         .write_all(bytes)
         .expect("what a fuzzer sends fits the socket's buffer");
     client.shutdown(Shutdown::Write).expect("a socket's end");
-    serve(&shared, Arc::new(server.into()), "a fuzzer", || ());
+    serve(&shared, Arc::new(server.into()), "fuzzer", || ());
     let mut answer = Vec::new();
     client
         .read_to_end(&mut answer)

@@ -1,5 +1,5 @@
-//! The Linux kernel's own client at the other end of a socket pair, set up by whoever configures its device:
-//! there is no handshake.
+//! Serving the Linux kernel's own client over a socket pair. The process that configures the kernel's device
+//! sets it up, so there is no handshake.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::stream::{ClientSocket, NbdStream};
 use crate::transmit::Transmission;
 use crate::wire::export;
 
-/// What the kernel is told of a device, in place of a handshake.
+/// Export flags to pass to the kernel in place of a handshake.
 pub fn kernel_flags(read_only: bool) -> u16 {
     let flags = export::HAS_FLAGS | export::SEND_FLUSH | export::SEND_FUA | export::CAN_MULTI_CONN;
     match read_only {
@@ -24,14 +24,14 @@ pub fn kernel_flags(read_only: bool) -> u16 {
     }
 }
 
-/// Serves the kernel until it disconnects, or closes the other end. What was started is finished then;
-/// returns what was done.
+/// Serves the kernel until it disconnects or closes its end. Started requests are finished; returns the
+/// counts.
 pub fn serve_kernel(device: &Arc<dyn BlockDevice>, socket: OwnedFd, read_only: bool) -> NbdStats {
     let mut stream = NbdStream::new(ClientSocket::new(
         Arc::new(socket),
         Instant::now() + HANDSHAKE_TIMEOUT,
     ));
-    // The kernel may be silent for as long as it likes.
+    // The kernel may be silent for any time.
     stream.lift_deadline();
     let session = NbdSession {
         export: 0,
@@ -50,7 +50,7 @@ pub fn serve_kernel(device: &Arc<dyn BlockDevice>, socket: OwnedFd, read_only: b
         &|| false,
     );
     let end = transmission.run();
-    tracing::info!("the kernel let the device go: {end}");
+    tracing::info!("the kernel closed the device: {end}");
     stream.close();
     counters.read()
 }

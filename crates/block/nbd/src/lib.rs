@@ -1,24 +1,25 @@
-//! A network block device server: NBD's fixed newstyle protocol over any
-//! [`Device`](netram_block::BlockDevice).
+//! A network block device server: NBD's fixed newstyle protocol for any
+//! [`BlockDevice`](netram_block::BlockDevice).
 //!
 //! ```text
 //! client            connection thread                        device
 //!   option   ->     handshake: bytes in, replies out
-//!   requests ->     command: judged once, started            write, zero, discard, read
-//!                   batch: waited for once, answered together wait, flush
+//!   requests ->     command: checked once, started           write, zero, discard, read
+//!                   batch: one wait, one set of replies        wait, flush
 //! ```
 //!
-//! | module | decides |
+//! | module | purpose |
 //! |---|---|
-//! | [`wire`] | how options, requests and replies look |
-//! | [`handshake`] | which options are answered how, and what was agreed on |
-//! | [`command`] | which requests may be carried out |
-//! | `transmit` | in which order requests are started, waited for and answered |
-//! | `stream`, `tls` | bytes over a socket, in clear or encrypted |
-//! | [`NbdServer`] | who may connect, how many, and when it ends |
-//! | [`limit`] | every bound |
+//! | [`wire`] | formats of options, requests and replies |
+//! | [`handshake`] | answers to options, and the result of the negotiation |
+//! | [`command`] | which requests may be executed |
+//! | `transmit` | order of starting, completing and answering requests |
+//! | `stream`, `tls` | bytes over a socket, encrypted or not |
+//! | [`NbdServer`] | accepting, limiting and ending connections |
+//! | [`limit`] | all bounds |
 //!
-//! The first three are values without sockets, threads or clock. Nothing here knows what a volume is.
+//! The first three are values without sockets, threads or clock. This crate knows no more of a volume than
+//! its block device interface.
 #![forbid(unsafe_code)]
 
 mod buffer;

@@ -1,4 +1,4 @@
-//! A device of memory alone: what tests serve, and the floor under measurements of the others.
+//! A device in memory: for tests, and as the baseline of measurements.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -9,18 +9,18 @@ use crate::limit::REQUEST_BYTES_MAX;
 
 struct Contents {
     bytes: Vec<u8>,
-    /// One a block: something was written there since it was last zeroed.
+    /// Whether each block was written since it was last zeroed.
     data: Vec<bool>,
 }
 
-/// Nothing is ever safe here, and everything is fast. Holes are whole blocks that nobody wrote.
+/// A device in memory that keeps nothing durably. Holes are whole blocks that were never written.
 pub struct MemoryDevice {
     contents: RwLock<Contents>,
     flushes: AtomicU64,
 }
 
 impl MemoryDevice {
-    /// `bytes` of zeros, rounded up to whole blocks.
+    /// Creates a device of `bytes` zeros, rounded up to whole blocks.
     pub fn new(bytes: u64) -> MemoryDevice {
         let bytes = bytes.next_multiple_of(BLOCK_BYTES);
         let contents = Contents {
@@ -33,12 +33,12 @@ impl MemoryDevice {
         }
     }
 
-    /// Flushes that arrived.
+    /// Number of flushes so far.
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    /// Makes it larger, while clients are connected.
+    /// Makes the device larger while clients are connected.
     pub fn grow(&self, bytes: u64) {
         let mut contents = self.change();
         let bytes = bytes
@@ -48,7 +48,7 @@ impl MemoryDevice {
         contents.data.resize((bytes / BLOCK_BYTES) as usize, false);
     }
 
-    // Nothing panics under the lock but a caller's own wrong index, which changes nothing.
+    // A panic under the lock comes only from a caller's wrong index, which changes nothing.
     fn look(&self) -> RwLockReadGuard<'_, Contents> {
         self.contents
             .read()

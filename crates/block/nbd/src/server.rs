@@ -1,4 +1,4 @@
-//! The server: listeners, and a thread for each connection.
+//! The server: its listeners, and a thread for each connection.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -18,17 +18,17 @@ use crate::connection;
 use crate::limit::{CONNECTIONS_MAX, PENDING_CONNECTIONS_MAX, STOP_GRACE};
 use crate::stats::{NbdCounters, NbdStats};
 
-/// How long nobody is let in after the system refused (no more file descriptors).
+/// Delay after a failed `accept`, for example when file descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A silent connection is asked whether it is still there.
+/// Idle time after which TCP keepalive probes a connection.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 const WAKER: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
-/// A connection as the server sees it.
+/// The server's entry for a connection.
 struct ConnectionEntry {
     fd: Arc<OwnedFd>,
-    /// The client has not chosen an export yet.
+    /// Whether the client has not chosen an export yet.
     pending: bool,
 }
 
@@ -36,18 +36,18 @@ struct ConnectionEntry {
 struct Connections {
     entries: HashMap<u64, ConnectionEntry>,
     next: u64,
-    /// Of all entries, and of some that ended.
+    /// Threads of all entries, and of some that have ended.
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What all threads share.
+/// State shared by all threads.
 pub(crate) struct NbdServerState {
     pub(crate) exports: Vec<NbdExport>,
     pub(crate) tls: TlsMode,
     pub(crate) counters: NbdCounters,
     stopping: AtomicBool,
     connections: Mutex<Connections>,
-    /// A connection ended.
+    /// Signals that a connection has ended.
     ended: Condvar,
 }
 
@@ -68,14 +68,14 @@ impl NbdServerState {
     }
 
     fn connections(&self) -> MutexGuard<'_, Connections> {
-        // Nothing that panics happens under this lock, and a map stays a map.
+        // No code under this lock panics halfway through a change, so the map stays valid.
         self.connections
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// Takes a connection out of the books, however its thread ends.
+/// Removes a connection's entry however its thread ends.
 struct ConnectionGuard {
     shared: Arc<NbdServerState>,
     id: u64,
@@ -88,7 +88,7 @@ impl Drop for ConnectionGuard {
     }
 }
 
-/// A running server. Dropped, it stops as [`NbdServer::stop`] does.
+/// A running server. Dropping it stops it as [`NbdServer::stop`] does.
 pub struct NbdServer {
     shared: Arc<NbdServerState>,
     addresses: Vec<NetAddress>,
@@ -97,7 +97,12 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Listens, and serves until stopped.
+    /// Listens and serves until stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`NbdStartError`] if the configuration is invalid, an address is not available, or the operating
+    /// system refuses a thread.
     pub fn start(config: NbdServerConfig) -> Result<NbdServer, NbdStartError> {
         check(&config)?;
         let secret = matches!(config.tls, TlsMode::Require(_));
@@ -133,24 +138,24 @@ impl NbdServer {
         })
     }
 
-    /// Where it listens: names resolved, and the ports that the system chose.
+    /// Addresses with resolved names and the ports chosen by the operating system.
     pub fn addresses(&self) -> &[NetAddress] {
         &self.addresses
     }
 
-    /// What was done so far.
+    /// Counts so far.
     pub fn stats(&self) -> NbdStats {
         self.shared.counters.read()
     }
 
-    /// Connections now, strangers included.
+    /// Number of present connections, including those without an export yet.
     pub fn connections(&self) -> usize {
         self.shared.connections().entries.len()
     }
 
-    /// Takes no more connections and no more requests, finishes and answers those that were started, closes.
-    /// Returns how many connections did not end, because the device does not answer: their threads still hold
-    /// it.
+    /// Accepts no more connections and requests, finishes and answers those that were started, then closes.
+    /// Returns the number of connections that did not end because the device does not answer; their threads
+    /// still hold it.
     pub fn stop(mut self) -> usize {
         self.end()
     }
@@ -161,13 +166,13 @@ impl NbdServer {
         };
         self.shared.stopping.store(true, Ordering::Release);
         if let Err(error) = self.waker.wake() {
-            panic!("the accepting thread cannot be woken: {error}");
+            panic!("cannot wake the accepting thread: {error}");
         }
         if acceptor.join().is_err() {
-            tracing::error!("the accepting thread had panicked");
+            tracing::error!("the accepting thread panicked");
         }
-        // First the ears: who waits for requests sees the end. Then, after the grace, the mouth: who waits
-        // for a client to take its replies does not wait longer.
+        // First the receiving side is closed, so that threads waiting for requests see the end. After the
+        // grace the sending side is closed too, so that threads waiting for a client to read its replies end.
         self.shut(Shutdown::Read);
         if self.wait_for_end(STOP_GRACE) > 0 {
             self.shut(Shutdown::Both);
@@ -176,14 +181,14 @@ impl NbdServer {
         if left > 0 {
             tracing::error!(
                 connections = left,
-                "connections did not end: their device does not answer"
+                "connections did not end because their device does not answer"
             );
             return left;
         }
-        // They are out of the books; joined, they do not hold the device either.
+        // Their entries are removed; once joined, the threads do not hold the device either.
         let threads = std::mem::take(&mut self.shared.connections().threads);
         for thread in threads {
-            // A panic was printed where it happened, and ended one connection.
+            // The panic message was printed by the thread; it ended one connection.
             let _ = thread.join();
         }
         0
@@ -191,7 +196,7 @@ impl NbdServer {
 
     fn shut(&self, how: Shutdown) {
         for entry in self.shared.connections().entries.values() {
-            // It may be closed already.
+            // The connection may be closed already.
             let _ = shutdown(&*entry.fd, how);
         }
     }
@@ -223,7 +228,7 @@ fn accept_all(shared: &Arc<NbdServerState>, poller: &Poller, ports: &[ListenSock
     let mut events = ReadyEvents::with_capacity(EVENTS);
     while !shared.stopping() {
         if let Err(error) = poller.wait(&mut events, None) {
-            panic!("waiting for clients failed: {error}");
+            panic!("cannot wait for clients: {error}");
         }
         for ready in events.iter().filter(|ready| ready.token != WAKER) {
             accept_at(shared, &ports[ready.token as usize]);
@@ -237,7 +242,7 @@ fn accept_at(shared: &Arc<NbdServerState>, port: &ListenSocket) {
             Ok(Some((socket, peer))) => admit(shared, socket, peer),
             Ok(None) => return,
             Err(error) => {
-                tracing::error!(%error, "no connection can be accepted; trying again");
+                tracing::error!(%error, "cannot accept a connection; retrying");
                 std::thread::sleep(PAUSE);
                 return;
             }
@@ -245,14 +250,14 @@ fn accept_at(shared: &Arc<NbdServerState>, port: &ListenSocket) {
     }
 }
 
-/// Gives a client its thread, or closes the connection when there are too many.
+/// Starts a client's thread, or closes the connection if there are too many.
 fn admit(shared: &Arc<NbdServerState>, socket: OwnedFd, peer: String) {
     if let Err(error) = rustix::io::ioctl_fionbio(&socket, false) {
-        tracing::error!(peer, "a connection cannot be made to wait: {error}");
+        tracing::error!(peer, "cannot make a connection blocking: {error}");
         return;
     }
-    // A client's machine that is gone for good would hold its connection for ever. Unix sockets have no such
-    // thing.
+    // Without keepalive, a client machine that is gone for good would hold its connection for ever. Unix
+    // sockets do not support it, and do not need it.
     let _ = set_socket_keepalive(&socket, true);
     let _ = set_tcp_keepidle(&socket, KEEPALIVE);
     let fd = Arc::new(socket);
@@ -261,7 +266,7 @@ fn admit(shared: &Arc<NbdServerState>, socket: OwnedFd, peer: String) {
         let strangers = connections.entries.values().filter(|entry| entry.pending).count();
         if strangers >= PENDING_CONNECTIONS_MAX || connections.entries.len() >= CONNECTIONS_MAX {
             drop(connections);
-            tracing::warn!(peer, "client sent away: too many connections");
+            tracing::warn!(peer, "client refused: too many connections");
             return;
         }
         let id = connections.next;
@@ -293,6 +298,6 @@ fn admit(shared: &Arc<NbdServerState>, socket: OwnedFd, peer: String) {
             connections.threads.retain(|thread| !thread.is_finished());
             connections.threads.push(thread);
         }
-        Err(error) => tracing::error!(%error, "a client was sent away: no thread for it"),
+        Err(error) => tracing::error!(%error, "client refused: cannot start its thread"),
     }
 }

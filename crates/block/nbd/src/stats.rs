@@ -1,29 +1,29 @@
-//! What a server has done, counted over all its connections.
+//! Counts of a server over all its connections.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NbdStats {
-    /// Reads answered with data.
+    /// Number of reads answered with data.
     pub reads: u64,
-    /// Their bytes, holes included.
+    /// Bytes of these reads, holes included.
     pub read_bytes: u64,
-    /// Writes that the device took.
+    /// Number of writes that the device accepted.
     pub writes: u64,
-    /// Their bytes.
+    /// Bytes of these writes.
     pub written_bytes: u64,
-    /// Requests to zero or to forget that the device took.
+    /// Number of zero and discard requests that the device accepted.
     pub zeroes: u64,
-    /// Flushes that reached the device, those of FUA included. Flushes that came together are one.
+    /// Number of flushes of the device, including those for FUA. Flushes of one batch count once.
     pub flushes: u64,
-    /// Batches: writes of one batch were waited for once.
+    /// Number of batches; the writes of a batch are waited for once.
     pub batches: u64,
-    /// Requests answered with an error.
+    /// Number of requests answered with an error.
     pub errors: u64,
-    /// Connections that chose an export.
+    /// Number of connections that chose an export.
     pub sessions: u64,
-    /// Connections that did not come so far.
+    /// Number of connections that ended before that.
     pub rejected: u64,
 }
 
@@ -45,7 +45,7 @@ impl NbdStats {
     }
 }
 
-/// The same while it is counted.
+/// The counts while they are updated.
 #[derive(Debug, Default)]
 pub(crate) struct NbdCounters {
     reads: AtomicU64,
@@ -61,7 +61,7 @@ pub(crate) struct NbdCounters {
 }
 
 impl NbdCounters {
-    /// Adds what a connection counted by itself.
+    /// Adds the counts of one connection.
     pub(crate) fn add(&self, stats: &NbdStats) {
         let pairs = [
             (&self.reads, stats.reads),

@@ -1,4 +1,4 @@
-//! A connection's bytes, in clear or through TLS, with a deadline while the client is a stranger.
+//! Bytes of a connection, encrypted or not, with a deadline until the client has chosen an export.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -12,30 +12,30 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::limit::CLOSE_TIMEOUT;
 
-/// Whether to wait for bytes that are not here.
+/// Whether to wait for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveWait {
-    /// Until there are some.
+    /// Wait until bytes arrive.
     Some,
-    /// Not at all.
+    /// Do not wait.
     None,
 }
 
-/// What a receive found.
+/// Result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveResult {
-    /// So many bytes, at least one.
+    /// Number of bytes received, at least one.
     Bytes(usize),
-    /// Nothing yet.
+    /// No bytes have arrived yet.
     Nothing,
-    /// The client sends no more.
+    /// The client sends no more bytes.
     End,
 }
 
-/// A blocking socket. Shared with the server, which shuts it down to end the connection.
+/// A blocking socket. The server has it too, and shuts it down to end the connection.
 pub(crate) struct ClientSocket {
     fd: Arc<OwnedFd>,
-    /// Strangers have one.
+    /// Deadline until the client has chosen an export.
     deadline: Option<Instant>,
 }
 
@@ -47,7 +47,7 @@ impl ClientSocket {
         }
     }
 
-    /// Waits until the socket is ready or the deadline has passed. Without a deadline the calls wait
+    /// Waits until the socket is ready or the deadline has passed. Without a deadline the socket calls block
     /// themselves.
     fn ready(&self, flags: PollFlags) -> io::Result<()> {
         let Some(deadline) = self.deadline else {
@@ -100,7 +100,7 @@ impl ClientSocket {
     }
 }
 
-/// The socket as TLS reads it.
+/// The socket as TLS uses it.
 struct Records<'a> {
     socket: &'a ClientSocket,
     wait: ReceiveWait,
@@ -126,7 +126,7 @@ impl Write for Records<'_> {
     }
 }
 
-/// A connection's bytes.
+/// Bytes of a connection.
 pub(crate) struct NbdStream {
     socket: ClientSocket,
     tls: Option<Box<ServerConnection>>,
@@ -137,12 +137,12 @@ impl NbdStream {
         NbdStream { socket, tls: None }
     }
 
-    /// The client is no stranger any more: from here on it may take its time.
+    /// The client has chosen an export: from here on there is no deadline.
     pub(crate) fn lift_deadline(&mut self) {
         self.socket.deadline = None;
     }
 
-    /// Encrypts from here on. Nothing received in clear may be left in a buffer.
+    /// Encrypts from here on. No byte received before may be left in a buffer.
     pub(crate) fn encrypt(&mut self, config: &Arc<ServerConfig>) -> io::Result<()> {
         let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         let mut records = Records {
@@ -157,7 +157,7 @@ impl NbdStream {
     }
 
     pub(crate) fn receive(&mut self, into: &mut [u8], wait: ReceiveWait) -> io::Result<ReceiveResult> {
-        assert!(!into.is_empty(), "there is room for what comes");
+        assert!(!into.is_empty(), "the buffer must have room");
         let Some(tls) = &mut self.tls else {
             return self.socket.receive(into, wait);
         };
@@ -174,14 +174,14 @@ impl NbdStream {
                 Err(error) => return Err(error),
             }
             match tls.read_tls(&mut records) {
-                // Cut off without a farewell.
+                // The peer closed the connection without a TLS close notification.
                 Ok(0) => return Ok(ReceiveResult::End),
                 Ok(_) => (),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ReceiveResult::Nothing),
                 Err(error) => return Err(error),
             }
             let processed = tls.process_new_packets();
-            // An alert, or an answer to a change of keys.
+            // An alert, or the answer to a key update.
             while tls.wants_write() {
                 tls.write_tls(&mut records)?;
             }
@@ -202,7 +202,7 @@ impl NbdStream {
             wait: ReceiveWait::Some,
         };
         while !bytes.is_empty() {
-            // TLS takes what fits its own buffer, which is bounded.
+            // TLS accepts as much as fits in its own bounded buffer.
             let taken = tls.writer().write(bytes)?;
             if taken == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
@@ -215,8 +215,8 @@ impl NbdStream {
         Ok(())
     }
 
-    /// Says farewell, and gives the client a moment to take its last replies: closing a socket that still has
-    /// something to read would throw them away.
+    /// Ends the connection, and gives the client some time to read its last replies. Closing a socket with
+    /// unread input would discard them.
     pub(crate) fn close(mut self) {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         self.socket.deadline = Some(deadline);
@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// A stranger that sends a byte now and then is not given more time for it.
+    /// A client that sends a byte now and then gets no more time.
     #[test]
     fn a_deadline_is_for_all_receives_together() {
         let (server, client) = UnixStream::pair().unwrap();
@@ -260,13 +260,13 @@ mod tests {
         let received = stream.receive(&mut into, ReceiveWait::Some).unwrap();
         assert!(
             matches!(received, ReceiveResult::Bytes(_)),
-            "time does not matter any more"
+            "no deadline applies any more"
         );
     }
 
-    /// Nor one that takes no replies.
+    /// Neither does a client that reads no replies.
     #[test]
-    fn a_deadline_ends_a_send_that_nobody_takes() {
+    fn a_deadline_ends_a_send_that_the_client_does_not_read() {
         let (server, _client) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_millis(30);
         let mut stream = NbdStream::new(ClientSocket::new(Arc::new(server.into()), deadline));

@@ -1,7 +1,7 @@
-//! Certificates: both sides prove who they are, or there is no connection.
+//! TLS certificates: without valid ones on both sides there is no connection.
 //!
-//! TLS 1.3 only. A client's certificate must come from the same authority: encryption alone would let anybody
-//! who reaches the port write to the volume.
+//! TLS 1.3 only. A client's certificate must come from the same authority: encryption alone would let anyone
+//! who can connect write to the volume.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-/// Where a server's certificates are, in PEM.
+/// Paths of a server's certificates, in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The authority that signed the clients' certificates.
+    /// Certificate of the authority that signed the clients' certificates.
     pub authority: PathBuf,
-    /// The server's certificate, and what stands between it and the authority.
+    /// The server's certificate, and intermediate certificates up to the authority.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The server's private key.
     pub key: PathBuf,
 }
 
 impl TlsFiles {
-    /// `ca-cert.pem`, `server-cert.pem` and `server-key.pem`, as nbdkit and qemu have them.
+    /// `ca-cert.pem`, `server-cert.pem` and `server-key.pem` in a directory, as for nbdkit and qemu.
     pub fn in_directory(directory: &Path) -> TlsFiles {
         TlsFiles {
             authority: directory.join("ca-cert.pem"),
@@ -34,36 +34,40 @@ impl TlsFiles {
     }
 }
 
-/// Why certificates cannot be used.
+/// Failure to load certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or is no PEM.
+    /// A file cannot be read, or is not in PEM format.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: pem::Error,
     },
-    /// A file has no certificate in it.
-    #[error("{}: there is no certificate in it", path.display())]
+    /// A file contains no certificate.
+    #[error("{}: the file contains no certificate", path.display())]
     Empty {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// The certificates do not fit each other, or are of a kind that is not supported.
+    /// The certificates do not match each other, or are of an unsupported kind.
     #[error("the certificates cannot be used: {0}")]
     Unusable(String),
 }
 
-/// Certificates that were read and fit each other.
+/// Certificates that were loaded and match each other.
 #[derive(Clone, Debug)]
 pub struct TlsKeys {
     pub(crate) config: Arc<ServerConfig>,
 }
 
 impl TlsKeys {
-    /// Reads the files and checks that they fit.
+    /// Loads the files and checks that they match.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] if a file cannot be read, has no certificate, or does not match the others.
     pub fn load(files: &TlsFiles) -> Result<TlsKeys, TlsError> {
         let unusable = |error: &dyn std::fmt::Display| TlsError::Unusable(error.to_string());
         let mut roots = RootCertStore::empty();
@@ -85,7 +89,7 @@ impl TlsKeys {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)
             .map_err(|error| unusable(&error))?;
-        // Connections live for days; nothing is gained by resuming them.
+        // Connections live for days, so resuming them has no benefit.
         config.send_tls13_tickets = 0;
         Ok(TlsKeys {
             config: Arc::new(config),

@@ -1,5 +1,4 @@
-//! Serving requests allocates nothing: not for reads, holes, writes of any length, zeros, flushes or
-//! refusals.
+//! Serving requests does not allocate: reads, holes, writes of any length, zeros, flushes, refusals.
 
 #[allow(dead_code, reason = "the other tests need more of it")]
 #[path = "all/common/mod.rs"]
@@ -34,7 +33,7 @@ static COUNTING: Counting = Counting;
 
 const MIB: usize = 1 << 20;
 
-/// What a client sends, and how many bytes it gets back, both made before anything is counted.
+/// The client's bytes and the length of the replies, both prepared before the count starts.
 struct Round {
     sent: Vec<u8>,
     answered: usize,
@@ -76,7 +75,7 @@ impl Round {
 
     fn go(&mut self, client: &mut Client) {
         use std::io::{Read, Write};
-        // The requests that have large replies are the last and small, so they are sent whole before a reply
+        // Requests with large replies are the last and small, so they are sent completely before a reply
         // blocks.
         client.stream.write_all(&self.sent).unwrap();
         client.stream.read_exact(&mut self.received).unwrap();
@@ -84,7 +83,7 @@ impl Round {
     }
 }
 
-/// One test only: the count is the process's.
+/// The only test, because the count is that of the whole process.
 #[test]
 fn serving_requests_allocates_nothing() {
     let place = SocketDirectory::new();

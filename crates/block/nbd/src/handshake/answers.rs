@@ -102,7 +102,7 @@ impl NbdHandshake<'_> {
             let text = offer.description.as_bytes();
             reply(out, raw, OptionReply::Info, &[&kind(info::DESCRIPTION), text]);
         }
-        // Told to all, asked or not: who does not understand it skips it.
+        // Sent to every client, even unasked: a client that does not know it skips it.
         let sizes = [SECTOR_BYTES as u32, BLOCK_BYTES as u32, REQUEST_BYTES_MAX].map(u32::to_be_bytes);
         reply(
             out,
@@ -125,7 +125,7 @@ impl NbdHandshake<'_> {
         out: &mut Vec<u8>,
     ) -> HandshakeStep {
         if set {
-            // Whatever becomes of this option, it replaces the choice before it.
+            // Even if it fails, this option replaces the earlier choice.
             self.allocation = None;
         }
         let mut say = |kind: OptionReply, message: &str| {
@@ -135,7 +135,7 @@ impl NbdHandshake<'_> {
         if !self.structured {
             return say(
                 OptionReply::Invalid,
-                "contexts need structured replies; ask STRUCTURED_REPLY first",
+                "contexts need structured replies; send STRUCTURED_REPLY first",
             );
         }
         let Some(query) = ContextQuery::parse(data) else {

@@ -1,11 +1,10 @@
-//! The handshake as a value: a client's bytes go in, replies and what to do next come out. No socket, no
-//! clock.
+//! The handshake as a value: a client's bytes go in, replies and the next step come out. No socket, no clock.
 //!
-//! The server greets; the client answers with four bytes of flags and asks options, one after the other,
-//! until it has chosen an export. [`NbdHandshake::handle`] takes one of these at a time.
+//! The server greets. The client answers with four bytes of flags and sends options, one after the other,
+//! until it has chosen an export. [`NbdHandshake::handle`] handles one of these at a time.
 //!
-//! Nothing that was agreed on in clear survives [`HandshakeStep::StartTls`]: who sits between the two could
-//! have asked it (CVE-2021-3716), and bytes that came behind the request in clear end the connection.
+//! Nothing that was negotiated without encryption survives [`HandshakeStep::StartTls`], because an attacker
+//! in between could have sent it (CVE-2021-3716). Unencrypted bytes behind that request end the connection.
 
 mod answers;
 
@@ -14,72 +13,72 @@ use crate::limit::{NAME_BYTES_MAX, OPTION_BYTES_MAX, OPTIONS_MAX, SKIP_BYTES_MAX
 use crate::wire::option::{HEADER_BYTES, OptionHeader, OptionNumber, OptionReply, reply};
 use crate::wire::{GREETING_MAGIC, OPTION_MAGIC, hello};
 
-/// Whether connections are encrypted.
+/// Encryption of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsPolicy {
-    /// Never.
+    /// Connections are never encrypted.
     Off,
-    /// If the client asks. Who sits between the two can see to it that it does not ask.
+    /// Connections are encrypted if the client asks. An attacker in between can suppress that request.
     On,
-    /// Always: everything else is refused before.
+    /// Every connection must be encrypted; all other options are refused before.
     Require,
 }
 
 /// An export as the handshake knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportOffer {
-    /// What clients call it.
+    /// Name of the export.
     pub name: String,
-    /// A line for people, or empty.
+    /// Description in one line, or empty.
     pub description: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
     /// Whether changes are refused.
     pub read_only: bool,
 }
 
-/// What to do next.
+/// Next step of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeStep {
-    /// Send the replies, call again.
+    /// Send the replies and call again.
     Again,
-    /// More bytes are needed.
+    /// Receive more bytes.
     Starved,
-    /// Send the replies, encrypt, call [`NbdHandshake::encrypted`], go on.
+    /// Send the replies, encrypt, call [`NbdHandshake::encrypted`], and continue.
     StartTls,
     /// Send the replies; requests follow.
     Transmit(NbdSession),
-    /// Send the replies, close.
+    /// Send the replies and close.
     End(HandshakeEnd),
 }
 
-/// Why a handshake ended without an export.
+/// Reason why a handshake ended without an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeEnd {
-    /// The client asked for it.
-    #[error("the client left")]
+    /// The client ended the handshake.
+    #[error("the client ended the handshake")]
     Aborted,
-    /// The bytes are not NBD, or not in order.
-    #[error("the client does not speak NBD's fixed newstyle")]
+    /// The bytes are not NBD, or in the wrong order.
+    #[error("the client does not use NBD's fixed newstyle protocol")]
     NotNbd,
-    /// More options, or longer ones, than any honest client needs.
-    #[error("the client asks too much")]
+    /// The client sent more or longer options than any proper client needs.
+    #[error("the client sent too many or too long options")]
     TooMuch,
-    /// The old way of choosing has no reply for it.
-    #[error("the client chose an export that is not there")]
+    /// The client chose an unknown export in the old way, which has no reply for that.
+    #[error("the client chose an export that does not exist")]
     UnknownExport,
-    /// The old way of choosing has no reply for it.
-    #[error("the client came without TLS, which this server requires")]
+    /// The client chose an export in the old way without TLS, which has no reply for that.
+    #[error("the client did not use TLS, which this server requires")]
     TlsRequired,
-    /// Bytes in clear stood behind the request to encrypt.
-    #[error("bytes in clear came after the request to encrypt; somebody may sit in between")]
+    /// Unencrypted bytes followed the request to encrypt.
+    #[error("unencrypted bytes followed the request to encrypt; the connection may be under attack")]
     Injected,
 }
 
 enum Phase {
     Flags,
     Options,
-    /// The data of an option that is too long pass by.
+    /// The data of an option that is too long are being skipped.
     Skip {
         number: u32,
         left: u32,
@@ -87,7 +86,7 @@ enum Phase {
     Over,
 }
 
-/// A server's side of one handshake.
+/// The server's side of one handshake.
 pub struct NbdHandshake<'a> {
     offers: &'a [ExportOffer],
     tls: TlsPolicy,
@@ -97,15 +96,15 @@ pub struct NbdHandshake<'a> {
     secure: bool,
     structured: bool,
     extended: bool,
-    /// The export that `base:allocation` was chosen for.
+    /// Index of the export for which `base:allocation` was chosen.
     allocation: Option<usize>,
     options: u32,
 }
 
 impl<'a> NbdHandshake<'a> {
-    /// A handshake about these exports; the first is also meant by an empty name.
+    /// Creates a handshake for these exports; an empty name means the first one.
     pub fn new(offers: &'a [ExportOffer], tls: TlsPolicy) -> NbdHandshake<'a> {
-        assert!(!offers.is_empty(), "a server has something to serve");
+        assert!(!offers.is_empty(), "a server must have an export");
         NbdHandshake {
             offers,
             tls,
@@ -120,15 +119,15 @@ impl<'a> NbdHandshake<'a> {
         }
     }
 
-    /// Appends the server's first words.
+    /// Appends the server's greeting.
     pub fn greet(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&GREETING_MAGIC.to_be_bytes());
         out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
         out.extend_from_slice(&(hello::FIXED_NEWSTYLE | hello::NO_ZEROES).to_be_bytes());
     }
 
-    /// Takes the next item of `input`, appends replies to `out`. Returns how many bytes were taken, which is
-    /// zero exactly when more are needed, and what to do.
+    /// Handles the next item of `input` and appends replies to `out`. Returns the number of bytes consumed,
+    /// which is zero exactly if more are needed, and the next step.
     pub fn handle(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         match self.phase {
             Phase::Flags => self.on_flags(input),
@@ -138,7 +137,7 @@ impl<'a> NbdHandshake<'a> {
         }
     }
 
-    /// The connection is encrypted now; everything agreed on before is forgotten, but for the greeting's
+    /// The connection is now encrypted: everything negotiated before is forgotten, except for the greeting's
     /// flags.
     pub fn encrypted(&mut self) {
         self.secure = true;
@@ -194,7 +193,7 @@ impl<'a> NbdHandshake<'a> {
             return self.end(whole, end);
         }
         let number = OptionNumber::of(header.number);
-        // A client of the old kind knows one option, and would not understand replies.
+        // A client of the old kind knows only one option, and would not understand replies.
         if !self.fixed && number != Some(OptionNumber::ExportName) {
             return self.end(whole, HandshakeEnd::NotNbd);
         }
@@ -270,7 +269,7 @@ impl<'a> NbdHandshake<'a> {
                 OptionReply::TlsRequired,
                 "this server requires TLS; begin with STARTTLS",
             ),
-            // Its answer cannot say what a client of these headers must be told.
+            // The reply of this option cannot tell a client that extended headers are in use.
             Some(OptionNumber::ExportName) if self.extended => HandshakeStep::End(HandshakeEnd::NotNbd),
             Some(OptionNumber::ExportName) => self.on_export_name(data, out),
             Some(OptionNumber::List) if data.is_empty() => self.on_list(raw, out),
@@ -303,7 +302,7 @@ impl<'a> NbdHandshake<'a> {
     }
 }
 
-/// Whether `text` can be an export's name or description.
+/// Whether `text` is valid as an export's name or description.
 pub fn fits(text: &str) -> bool {
     text.len() <= NAME_BYTES_MAX && !text.contains('\0')
 }

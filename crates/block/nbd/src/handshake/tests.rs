@@ -1,4 +1,4 @@
-//! What a client may ask when, and what it is told.
+//! Options that a client may send at each time, and their replies.
 
 use proptest::prelude::*;
 
@@ -40,13 +40,13 @@ impl<'a> HandshakeClient<'a> {
         step
     }
 
-    /// Asks one option; returns the kinds and data of its replies.
+    /// Sends one option; returns the kinds and data of its replies.
     fn ask(&mut self, number: u32, data: &[u8]) -> (HandshakeStep, Vec<(u32, Vec<u8>)>) {
         let step = self.send(&option(number, data));
         (step, replies(number, &self.out))
     }
 
-    /// The kind of the last reply.
+    /// Kind of the last reply.
     fn verdict(&mut self, number: u32, data: &[u8]) -> u32 {
         let (step, replies) = self.ask(number, data);
         assert_eq!(step, HandshakeStep::Again);
@@ -101,7 +101,7 @@ const UNKNOWN: u32 = OptionReply::Unknown as u32;
 const TLS_REQUIRED: u32 = OptionReply::TlsRequired as u32;
 
 #[test]
-fn the_old_way_gets_its_zeros_and_the_new_way_does_not() {
+fn padding_zeros_are_sent_unless_the_client_declines_them() {
     let offers = offers();
     for (flags, length) in [(0, 134), (FIXED, 134), (FIXED | NO_ZEROES, 10)] {
         let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, flags);
@@ -123,7 +123,7 @@ fn the_old_way_gets_its_zeros_and_the_new_way_does_not() {
 }
 
 #[test]
-fn unknown_flags_and_magics_end_it() {
+fn unknown_flags_and_magics_end_the_handshake() {
     let offers = offers();
     let mut handshake = NbdHandshake::new(&offers, TlsPolicy::Off);
     let (_, step) = handshake.handle(&4_u32.to_be_bytes(), &mut Vec::new());
@@ -133,7 +133,7 @@ fn unknown_flags_and_magics_end_it() {
     assert_eq!(
         talk.send(&option(3, b"")),
         HandshakeStep::End(HandshakeEnd::NotNbd),
-        "it stays ended"
+        "the handshake stays ended"
     );
 }
 
@@ -172,14 +172,22 @@ fn info_describes_and_chooses_nothing() {
 }
 
 #[test]
-fn block_status_is_for_the_export_it_was_chosen_for() {
+fn block_status_applies_only_to_the_export_it_was_chosen_for() {
     let offers = offers();
     let chosen = |export: &str| {
         let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
         let set = contexts("first", &["base:allocation", "other:thing"]);
-        assert_eq!(talk.verdict(10, &set), INVALID, "not before structured replies");
+        assert_eq!(
+            talk.verdict(10, &set),
+            INVALID,
+            "contexts need structured replies"
+        );
         assert_eq!(talk.verdict(8, b""), ACK);
-        assert_eq!(talk.verdict(8, b""), INVALID, "not twice");
+        assert_eq!(
+            talk.verdict(8, b""),
+            INVALID,
+            "structured replies were already negotiated"
+        );
         let (_, told) = talk.ask(10, &set);
         assert_eq!(told[0].1, b"\x00\x00\x00\x01base:allocation");
         match talk.send(&option(7, &go(export))) {
@@ -220,7 +228,7 @@ fn contexts_are_listed_when_asked_by_name_by_namespace_or_at_all() {
     for (queries, count) in cases {
         assert_eq!(talk.ask(9, &contexts("", queries)).1.len(), count, "{queries:?}");
     }
-    // Setting wants the full name.
+    // Setting a context needs its full name.
     assert_eq!(talk.ask(10, &contexts("", &["base:"])).1.len(), 1);
 }
 
@@ -272,7 +280,7 @@ fn unknown_and_oversized_options_are_answered_and_a_flood_is_not() {
 }
 
 #[test]
-fn a_server_that_requires_tls_says_nothing_before() {
+fn a_server_that_requires_tls_refuses_options_before() {
     let offers = offers();
     let mut talk = HandshakeClient::new(&offers, TlsPolicy::Require, FIXED);
     for number in [3, 6, 7, 8, 9, 10, 11, 77] {
@@ -300,10 +308,10 @@ fn without_certificates_tls_is_refused() {
     assert_eq!(talk.verdict(5, b""), OptionReply::Policy as u32);
 }
 
-/// Somebody between client and server asked for structured replies in clear; the client, which never did,
-/// would take their chunks for data (CVE-2021-3716).
+/// An attacker between client and server requested structured replies without encryption. The client, which
+/// never did, would take their chunks for data (CVE-2021-3716).
 #[test]
-fn what_was_agreed_on_in_clear_is_forgotten() {
+fn options_negotiated_without_encryption_are_forgotten() {
     let offers = offers();
     let mut talk = HandshakeClient::new(&offers, TlsPolicy::On, FIXED);
     assert_eq!(talk.verdict(8, b""), ACK);
@@ -314,9 +322,9 @@ fn what_was_agreed_on_in_clear_is_forgotten() {
     assert!(matches!(step, HandshakeStep::Transmit(session) if !session.structured && !session.block_status));
 }
 
-/// Bytes in clear behind STARTTLS would otherwise be taken for the client's first words inside.
+/// Unencrypted bytes behind STARTTLS would otherwise be taken for the client's first encrypted bytes.
 #[test]
-fn bytes_behind_the_request_to_encrypt_end_it() {
+fn unencrypted_bytes_behind_starttls_end_the_handshake() {
     let offers = offers();
     let mut talk = HandshakeClient::new(&offers, TlsPolicy::On, FIXED);
     let mut bytes = option(5, b"");
@@ -326,7 +334,7 @@ fn bytes_behind_the_request_to_encrypt_end_it() {
 }
 
 #[test]
-fn a_cut_option_waits_for_its_rest() {
+fn an_incomplete_option_waits_for_its_rest() {
     let offers = offers();
     let bytes = option(7, &go("first"));
     for cut in 0..bytes.len() {
@@ -337,17 +345,17 @@ fn a_cut_option_waits_for_its_rest() {
 }
 
 proptest! {
-    /// Any bytes after the flags are options, or end the handshake; nothing panics, nothing hangs, and the
-    /// replies stay in proportion.
+    /// Any bytes after the flags are options or end the handshake. Nothing panics or hangs, and replies are
+    /// bounded by the input.
     #[test]
-    fn any_bytes_are_answered_or_end_it(
+    fn any_bytes_are_answered_or_end_the_handshake(
         bytes in proptest::collection::vec(any::<u8>(), 0..2000),
         numbers in proptest::collection::vec((0_u32..12, any::<u16>()), 0..20),
         tls in prop_oneof![Just(TlsPolicy::Off), Just(TlsPolicy::On), Just(TlsPolicy::Require)],
     ) {
         let offers = offers();
         let mut talk = HandshakeClient::new(&offers, tls, FIXED);
-        // Whole options with random data first, then anything.
+        // Whole options with random data first, then random bytes.
         let mut input = Vec::new();
         for (number, length) in numbers {
             let data = &bytes[..bytes.len().min(usize::from(length) % 64)];
@@ -367,9 +375,9 @@ proptest! {
         prop_assert!(talk.out.len() <= 200 * (input.len() + 16));
     }
 
-    /// A request survives encoding, and any other bytes are none.
+    /// A request decodes to what was encoded, and all other bytes are refused.
     #[test]
-    fn requests_come_back_as_they_were(
+    fn requests_decode_to_what_was_encoded(
         flags in any::<u16>(),
         command in any::<u16>(),
         cookie in any::<u64>(),
@@ -390,9 +398,9 @@ proptest! {
         prop_assert_eq!(NbdRequest::parse_extended(&bytes), None);
     }
 
-    /// Whatever a request says, a command stays inside the export.
+    /// For any request, the command stays inside the export.
     #[test]
-    fn commands_stay_inside(
+    fn commands_stay_inside_the_export(
         flags in any::<u16>(),
         command in 0_u16..10,
         offset in prop_oneof![any::<u64>(), 0_u64..1 << 21],

@@ -1,4 +1,4 @@
-//! The end of a batch: one wait, at most one flush, and an answer for each request.
+//! The end of a batch: one wait, at most one flush, and a reply to each request.
 
 use std::io;
 
@@ -11,22 +11,22 @@ use crate::wire::reply::{
     simple,
 };
 
-/// What an answer repeats of its request.
+/// Fields of a request that its reply repeats.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestKey {
     pub(super) cookie: u64,
-    /// Repeated with extended headers only.
+    /// Repeated only with extended headers.
     pub(super) offset: u64,
 }
 
-/// What an answer waits for.
+/// Completion that a reply waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyBarrier {
-    /// Nothing.
+    /// No completion.
     Immediate,
-    /// The writes of the batch.
+    /// Completion of the batch's writes.
     Writes,
-    /// The writes of the batch, and then a flush.
+    /// Completion of the batch's writes, then a flush.
     WritesAndFlush,
     /// A flush.
     Flush,
@@ -41,7 +41,7 @@ struct PendingReply {
 /// Requests that were started and not answered.
 pub(super) struct Batch {
     answers: Vec<PendingReply>,
-    /// The last write; to wait for it is to wait for all.
+    /// The last write; waiting for it waits for all.
     pending: Option<PendingWrite>,
     bytes: usize,
 }
@@ -59,7 +59,7 @@ impl Batch {
         self.answers.is_empty()
     }
 
-    /// A batch without a whole request is never full: there would be nobody to answer, and so no progress.
+    /// A batch without a whole request is never full: there would be nothing to answer, and no progress.
     pub(super) fn is_full(&self) -> bool {
         let heavy = self.bytes >= BATCH_BYTES_MAX && !self.is_empty();
         heavy || self.answers.len() >= BATCH_MAX
@@ -73,7 +73,7 @@ impl Batch {
         });
     }
 
-    /// Something was logged that its answer must wait for.
+    /// A write was logged that its reply must wait for.
     pub(super) fn logged(&mut self, pending: PendingWrite, bytes: usize) {
         self.pending = self.pending.max(Some(pending));
         self.bytes += bytes;
@@ -81,7 +81,7 @@ impl Batch {
 }
 
 impl Transmission<'_> {
-    /// Completes and answers everything that was started.
+    /// Completes and answers every started request.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         if !self.batch.answers.is_empty() {
             if self.batch.pending.is_some() && !self.output.is_empty() {
@@ -99,7 +99,7 @@ impl Transmission<'_> {
         }
     }
 
-    /// Completes what was started, and tells nobody.
+    /// Completes started requests without answering.
     pub(super) fn abandon(&mut self) {
         if let Some(pending) = self.batch.pending.take()
             && let Err(error) = self.device.wait(pending)
@@ -115,7 +115,7 @@ impl Transmission<'_> {
         };
         self.batch.bytes = 0;
         if let (Err(error), Some(payload)) = (waited, &mut self.payload) {
-            // Its first pieces were waited for too.
+            // The payload's first pieces were waited for too.
             payload.fail(error);
         }
         let any = |answers: &[PendingReply], wanted: ReplyBarrier| {
@@ -123,7 +123,7 @@ impl Transmission<'_> {
                 .iter()
                 .any(|answer| answer.barrier == wanted && answer.outcome.is_ok())
         };
-        // A client's flush stands for itself even if writes of this batch failed.
+        // A client's flush counts by itself, even if writes of this batch failed.
         let forced = waited.is_ok() && any(&self.batch.answers, ReplyBarrier::WritesAndFlush);
         let flushed = if forced || any(&self.batch.answers, ReplyBarrier::Flush) {
             self.stats.flushes += 1;
@@ -166,7 +166,7 @@ impl Transmission<'_> {
         }
     }
 
-    /// The last chunk about a request that failed.
+    /// Sends the last chunk of a failed request.
     pub(super) fn answer_error_chunk(&mut self, asked: RequestKey, error: NbdErrorCode) -> io::Result<()> {
         self.stats.errors += 1;
         let message = error.message().as_bytes();
@@ -187,7 +187,7 @@ impl Transmission<'_> {
         }
     }
 
-    /// Puts a chunk's header, for which there is room.
+    /// Appends a chunk's header, for which room was reserved.
     pub(super) fn put_chunk(&mut self, asked: RequestKey, kind: ChunkKind, flags: u16, length: u32) {
         let RequestKey { cookie, offset } = asked;
         match self.session.extended {

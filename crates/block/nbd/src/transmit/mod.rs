@@ -1,8 +1,8 @@
-//! Requests of one connection, in batches: all that have arrived are started, waited for once, answered
+//! Requests of one connection, in batches: all that have arrived are started, waited for once, and answered
 //! together.
 //!
-//! A batch ends when nothing more is here, so a lone request is not held up; while a batch is waited for, the
-//! next one gathers in the socket. Reads are answered before the wait. No step allocates.
+//! A batch ends when no more bytes are here, so a single request is not delayed. While a batch is waited for,
+//! the next one collects in the socket. Reads are answered before the wait. No step allocates.
 
 mod answer;
 mod read;
@@ -27,33 +27,33 @@ use crate::wire::request::{
 };
 use crate::wire::{BASE_ALLOCATION_ID, WireReader};
 
-/// A failing device fails every request; its log gets a line at most so often for each connection.
+/// Minimum interval between error lines of one connection in the log; a failing device fails every request.
 const ERROR_LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TransmitEnd {
-    #[error("the client left")]
+    #[error("the client disconnected")]
     Disconnected,
-    #[error("the client left in the middle of a request")]
+    #[error("the client disconnected in the middle of a request")]
     CutOff,
-    #[error("the client sent something that is no request")]
+    #[error("the client sent an invalid request")]
     NotARequest,
-    #[error("a read failed after its reply had begun; the client will see the connection break")]
+    #[error("a read failed after its reply had begun, so the connection was closed")]
     ReadBroken,
-    #[error("the server stops")]
+    #[error("the server is stopping")]
     Stopping,
     #[error("the connection failed: {0}")]
     Socket(#[from] io::Error),
 }
 
-/// Whether the next request could be started.
+/// Whether another request could be started.
 enum RequestStart {
     Started,
     Starved,
 }
 
-/// One connection after its handshake.
+/// A connection after its handshake.
 pub(crate) struct Transmission<'a> {
     stream: &'a mut NbdStream,
     device: &'a dyn BlockDevice,
@@ -63,9 +63,9 @@ pub(crate) struct Transmission<'a> {
     input: InputBuffer,
     output: OutputBuffer,
     batch: Batch,
-    /// A write whose payload is on its way.
+    /// A write whose payload is arriving.
     payload: Option<WritePayload>,
-    /// Runs of data and holes, kept for its memory.
+    /// Runs of data and holes; kept to reuse its memory.
     runs: Vec<(u64, bool)>,
     stats: NbdStats,
     next_line: Option<Instant>,
@@ -73,7 +73,7 @@ pub(crate) struct Transmission<'a> {
 }
 
 impl<'a> Transmission<'a> {
-    /// `input` holds what came behind the handshake.
+    /// `input` holds the bytes behind the handshake.
     pub(crate) fn new(
         stream: &'a mut NbdStream,
         device: &'a Arc<dyn BlockDevice>,
@@ -99,8 +99,8 @@ impl<'a> Transmission<'a> {
         }
     }
 
-    /// Serves until the client leaves or the server stops. What was started is finished and answered, if
-    /// anybody still listens.
+    /// Serves until the client disconnects or the server stops. Started requests are finished, and answered
+    /// if possible.
     pub(crate) fn run(mut self) -> TransmitEnd {
         let end = loop {
             match self.turn() {
@@ -108,8 +108,8 @@ impl<'a> Transmission<'a> {
                 Err(end) => break end,
             }
         };
-        // After a disconnect the protocol wants everything finished, and answers do no harm. In the middle of
-        // a reply they would be taken for its data.
+        // After a disconnect the protocol wants every request finished, and replies do no harm. In the middle
+        // of a reply they would be taken for its data.
         let settled = match end {
             TransmitEnd::ReadBroken | TransmitEnd::Socket(_) => {
                 self.abandon();
@@ -135,7 +135,7 @@ impl<'a> Transmission<'a> {
                 RequestStart::Started => continue,
                 RequestStart::Starved => (),
             }
-            // Half a request is here: the rest is probably on its way, and can ride with those before it.
+            // A part of a request is here: the rest will probably arrive soon, and can join the batch.
             let halfway = self.payload.is_some() || !self.input.bytes().is_empty();
             if self.batch.is_empty() || !halfway {
                 break;
@@ -177,7 +177,7 @@ impl<'a> Transmission<'a> {
                 None => RequestStart::Starved,
             });
         };
-        // The size is asked anew each time: a volume may grow under its clients.
+        // The size is read anew each time, because a volume may grow while it is served.
         let judged = check_request(&request, &self.session, self.device.geometry().bytes);
         let asked = key_of(&request);
         match judged {
@@ -200,7 +200,7 @@ impl<'a> Transmission<'a> {
         Ok(RequestStart::Started)
     }
 
-    /// The next request, if it is here.
+    /// The next request, if it is complete.
     fn take_request(&mut self) -> Result<Option<NbdRequest>, TransmitEnd> {
         let Some(head) = self.input.bytes().first_chunk::<REQUEST_BYTES>() else {
             return Ok(None);
@@ -210,15 +210,15 @@ impl<'a> Transmission<'a> {
         Ok(Some(request))
     }
 
-    /// The same with extended headers. The payload of a block status is taken with it; one that nobody asked
-    /// for becomes [`Self::payload`], to be skipped and refused.
+    /// The next request with an extended header. A block status' payload is consumed with it; an unexpected
+    /// payload becomes [`Self::payload`], to be skipped and refused.
     fn take_extended_request(&mut self) -> Result<Option<NbdRequest>, TransmitEnd> {
         let here = self.input.bytes();
         let Some(head) = here.first_chunk::<EXTENDED_REQUEST_BYTES>() else {
             return Ok(None);
         };
         let mut request = NbdRequest::parse_extended(head).ok_or(TransmitEnd::NotARequest)?;
-        // A write's payload follows it even if a client forgets to say so.
+        // A write has a payload even if the client does not set the flag.
         let carries = request.flags & flag::PAYLOAD_LEN != 0 || request.command == command::WRITE;
         if carries && request.length > SKIPPED_BYTES_MAX {
             return Err(TransmitEnd::NotARequest);
@@ -249,7 +249,7 @@ impl<'a> Transmission<'a> {
         Ok(None)
     }
 
-    /// Counts and logs a failure of the device; returns what the client is told.
+    /// Counts and logs a failure of the device; returns the error for the client.
     fn fail(&mut self, error: &DeviceError) -> NbdErrorCode {
         self.errors_suppressed += 1;
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Reads, and the question where the holes are.
+//! Reads, and reports of holes.
 
 use std::io;
 
@@ -36,8 +36,8 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    /// A header, and all bytes behind it. Once a first piece is sent an error can only be told by hanging up,
-    /// as the protocol says; clients that ask so much at once negotiate structured replies.
+    /// A header with all bytes behind it. Once a first piece is sent, an error can only be reported by
+    /// disconnecting, as the protocol says. Clients with large reads negotiate structured replies.
     fn read_simply(&mut self, asked: RequestKey, span: ExportSpan) -> Result<(), TransmitEnd> {
         let mut offset = span.offset();
         let end = offset + span.length();
@@ -128,7 +128,7 @@ impl Transmission<'_> {
         self.output.put(&BASE_ALLOCATION_ID.to_be_bytes());
         for &(run, hole) in &self.runs {
             let state = state_of(hole);
-            // A run is clipped to the span, whose length is 32 bits.
+            // A run is clipped to the span, whose length has 32 bits.
             self.output.put(&(run as u32).to_be_bytes());
             self.output.put(&u32::to_be_bytes(state));
         }
@@ -148,7 +148,7 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    /// Fills `runs` so that they cover the span. What is not known to be a hole is data.
+    /// Fills `runs` so that they cover the span. Ranges not known to be holes count as data.
     fn find_runs(&mut self, span: ExportSpan, all_data: bool) {
         let length = span.length();
         let known = !all_data && gather(self.device, span, RUNS_MAX, &mut self.runs).is_ok();
@@ -166,8 +166,8 @@ fn state_of(hole: bool) -> u32 {
     if hole { STATE_HOLE | STATE_ZERO } else { 0 }
 }
 
-/// Gathers at most `runs_max` runs from the span's start, clipped to it, neighbours of one kind joined; at
-/// least one. What lies beyond [`STATUS_BYTES_MAX`] is left out.
+/// Collects at most `runs_max` runs from the span's start, clipped to it, with equal neighbours joined; at
+/// least one. Runs beyond [`STATUS_BYTES_MAX`] are left out.
 fn gather(
     device: &dyn netram_block::BlockDevice,
     span: ExportSpan,

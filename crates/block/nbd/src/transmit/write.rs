@@ -1,4 +1,4 @@
-//! Writes and their payloads, zeros, trims.
+//! Writes with their payloads, zeros, and discards.
 
 use netram_block::{BLOCK_BYTES, DeviceError, PendingWrite};
 
@@ -10,11 +10,11 @@ use crate::wire::reply::NbdErrorCode;
 
 static ZEROS: [u8; ZEROS_BYTES] = [0; ZEROS_BYTES];
 
-/// A write's payload on its way in.
+/// A write's payload that is arriving.
 pub(super) struct WritePayload {
     key: RequestKey,
     length: u64,
-    /// Where the next byte belongs; means nothing after an error.
+    /// Offset of the next byte; meaningless after an error.
     offset: u64,
     left: u64,
     fua: bool,
@@ -33,7 +33,7 @@ impl WritePayload {
         }
     }
 
-    /// The bytes are read and thrown away, so that the next request is found behind them.
+    /// The payload is read and discarded, so that the next request is found behind it.
     pub(super) fn refused(asked: RequestKey, length: u64, error: NbdErrorCode) -> WritePayload {
         WritePayload {
             key: asked,
@@ -45,13 +45,13 @@ impl WritePayload {
         }
     }
 
-    /// A piece of it is lost; the rest passes by.
+    /// A piece of the payload failed; the rest is discarded.
     pub(super) fn fail(&mut self, error: NbdErrorCode) {
         self.outcome = self.outcome.and(Err(error));
     }
 
-    /// How many of the `here` bytes to take now; zero to wait for more. A payload that fits the input is
-    /// taken whole, a larger one in pieces that end where blocks do.
+    /// Number of the `here` bytes to consume now; zero to wait for more. A payload that fits in the input
+    /// buffer is consumed whole, a larger one in pieces that end at blocks.
     fn piece(&self, here: usize) -> usize {
         let left = self.left as usize;
         if self.outcome.is_err() || here >= left {
@@ -67,7 +67,7 @@ impl WritePayload {
 }
 
 impl Transmission<'_> {
-    /// Takes what is here of a payload. Whole, it joins the batch.
+    /// Consumes the received part of a payload. A complete one joins the batch.
     pub(super) fn on_payload(&mut self, mut payload: WritePayload) -> RequestStart {
         let here = self.input.bytes();
         let count = payload.piece(here.len());
@@ -113,7 +113,7 @@ impl Transmission<'_> {
         self.batch.push(asked, outcome, barrier(fua));
     }
 
-    /// The client wants the space taken, so that later writes cannot fail for want of it.
+    /// The client wants the space allocated, so that later writes cannot fail for lack of it.
     fn write_zeros(&mut self, span: ExportSpan) -> Result<(), NbdErrorCode> {
         let mut offset = span.offset();
         let end = offset + span.length();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_fits_is_taken_whole() {
+    fn a_payload_that_fits_the_buffer_is_consumed_whole() {
         let span = ExportSpan::check(512, 8192, 1 << 20).expect("inside");
         let payload = WritePayload::accepted(ASKED, span, false);
         assert_eq!(payload.piece(8191), 0);
@@ -173,15 +173,18 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_larger_one_end_where_blocks_do() {
+    fn pieces_of_a_larger_payload_end_at_blocks() {
         assert_eq!(large(0).piece(PIECE_BYTES_MIN - 1), 0);
         let here = PIECE_BYTES_MIN + 1000;
         assert_eq!(large(512).piece(here) as u64 % BLOCK_BYTES, BLOCK_BYTES - 512);
-        assert!(large(512).piece(INPUT_BYTES) > 0, "a full input always moves on");
+        assert!(
+            large(512).piece(INPUT_BYTES) > 0,
+            "a full input buffer makes progress"
+        );
     }
 
     #[test]
-    fn a_refused_one_passes_by_as_it_comes() {
+    fn a_refused_payload_is_discarded_as_it_arrives() {
         let payload = WritePayload::refused(ASKED, u64::MAX, NbdErrorCode::Invalid);
         assert_eq!(payload.piece(7), 7);
         assert_eq!(payload.piece(0), 0);

@@ -1,4 +1,4 @@
-//! Options: what a client asks before it chooses an export, and how it is answered.
+//! Options: requests of a client before it chooses an export, and their replies.
 //!
 //! ```text
 //! option   | IHAVEOPT (8) | number (4) | length (4) | data ...
@@ -10,33 +10,33 @@ use super::{OPTION_MAGIC, OPTION_REPLY_MAGIC, WireReader};
 /// Bytes before an option's data.
 pub const HEADER_BYTES: usize = 16;
 
-/// What a client may ask. Numbers that are not here are answered with [`OptionReply::Unsupported`].
+/// Options that the server knows. Other numbers are answered with [`OptionReply::Unsupported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionNumber {
-    /// Choose an export, the old way: no reply but its size.
+    /// Choose an export the old way; the only reply is its size and flags.
     ExportName,
-    /// Leave.
+    /// End the connection.
     Abort,
-    /// Name all exports.
+    /// List all exports.
     List,
     /// Encrypt from here on.
     StartTls,
     /// Describe an export.
     Info,
-    /// Describe an export, and choose it.
+    /// Describe an export and choose it.
     Go,
-    /// Replies in chunks.
+    /// Reply in chunks.
     StructuredReply,
-    /// Name metadata contexts.
+    /// List metadata contexts.
     ListMetaContext,
     /// Choose metadata contexts.
     SetMetaContext,
-    /// Lengths of 64 bits, and replies in chunks.
+    /// Use 64-bit lengths, and reply in chunks.
     ExtendedHeaders,
 }
 
 impl OptionNumber {
-    /// The option of this number.
+    /// The option with this number.
     pub fn of(number: u32) -> Option<OptionNumber> {
         Some(match number {
             1 => OptionNumber::ExportName,
@@ -54,17 +54,17 @@ impl OptionNumber {
     }
 }
 
-/// An option's first bytes, with the number as it came.
+/// An option's header, with the number as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// Which option.
+    /// Number of the option.
     pub number: u32,
     /// Bytes of data that follow.
     pub length: u32,
 }
 
 impl OptionHeader {
-    /// `None`: these are not the first bytes of an option.
+    /// Parses an option's header; `None` if the bytes are none.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<OptionHeader> {
         let mut reader = WireReader::new(bytes);
         let magic = reader.u64()?;
@@ -80,34 +80,34 @@ impl OptionHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OptionReply {
-    /// Done; nothing more about this option.
+    /// Success; the last reply to this option.
     Ack = 1,
-    /// One export.
+    /// An export.
     Server = 2,
     /// One piece of information about an export.
     Info = 3,
-    /// One metadata context.
+    /// A metadata context.
     MetaContext = 4,
-    /// No such option here.
+    /// The server does not know the option.
     Unsupported = (1 << 31) + 1,
-    /// Not allowed on this server.
+    /// The server's configuration forbids the option.
     Policy = (1 << 31) + 2,
-    /// Malformed, or at the wrong time.
+    /// The option is malformed, or came at the wrong time.
     Invalid = (1 << 31) + 3,
-    /// Only after [`OptionNumber::StartTls`].
+    /// The option needs [`OptionNumber::StartTls`] first.
     TlsRequired = (1 << 31) + 5,
-    /// No such export.
+    /// The export does not exist.
     Unknown = (1 << 31) + 6,
-    /// Longer than this server reads.
+    /// The option is longer than the server reads.
     TooBig = (1 << 31) + 9,
-    /// Not after [`OptionNumber::ExtendedHeaders`].
+    /// The option is not allowed after [`OptionNumber::ExtendedHeaders`].
     ExtendedHeadersRequired = (1 << 31) + 10,
 }
 
 /// Appends a reply to option `number` with the data of `parts`, one after the other.
 pub fn reply(out: &mut Vec<u8>, number: u32, kind: OptionReply, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
-    // Parts are names, descriptions and messages of ours, each bounded; a reply never comes near 4 GiB.
+    // Parts are names, descriptions and messages of the server, each bounded; a reply never comes near 4 GiB.
     let length = u32::try_from(length).expect("an option's reply is a few KiB");
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&number.to_be_bytes());
@@ -118,19 +118,19 @@ pub fn reply(out: &mut Vec<u8>, number: u32, kind: OptionReply, parts: &[&[u8]])
     }
 }
 
-/// The data of [`OptionNumber::Info`] and [`OptionNumber::Go`].
+/// Data of [`OptionNumber::Info`] and [`OptionNumber::Go`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InfoQuery<'a> {
-    /// The export asked about, as it came.
+    /// Name of the export, as received.
     pub name: &'a [u8],
-    /// The client wants its canonical name.
+    /// Whether the client wants its canonical name.
     pub wants_name: bool,
-    /// The client wants its description.
+    /// Whether the client wants its description.
     pub wants_description: bool,
 }
 
 impl<'a> InfoQuery<'a> {
-    /// `None`: the data are malformed. Kinds of information that nobody knows are skipped.
+    /// Parses the data; `None` if malformed. Unknown kinds of information are skipped.
     pub fn parse(data: &'a [u8]) -> Option<InfoQuery<'a>> {
         let mut reader = WireReader::new(data);
         let mut query = InfoQuery {
@@ -149,21 +149,21 @@ impl<'a> InfoQuery<'a> {
     }
 }
 
-/// The data of [`OptionNumber::ListMetaContext`] and [`OptionNumber::SetMetaContext`].
+/// Data of [`OptionNumber::ListMetaContext`] and [`OptionNumber::SetMetaContext`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContextQuery<'a> {
-    /// The export asked about, as it came.
+    /// Name of the export, as received.
     pub name: &'a [u8],
-    /// How many queries there were.
+    /// Number of queries.
     pub queries: u32,
-    /// One of them was `base:allocation`.
+    /// Whether a query was `base:allocation`.
     pub names_allocation: bool,
-    /// One of them was `base:`, which asks for all of that namespace.
+    /// Whether a query was `base:`, which asks for all of that namespace.
     pub names_base: bool,
 }
 
 impl<'a> ContextQuery<'a> {
-    /// `None`: the data are malformed. A lying count ends with the data, not with the count.
+    /// Parses the data; `None` if malformed. A count that is too large fails at the end of the data.
     pub fn parse(data: &'a [u8]) -> Option<ContextQuery<'a>> {
         let mut reader = WireReader::new(data);
         let name = reader.counted()?;

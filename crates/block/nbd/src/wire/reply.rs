@@ -14,31 +14,31 @@ use super::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, SIMPLE_REPLY_MAGIC};
 pub const SIMPLE_BYTES: usize = 16;
 /// Bytes of a chunk without data.
 pub const CHUNK_BYTES: usize = 20;
-/// The same with an extended header.
+/// Bytes of a chunk with an extended header, without data.
 pub const EXTENDED_CHUNK_BYTES: usize = 32;
 
-/// No further chunk about this request.
+/// Flag of a request's last chunk.
 pub const DONE: u16 = 1;
 
 /// Kinds of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ChunkKind {
-    /// Nothing: the request succeeded.
+    /// The request succeeded; no data.
     None = 0,
     /// An offset, and the bytes from there.
     OffsetData = 1,
-    /// An offset, and how many zeros from there.
+    /// An offset, and the number of zeros from there.
     OffsetHole = 2,
     /// A context's number, and runs of (length, state).
     BlockStatus = 5,
-    /// A context's number, how many runs, and runs of (length, state), of 64 bits each.
+    /// A context's number, the number of runs, and runs of (length, state) of 64 bits each.
     BlockStatusExtended = 6,
     /// An error number, and a message.
     Error = (1 << 15) + 1,
 }
 
-/// The errors that the protocol knows, by Linux's numbers. There are no others on the wire.
+/// The protocol's errors, with Linux's numbers. No others appear on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum NbdErrorCode {
@@ -46,20 +46,20 @@ pub enum NbdErrorCode {
     Permission = 1,
     /// The device failed.
     Io = 5,
-    /// Malformed, unaligned or beyond the end.
+    /// The request is malformed, unaligned or out of range.
     Invalid = 22,
-    /// No room, or a write beyond the end.
+    /// No space is left, or a write is beyond the end.
     NoSpace = 28,
-    /// Too long for one chunk.
+    /// The reply is too long for one chunk.
     Overflow = 75,
-    /// Would not be fast.
+    /// The request would not be fast.
     NotSupported = 95,
-    /// The server is leaving; ask again at another connection.
+    /// The server is stopping; ask again on another connection.
     Shutdown = 108,
 }
 
 impl NbdErrorCode {
-    /// The nearest that the protocol has.
+    /// The closest error of the protocol.
     pub fn of(error: &DeviceError) -> NbdErrorCode {
         match error.errno() {
             1 | 30 => NbdErrorCode::Permission,
@@ -71,23 +71,23 @@ impl NbdErrorCode {
         }
     }
 
-    /// A word for people, in chunks that carry one.
+    /// Message for chunks that carry one.
     pub fn message(self) -> &'static str {
         match self {
             NbdErrorCode::Permission => "the export is read-only",
-            NbdErrorCode::Io => "the volume could not do it; its log says why",
+            NbdErrorCode::Io => "the volume failed the request; see the server's log",
             NbdErrorCode::Invalid => {
                 "not whole sectors of 512 bytes inside the export, or an unknown flag or command"
             }
-            NbdErrorCode::NoSpace => "beyond the end of the export, or no room behind it",
-            NbdErrorCode::Overflow => "too long to come in one chunk; ask without DF or for less",
-            NbdErrorCode::NotSupported => "zeros that are stored take as long as writing them",
+            NbdErrorCode::NoSpace => "beyond the end of the export, or no space left on the server",
+            NbdErrorCode::Overflow => "too long for one chunk; ask without DF or for less",
+            NbdErrorCode::NotSupported => "allocated zeros are not faster than writing them",
             NbdErrorCode::Shutdown => "the server is stopping",
         }
     }
 }
 
-/// A simple reply's first bytes; all of it unless it carries a read's data.
+/// A simple reply's header; the whole reply unless data of a read follow.
 pub fn simple(cookie: u64, error: Option<NbdErrorCode>) -> [u8; SIMPLE_BYTES] {
     let mut bytes = [0; SIMPLE_BYTES];
     bytes[0..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -96,7 +96,7 @@ pub fn simple(cookie: u64, error: Option<NbdErrorCode>) -> [u8; SIMPLE_BYTES] {
     bytes
 }
 
-/// A chunk's first bytes, for `length` bytes of data.
+/// A chunk's header, for `length` bytes of data.
 pub fn chunk(cookie: u64, kind: ChunkKind, flags: u16, length: u32) -> [u8; CHUNK_BYTES] {
     let mut bytes = [0; CHUNK_BYTES];
     bytes[0..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());
@@ -107,7 +107,7 @@ pub fn chunk(cookie: u64, kind: ChunkKind, flags: u16, length: u32) -> [u8; CHUN
     bytes
 }
 
-/// The same with an extended header, for the request at `offset`.
+/// A chunk's extended header, for the request at `offset`.
 pub fn extended_chunk(
     cookie: u64,
     offset: u64,

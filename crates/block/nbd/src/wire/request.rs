@@ -1,5 +1,5 @@
-//! Requests: 28 bytes, and a payload behind a write. With extended headers 32 bytes, and a payload wherever
-//! [`flag::PAYLOAD_LEN`] says so.
+//! Requests: 28 bytes, and a payload after a write. With extended headers 32 bytes, and a payload wherever
+//! [`flag::PAYLOAD_LEN`] is set.
 //!
 //! ```text
 //! | magic (4) | flags (2) | command (2) | cookie (8) | offset (8) | length (4 or 8) | payload ...
@@ -9,23 +9,23 @@ use super::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, WireReader};
 
 /// Bytes of a request without its payload.
 pub const REQUEST_BYTES: usize = 28;
-/// The same with an extended header.
+/// Bytes of a request with an extended header, without its payload.
 pub const EXTENDED_REQUEST_BYTES: usize = 32;
-/// Bytes of the payload of a `BLOCK_STATUS` that names one context: the length that it is about, and the
+/// Bytes of the payload of a `BLOCK_STATUS` that names one context: the length of its range, and the
 /// context's number.
 pub const STATUS_PAYLOAD_BYTES: usize = 12;
 
 /// Flags of a request.
 pub mod flag {
-    /// Answer when it is on stable storage.
+    /// Reply only when the write is durable.
     pub const FUA: u16 = 1 << 0;
-    /// Zeros are to be stored, not left out.
+    /// Allocate space for zeros.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// A read is to come in one chunk.
+    /// Reply to a read in one chunk.
     pub const DF: u16 = 1 << 2;
-    /// A block status needs only its first run.
+    /// Report only the first run of a block status.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Zeros only if that is faster than writing them.
+    /// Write zeros only if that is faster than a write.
     pub const FAST_ZERO: u16 = 1 << 4;
     /// With extended headers: the length is that of a payload that follows.
     pub const PAYLOAD_LEN: u16 = 1 << 5;
@@ -37,38 +37,38 @@ pub mod command {
     pub const READ: u16 = 0;
     /// Write the payload.
     pub const WRITE: u16 = 1;
-    /// Leave; no answer.
+    /// Disconnect; no reply.
     pub const DISC: u16 = 2;
-    /// Make durable what was answered.
+    /// Make completed writes durable.
     pub const FLUSH: u16 = 3;
-    /// Forget bytes.
+    /// Discard bytes.
     pub const TRIM: u16 = 4;
     /// Prepare for reads.
     pub const CACHE: u16 = 5;
     /// Write zeros.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Tell data from holes.
+    /// Report data and holes.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
-/// A request as it came: nothing in it is checked but that it is one.
+/// A request as received; only its magic was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdRequest {
-    /// See [`flag`].
+    /// Flags; see [`flag`].
     pub flags: u16,
-    /// See [`command`].
+    /// Number of the command; see [`command`].
     pub command: u16,
-    /// The client's name for it, repeated in the answer.
+    /// The client's id of the request, repeated in the reply.
     pub cookie: u64,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
 impl NbdRequest {
-    /// `None`: these bytes begin no request. What follows cannot be told from payload, so the client is cut
-    /// off.
+    /// Parses a request; `None` if the bytes are none. Later bytes then cannot be told from payload, so the
+    /// client is disconnected.
     pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<NbdRequest> {
         let mut reader = WireReader::new(bytes);
         let magic = reader.u32()?;
@@ -82,7 +82,7 @@ impl NbdRequest {
         (magic == REQUEST_MAGIC).then_some(request)
     }
 
-    /// The same with an extended header.
+    /// Parses a request with an extended header.
     pub fn parse_extended(bytes: &[u8; EXTENDED_REQUEST_BYTES]) -> Option<NbdRequest> {
         let mut reader = WireReader::new(bytes);
         let magic = reader.u32()?;
@@ -96,7 +96,7 @@ impl NbdRequest {
         (magic == EXTENDED_REQUEST_MAGIC).then_some(request)
     }
 
-    /// The bytes that [`parse`](Self::parse) takes. The length has 32 bits there.
+    /// Encodes a request for [`parse`](Self::parse), with a length of 32 bits.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -108,7 +108,7 @@ impl NbdRequest {
         bytes
     }
 
-    /// The bytes that [`parse_extended`](Self::parse_extended) takes.
+    /// Encodes a request for [`parse_extended`](Self::parse_extended).
     pub fn encode_extended(&self) -> [u8; EXTENDED_REQUEST_BYTES] {
         let mut bytes = [0; EXTENDED_REQUEST_BYTES];
         bytes[0..4].copy_from_slice(&EXTENDED_REQUEST_MAGIC.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What is waited for when: a device that completes writes only when the test lets it.
+//! When requests are waited for: a device that completes writes only when the test allows it.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,13 +12,13 @@ use netram_proto::id::Lsn;
 
 const MIB: u64 = 1 << 20;
 
-/// A memory device whose writes complete only when the test lets them, and which fails when told.
+/// A memory device whose writes complete only when the test allows it, and which fails on request.
 struct Gate {
     inner: MemoryDevice,
     logged: AtomicU64,
     waits: AtomicU64,
     broken: AtomicBool,
-    /// From here on nothing can be read.
+    /// Offset from which reads fail.
     bad_from: AtomicU64,
     held: Mutex<bool>,
     moved: Condvar,
@@ -84,7 +84,10 @@ impl BlockDevice for Gate {
             .moved
             .wait_timeout_while(held, PATIENCE, |held| *held)
             .unwrap();
-        assert!(!late.timed_out() && !*held, "the test lets writes complete");
+        assert!(
+            !late.timed_out() && !*held,
+            "timed out waiting for the test to complete writes"
+        );
         self.judge()
     }
     fn flush(&self) -> Result<(), DeviceError> {
@@ -107,7 +110,7 @@ fn gated(place: &SocketDirectory, held: bool) -> (NbdServer, Arc<Gate>) {
 }
 
 #[test]
-fn requests_that_come_together_are_waited_for_once_and_flushed_once() {
+fn requests_that_arrive_together_are_waited_for_once_and_flushed_once() {
     let place = SocketDirectory::new();
     let (server, gate) = gated(&place, true);
     let mut client = Client::ready(&place.socket());
@@ -118,7 +121,7 @@ fn requests_that_come_together_are_waited_for_once_and_flushed_once() {
             bytes.extend(pattern(cookie, 512));
         }
     };
-    // The first batch, however it is cut, holds the device up; everything else is one batch behind it.
+    // The first batch, of any size, blocks in the device; all other requests form one batch behind it.
     writes(&mut bytes, 0..1, 0);
     client.send(&bytes);
     wait_until("the first write is waited for", || {
@@ -138,9 +141,12 @@ fn requests_that_come_together_are_waited_for_once_and_flushed_once() {
         .collect();
     cookies.sort_unstable();
     assert_eq!(cookies, (0..41).collect::<Vec<_>>());
-    // Two of the one and one of the other, but for a socket that hands over what is there in several parts.
-    assert!(gate.waits.load(Ordering::SeqCst) < 10, "one wait a batch");
-    assert!(gate.inner.flushes() < 10, "one flush a batch");
+    // Two waits and one flush, unless the socket delivers the bytes in several parts.
+    assert!(
+        gate.waits.load(Ordering::SeqCst) < 10,
+        "more than one wait a batch"
+    );
+    assert!(gate.inner.flushes() < 10, "more than one flush a batch");
     assert_eq!(server.stats().writes, 40);
 }
 
@@ -156,7 +162,7 @@ fn reads_do_not_wait_for_writes() {
     assert_eq!(
         client.reply().cookie,
         2,
-        "the read's reply comes while the write is held"
+        "the read must be answered while the write is held"
     );
     client.take(512);
     gate.open();
@@ -164,7 +170,7 @@ fn reads_do_not_wait_for_writes() {
 }
 
 #[test]
-fn half_a_request_does_not_hold_up_those_before_it() {
+fn an_incomplete_request_does_not_delay_those_before_it() {
     let place = SocketDirectory::new();
     let (_server, _) = gated(&place, false);
     let mut client = Client::ready(&place.socket());
@@ -179,7 +185,7 @@ fn half_a_request_does_not_hold_up_those_before_it() {
 }
 
 #[test]
-fn a_failing_device_fails_requests_and_not_the_connection() {
+fn a_failing_device_fails_requests_but_not_the_connection() {
     let place = SocketDirectory::new();
     let (server, gate) = gated(&place, false);
     gate.broken.store(true, Ordering::SeqCst);
@@ -216,7 +222,7 @@ fn a_failing_device_fails_requests_and_not_the_connection() {
 }
 
 #[test]
-fn a_stopping_server_answers_what_it_started() {
+fn a_stopping_server_answers_started_requests() {
     let place = SocketDirectory::new();
     let (server, gate) = gated(&place, true);
     let mut client = Client::ready(&place.socket());
@@ -228,7 +234,7 @@ fn a_stopping_server_answers_what_it_started() {
     let idle = Client::ready(&place.socket());
     let mut stranger = Client::connect(&place.socket());
     let stopping = std::thread::spawn(move || server.stop());
-    wait_until("nobody listens any more", || !place.socket().exists());
+    wait_until("the server stops listening", || !place.socket().exists());
     gate.open();
     assert_eq!(client.reply(), Reply { cookie: 1, error: 0 });
     assert!(client.is_closed());
@@ -250,7 +256,7 @@ fn a_client_that_reads_no_replies_does_not_keep_the_server_from_stopping() {
 }
 
 #[test]
-fn after_a_disconnect_everything_is_finished() {
+fn after_a_disconnect_started_requests_are_finished() {
     let place = SocketDirectory::new();
     let (server, gate) = gated(&place, false);
     let mut client = Client::ready(&place.socket());
@@ -265,8 +271,8 @@ fn after_a_disconnect_everything_is_finished() {
     assert_eq!(gate.waits.load(Ordering::SeqCst), 1);
 }
 
-/// A batch was once full when its bytes were many, also without a whole request in it; a payload behind
-/// others then waited for ever.
+/// A batch with many bytes counted as full even without a whole request, so a payload behind others waited
+/// for ever.
 #[test]
 fn large_payloads_behind_one_another_all_arrive() {
     let place = SocketDirectory::new();
@@ -287,7 +293,7 @@ fn large_payloads_behind_one_another_all_arrive() {
 }
 
 #[test]
-fn nothing_follows_a_reply_that_broke_off() {
+fn nothing_follows_an_interrupted_reply() {
     let place = SocketDirectory::new();
     let (_server, gate) = gated(&place, true);
     gate.bad_from.store(MIB, Ordering::SeqCst);
@@ -297,7 +303,7 @@ fn nothing_follows_a_reply_that_broke_off() {
         bytes.extend(request(command::WRITE, 0, cookie, cookie * 512, 512));
         bytes.extend(pattern(cookie, 512));
     }
-    // The first piece of the reply is sound, and sent; the second cannot be read.
+    // The first piece of the reply is sound and sent; the second cannot be read.
     bytes.extend(request(command::READ, 0, 99, 0, MIB as u32 + 512));
     client.send(&bytes[..28 + 512]);
     wait_until("the first write is waited for", || {
@@ -309,8 +315,7 @@ fn nothing_follows_a_reply_that_broke_off() {
     let mut heard = Vec::new();
     // A reset may follow the bytes.
     let _ = client.stream.read_to_end(&mut heard);
-    // Whatever was answered before the read is whole replies; behind the read's header are its own bytes
-    // alone.
+    // Replies before the read are complete; behind the read's header are only its own bytes.
     let mut at = 0;
     while at + 16 <= heard.len() && heard[at + 8..at + 16] != 99_u64.to_be_bytes() {
         at += 16;

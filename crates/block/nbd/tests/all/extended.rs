@@ -1,4 +1,4 @@
-//! Extended headers: lengths of 64 bits, byte by byte over a real socket.
+//! Extended headers: 64-bit lengths, byte by byte over a real socket.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,11 +10,10 @@ use netram_nbd::limit::STATUS_BYTES_MAX;
 use netram_nbd::wire::request::{NbdRequest, command, flag};
 
 const TIB: u64 = 1 << 40;
-/// More than 32 bits say.
+/// A length of more than 32 bits.
 const WIDE: u64 = 5 << 30;
 
-/// A device of a TiB of holes that notes what it is asked to zero, and of how much it is asked where its
-/// holes are.
+/// A device of 1 TiB of holes that records the ranges of zero requests and the lengths of hole queries.
 #[derive(Default)]
 struct Void {
     zeroed: Mutex<Vec<(u64, u64)>>,
@@ -56,7 +55,7 @@ impl BlockDevice for Void {
         Ok(())
     }
 
-    /// Data in the first and the last GiB of ten, and nothing behind.
+    /// Data in the first and the last of ten GiB, and holes behind.
     fn extents(
         &self,
         offset: u64,
@@ -76,8 +75,7 @@ impl BlockDevice for Void {
     }
 }
 
-/// A client that has agreed on extended headers, and chosen the export with GO; what it was told of its
-/// flags.
+/// A client that has negotiated extended headers and chosen the export with GO, and the export's flags.
 fn extended(place: &SocketDirectory) -> (Client, u16) {
     let mut client = Client::connect(&place.socket());
     client.send(&3_u32.to_be_bytes());
@@ -102,7 +100,7 @@ fn ask(client: &mut Client, command: u16, flags: u16, cookie: u64, offset: u64, 
     client.send(&request.encode_extended());
 }
 
-/// A chunk's flags, kind and data; it must be about this request.
+/// Flags, kind and data of a chunk, which must be about this request.
 fn chunk(client: &mut Client, cookie: u64, offset: u64) -> (u16, u16, Vec<u8>) {
     let head = client.take(32);
     assert_eq!(head[..4], [0x6e, 0x8a, 0x27, 0x8c], "an extended chunk");
@@ -127,7 +125,7 @@ fn serve_void(place: &SocketDirectory) -> (NbdServer, Arc<Void>) {
 }
 
 #[test]
-fn zeros_trims_and_block_status_have_64_bits() {
+fn zeros_discards_and_block_status_accept_64_bit_lengths() {
     let place = SocketDirectory::new();
     let (_server, device) = serve_void(&place);
     let (mut client, flags) = extended(&place);
@@ -159,7 +157,7 @@ fn zeros_trims_and_block_status_have_64_bits() {
 }
 
 #[test]
-fn a_block_status_of_everything_is_answered_in_parts_none_of_which_takes_long() {
+fn a_block_status_of_the_whole_device_is_answered_in_bounded_parts() {
     let place = SocketDirectory::new();
     let (_server, device) = serve_void(&place);
     let (mut client, _) = extended(&place);
@@ -172,7 +170,7 @@ fn a_block_status_of_everything_is_answered_in_parts_none_of_which_takes_long() 
 }
 
 #[test]
-fn reads_and_writes_come_and_go_with_their_payloads() {
+fn reads_and_writes_carry_their_payloads() {
     let place = SocketDirectory::new();
     let (_server, _) = serve(&place, 64 << 20);
     let (mut client, _) = extended(&place);
@@ -193,7 +191,7 @@ fn reads_and_writes_come_and_go_with_their_payloads() {
         let mut found = vec![0; length as usize];
         loop {
             let (flags, kind, piece) = chunk(&mut client, cookie, 512);
-            assert_eq!(kind, 1, "all of it is data");
+            assert_eq!(kind, 1, "the whole range must be data");
             let at = (u64::from_be_bytes(piece[..8].try_into().unwrap()) - 512) as usize;
             found[at..at + piece.len() - 8].copy_from_slice(&piece[8..]);
             if flags == 1 {
@@ -204,7 +202,7 @@ fn reads_and_writes_come_and_go_with_their_payloads() {
     }
     ask(&mut client, command::READ, 0, 4, 0, WIDE);
     assert_eq!(refusal(&mut client, 4, 0), 22);
-    // The payload of a refused write is skipped, and so is one where none belongs.
+    // The payload of a refused write is skipped, as is one where none is allowed.
     for (command, length, error) in [
         (command::WRITE, 33 << 20, 22),
         (command::READ, 4096, 22),
@@ -219,7 +217,7 @@ fn reads_and_writes_come_and_go_with_their_payloads() {
 }
 
 #[test]
-fn a_block_status_may_name_the_one_context_that_there_is() {
+fn a_block_status_may_name_only_the_existing_context() {
     let place = SocketDirectory::new();
     let (_server, _) = serve_void(&place);
     let (mut client, _) = extended(&place);
@@ -231,7 +229,7 @@ fn a_block_status_may_name_the_one_context_that_there_is() {
     let status = |client: &mut Client, bytes: &[u8]| {
         let length = bytes.len() as u64;
         ask(client, command::BLOCK_STATUS, flag::PAYLOAD_LEN, 1, 0, length);
-        // A server that takes header and payload for one must wait for the rest.
+        // A server that took header and payload for one would wait for the rest.
         let (first, rest) = bytes.split_at(bytes.len() / 2);
         client.send(first);
         std::thread::yield_now();
@@ -256,7 +254,7 @@ fn a_block_status_may_name_the_one_context_that_there_is() {
 }
 
 #[test]
-fn what_does_not_go_with_extended_headers_is_refused() {
+fn options_incompatible_with_extended_headers_are_refused() {
     let place = SocketDirectory::new();
     let (_server, _) = serve_void(&place);
     let mut client = Client::connect(&place.socket());
@@ -274,7 +272,7 @@ fn what_does_not_go_with_extended_headers_is_refused() {
     assert_eq!(kind(8, b""), (1 << 31) + 10);
     client.send(&option(1, b""));
     assert!(client.is_closed(), "EXPORT_NAME");
-    // A compact header, and a payload that nobody can skip.
+    // A compact header, and a payload that is too long to skip.
     let (mut client, _) = extended(&place);
     client.request(command::READ, 0, 1, 0, 512);
     client.send(&[0; 4]);

@@ -1,4 +1,4 @@
-//! Clients that lie, stall, flood and leave in the middle, against a real server.
+//! Clients that lie, stall, flood and disconnect at any point, against a real server.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use netram_nbd::wire::request::{NbdRequest, command};
 
 const MIB: u64 = 1 << 20;
 
-/// The server serves an honest client, which finds its bytes as it left them.
+/// Checks that the server serves a proper client, which finds its bytes unchanged.
 fn is_sound(socket: &Path) {
     let mut client = Client::ready(socket);
     client.request(command::WRITE, 0, 1, MIB, 4096);
@@ -23,7 +23,7 @@ fn is_sound(socket: &Path) {
 }
 
 #[test]
-fn bytes_that_are_no_request_end_the_connection() {
+fn an_invalid_request_ends_the_connection() {
     let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut client = Client::ready(&place.socket());
@@ -50,7 +50,7 @@ fn an_option_of_4_gib_ends_the_connection() {
 }
 
 #[test]
-fn clients_that_leave_anywhere_leave_nothing_behind() {
+fn clients_that_disconnect_anywhere_leave_nothing_behind() {
     let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut whole = 3_u32.to_be_bytes().to_vec();
@@ -69,17 +69,17 @@ fn clients_that_leave_anywhere_leave_nothing_behind() {
 }
 
 #[test]
-fn a_flood_of_strangers_keeps_nobody_out_who_was_in() {
+fn a_flood_of_new_connections_does_not_affect_an_established_client() {
     let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut inside = Client::ready(&place.socket());
-    // Answered, it is no stranger any more.
+    // Once answered, the client is no longer pending.
     inside.request(command::FLUSH, 0, 0, 0, 0);
     assert_eq!(inside.reply().error, 0);
     let mut flood: Vec<UnixStream> = (0..PENDING_CONNECTIONS_MAX + 20)
         .map(|_| UnixStream::connect(place.socket()).unwrap())
         .collect();
-    // The ones too many are closed without a greeting.
+    // Connections beyond the limit are closed without a greeting.
     let mut away = 0;
     for stream in &mut flood {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -94,7 +94,7 @@ fn a_flood_of_strangers_keeps_nobody_out_who_was_in() {
 }
 
 #[test]
-fn one_client_too_many_is_closed_and_a_place_that_is_left_is_given_again() {
+fn a_client_beyond_the_limit_is_closed_and_a_freed_place_is_reused() {
     let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut clients: Vec<Client> = (0..CONNECTIONS_MAX)
@@ -124,10 +124,10 @@ fn a_short_run_of_random_clients() {
     is_sound(&place.socket());
 }
 
-/// Hours of the same: `NETRAM_SECONDS=600 cargo test --release -p netram-nbd --test all hostile:: --
+/// The same for hours: `NETRAM_SECONDS=600 cargo test --release -p netram-nbd --test all hostile:: --
 /// --ignored --nocapture`
 #[test]
-#[ignore = "as long as you like: set NETRAM_SECONDS"]
+#[ignore = "runs for NETRAM_SECONDS"]
 fn a_long_run_of_random_clients() {
     let seconds =
         std::env::var("NETRAM_SECONDS").map_or(60, |text| text.parse().expect("a number of seconds"));
@@ -152,9 +152,8 @@ fn a_long_run_of_random_clients() {
     );
 }
 
-/// A client that begins honestly and goes on at random: options and requests with some fields right and some
-/// not, payloads of the wrong length, bytes flipped, cut off anywhere. A stall would be found by the
-/// patience.
+/// A client that begins properly and continues at random: options and requests with some wrong fields,
+/// payloads of the wrong length, flipped bytes, cut off anywhere. A stall is found by the timeout.
 fn lie(socket: &Path, seed: u64) {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut bytes = vec![];
@@ -185,7 +184,7 @@ fn lie(socket: &Path, seed: u64) {
         }
     });
     for part in bytes.chunks(1 + dice.below(20_000) as usize) {
-        // The server may have hung up already.
+        // The server may have closed the connection already.
         if (&stream).write_all(part).is_err() {
             break;
         }
@@ -193,7 +192,7 @@ fn lie(socket: &Path, seed: u64) {
     let _ = stream.shutdown(std::net::Shutdown::Write);
     drain
         .join()
-        .unwrap_or_else(|_| panic!("seed {seed} holds the server up: NETRAM_SEED={seed} repeats it"));
+        .unwrap_or_else(|_| panic!("seed {seed} blocks the server: NETRAM_SEED={seed} repeats it"));
 }
 
 fn add_options(dice: &mut Dice, bytes: &mut Vec<u8>) {
@@ -272,7 +271,7 @@ impl Dice {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Below `bound`, which is not zero.
+    /// A number below `bound`, which is not zero.
     fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }

@@ -1,5 +1,5 @@
-//! What the Linux kernel's client sends on a socket pair, without a handshake. The kernel itself is asked in
-//! a guest, by the tests of the program.
+//! Requests of the Linux kernel's client on a socket pair, without a handshake. The kernel itself is tested
+//! in a guest by the tests of `netram-cli`.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// Sends a request, and takes its reply: the error that it has, if any.
+    /// Sends a request, and returns the error of its reply.
     fn ask(&mut self, command: u16, flags: u16, offset: u64, payload: &[u8], into: &mut [u8]) -> u32 {
         self.cookie += 1;
         let length = payload.len().max(into.len()) as u32;
@@ -77,7 +77,7 @@ fn requests_are_served_without_a_handshake_until_the_kernel_disconnects() {
     assert_eq!(kernel.ask(command::READ, 0, 4096, &[], &mut found), 0);
     assert_eq!(found[..sector.len()], sector);
     assert_eq!(found[sector.len()..], [0; SECTOR_BYTES as usize]);
-    // Beyond the end: an answer, and the conversation goes on.
+    // Beyond the end: an error reply, and the connection continues.
     assert_ne!(kernel.ask(command::READ, 0, 1 << 20, &[], &mut found), 0);
     assert_eq!(kernel.ask(command::READ, 0, 8192, &[], &mut found), 0);
     assert_eq!(found[..sector.len()], sector);
@@ -87,7 +87,7 @@ fn requests_are_served_without_a_handshake_until_the_kernel_disconnects() {
 }
 
 #[test]
-fn a_kernel_that_closes_its_end_ends_it_too() {
+fn a_kernel_that_closes_its_end_ends_the_service() {
     let device = Arc::new(MemoryDevice::new(1 << 20));
     let (kernel, serving) = serve(&device, false);
     drop(kernel);

@@ -1,6 +1,6 @@
-//! The NBD server before clients that keep the rules, and before others.
+//! The NBD server, with proper clients and with hostile ones.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! One test program, because linking each costs time; a module is one scenario or several of a kind.
 
 mod batches;
 mod common;

@@ -1,4 +1,4 @@
-//! Requests against a real server over a real socket, byte by byte.
+//! Requests to a real server over a real socket, byte by byte.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use netram_nbd::{MemoryDevice, NbdServer, NbdStartError};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn what_was_written_is_read_whatever_its_length() {
+fn writes_of_any_length_are_read_back() {
     let place = SocketDirectory::new();
     let (server, _) = serve(&place, 64 * MIB);
     let mut writer = Client::ready(&place.socket());
     let mut reader = Client::structured(&place.socket());
-    // Below, at and above the pieces that large payloads are cut into.
+    // Lengths below, at and above the pieces into which large payloads are split.
     for (index, length) in [
         512,
         4096,
@@ -53,7 +53,7 @@ fn what_was_written_is_read_whatever_its_length() {
         loop {
             let (flags, kind, cookie, data) = reader.chunk();
             let at = (u64::from_be_bytes(data[..8].try_into().unwrap()) - offset) as usize;
-            assert_eq!((kind, cookie), (1, 2), "all of it is data");
+            assert_eq!((kind, cookie), (1, 2), "the whole range must be data");
             found[at..at + data.len() - 8].copy_from_slice(&data[8..]);
             if flags == 1 {
                 break;
@@ -66,7 +66,7 @@ fn what_was_written_is_read_whatever_its_length() {
 }
 
 #[test]
-fn a_refused_write_is_answered_and_the_next_request_found_behind_it() {
+fn a_refused_write_is_answered_and_the_next_request_is_served() {
     let place = SocketDirectory::new();
     let (_server, _) = serve(&place, MIB);
     let mut client = Client::ready(&place.socket());
@@ -87,7 +87,7 @@ fn a_refused_write_is_answered_and_the_next_request_found_behind_it() {
 }
 
 #[test]
-fn errors_of_reads_come_in_the_form_that_was_agreed_on() {
+fn errors_of_reads_are_sent_in_the_negotiated_form() {
     let place = SocketDirectory::new();
     let (_server, _) = serve(&place, MIB);
     let mut simple = Client::ready(&place.socket());
@@ -100,12 +100,12 @@ fn errors_of_reads_come_in_the_form_that_was_agreed_on() {
     assert_eq!(
         data[..4],
         22_u32.to_be_bytes(),
-        "beyond the end comes before too long"
+        "out of range is reported before too long"
     );
 }
 
 #[test]
-fn holes_are_told_and_not_sent() {
+fn holes_are_reported_and_not_sent_as_data() {
     let place = SocketDirectory::new();
     let (_server, device) = serve(&place, 4 * MIB);
     device.write(MIB, &pattern(3, 65536)).unwrap();
@@ -138,7 +138,7 @@ fn holes_are_told_and_not_sent() {
 }
 
 #[test]
-fn zeros_are_holes_unless_they_are_to_be_stored() {
+fn zeros_become_holes_unless_allocated_space_is_requested() {
     let place = SocketDirectory::new();
     let (_server, device) = serve(&place, MIB);
     let holes = || {
@@ -183,7 +183,7 @@ fn a_client_sees_a_volume_grow() {
 }
 
 #[test]
-fn a_socket_is_its_users_own_unless_others_are_let_in() {
+fn a_socket_is_private_to_its_user_unless_others_are_allowed() {
     use std::os::unix::fs::PermissionsExt;
     let place = SocketDirectory::new();
     for other_users in [false, true] {
@@ -193,12 +193,15 @@ fn a_socket_is_its_users_own_unless_others_are_let_in() {
         let mode = std::fs::metadata(place.socket()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777 == 0o600, !other_users, "{mode:o}");
         drop(server);
-        assert!(!place.socket().exists(), "the file goes with the server");
+        assert!(
+            !place.socket().exists(),
+            "the socket file was not removed with the server"
+        );
     }
 }
 
 #[test]
-fn a_server_that_makes_no_sense_does_not_start() {
+fn a_server_with_an_invalid_configuration_does_not_start() {
     let place = SocketDirectory::new();
     let device = || Arc::new(MemoryDevice::new(4096));
     let refused = |change: &dyn Fn(&mut netram_nbd::NbdServerConfig)| {

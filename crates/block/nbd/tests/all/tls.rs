@@ -1,4 +1,4 @@
-//! Encrypted connections, with certificates made for each test, driven by libnbd.
+//! Encrypted connections, with certificates created for each test, driven by libnbd.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-/// An authority, and what it signed for a server and a client, in the files that libnbd and nbdkit expect.
+/// Creates an authority, and certificates that it signed for a server and a client, in the files that libnbd
+/// and nbdkit expect.
 fn make_certificates(directory: &Path) {
     fs::create_dir_all(directory).unwrap();
     let write = |name: &str, text: String| fs::write(directory.join(name), text).unwrap();
@@ -48,7 +49,7 @@ fn serve_with(place: &SocketDirectory, tls: TlsMode) -> NbdServer {
 }
 
 #[test]
-fn a_server_that_requires_tls_refuses_everything_in_clear() {
+fn a_server_that_requires_tls_refuses_everything_unencrypted() {
     let place = SocketDirectory::new();
     let server = serve_with(&place, TlsMode::Require(keys(&place.path("pki"))));
     let mut client = Client::connect(&place.socket());
@@ -65,7 +66,7 @@ fn a_server_that_requires_tls_refuses_everything_in_clear() {
 }
 
 #[test]
-fn bytes_in_clear_behind_the_request_to_encrypt_end_the_connection() {
+fn unencrypted_bytes_behind_starttls_end_the_connection() {
     let place = SocketDirectory::new();
     let _server = serve_with(&place, TlsMode::On(keys(&place.path("pki"))));
     let mut client = Client::connect(&place.socket());
@@ -77,7 +78,7 @@ fn bytes_in_clear_behind_the_request_to_encrypt_end_the_connection() {
 }
 
 #[test]
-fn what_is_no_tls_after_the_request_ends_the_connection() {
+fn bytes_that_are_not_tls_after_starttls_end_the_connection() {
     let place = SocketDirectory::new();
     let server = serve_with(&place, TlsMode::On(keys(&place.path("pki"))));
     let mut client = Client::connect(&place.socket());
@@ -120,11 +121,11 @@ h.shutdown()
 }
 
 #[test]
-fn a_client_without_a_certificate_of_ours_is_refused() {
+fn a_client_with_a_certificate_of_another_authority_is_refused() {
     let Some(python) = nbd_python() else { return };
     let place = SocketDirectory::new();
     let server = serve_with(&place, TlsMode::Require(keys(&place.path("pki"))));
-    // Another authority's client, which trusts our server.
+    // A client of another authority, which trusts our server.
     let other = place.path("other");
     make_certificates(&other);
     fs::copy(place.path("pki").join("ca-cert.pem"), other.join("ca-cert.pem")).unwrap();
@@ -134,13 +135,13 @@ fn a_client_without_a_certificate_of_ours_is_refused() {
         place.socket().display(),
     );
     let output = run(python, &["-m", "nbd", "-c", &script]);
-    assert!(!output.status.success(), "the stranger got in");
+    assert!(!output.status.success(), "the client was accepted");
     wait_until("the client is refused", || server.stats().rejected == 1);
     assert_eq!(server.stats().sessions, 0);
 }
 
 #[test]
-fn other_machines_are_served_only_encrypted_or_by_insistence() {
+fn other_machines_are_served_only_encrypted_or_with_the_insecure_setting() {
     let place = SocketDirectory::new();
     let pki = keys(&place.path("pki"));
     let start = |tls: TlsMode, insecure: bool| {
@@ -162,7 +163,7 @@ fn other_machines_are_served_only_encrypted_or_by_insistence() {
 }
 
 #[test]
-fn certificates_that_cannot_be_used_are_named() {
+fn unusable_certificates_are_named_in_the_error() {
     let place = SocketDirectory::new();
     let pki = place.path("pki");
     make_certificates(&pki);
@@ -182,6 +183,6 @@ fn certificates_that_cannot_be_used_are_named() {
     );
     make_certificates(&pki);
     fs::copy(pki.join("client-key.pem"), &files.key).unwrap();
-    let refused = TlsKeys::load(&files).expect_err("the key is another's");
+    let refused = TlsKeys::load(&files).expect_err("the key belongs to another certificate");
     assert!(matches!(refused, TlsError::Unusable(_)), "{refused}");
 }

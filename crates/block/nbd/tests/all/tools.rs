@@ -1,4 +1,4 @@
-//! The programs that people use: libnbd's, qemu's, fio. Each test says aloud when its program is missing.
+//! Common programs: libnbd's, qemu's, fio. Each test prints a note if its program is missing.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ fn uri(place: &SocketDirectory) -> String {
 }
 
 #[test]
-fn nbdinfo_tells_what_the_server_can() {
+fn nbdinfo_reports_the_servers_capabilities() {
     if !has("nbdinfo") {
         return;
     }
@@ -60,7 +60,7 @@ fn nbdinfo_tells_what_the_server_can() {
 }
 
 #[test]
-fn nbdcopy_brings_a_sparse_image_there_and_back() {
+fn nbdcopy_copies_a_sparse_image_to_the_server_and_back() {
     if !has("nbdcopy") {
         return;
     }
@@ -83,7 +83,7 @@ fn nbdcopy_brings_a_sparse_image_there_and_back() {
             true
         })
         .unwrap();
-    assert!(holes >= 50 * MIB, "zeros came as zeros: {holes}");
+    assert!(holes >= 50 * MIB, "zeros were sent as data; holes: {holes}");
     let back = place.path("back");
     succeed("nbdcopy", &[&uri(&place), back.to_str().unwrap()]);
     assert!(fs::read(&back).unwrap() == contents);
@@ -161,7 +161,7 @@ h.shutdown()
 }
 
 #[test]
-fn qemu_img_and_qemu_io_take_it_for_a_disk() {
+fn qemu_img_and_qemu_io_use_the_export_as_a_disk() {
     if !has("qemu-img") || !has("qemu-io") {
         return;
     }
@@ -236,7 +236,7 @@ fn fio_verifies_what_it_wrote() {
             "--iodepth=16",
             "--fsync=32",
             "--verify=crc32c",
-            // It would leave a file in the directory it is started in.
+            // Otherwise fio would leave a file in the working directory.
             "--verify_state_save=0",
             "--randseed=7",
         ],

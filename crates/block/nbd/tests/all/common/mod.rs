@@ -1,4 +1,4 @@
-//! A server of a memory device, and a client that says exactly what it is told to.
+//! A server of a memory device, and a client that sends exactly the given bytes.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,10 +12,10 @@ use netram_nbd::wire::request::NbdRequest;
 use netram_nbd::{MemoryDevice, NbdExport, NbdServer, NbdServerConfig, TlsMode};
 use netram_transport::NetAddress;
 
-/// Longer than any step takes on a loaded machine; a test that reaches it has failed.
+/// Longer than any step takes on a loaded machine; reaching it fails the test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory for sockets and files, gone with the value.
+/// A directory for sockets and files, removed when dropped.
 pub(crate) struct SocketDirectory(tempfile::TempDir);
 
 impl SocketDirectory {
@@ -47,14 +47,14 @@ pub(crate) fn config(place: &SocketDirectory, device: Arc<dyn BlockDevice>) -> N
     }
 }
 
-/// A server of `bytes` of memory at the place's socket.
+/// A server of `bytes` of memory on the directory's socket.
 pub(crate) fn serve(place: &SocketDirectory, bytes: u64) -> (NbdServer, Arc<MemoryDevice>) {
     let device = Arc::new(MemoryDevice::new(bytes));
     let server = NbdServer::start(config(place, device.clone())).unwrap();
     (server, device)
 }
 
-/// Waits until `done`, or fails with `what`.
+/// Waits until `done` returns `true`, or fails with `what`.
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
@@ -75,7 +75,7 @@ pub(crate) struct Reply {
 }
 
 impl Client {
-    /// Connects, and reads the greeting.
+    /// Connects and reads the greeting.
     pub(crate) fn connect(socket: &Path) -> Client {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -94,7 +94,7 @@ impl Client {
         client
     }
 
-    /// The same with structured replies and block status.
+    /// Chooses the server's first export, with structured replies and block status.
     pub(crate) fn structured(socket: &Path) -> Client {
         let mut client = Client::connect(socket);
         client.send(&3_u32.to_be_bytes());
@@ -130,7 +130,7 @@ impl Client {
         }
     }
 
-    /// A chunk's flags, kind, cookie and data.
+    /// Flags, kind, cookie and data of a chunk.
     pub(crate) fn chunk(&mut self) -> (u16, u16, u64, Vec<u8>) {
         let head = self.take(20);
         assert_eq!(head[..4], [0x66, 0x8e, 0x33, 0xef], "a chunk");
@@ -142,7 +142,7 @@ impl Client {
 
     /// Whether the server closes without another byte.
     pub(crate) fn is_closed(&mut self) -> bool {
-        // Closed with our bytes unread it is a reset.
+        // A socket closed with unread bytes sends a reset.
         !matches!(self.stream.read(&mut [0]), Ok(1..))
     }
 }
@@ -166,7 +166,7 @@ pub(crate) fn request(command: u16, flags: u16, cookie: u64, offset: u64, length
     .encode()
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ from position to position.
 pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed | 1;
     (0..length)
@@ -179,7 +179,7 @@ pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Whether a program is here; says aloud when a test is skipped for want of it.
+/// Whether a program is installed; prints a note if a test is skipped because it is missing.
 pub(crate) fn has(program: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).is_file()));
@@ -189,8 +189,8 @@ pub(crate) fn has(program: &str) -> bool {
     found
 }
 
-/// A Python that has libnbd's module. The one on the path need not be the system's, which the package is for;
-/// `nbdsh` itself takes the path's. Says aloud when a test is skipped for want of it.
+/// A Python with libnbd's module. The first one on the path need not be the system's, for which the package
+/// is installed; `nbdsh` uses the path's. Prints a note if a test is skipped because it is missing.
 pub(crate) fn nbd_python() -> Option<&'static str> {
     let found = ["python3", "/usr/bin/python3"].into_iter().find(|python| {
         let output = Command::new(python).args(["-c", "import nbd"]).output();
@@ -202,7 +202,7 @@ pub(crate) fn nbd_python() -> Option<&'static str> {
     found
 }
 
-/// Runs a program to its end, which comes within the patience; its output for the messages of assertions.
+/// Runs a program to its end, with a timeout; returns its output for assertion messages.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Output {
     let child = Command::new("timeout")
         .arg(PATIENCE.as_secs().to_string())
@@ -213,7 +213,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Output {
     child.unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
-/// The same, which must succeed; its standard output.
+/// Runs a program, which must succeed; returns its standard output.
 pub(crate) fn succeed(program: &str, arguments: &[&str]) -> String {
     let output = run(program, arguments);
     let (told, complained) = (
