@@ -1,18 +1,19 @@
-//! A thread that answers the kernel ends well, or all end.
+//! Aborts the whole process when a thread that answers the kernel panics.
 
-/// A request that a thread was at when it ended would never be answered, and whoever waits for it neither.
-/// The process ends instead, and another takes over, or everybody gets an error.
+/// Aborts the process unless the thread ends regularly. A request that a panicked thread was handling would
+/// never be answered, and its user would wait for ever. After the abort another server takes over, or all
+/// requests fail.
 pub(crate) struct AbortGuard {
     well: bool,
 }
 
 impl AbortGuard {
-    /// From now on the end of this thread is the end of the process.
+    /// From now on the end of this thread aborts the process.
     pub(crate) fn new() -> AbortGuard {
         AbortGuard { well: false }
     }
 
-    /// Nobody waits for an answer any more.
+    /// No request waits for an answer any more.
     pub(crate) fn disarm(&mut self) {
         self.well = true;
     }

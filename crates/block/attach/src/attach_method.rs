@@ -7,20 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{nbd_device, ublk};
 
-/// How the kernel reaches a served volume.
+/// Method by which the kernel reaches a served volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttachMethod {
-    /// The kernel's ublk. Two hand-overs a request less than by FUSE, and another server can take over.
+    /// The kernel's ublk driver. Needs two context switches per request fewer than FUSE, and another server
+    /// can take over.
     Ublk,
-    /// The kernel's own NBD client. One hand-over a request less, and another server can take over.
+    /// The kernel's own NBD client. Needs one context switch per request fewer than FUSE, and another server
+    /// can take over.
     Nbd,
-    /// A FUSE file with a loop device on it. Kernels have that nearly everywhere.
+    /// A FUSE file with a loop device on it. Nearly every kernel supports it.
     Fuse,
 }
 
 impl AttachMethod {
-    /// The best that this kernel has ready. A driver that is not loaded is not looked for.
+    /// The best method that this kernel has ready. Drivers that are not loaded are ignored.
     pub fn best() -> AttachMethod {
         if ublk::is_available() {
             AttachMethod::Ublk
@@ -31,7 +33,7 @@ impl AttachMethod {
         }
     }
 
-    /// As records have it.
+    /// Name of the method in records.
     pub(crate) fn name(self) -> &'static str {
         match self {
             AttachMethod::Ublk => "ublk",
@@ -60,7 +62,7 @@ impl FromStr for AttachMethod {
             "nbd" => Ok(AttachMethod::Nbd),
             "fuse" => Ok(AttachMethod::Fuse),
             _ => Err(format!(
-                "`{text}` is no way to attach a volume: `ublk`, `nbd` or `fuse`"
+                "`{text}` is not an attach method: use `ublk`, `nbd` or `fuse`"
             )),
         }
     }

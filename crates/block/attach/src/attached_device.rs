@@ -1,4 +1,5 @@
-//! A device that this process holds, by whatever way; and growing one that any process holds.
+//! A device that this process has attached by any method; and resizing a device that any process has
+//! attached.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -14,25 +15,25 @@ use crate::release_task::ReleaseTask;
 use crate::sys;
 use crate::ublk::{self, UblkDevice, UblkError};
 
-/// How often the kernel is asked for a file's size, at the most.
+/// Maximum number of times that the kernel is asked for a file's size.
 const LOOKS_MAX: u32 = 5_000;
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
-/// A device of this process's.
+/// A device attached by this process.
 #[derive(Debug)]
 pub(crate) enum AttachedDevice {
-    /// On a served file.
+    /// A loop device on a served file.
     Loop {
         device: LoopDevice,
-        /// Open so that whoever enlarged the volume can make the kernel look at its size again.
+        /// The served file, open so that another process can make the kernel read its size again.
         file: File,
-        /// The kernel's end of the served file: with it another server can go on. As long as it is open,
-        /// requests that no server answers wait, so whatever may wait for them must not have it.
+        /// The kernel's end of the served file, with which another server can continue. While it is open,
+        /// unanswered requests wait, so a process that may wait for them must not have it.
         control: Option<OwnedFd>,
     },
-    /// On a socket.
+    /// A device of the kernel's NBD client.
     Nbd(NbdDevice),
-    /// Its own.
+    /// A ublk device.
     Ublk(UblkDevice),
 }
 
@@ -45,7 +46,7 @@ impl AttachedDevice {
         }
     }
 
-    /// The served file as others reach it; empty when there is none.
+    /// Path of the served file for other processes; empty if there is none.
     pub(crate) fn file(&self) -> PathBuf {
         match self {
             AttachedDevice::Loop { file, .. } => {
@@ -55,7 +56,7 @@ impl AttachedDevice {
         }
     }
 
-    /// Begins to let the device go, unless somebody has it for himself (a mount, swap, another driver).
+    /// Begins to release the device, unless another user has it exclusively (a mount, swap, another driver).
     pub(crate) fn begin_release(&self) -> io::Result<ReleaseTask> {
         match self {
             AttachedDevice::Loop { device, .. } => device.begin_release(),
@@ -64,7 +65,7 @@ impl AttachedDevice {
         }
     }
 
-    /// Lets the device go that `closing` has.
+    /// Closes the device, which `closing` has acquired.
     pub(crate) fn close(self, closing: ReleaseTask) -> ReleasedDevice {
         let mut nbd = None;
         match self {
@@ -73,7 +74,7 @@ impl AttachedDevice {
                 file,
                 control,
             } => {
-                // First: what waits for a server that dies now is to get errors.
+                // First, so that requests waiting for a server that dies now get errors.
                 drop(control);
                 closing.close(Box::new((file, device)));
             }
@@ -90,33 +91,37 @@ impl AttachedDevice {
     }
 }
 
-/// A device that goes.
+/// A device being released.
 #[derive(Debug)]
 pub(crate) struct ReleasedDevice {
     release: ReleaseTask,
-    /// Its number, if it is one of the kernel's nbd.
+    /// Index of the device if it is one of the kernel's NBD client.
     nbd: Option<u32>,
 }
 
 impl ReleasedDevice {
-    /// Whether it is gone.
+    /// Whether the device is gone.
     pub(crate) fn is_over(&self) -> bool {
         self.release.is_over()
     }
 
-    /// Its server is dead: what still waits for it gets errors. By FUSE that is so already, and a ublk device
-    /// that is being stopped does it by itself.
+    /// The device's server is dead: requests that still wait for it get errors. With FUSE they do already,
+    /// and a ublk device that is being stopped fails them by itself.
     pub(crate) fn fail(&mut self) {
         if let Some(index) = self.nbd.take().filter(|_| !self.is_over())
             && let Err(error) = nbd_device::fail_index(index)
         {
-            tracing::warn!(%error, "the device still waits for another server, and then fails");
+            tracing::warn!(%error, "the device still waits for another server, and fails after its timeout");
         }
     }
 }
 
-/// Lets the requests of a device fail whose server is dead and gets no successor. By FUSE they do that by
-/// themselves; the kernel's nbd would wait for one, and ublk for ever.
+/// Fails the requests of a device whose server is dead and gets no successor. With FUSE they fail by
+/// themselves; the kernel's NBD client would wait for a successor, and ublk for ever.
+///
+/// # Errors
+///
+/// [`FailError`] if the driver refuses.
 pub fn fail(record: &AttachRecord) -> Result<(), FailError> {
     if record.way == AttachMethod::Nbd.name() {
         nbd_device::fail(&record.device, record.supervisor.id)?;
@@ -126,52 +131,52 @@ pub fn fail(record: &AttachRecord) -> Result<(), FailError> {
     Ok(())
 }
 
-/// Why requests that nobody answers still wait.
+/// Failure to fail the waiting requests of a device.
 #[derive(Debug, thiserror::Error)]
 pub enum FailError {
-    /// The kernel's nbd refused.
+    /// The kernel's NBD client refused.
     #[error("{0}")]
     Nbd(#[from] NbdError),
-    /// The kernel's ublk refused.
+    /// The kernel's ublk driver refused.
     #[error("{0}")]
     Ublk(#[from] UblkError),
 }
 
-/// Why a device has another size than its volume.
+/// Failure to give a device its volume's new size.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceResizeError {
     /// The driver refused.
-    #[error("giving {device} its new size: {source}; detach and attach the volume, and it has it")]
+    #[error("cannot give {device} its new size: {source}; detach and attach the volume to get it")]
     Refused {
         /// The device.
         device: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// The kernel's nbd refused.
-    #[error("{0}; detach and attach the volume, and it has its new size")]
+    /// The kernel's NBD client refused.
+    #[error("{0}; detach and attach the volume to get its new size")]
     Nbd(#[from] NbdError),
-    /// The kernel's ublk refused.
-    #[error("{0}; detach and attach the volume, and it has its new size")]
+    /// The kernel's ublk driver refused.
+    #[error("{0}; detach and attach the volume to get its new size")]
     Ublk(#[from] UblkError),
-    /// The kernel did not look again.
+    /// The kernel did not read the size again.
     #[error(
-        "the volume has {bytes} bytes now, and this kernel still gives {device} {seen}; detach and attach the volume, and it \
-         has them all"
+        "the volume now has {bytes} bytes, but this kernel still reports {seen} for {device}; detach and attach the volume to \
+         get its new size"
     )]
     Unseen {
         /// The device.
         device: PathBuf,
-        /// What it has.
+        /// Size of the device in bytes.
         seen: u64,
-        /// What the volume has.
+        /// Size of the volume in bytes.
         bytes: u64,
     },
 }
 
-/// Has the kernel learn that the served file has `bytes` by now. When it asks the server it tells the asker
-/// the answer, but keeps the old size for itself if a write ended meanwhile; then a device of the new size
-/// would get I/O errors beyond the old one. The end that a seek finds is the size that the kernel keeps.
+/// Makes the kernel learn that the served file now has `bytes`. When it asks the server it returns the
+/// answer, but keeps the old size itself if a write ended in between. A device of the new size would then get
+/// I/O errors beyond the old one. The end found by a seek is the size that the kernel keeps.
 fn learn_size(mut served: File, bytes: u64) -> io::Result<()> {
     for _ in 0..LOOKS_MAX {
         if served.seek(SeekFrom::End(0))? >= bytes {
@@ -179,12 +184,16 @@ fn learn_size(mut served: File, bytes: u64) -> io::Result<()> {
         }
         std::thread::sleep(LOOK_PAUSE);
     }
-    let why = "the kernel does not take note of the file's new size; try again when less is written";
+    let why = "the kernel does not accept the file's new size; try again under less write load";
     Err(io::Error::other(why))
 }
 
-/// Makes an attached device as large as its volume, which has grown to `bytes`. Whoever uses it may go on
-/// meanwhile.
+/// Makes an attached device as large as its volume, which has grown to `bytes`. The device can be used in the
+/// meantime.
+///
+/// # Errors
+///
+/// [`DeviceResizeError`] if the driver refuses, or the kernel keeps the old size.
 pub fn resize(record: &AttachRecord, bytes: u64) -> Result<(), DeviceResizeError> {
     let device = &record.device;
     let refused = |source| DeviceResizeError::Refused {
@@ -197,8 +206,8 @@ pub fn resize(record: &AttachRecord, bytes: u64) -> Result<(), DeviceResizeError
     } else if record.way == AttachMethod::Ublk.name() {
         ublk::resize(device, bytes)?;
     } else {
-        // If the supervisor is gone nobody has the file; then the driver may keep the old size, which is said
-        // below.
+        // Without a supervisor the file cannot be opened. The driver may then keep the old size, which is
+        // reported below.
         if let Ok(served) = OpenOptions::new().read(true).open(&record.file) {
             learn_size(served, bytes).map_err(refused)?;
         }

@@ -1,20 +1,21 @@
-//! Tests that start processes, and tests for which a descriptor must be closed when they close it.
+//! For tests: separates those that start processes from those for which a descriptor must be closed when they
+//! close it.
 //!
-//! They run side by side in one process. A process that one of them starts has every descriptor of the others
-//! until it runs its own program: for that moment a socket whose end is dropped is not closed, and a lock not
-//! let go.
+//! Tests run in parallel in one process. A process that one of them starts has every descriptor of the others
+//! until it runs its own program. During that time, a dropped socket is not closed and a dropped lock not
+//! released.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 static STARTING: RwLock<()> = RwLock::new(());
 
-/// Starts a process; all others here close nothing meanwhile.
+/// Starts a process while no other test closes a descriptor.
 pub(crate) fn start<T>(start: impl FnOnce() -> T) -> T {
     let _alone = STARTING.write().unwrap_or_else(PoisonError::into_inner);
     start()
 }
 
-/// Nobody here starts a process as long as this is held.
+/// Prevents all tests from starting a process while the guard is held.
 pub(crate) fn none_starts() -> RwLockReadGuard<'static, ()> {
     STARTING.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,14 +1,14 @@
-//! Requests that failed: one that is tried again and again must not fill the log, which lies in memory.
+//! Logs failed requests, with a limit: repeated failures must not fill the log, which is in memory.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use netram_block::DeviceError;
 
-/// A failing device fails each request of a busy file system.
+/// Minimum interval between lines; a failing device fails each request of a busy file system.
 const ERROR_LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// Of one device.
+/// Failed requests of one device.
 #[derive(Debug, Default)]
 pub(crate) struct FailureLog {
     count: Mutex<FailureCount>,
@@ -16,13 +16,13 @@ pub(crate) struct FailureLog {
 
 #[derive(Debug, Default)]
 struct FailureCount {
-    /// Since the last line about one.
+    /// Number of failures since the last line.
     suppressed: u64,
     next_line: Option<Instant>,
 }
 
 impl FailureLog {
-    /// Says what went wrong, unless it did so a moment ago, and gives the number that the kernel understands.
+    /// Logs the failure, unless one was logged a moment ago. Returns the error number for the kernel.
     pub(crate) fn note(&self, what: &str, offset: u64, length: u64, error: &DeviceError) -> i32 {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         let due = count.add(Instant::now());
@@ -35,7 +35,7 @@ impl FailureLog {
 }
 
 impl FailureCount {
-    /// One more failure, at `now`: how many a line that is due now stands for.
+    /// Counts a failure at `now`. Returns the number of failures for a line that is due now.
     fn add(&mut self, now: Instant) -> Option<u64> {
         self.suppressed += 1;
         if self.next_line.is_some_and(|next| now < next) {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_of_failures_is_one_line_and_the_next_line_counts_them() {
+    fn a_burst_of_failures_is_one_line_and_the_next_line_counts_the_rest() {
         let mut count = FailureCount::default();
         let start = Instant::now();
         assert_eq!(count.add(start), Some(1));

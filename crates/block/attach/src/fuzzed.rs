@@ -1,24 +1,24 @@
-//! Parsers of the kernel's and other processes' bytes, open to fuzzers (`fuzz/checks`) and nobody else.
+//! Entry points of the fuzz target `fuzz/checks`: parsers of bytes from the kernel and other processes.
 
 use crate::fuse;
 use crate::ublk::wire::fuzz_request;
 
-/// A request of the kernel's FUSE: what is asked for lies in the request.
+/// Checks a FUSE request of the kernel: its parts lie inside the request.
 pub fn fuse_request(bytes: &[u8]) {
     fuse::fuzz(bytes);
 }
 
-/// One request of each kind.
+/// Seeds for [`fuse_request`]: one request of each kind.
 pub fn fuse_seeds() -> Vec<Vec<u8>> {
     fuse::fuzz_seeds()
 }
 
-/// A request of the kernel's ublk.
+/// Checks a request of the kernel's ublk driver.
 pub fn ublk_request(bytes: &[u8]) {
     fuzz_request(bytes);
 }
 
-/// A read, a write, a flush, a discard, zeros.
+/// Seeds for [`ublk_request`]: a read, a write, a flush, a discard, zeros.
 pub fn ublk_seeds() -> Vec<Vec<u8>> {
     let one = |operation: u32| {
         let fields = [operation.to_ne_bytes(), 8_u32.to_ne_bytes()].concat();

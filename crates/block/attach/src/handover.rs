@@ -1,23 +1,23 @@
-//! What supervisor and server say to each other over the socket that is the server's standard input.
+//! Messages between supervisor and server over the socket that is the server's standard input.
 //!
 //! ```text
 //! supervisor                         server
-//!                                      begins to say "well", once a second
+//!                                      begins to send "alive", once a second
 //!   "new" ------------------------->   opens the volume, mounts, offers the file on its standard output
 //!   opens the file, binds the device
 //!   "give" ------------------------>
-//!   <--------------- "yes", descriptor  of the kernel's end of the conversation; or "no"
+//!   <--------------- "yes", descriptor  of the kernel's end of the session; or "no"
 //!   ... the server is killed ...
-//!   "take", descriptor ------------>   another: opens the volume, answers what the first has not
+//!   "take", descriptor ------------>   another: opens the volume, answers the open requests
 //!   <---------------------- "serving"
-//!   ... the device is let go ...
-//!   <----------------------- "ending"   no "well" is said from here on: the volume is being closed
+//!   ... the device is released ...
+//!   <----------------------- "ending"   no "alive" from here on: the volume is being closed
 //! ```
 //!
-//! The supervisor has the descriptor only once it waits for nothing that a dead server would have to answer:
-//! as long as one process has it open, the kernel waits for an answer. It says "held" instead of "give" when
-//! nobody is to go on with the file, and with the kernel's nbd, which has its end by then (`serve.rs`). One
-//! letter each.
+//! The supervisor gets the descriptor only once it waits for no answer of the server: while any process has
+//! it open, the kernel waits for answers of a dead server. It sends "bound" instead of "give" if no other
+//! server may continue with the file, and with the kernel's NBD client, which has its end by then
+//! (`serve.rs`). Each message is one letter.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -28,26 +28,26 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// One of these.
+/// A message.
 #[derive(Debug)]
 pub(crate) enum HandoverMessage {
-    /// Begin.
+    /// Begin with a new device.
     New,
-    /// Let me have the descriptor.
+    /// Send the descriptor.
     Give,
-    /// Here it is.
+    /// The descriptor.
     Yes(OwnedFd),
-    /// This kernel would not send again what you leave unanswered.
+    /// This kernel would not resend requests that this server leaves unanswered.
     No,
-    /// Go on with it.
+    /// Continue with this descriptor.
     Take(OwnedFd),
-    /// The kernel holds what you offered.
+    /// The kernel has the offered file or socket.
     Bound,
-    /// I have gone on with it.
+    /// The server has continued.
     Serving,
-    /// I am well.
+    /// The server is alive.
     Alive,
-    /// I am about to end, and say no more.
+    /// The server is about to end, and sends no more.
     Ending,
 }
 
@@ -61,12 +61,13 @@ const SERVING: u8 = b's';
 const ALIVE: u8 = b'w';
 const ENDING: u8 = b'e';
 
-/// Says a word. Whoever hears it has a descriptor of his own.
+/// Sends a message. The receiver gets a descriptor of its own.
 pub(crate) fn send_message(socket: impl AsFd, word: &HandoverMessage) -> io::Result<()> {
     send(socket, word, SendFlags::NOSIGNAL)
 }
 
-/// Says a word that may be lost: to somebody who has not listened for long. An error: he never will.
+/// Sends a message without waiting; it is lost if the receiver has not read for long. An error means that the
+/// receiver is gone.
 pub(crate) fn try_send_message(socket: impl AsFd, word: &HandoverMessage) -> io::Result<()> {
     match send(socket, word, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
@@ -91,18 +92,18 @@ fn send(socket: impl AsFd, word: &HandoverMessage, flags: SendFlags) -> io::Resu
     let mut control = SendAncillaryBuffer::new(&mut space);
     if let Some(descriptors) = &descriptors {
         let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
-        assert!(fits, "there is space for one descriptor");
+        assert!(fits, "the buffer must have space for one descriptor");
     }
     sendmsg(socket, &[IoSlice::new(&[letter])], &mut control, flags)?;
     Ok(())
 }
 
-/// Waits for a word. `None`: the other is gone.
+/// Waits for a message. `None`: the other process is gone.
 pub(crate) fn receive_message(socket: impl AsFd) -> io::Result<Option<HandoverMessage>> {
     receive(socket, RecvFlags::CMSG_CLOEXEC)
 }
 
-/// The next word that has been said already. `None`: nothing has, or the other is gone.
+/// Next message that has arrived. `None`: none has, or the other process is gone.
 pub(crate) fn try_receive_message(socket: impl AsFd) -> io::Result<Option<HandoverMessage>> {
     match receive(socket, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -125,7 +126,7 @@ fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<HandoverMes
         RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
         _ => Vec::new(),
     });
-    let odd = || io::Error::other("the process at the other end says what makes no sense");
+    let odd = || io::Error::other("invalid message from the process at the other end");
     let word = match (heard.bytes, bytes[0], descriptors.next()) {
         (0, ..) => return Ok(None),
         (_, NEW, None) => HandoverMessage::New,
@@ -150,13 +151,13 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_descriptor_arrives_with_its_word_and_nonsense_is_refused() {
+    fn a_descriptor_arrives_with_its_message_and_invalid_messages_are_refused() {
         let (supervisor, server) = UnixStream::pair().unwrap();
         let (mut reader, writer) = io::pipe().unwrap();
         send_message(&supervisor, &HandoverMessage::Take(writer.into())).unwrap();
         send_message(&supervisor, &HandoverMessage::Give).unwrap();
         let Some(HandoverMessage::Take(writer)) = receive_message(&server).unwrap() else {
-            panic!("another word")
+            panic!("another message")
         };
         assert!(matches!(
             receive_message(&server).unwrap(),
@@ -177,11 +178,11 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_may_be_lost_waits_for_nobody_and_fails_once_nobody_is_there() {
+    fn a_lossy_send_never_blocks_and_fails_once_the_receiver_is_gone() {
         let _closed_at_once = none_starts();
         let (supervisor, server) = UnixStream::pair().unwrap();
         assert!(try_receive_message(&supervisor).unwrap().is_none());
-        // More than any socket holds.
+        // More than any socket buffer holds.
         for _ in 0..20_000 {
             try_send_message(&server, &HandoverMessage::Alive).unwrap();
         }

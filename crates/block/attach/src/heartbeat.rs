@@ -1,8 +1,9 @@
-//! The server's word that it is well, once a [`HEARTBEAT_INTERVAL`]: it gets its processor, and the locks
-//! that requests take are free.
+//! Heartbeats of the server, one every [`HEARTBEAT_INTERVAL`]: it gets processor time, and the locks that
+//! requests take are free.
 //!
-//! A deadlock, a lock's owner that never comes back, or a process that was stopped stays silent. A slow disk
-//! or absent lenders do not: no such lock is held while they are waited for ([`Device::probe`]).
+//! After a deadlock, a lock that is never released, or a stop of the process, no heartbeat is sent. A slow
+//! disk or absent lenders do not stop it: no such lock is held while they are waited for
+//! ([`BlockDevice::probe`]).
 
 use std::io;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use netram_block::BlockDevice;
 use crate::handover::{HandoverMessage, try_send_message};
 use crate::watchdog::HEARTBEAT_INTERVAL;
 
-/// A thread that says it, from the process's first moment: opening a volume may take long. Dropped, it says
-/// that the server is about to end, and is silent from then on.
+/// The heartbeat thread, running from the start of the process, because opening a volume may take long.
+/// Dropping it announces the server's end, and stops the heartbeats.
 pub(crate) struct Heartbeat {
     given: Option<Sender<Arc<dyn BlockDevice>>>,
     thread: Option<JoinHandle<()>>,
@@ -33,10 +34,10 @@ impl Heartbeat {
         })
     }
 
-    /// From now on this device must be well too.
+    /// From now on this device is probed before each heartbeat.
     pub(crate) fn watch(&self, device: &Arc<dyn BlockDevice>) {
         if let Some(given) = &self.given {
-            // The thread is gone if the supervisor is.
+            // The thread has ended if the supervisor is gone.
             let _ = given.send(Arc::clone(device));
         }
     }
@@ -46,7 +47,7 @@ impl Drop for Heartbeat {
     fn drop(&mut self) {
         drop(self.given.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_ok()) {
-            // A supervisor that was killed, or stopped for long, hears nothing.
+            // A supervisor that was killed, or stopped for long, does not receive it.
             let _ = try_send_message(io::stdin(), &HandoverMessage::Ending);
         }
     }
@@ -59,7 +60,7 @@ fn send_heartbeats(given: &Receiver<Arc<dyn BlockDevice>>) {
             device.probe();
         }
         if try_send_message(io::stdin(), &HandoverMessage::Alive).is_err() {
-            // Nobody listens any more.
+            // The supervisor is gone.
             return;
         }
         match given.recv_timeout(HEARTBEAT_INTERVAL) {

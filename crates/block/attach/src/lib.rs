@@ -1,35 +1,35 @@
 //! A volume as a block device of this machine: `/dev/ublkbN`, `/dev/nbdN` or `/dev/loopN` for any
-//! [`Device`](netram_block::BlockDevice).
+//! [`BlockDevice`](netram_block::BlockDevice).
 //!
 //! ```text
-//!  ext4 ── /dev/loop0 ── FUSE file ── server process: Device ── lenders, disk
+//!  ext4 ── /dev/loop0 ── FUSE file ── server process: volume ── lenders, disk
 //!              |                          |
-//!          supervisor process ────────────+  starts it, holds the loop device, tells when one of them is gone
+//!          supervisor process ────────────+  starts it, holds the loop device, notices its end
 //! ```
 //!
-//! Two processes, because a process that serves a file must never wait for the kernel to write to that file:
-//! killed in that moment it could neither end nor answer. The **server** ([`serve()`]) has the volume and
-//! answers the kernel; the **supervisor** ([`attach()`]) does whatever may wait for the server: opening,
-//! binding and releasing the loop device.
+//! There are two processes, because a process that serves a file must never wait for the kernel to write to
+//! that file: if killed at that time, it could neither end nor answer. The **server** ([`serve()`]) has the
+//! volume and answers the kernel. The **supervisor** ([`attach()`]) does everything that may wait for the
+//! server: opening, binding and releasing the loop device.
 //!
-//! Nothing is left behind, whoever dies. The FUSE file system is mounted nowhere: only the loop device holds
-//! its one file, so it ends with the loop device. The loop device ends when its last user closes it, the
-//! supervisor being one of them. What can remain is a record in the [`Registry`], which the next one to come
-//! finds stale.
+//! Nothing is left behind after the death of either process. The FUSE file system is not mounted at any path:
+//! only the loop device holds its one file, so it ends with the loop device. The loop device ends when its
+//! last user closes it, and the supervisor is one of them. Only a record in the [`Registry`] can remain,
+//! which the next attach recognises as stale.
 //!
-//! With the kernel's own NBD client ([`AttachMethod::Nbd`]) there is a socket between the two, and neither
-//! file nor loop device:
+//! With the kernel's own NBD client ([`AttachMethod::Nbd`]) there is a socket between the two, but no file
+//! and no loop device:
 //!
 //! ```text
-//!  ext4 ── /dev/nbd0 ── socket ── server process: Device ── lenders, disk
+//!  ext4 ── /dev/nbd0 ── socket ── server process: volume ── lenders, disk
 //! ```
 //!
-//! When a server has died the supervisor starts another ([`VolumeAttachment::restart`]), which opens the
-//! volume and answers what the first has not. Whoever uses the device only waits: ublk and the kernel's nbd
-//! do while there is no server, and FUSE while the supervisor has the kernel's end of the conversation. A
-//! server that hangs is killed, and so replaced ([`VolumeAttachment::look`]).
+//! When a server has died, the supervisor starts another ([`VolumeAttachment::restart`]), which opens the
+//! volume and answers the open requests. Users of the device only wait. With ublk and the kernel's NBD
+//! client, requests wait while there is no server; with FUSE, while the supervisor has the kernel's end of
+//! the session. A hanging server is killed and replaced ([`VolumeAttachment::look`]).
 //!
-//! With the kernel's ublk ([`AttachMethod::Ublk`]) the driver itself stands between the two: the crate's
+//! With the kernel's ublk ([`AttachMethod::Ublk`]) the driver itself is between the two: see the crate's
 //! module `ublk`.
 #![deny(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! A loop device on a file: bound, looked at, let go.
+//! A loop device on a file: binding, inspecting and releasing it.
 //!
-//! The device is bound so that it ends when its last user closes it, and [`LoopDevice`] is one of its users:
-//! while it lives the device stays, and once it is dropped the device stays exactly as long as somebody else
-//! has it open.
+//! The device is bound so that it ends when its last user closes it, and [`LoopDevice`] is one of its users.
+//! While it lives, the device stays. Once it is dropped, the device stays only as long as another process has
+//! it open.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,18 +17,18 @@ use crate::sys::{self, LoopConfig};
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// Others may take the device that was free a moment ago; so often in a row means something else is wrong.
+/// Maximum number of attempts when other processes take the free device first; more mean another problem.
 const TRIES_MAX: u32 = 16;
 
-/// A loop device that this process holds open.
+/// A loop device that this process has open.
 #[derive(Debug)]
 pub(crate) struct LoopDevice {
     path: PathBuf,
-    /// Never looked at: that it is open is its use.
+    /// Only kept open, which keeps the device.
     _open: File,
 }
 
-/// Why no loop device could be bound.
+/// Failure to bind a loop device.
 #[derive(Debug, thiserror::Error)]
 pub enum LoopBindError {
     /// The kernel has no loop driver, or this process may not use it.
@@ -36,7 +36,7 @@ pub enum LoopBindError {
     Missing {
         /// The device that could not be opened.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// The driver refused.
@@ -44,13 +44,13 @@ pub enum LoopBindError {
     Refused {
         /// The device.
         path: PathBuf,
-        /// Its block size.
+        /// Bytes of its logical block.
         block_bytes: u32,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// Every device that was free had been taken a moment later.
-    #[error("no loop device stayed free for long enough: others take them as fast as they come; try again")]
+    /// Each free device was taken by another process first.
+    #[error("other processes took every free loop device first; try again")]
     Taken,
 }
 
@@ -84,16 +84,16 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Whether requests pass by the file's page cache.
+    /// Whether requests bypass the file's page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.says("loop/dio").is_some_and(|dio| dio == "1")
     }
 
-    /// Begins to let the device go, unless somebody has it for himself (a mount, swap, another driver).
+    /// Begins to release the device, unless another user has it exclusively (a mount, swap, another driver).
     ///
-    /// Who merely has it open, as a program that looks at new disks, keeps it until he closes it. Until then
-    /// somebody may still mount it, and nothing tells how many have it open. Then it serves on until it is
-    /// unmounted, as any other.
+    /// A process that merely has it open, such as a program that scans new disks, keeps the device until it
+    /// closes it. Until then the device may still be mounted; there is no way to count its openers. It then
+    /// works until it is unmounted.
     pub(crate) fn begin_release(&self) -> io::Result<ReleaseTask> {
         let path = self.path.clone();
         let exclusive = OFlags::EXCL.bits().cast_signed();
@@ -104,7 +104,7 @@ impl LoopDevice {
                 .custom_flags(exclusive)
                 .open(path)
         };
-        // This handle goes last: between the two nobody can take the device for himself.
+        // This handle is closed last, so that in between no other process can take the device exclusively.
         ReleaseTask::begin(have, drop)
     }
 
@@ -131,6 +131,9 @@ pub(crate) fn number_of(path: &Path) -> io::Result<(u32, u32)> {
             rustix::fs::major(metadata.rdev()),
             rustix::fs::minor(metadata.rdev()),
         )),
-        false => Err(io::Error::other(format!("{} is no block device", path.display()))),
+        false => Err(io::Error::other(format!(
+            "{} is not a block device",
+            path.display()
+        ))),
     }
 }

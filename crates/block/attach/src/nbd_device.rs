@@ -1,8 +1,9 @@
-//! A device of the kernel's own NBD client, on a socket: connected, connected again, let go.
+//! A device of the kernel's own NBD client, on a socket: connecting, reconnecting and releasing it.
 //!
 //! As with a loop device, [`NbdDevice`] is one of its users, and it ends when the last one closes it: the
-//! kernel then tells the server to end. But it outlives its server: requests wait for [`RECONNECT_SECONDS`]
-//! until the device has another socket, and those that the server had taken are sent again.
+//! kernel then tells the server to end. But the device outlives its server. Requests wait for
+//! [`RECONNECT_SECONDS`] until it has another socket, and requests that the server had received are sent
+//! again.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -37,60 +38,60 @@ const SOCKET_FD: u16 = 1;
 
 const DISCONNECT_ON_CLOSE: u64 = 2;
 
-/// How long requests wait for another server: its opening recovers the volume, which may wait for lenders.
+/// Time that requests wait for another server. Its opening recovers the volume, which may wait for lenders.
 const RECONNECT_SECONDS: u64 = 600;
-/// What the kernel is told of a server, in place of a handshake.
+/// Description of a server for the kernel, in place of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NbdConfig {
     pub(crate) bytes: u64,
     /// 512 or 4096.
     pub(crate) block_bytes: u32,
-    /// As of the protocol's exports.
+    /// Flags as of the protocol's exports.
     pub(crate) flags: u16,
 }
 
-/// A device that this process holds open.
+/// A device that this process has open.
 #[derive(Debug)]
 pub(crate) struct NbdDevice {
     path: PathBuf,
     index: u32,
-    /// Never looked at: that it is open is its use.
+    /// Only kept open, which keeps the device.
     _open: File,
 }
 
-/// Why there is no device, or not the one that there should be.
+/// Failure of a device of the kernel's NBD client.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdError {
     /// The kernel has no NBD client, or this process may not use it.
     #[error(
-        "the kernel's nbd: {0}; it needs root and the driver (`modprobe nbd`), or attach with `--way fuse`"
+        "cannot use the kernel's nbd: {0}; it needs root and the driver (`modprobe nbd`), or attach with `--way fuse`"
     )]
     Missing(io::Error),
     /// The driver refused.
-    #[error("the kernel's nbd would not {what}: {source}; its log (`dmesg`) may say more")]
+    #[error("the kernel's nbd refused to {what}: {source}; see also the kernel log (`dmesg`)")]
     Refused {
-        /// What was asked of it.
+        /// The refused operation.
         what: &'static str,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// The device cannot be used.
     #[error("{path}: {source}")]
     Device {
-        /// The device, or what the kernel shows of it.
+        /// The device, or its file in `/sys`.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
 }
 
-/// Whether the kernel's NBD client is loaded, and may be used.
+/// Whether the kernel's NBD client is loaded and may be used.
 pub(crate) fn is_available() -> bool {
     rustix::process::geteuid().is_root() && NetlinkFamily::open(FAMILY, VERSION).is_ok()
 }
 
 impl NbdDevice {
-    /// Makes a device of the server at the other end of `socket`, the first that is free.
+    /// Connects the first free device to the server at the other end of `socket`.
     pub(crate) fn connect(socket: &OwnedFd, config: NbdConfig) -> Result<NbdDevice, NbdError> {
         let mut family = family()?;
         let answer = family.call(CONNECT, |attributes| {
@@ -98,26 +99,26 @@ impl NbdDevice {
             attributes.long(BLOCK_BYTES, config.block_bytes.into());
             attributes.long(SERVER_FLAGS, config.flags.into());
             attributes.long(DEAD_CONNECTION_TIMEOUT, RECONNECT_SECONDS);
-            // One connection, and no timeout. With more, the kernel gives one up whose server has been silent
-            // for the timeout, and sends its requests by another: if that server still lives, an old write
-            // could then land on a newer one.
+            // One connection, and no timeout. With more, the kernel gives up a connection whose server was
+            // silent for the timeout, and sends its requests over another. If that server still lives, an old
+            // write could then overwrite a newer one.
             put_socket(attributes, socket);
         });
         let answer = answer.map_err(refused("make a device"))?;
         let index = answer.find_word(INDEX).ok_or_else(|| {
-            refused("make a device")(io::Error::other("it did not say which one it has made"))
+            refused("make a device")(io::Error::other("the driver did not return the device's number"))
         })?;
         let made = open(index).and_then(|device| {
             node::look_often(&device.path).map_err(|source| NbdError::Device {
                 path: device.path.clone(),
                 source,
             })?;
-            // Not earlier: whoever looks at new disks would have ended it by closing it.
+            // Not earlier: a program that scans new disks would have ended the device by closing it.
             device.end_with_last_user(&mut family)?;
             Ok(device)
         });
         if made.is_err() {
-            // The error that comes first says more than one of this.
+            // The first error says more than one of this call.
             let _ = disconnect(&mut family, index);
         }
         made
@@ -127,7 +128,7 @@ impl NbdDevice {
         &self.path
     }
 
-    /// Gives the device another server, after its first has died. Whoever uses it notices a pause.
+    /// Connects the device to another server after its first has died. Users notice only a pause.
     pub(crate) fn reconnect(&self, socket: &OwnedFd, bytes: u64) -> Result<(), NbdError> {
         let reconfigured = family()?.call(RECONFIGURE, |attributes| {
             attributes.word(INDEX, self.index);
@@ -147,7 +148,7 @@ impl NbdDevice {
             .map_err(refused("end the device with its last user"))
     }
 
-    /// Begins to let the device go, unless somebody has it for himself; see
+    /// Begins to release the device, unless another user has it exclusively; see
     /// [`LoopDevice::begin_release`](crate::loop_device::LoopDevice::begin_release).
     pub(crate) fn begin_release(&self) -> io::Result<ReleaseTask> {
         let path = self.path.clone();
@@ -160,22 +161,22 @@ impl NbdDevice {
         self.index
     }
 
-    /// Lets every request fail, now and from now on.
+    /// Fails every request, now and from now on.
     pub(crate) fn fail(&self) -> Result<(), NbdError> {
         fail_index(self.index)
     }
 }
 
-/// Lets every request of the device `index` fail that this process has, now and from now on.
+/// Fails every request of device `index` of this process, now and from now on.
 pub(crate) fn fail_index(index: u32) -> Result<(), NbdError> {
     disconnect(&mut family()?, index)
 }
 
-/// Makes the device as large as its server's volume, while it is used.
+/// Makes the device as large as its server's volume while it is in use.
 pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), NbdError> {
     let index = index_of(device).ok_or_else(|| NbdError::Device {
         path: device.to_path_buf(),
-        source: io::Error::other("this is no device of the kernel's nbd"),
+        source: io::Error::other("this is not a device of the kernel's nbd"),
     })?;
     let reconfigured = family()?.call(RECONFIGURE, |attributes| {
         attributes.word(INDEX, index);
@@ -184,11 +185,10 @@ pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), NbdError> {
     reconfigured.map(drop).map_err(refused("make the device larger"))
 }
 
-/// Ends what process `maker` has made of the device, if it is still that: every request fails, now and from
-/// now on.
+/// Fails every request of the device, now and from now on, if process `maker` still has it connected.
 pub(crate) fn fail(device: &Path, maker: u32) -> Result<(), NbdError> {
     let name = device.file_name().unwrap_or_default();
-    // The kernel shows who connected a device while it is connected.
+    // The kernel shows which process connected a device.
     let shown = std::fs::read_to_string(Path::new("/sys/block").join(name).join("pid"));
     let is_ours = shown.is_ok_and(|pid| pid.trim().parse() == Ok(maker));
     match index_of(device).filter(|_| is_ours) {

@@ -1,5 +1,4 @@
-//! Generic netlink, as far as a driver needs it that is configured by it: requests with attributes, and their
-//! answers.
+//! Generic netlink, as far as needed to configure a driver: requests with attributes, and their answers.
 //!
 //! ```text
 //! 0        4      6       8        12     16       17       18    20
@@ -15,9 +14,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 const HEADER_BYTES: usize = 20;
 const ATTRIBUTE_BYTES: usize = 4;
 
-/// What answers that an error, or success, ends.
+/// Kind of the message that ends an answer, with an error or success.
 const KIND_ERROR: u16 = 2;
-/// The kind under which families are asked for.
+/// Kind of requests about families.
 const KIND_CONTROL: u16 = 16;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
@@ -28,16 +27,16 @@ const ACKNOWLEDGE: u16 = 4;
 const NESTED: u16 = 1 << 15;
 const NAME_MASK: u16 = 0x3fff;
 
-/// Answers here are short.
+/// Maximum bytes of an answer; they are short.
 const ANSWER_BYTES_MAX: usize = 8192;
 
-/// A request in the making, or the attributes inside of one.
+/// A request being built, or the attributes inside one.
 #[derive(Debug, Default)]
 pub(crate) struct NetlinkAttributes(Vec<u8>);
 
 impl NetlinkAttributes {
     fn put(&mut self, name: u16, value: &[u8]) {
-        // Values here are a few numbers: no length is near 16 bits.
+        // Values are a few numbers: no length comes near 16 bits.
         let length = (ATTRIBUTE_BYTES + value.len()) as u16;
         self.0.extend_from_slice(&length.to_ne_bytes());
         self.0.extend_from_slice(&name.to_ne_bytes());
@@ -59,7 +58,7 @@ impl NetlinkAttributes {
         self.put(name | NESTED, &inner.0);
     }
 
-    /// The value of the attribute `name`.
+    /// Value of attribute `name`.
     fn find(&self, name: u16) -> Option<&[u8]> {
         let mut rest = self.0.as_slice();
         loop {
@@ -78,7 +77,7 @@ impl NetlinkAttributes {
     }
 }
 
-/// A connection to one family of the kernel's.
+/// A connection to one netlink family of the kernel.
 #[derive(Debug)]
 pub(crate) struct NetlinkFamily {
     socket: OwnedFd,
@@ -88,7 +87,7 @@ pub(crate) struct NetlinkFamily {
 }
 
 impl NetlinkFamily {
-    /// The family called `name`. `NotFound`: the kernel has none, or has not loaded its driver.
+    /// Opens the family `name`. `NotFound`: the kernel lacks it, or has not loaded its driver.
     pub(crate) fn open(name: &str, version: u8) -> io::Result<NetlinkFamily> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(GENERIC))?;
@@ -102,13 +101,13 @@ impl NetlinkFamily {
             attributes.put(FAMILY_NAME, &[name.as_bytes(), &[0]].concat());
         })?;
         let id = answer.find(FAMILY_ID).and_then(|id| id.first_chunk());
-        let id = id.ok_or_else(|| io::Error::other("the kernel gave the driver no number"))?;
+        let id = id.ok_or_else(|| io::Error::other("the kernel returned no number for the driver"))?;
         family.kind = u16::from_ne_bytes(*id);
         family.version = version;
         Ok(family)
     }
 
-    /// Sends a command and waits until it is done; returns what the kernel had to say beside that.
+    /// Sends a command and waits until it is done. Returns the attributes of the answer.
     pub(crate) fn call(
         &mut self,
         command: u8,
@@ -145,7 +144,7 @@ fn encode(kind: u16, number: u32, command: u8, version: u8, attributes: &Netlink
     request
 }
 
-/// Takes the messages of a datagram that answer request `number`: the result, when it is among them.
+/// Reads those messages of a datagram that answer request `number`. Returns the result if it is among them.
 fn read(mut datagram: &[u8], number: u32, answer: &mut NetlinkAttributes) -> Option<io::Result<()>> {
     let word = |message: &[u8], at: usize| Some(u32::from_ne_bytes(*message.get(at..)?.first_chunk()?));
     while let Some(length) = word(datagram, 0) {
@@ -173,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_found_as_they_were_put_and_cut_ones_are_not() {
+    fn attributes_are_found_as_they_were_put_and_truncated_ones_are_not() {
         let mut attributes = NetlinkAttributes::default();
         attributes.put(7, b"odd");
         attributes.nested(3, |inner| inner.word(1, 77));
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_knows_its_own_control_family_and_none_of_another_name() {
+    fn the_kernel_has_its_control_family_and_no_unknown_one() {
         assert!(NetlinkFamily::open("nlctrl", 1).is_ok());
         let none = NetlinkFamily::open("netram-none", 1).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::NotFound);

@@ -1,17 +1,17 @@
-//! The files by which a device that has just been made is reached.
+//! Device nodes and settings of a device that has just been created.
 
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A node appears at once, unless something slower than the kernel makes it.
+/// How long a node is waited for. It appears at once, unless a program other than the kernel creates it.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How often the kernel looks whether a request that is not answered has lost its server, in milliseconds.
+/// Interval, in milliseconds, at which the kernel checks whether an unanswered request has lost its server.
 const LOOK_MS: &str = "2000";
 
-/// What `open` makes of the node, once it is there.
+/// Result of `open` for the node, once it exists.
 pub(crate) fn wait_for<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -24,8 +24,9 @@ pub(crate) fn wait_for<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) ->
     }
 }
 
-/// A request that a dead server had taken is given to another when the kernel next looks at it; by itself it
-/// does every 30 s. (For ublk so only if the server had taken as many as it may.)
+/// Makes the kernel check more often for requests that a dead server had received, which are then given to
+/// another server. The default is 30 s. For ublk it matters only if the server had received the maximum
+/// number.
 pub(crate) fn look_often(device: &Path) -> io::Result<()> {
     let name = device.file_name().unwrap_or_default();
     std::fs::write(

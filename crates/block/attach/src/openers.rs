@@ -1,9 +1,10 @@
-//! Who has a device open. The kernel lets a device be had for oneself beside those who have merely opened it,
-//! as virtual machines and databases do, so before a ublk device is stopped they are looked for.
+//! Finds processes that have a device open. The kernel grants exclusive use even if other processes have
+//! merely opened the device, as virtual machines and databases do. So they are looked for before a ublk
+//! device is stopped.
 //!
-//! Not seen: processes of a PID namespace around this one, a descriptor that only one thread of a process has
-//! or that is on its way through a socket, and whoever comes after the look. They get errors when the device
-//! goes.
+//! Not found are processes of a PID namespace around this one, a descriptor that only one thread has or that
+//! is in flight through a socket, and processes that open the device later. They get errors when the device
+//! is gone.
 
 use std::fs;
 use std::path::Path;
@@ -17,14 +18,14 @@ pub(crate) fn others_have(device: &Path) -> bool {
     number_of(device).is_ok_and(|number| others(FileType::BlockDevice, number).next().is_some())
 }
 
-/// The processes, but this one, that have a device open.
+/// Processes other than this one that have a device open.
 fn others(kind: FileType, number: (u32, u32)) -> impl Iterator<Item = u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|id| *id != std::process::id())
         .filter(move |id| {
-            // One that has ended has nothing open.
+            // A process that has ended has no file open.
             let files = fs::read_dir(format!("/proc/{id}/fd"));
             let mut files = files.into_iter().flatten().flatten();
             files.any(|file| is_device(&file.path(), kind, number))
@@ -32,7 +33,7 @@ fn others(kind: FileType, number: (u32, u32)) -> impl Iterator<Item = u32> {
 }
 
 fn is_device(file: &Path, kind: FileType, number: (u32, u32)) -> bool {
-    // What is known is enough: a file may be one of a server that hangs, and must not be asked for.
+    // Only cached attributes are used: the file may be that of a hanging server, and must not be queried.
     let known = statx(CWD, file, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
     known.is_ok_and(|known| {
         FileType::from_raw_mode(RawMode::from(known.stx_mode)) == kind
@@ -49,8 +50,8 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn who_has_a_device_open_is_found_as_long_as_he_has() {
-        // A device that every machine has and next to nobody opens.
+    fn a_process_is_found_as_long_as_it_has_the_device_open() {
+        // A device that every machine has and hardly any program opens.
         let device = File::open("/dev/full").unwrap();
         let number = device.metadata().unwrap().rdev();
         let number = (rustix::fs::major(number), rustix::fs::minor(number));

@@ -1,4 +1,4 @@
-//! A process, known by more than its number: another has that number some time after the first is gone.
+//! A process identified by its id and start time, because ids are reused.
 
 use std::fs;
 use std::io;
@@ -7,23 +7,27 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// Of the fields of `/proc/ID/stat` behind the program's name, which may have spaces and brackets in it:
-/// proc(5)'s third, 20th and 22nd.
+/// Indices in `/proc/ID/stat` behind the program's name, which may contain spaces and brackets: the third,
+/// 20th and 22nd field of proc(5).
 const STATE_FIELD: usize = 0;
 const THREADS_FIELD: usize = 17;
 const START_FIELD: usize = 19;
 
-/// One process, and no other that has its number later.
+/// One process, distinct from later ones with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
-    /// Its number.
+    /// Process id.
     pub id: u32,
-    /// When it started, in the kernel's ticks since boot.
+    /// Start time, in the kernel's ticks since boot.
     pub start: u64,
 }
 
 impl ProcessIdentity {
-    /// The process that has the number `id` now.
+    /// The process that has the id `id` now.
+    ///
+    /// # Errors
+    ///
+    /// The process does not exist, or its start time cannot be read.
     pub fn of(id: u32) -> io::Result<ProcessIdentity> {
         let text = stat_of(id)?;
         let start =
@@ -31,14 +35,17 @@ impl ProcessIdentity {
         Ok(ProcessIdentity { id, start })
     }
 
-    /// Whether it is still there and does something. One that has ended is not, although its parent has not
-    /// asked for its status yet (a zombie): the kernel has closed its files by then. A parent in a container
-    /// may never ask.
+    /// Whether the process still runs. A zombie does not count: the kernel has closed its files already, and
+    /// a parent in a container may never ask for its status.
     pub fn is_alive(&self) -> bool {
         stat_of(self.id).is_ok_and(|stat| start_in(&stat) == Some(self.start) && !has_ended(&stat))
     }
 
-    /// Signals this process; `false` if it is gone, whoever has its number by now.
+    /// Signals this process; `false` if it is gone, even if another process has its id.
+    ///
+    /// # Errors
+    ///
+    /// The signal is not permitted, or the kernel has no pidfd.
     pub fn signal(&self, signal: Signal) -> io::Result<bool> {
         let Some(pid) = i32::try_from(self.id).ok().and_then(Pid::from_raw) else {
             return Ok(false);
@@ -48,7 +55,7 @@ impl ProcessIdentity {
             Err(Errno::SRCH) => return Ok(false),
             Err(errno) => return Err(errno.into()),
         };
-        // It had its number when the handle was made if it has it still: then the handle is this process.
+        // If the process still lives now, the handle is for it and not for a later one with its id.
         if !self.is_alive() {
             return Ok(false);
         }
@@ -74,7 +81,8 @@ fn start_in(stat: &str) -> Option<u64> {
     field(stat, START_FIELD)?.parse().ok()
 }
 
-/// A zombie. If only its first thread has ended, it looks like one, and has others.
+/// Whether the process is a zombie. One whose first thread alone has ended looks like a zombie, but has other
+/// threads.
 fn has_ended(stat: &str) -> bool {
     let threads = || field(stat, THREADS_FIELD)?.parse().ok();
     matches!(field(stat, STATE_FIELD), Some("Z" | "X")) && threads().is_none_or(|count: u32| count <= 1)
@@ -85,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_is_found_behind_any_name() {
+    fn the_start_time_is_found_behind_any_name() {
         let fields: Vec<String> = (3..=24).map(|field| field.to_string()).collect();
         let stat = format!("7 (a) b (c) {}", fields.join(" "));
         assert_eq!(start_in(&stat), Some(22));
@@ -94,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_is_not_alive_although_nobody_has_asked_for_its_status() {
+    fn a_zombie_is_not_alive() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = ProcessIdentity::of(child.id()).unwrap();
         assert!(process.is_alive());

@@ -1,15 +1,15 @@
-//! A device on its way out, in threads of its own: what waits for the device's server must not be the thread
-//! that replaces it.
+//! Releasing a device in threads of its own: the thread that may wait for the device's server must not be the
+//! one that replaces the server.
 //!
-//! 1. `netram-release` has the device for itself, and brings what was written to it to the server. The server
-//!    may die and be replaced meanwhile.
-//! 2. When it says so, and the supervisor still wants it, `netram-let-go` closes what else this process has
-//!    of the device.
+//! 1. `netram-release` opens the device exclusively, and flushes written data to the server. The server may
+//!   die and be replaced during that.
+//! 2. When that is reported and the supervisor still wants it, `netram-let-go` closes everything else that
+//!   this process has of the device.
 //! 3. `netram-release` ends the device: it closes it for the last time, or stops it.
 //!
-//! Killed, a process goes when its last thread does, and until then the kernel keeps every descriptor that
-//! such a thread has. So `netram-release`, which may wait for a server that nobody replaces any more, has the
-//! device and nothing else: were it the end of a conversation with the kernel too, neither would ever end.
+//! A killed process goes when its last thread does, and until then the kernel keeps every descriptor of such
+//! a thread. So `netram-release`, which may wait for a server that is not replaced any more, has only the
+//! device. If it also had the kernel's end of the session, neither would ever end.
 
 use std::fs::File;
 use std::io;
@@ -18,19 +18,19 @@ use std::thread::{Builder, JoinHandle};
 
 use crate::sys;
 
-/// A device that is being let go, and is not gone.
+/// A device that is being released and is not gone yet.
 #[derive(Debug)]
 pub(crate) struct ReleaseTask {
-    /// It is had and synced, or somebody else has it.
+    /// Reports that the device was acquired and synced, or that another user has it.
     acquired: Receiver<io::Result<()>>,
-    /// To be closed before the device ends.
+    /// Objects to close before the device ends.
     rest: Sender<Box<dyn Send>>,
     ending: JoinHandle<()>,
 }
 
 impl ReleaseTask {
-    /// Begins. `have` opens the device for itself, or says who prevents that; `end` ends it. Both may wait.
-    /// Dropped before [`ReleaseTask::close`], it lets the device be.
+    /// Begins the release. `have` opens the device exclusively, or returns who prevents that; `end` ends it.
+    /// Both may block. Dropping the task before [`ReleaseTask::close`] keeps the device.
     pub(crate) fn begin(
         have: impl FnOnce() -> io::Result<File> + Send + 'static,
         end: impl FnOnce(File) + Send + 'static,
@@ -42,7 +42,7 @@ impl ReleaseTask {
             let mine = sys::without_descriptors().and_then(|()| have());
             let device = match mine {
                 Ok(device) => device,
-                // Whoever asked may not care any more.
+                // The supervisor may not wait for it any more.
                 Err(error) => return drop(tell.send(Err(error))),
             };
             sync(&device);
@@ -53,7 +53,7 @@ impl ReleaseTask {
         Builder::new().name("netram-let-go".into()).spawn(move || {
             if let Ok(rest) = to_close.recv() {
                 drop(rest);
-                // One that panicked ends nothing.
+                // If that close panicked, the device is not ended.
                 let _ = go.send(());
             }
         })?;
@@ -64,21 +64,21 @@ impl ReleaseTask {
         })
     }
 
-    /// Whether the device is had, with nothing left to be written; `None`: not yet.
+    /// Whether the device was acquired, with all data flushed; `None`: not yet.
     pub(crate) fn acquired(&self) -> Option<io::Result<()>> {
         match self.acquired.try_recv() {
             Ok(had) => Some(had),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
-                Some(Err(io::Error::other("the thread that closes it panicked")))
-            }
+            Err(TryRecvError::Disconnected) => Some(Err(io::Error::other(
+                "the thread that releases the device panicked",
+            ))),
         }
     }
 
-    /// Ends the device that is had, once `rest` is closed.
+    /// Ends the acquired device, once `rest` is closed.
     pub(crate) fn close(&self, rest: Box<dyn Send>) {
         let sent = self.rest.send(rest);
-        assert!(sent.is_ok(), "that thread waits until this is said, or dropped");
+        assert!(sent.is_ok(), "the thread waits until this is sent or dropped");
     }
 
     /// Whether the device has ended, after [`ReleaseTask::close`].
@@ -89,6 +89,6 @@ impl ReleaseTask {
 
 fn sync(device: &File) {
     if let Err(error) = device.sync_all() {
-        tracing::warn!(%error, "what a program has written to the device without syncing it is lost");
+        tracing::warn!(%error, "data that a program wrote to the device without syncing is lost");
     }
 }

@@ -1,24 +1,25 @@
-//! How often a killed server is replaced, and how soon.
+//! Limits how often, and how soon, a killed server is replaced.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Servers that die one after the other die of something that another will not mend.
+/// Period in which restarts are counted: servers that die in quick succession have a cause that another will
+/// not fix.
 const WINDOW: Duration = Duration::from_secs(600);
-/// The first is replaced at once, for a file system waits; each further one after twice as long as the one
-/// before.
+/// Base of the delay. The first server is replaced at once, because a file system waits; each further delay
+/// is twice the one before.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The restarts of one attachment.
 #[derive(Clone, Debug)]
 pub struct RestartBudget {
-    /// At most so many within [`WINDOW`].
+    /// Maximum number of restarts within [`WINDOW`].
     max: u8,
     recent: VecDeque<Instant>,
 }
 
 impl RestartBudget {
-    /// At most `max` within ten minutes.
+    /// Allows at most `max` restarts within ten minutes.
     pub fn new(max: u8) -> RestartBudget {
         RestartBudget {
             max,
@@ -26,7 +27,7 @@ impl RestartBudget {
         }
     }
 
-    /// A server has died at `now`: how long to wait before there is another. `None`: there is none any more.
+    /// A server has died at `now`: delay before the next one. `None`: it is not replaced any more.
     pub fn next(&mut self, now: Instant) -> Option<Duration> {
         let old = |time: &Instant| now.saturating_duration_since(*time) >= WINDOW;
         while self.recent.front().is_some_and(old) {
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn restarts_are_bounded_and_their_pauses_grow_and_old_ones_are_forgiven() {
+    fn restarts_are_limited_with_growing_delays_and_old_ones_expire() {
         let (mut restarts, start) = (RestartBudget::new(4), Instant::now());
         let pauses: Vec<Option<u64>> = (0..5)
             .map(|_| restarts.next(start).map(|pause| pause.as_secs()))

@@ -1,9 +1,9 @@
 //! The server: the process that has the volume open and answers the kernel.
 //!
-//! It never opens its own file, nor anything that leads to it (see the crate's page), and it ends when nobody
-//! holds that file any more. What it says to the supervisor on its standard output: `file PATH` or `refused
-//! REASON`. The rest goes over its standard input, a socket ([`crate::handover`]). For the kernel's nbd it
-//! writes `socket NUMBER BYTES FLAGS`, its own number of the kernel's end.
+//! It never opens its own file, nor anything that leads to it (see the crate's documentation). It ends when
+//! no process has that file open any more. It sends `file PATH` or `refused REASON` to the supervisor on its
+//! standard output. Other messages use its standard input, a socket ([`crate::handover`]). For the kernel's
+//! NBD client it writes `socket NUMBER BYTES FLAGS`, with its own descriptor number of the kernel's end.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -25,46 +25,51 @@ use crate::heartbeat::Heartbeat;
 use crate::sys;
 use crate::ublk::UblkError;
 
-/// The line that offers the kernel's end of a socket.
+/// Start of the line that offers the kernel's end of a socket.
 pub(crate) const SOCKET_OFFER: &str = "socket ";
-/// The line that offers the file.
+/// Start of the line that offers the file.
 pub(crate) const OFFER: &str = "file ";
-/// The line that says why there is none.
+/// Start of the line that reports a refusal.
 pub(crate) const REFUSAL: &str = "refused ";
 
 const NOWHERE: &str = "/dev/null";
 
-/// What others end processes with at their own end: a terminal, a session, a machine. This one ends with its
-/// device, for the file system's last writes come when everybody has been told to end.
+/// Signals with which terminals, sessions and shutdowns end processes. The server ignores them and ends with
+/// its device, because a file system's last writes come after all processes were told to end.
 const IGNORED: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::HUP];
 
-/// Killed last when memory is short: a file system waits for this process. Below it the kernel kills no one.
+/// Nearly the lowest score, so that this process is killed last when memory is short: a file system waits for
+/// it. Processes below -900 are never killed.
 const OOM_SCORE: &str = "-900";
 
-/// Why serving ended before its time.
+/// Reason why serving ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachServeError {
-    /// The volume could not be opened; the supervisor has been told.
+    /// The volume could not be opened; the supervisor was told.
     #[error("{0}")]
     Refused(String),
-    /// The kernel's FUSE refused.
-    #[error("serving the volume's file: {0}")]
+    /// The kernel's FUSE failed.
+    #[error("cannot serve the volume's file: {0}")]
     Fuse(#[from] io::Error),
-    /// The kernel's nbd cannot be served.
-    #[error("serving the kernel's nbd: {0}")]
+    /// The kernel's NBD client cannot be served.
+    #[error("cannot serve the kernel's nbd: {0}")]
     Nbd(io::Error),
-    /// The kernel's ublk cannot be served.
+    /// The kernel's ublk driver cannot be served.
     #[error("{0}")]
     Ublk(#[from] UblkError),
     /// The last flush failed.
-    #[error("the last flush, after the device was let go: {0}")]
+    #[error("the last flush after the device was released failed: {0}")]
     Flush(DeviceError),
 }
 
-/// Serves the device that `open` gives until nobody holds it any more. It may be one that another server had,
-/// which died.
+/// Serves the device that `open` returns until no process has it open any more. It may continue a device
+/// whose server died.
 ///
-/// To be called by a process of its own, started by [`attach`](crate::attach()).
+/// Call it in a process of its own, started by [`attach`](crate::attach()).
+///
+/// # Errors
+///
+/// [`AttachServeError`] if the volume cannot be opened, the kernel fails, or the last flush fails.
 pub fn serve<E: fmt::Display>(
     open: impl FnOnce() -> Result<Arc<dyn BlockDevice>, E>,
 ) -> Result<(), AttachServeError> {
@@ -87,36 +92,36 @@ pub fn serve<E: fmt::Display>(
     device.flush().map_err(AttachServeError::Flush)
 }
 
-/// Makes the file, and stays with the supervisor until that has the device on it.
+/// Creates the file, and keeps it until the supervisor has bound the device to it.
 fn begin(file: FuseFile) -> Result<FuseSession, AttachServeError> {
     let DetachedMount { control, root } = DetachedMount::new()?;
     let name = file.new_name();
     let session = FuseSession::begin(control, file)?;
-    // By this path others reach into a mount that has no place.
+    // With this path other processes reach into a mount without a mount point.
     let path = format!("/proc/{}/fd/{}/{name}", std::process::id(), root.as_raw_fd());
     say_line(format_args!("{OFFER}{path}"))?;
     leave_output()?;
-    // The supervisor holds the file by then, or it is dead: the conversation ends with the last holder.
+    // By then the supervisor has the file open or is dead: the session ends with the last open file.
     let heard = receive_message(io::stdin());
     if matches!(heard, Ok(Some(HandoverMessage::Give)))
         && let Err(error) = give(&session)
     {
-        tracing::warn!(%error, "no other process could go on serving, should this one be killed");
+        tracing::warn!(%error, "no other server can continue if this one is killed");
     }
     drop::<OwnedFd>(root);
     Ok(session)
 }
 
-/// Goes on with the file of a server that died.
+/// Continues the file of a server that died.
 fn take_over(control: OwnedFd, file: FuseFile) -> Result<FuseSession, AttachServeError> {
     let session = FuseSession::take_over(control, file)?;
     leave_output()?;
-    // Without a supervisor there is nobody to be told.
+    // A missing supervisor is no error here.
     let _ = send_message(io::stdin(), &HandoverMessage::Serving);
     Ok(session)
 }
 
-/// Gives the supervisor what another server would need.
+/// Sends the supervisor what another server would need.
 fn give(session: &FuseSession) -> io::Result<()> {
     let word = match session.resend {
         true => HandoverMessage::Yes(session.control().as_fd().try_clone_to_owned()?),
@@ -125,9 +130,13 @@ fn give(session: &FuseSession) -> io::Result<()> {
     send_message(io::stdin(), &word)
 }
 
-/// Serves the device that `open` gives to the kernel's NBD client, until it lets go.
+/// Serves the device that `open` returns to the kernel's NBD client, until the kernel closes it.
 ///
-/// As [`serve()`], to be called by a process of its own.
+/// As [`serve()`], call it in a process of its own.
+///
+/// # Errors
+///
+/// [`AttachServeError`] if the volume cannot be opened, the kernel fails, or the last flush fails.
 pub fn serve_nbd<E: fmt::Display>(
     read_only: bool,
     open: impl FnOnce() -> Result<Arc<dyn BlockDevice>, E>,
@@ -141,19 +150,19 @@ pub fn serve_nbd<E: fmt::Display>(
         kernel_flags(read_only)
     ))?;
     leave_output()?;
-    // A supervisor that was killed says nothing.
+    // A killed supervisor sends nothing.
     if !matches!(receive_message(io::stdin()), Ok(Some(HandoverMessage::Bound))) {
-        // The kernel may have its end already, and would wait for answers for as long as it is told to.
+        // The kernel may have its end already, and would wait for answers for its whole timeout.
         shutdown(&kernel, Shutdown::Both).map_err(io::Error::from)?;
     }
     drop(kernel);
     let ended = serving.join();
     drop(pulse);
     device.flush().map_err(AttachServeError::Flush)?;
-    ended.map_err(|_| AttachServeError::Nbd(io::Error::other("the thread that answers it panicked")))
+    ended.map_err(|_| AttachServeError::Nbd(io::Error::other("the thread that answers the kernel panicked")))
 }
 
-/// Opens the device and begins to serve it; a failure is told to the supervisor.
+/// Opens the device and begins to serve it; a failure is reported to the supervisor.
 pub(crate) fn start<E: fmt::Display, S>(
     pulse: &Heartbeat,
     open: impl FnOnce() -> Result<Arc<dyn BlockDevice>, E>,
@@ -166,21 +175,21 @@ pub(crate) fn start<E: fmt::Display, S>(
             Ok((begin(Arc::clone(&device))?, device))
         });
     if let Err(error) = &started {
-        // Nobody is left to be told if this fails.
+        // If this fails, the supervisor is gone.
         let _ = say_line(format_args!("{REFUSAL}{}", one_line(&error.to_string())));
     }
     started
 }
 
-/// A conversation with the kernel's NBD client.
+/// A connection with the kernel's NBD client.
 struct NbdService {
     serving: JoinHandle<()>,
-    /// The kernel's end, until it has it.
+    /// The kernel's end, until the kernel has it.
     kernel: OwnedFd,
 }
 
 impl NbdService {
-    /// The kernel looks for partitions before its device is whole, so requests are answered from the start.
+    /// Answers requests from the start: the kernel looks for partitions before its device is complete.
     fn start(device: Arc<dyn BlockDevice>, read_only: bool) -> Result<NbdService, AttachServeError> {
         let pair = socketpair(
             AddressFamily::UNIX,
@@ -199,23 +208,23 @@ impl NbdService {
     }
 }
 
-/// Before the volume's threads start, which inherit it.
+/// Prepares the process, before the volume's threads start and inherit the settings.
 pub(crate) fn prepare() -> io::Result<Heartbeat> {
     for signal in IGNORED {
         if let Err(error) = sys::ignore(signal) {
-            tracing::warn!(%error, ?signal, "this signal ends the server, whoever uses the device");
+            tracing::warn!(%error, ?signal, "cannot ignore a signal: it would end the server even while the device is in use");
         }
     }
-    // A terminal's end is not meant for this process.
+    // The end of a terminal must not affect this process.
     if let Err(error) = rustix::process::setsid() {
-        tracing::debug!(%error, "this process leads a group already");
+        tracing::debug!(%error, "this process already leads a process group");
     }
-    // The kernel must not wait for this very process to write something when it looks for memory for it.
+    // Memory reclaim must not wait for this process to write something.
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::warn!(%error, "the kernel does not count this process as part of the disk's way; when memory is short they may wait for each other");
+        tracing::warn!(%error, "cannot mark this process as an I/O flusher; when memory is short, the kernel and this process may deadlock");
     }
     if let Err(error) = fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
-        tracing::warn!(%error, "when memory is short, this process may be killed as any other");
+        tracing::warn!(%error, "cannot lower the OOM score; when memory is short, this process may be killed like any other");
     }
     Heartbeat::start()
 }
@@ -226,7 +235,8 @@ pub(crate) fn say_line(line: fmt::Arguments<'_>) -> io::Result<()> {
     out.flush()
 }
 
-/// Nobody reads on: what a library prints must not fill the pipe, and wait.
+/// Redirects the output to nowhere, because it is not read any more: output of a library must not fill the
+/// pipe and block.
 pub(crate) fn leave_output() -> io::Result<()> {
     let nowhere = File::options().write(true).open(NOWHERE)?;
     Ok(rustix::stdio::dup2_stdout(nowhere)?)

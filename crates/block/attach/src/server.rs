@@ -1,6 +1,7 @@
-//! A server's process, as its supervisor has it: what it offers, whether it is well, how it ended.
+//! The supervisor's view of a server process: its offers, its health, its end.
 //!
-//! Nothing here waits for a server but [`ServerProcess::offer`], which is for one that nobody waits for yet.
+//! No function here blocks on a server except [`ServerProcess::offer`], which is for one that has no user
+//! yet.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,17 +21,17 @@ use crate::supervise::AttachError;
 use crate::ublk::{self, UblkStart};
 use crate::watchdog::{HEARTBEAT_INTERVAL, Watchdog};
 
-/// Bytes of an output line; a server that says more says nothing that is meant for the supervisor.
+/// Maximum bytes of an output line; longer lines are not for the supervisor.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// What a server offers.
+/// Offer of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DeviceOffer {
-    /// A file, to put a loop device on.
+    /// A file to bind a loop device to.
     File(PathBuf),
-    /// A socket, under the server's number of it, and what the kernel is to be told.
+    /// A socket: the server's descriptor number, and the description for the kernel.
     Socket { number: i32, bytes: u64, flags: u16 },
-    /// A device of its own, by its number.
+    /// A ublk device, by its number.
     Device(u32),
 }
 
@@ -55,18 +56,18 @@ impl DeviceOffer {
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
     child: Child,
-    /// Where it says what stands in `handover.rs`.
+    /// Socket for the messages in `handover.rs`.
     channel: UnixStream,
     output: ChildStdout,
-    /// The beginning of a line of it.
+    /// Incomplete output of the server.
     line: Vec<u8>,
     watchdog: Watchdog,
-    /// It has said that it goes on with what another has begun.
+    /// Whether it has reported that it continues another server's device.
     serving: bool,
 }
 
 impl ServerProcess {
-    /// Starts it; after `hung_after` of silence it is killed.
+    /// Starts a server, which is killed after a silence of `hung_after`.
     pub(crate) fn start(
         mut command: Command,
         hung_after: Option<Duration>,
@@ -77,7 +78,7 @@ impl ServerProcess {
             .stdout(Stdio::piped())
             .spawn();
         let mut child = started.map_err(AttachError::Start)?;
-        let output = child.stdout.take().expect("its output is a pipe");
+        let output = child.stdout.take().expect("the server's output is a pipe");
         let server = ServerProcess {
             child,
             channel: talk,
@@ -100,18 +101,18 @@ impl ServerProcess {
         send_message(&self.channel, word)
     }
 
-    /// Tells it which ublk device it is to serve.
+    /// Tells the server which ublk device to serve.
     pub(crate) fn begin(&self, how: &UblkStart) -> io::Result<()> {
         writeln!(&self.channel, "{how}")
     }
 
-    /// What another server would need to go on with the file, if this kernel lets it.
-    /// Waits for its answer for as long as it is well.
+    /// Requests the descriptor that another server would need to continue the file, if this kernel supports
+    /// it. Waits for the answer as long as the server is healthy.
     pub(crate) fn take_control(&mut self) -> Option<OwnedFd> {
         self.say(&HandoverMessage::Give).ok()?;
         let mut heard = false;
         loop {
-            // First: what it said before it ended is heard after that.
+            // Checked first, because messages sent before its end arrive after it.
             let ended = self.watch(Instant::now(), heard);
             heard = false;
             while let Ok(Some(word)) = try_receive_message(&self.channel) {
@@ -119,7 +120,7 @@ impl ServerProcess {
                     HandoverMessage::Yes(control) => return Some(control),
                     HandoverMessage::No => {
                         tracing::info!(
-                            "this kernel (before Linux 6.9) does not let another server go on, should this one die"
+                            "this kernel (before Linux 6.9) does not allow another server to continue if this one dies"
                         );
                         return None;
                     }
@@ -128,16 +129,16 @@ impl ServerProcess {
             }
             match ended {
                 Ok(None) => wait_for(&self.channel).ok()?,
-                // How is seen by whoever looks next.
+                // The reason for the end is reported by the next look.
                 _ => return None,
             }
         }
     }
 
-    /// What it offers: waits until it does, for as long as it is well.
+    /// Waits for the server's offer, as long as it is healthy.
     pub(crate) fn offer(&mut self) -> Result<DeviceOffer, AttachError> {
         loop {
-            // First: what it said before it ended is read after that.
+            // Checked first, because lines written before its end are read after it.
             let ended = self.look(Instant::now()).map_err(AttachError::Start)?;
             if let Some(offer) = self.offered()? {
                 return Ok(offer);
@@ -149,7 +150,7 @@ impl ServerProcess {
         }
     }
 
-    /// What it has offered by now. Other lines are for whoever reads along.
+    /// The offer received by now. Other lines are ignored.
     pub(crate) fn offered(&mut self) -> Result<Option<DeviceOffer>, AttachError> {
         self.read().map_err(AttachError::Start)?;
         while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
@@ -179,17 +180,18 @@ impl ServerProcess {
         Ok(())
     }
 
-    /// Hears what it says, and kills it if it has been silent for too long; how it ended, if it has.
+    /// Reads the server's messages, and kills it after too long a silence. Returns its exit status if it has
+    /// ended.
     pub(crate) fn look(&mut self, now: Instant) -> io::Result<Option<ExitStatus>> {
         let mut heard = false;
-        // What makes no sense is no sign of being well.
+        // An invalid message is no sign of health.
         while let Ok(Some(word)) = try_receive_message(&self.channel) {
             heard |= self.note(&word);
         }
         self.watch(now, heard)
     }
 
-    /// Takes note of a word that is no answer; whether it is a sign of being well.
+    /// Handles a message that is no answer. Returns whether it is a sign of health.
     fn note(&mut self, word: &HandoverMessage) -> bool {
         match word {
             HandoverMessage::Alive => (),
@@ -200,26 +202,26 @@ impl ServerProcess {
         true
     }
 
-    /// Kills it if it has been silent for too long; how it ended, if it has.
+    /// Kills the server after too long a silence. Returns its exit status if it has ended.
     fn watch(&mut self, now: Instant, heard: bool) -> io::Result<Option<ExitStatus>> {
         if self.watchdog.look(now, heard) {
             let (server, silent) = (self.child.id(), self.watchdog.silent());
             tracing::warn!(
                 server,
                 ?silent,
-                "the server has said nothing for so long that it must hang; it is killed"
+                "the server was silent for too long and seems to hang; killing it"
             );
             self.child.kill()?;
         }
         self.child.try_wait()
     }
 
-    /// Whether it was well a moment ago.
+    /// Whether the server was healthy a moment ago.
     pub(crate) fn is_well(&self) -> bool {
         self.watchdog.is_fresh()
     }
 
-    /// Whether it has said that it goes on with what another has begun.
+    /// Whether the server has reported that it continues another's device.
     pub(crate) fn serves(&self) -> bool {
         self.serving
     }
@@ -228,8 +230,8 @@ impl ServerProcess {
         self.child.kill()
     }
 
-    /// It ends by itself: nobody holds what it offers, and its input ends. Returns the reason, or how it
-    /// ended.
+    /// Waits until the server ends by itself, as its input is closed and its offer was not accepted. Returns
+    /// `error`, or its exit status.
     pub(crate) fn give_up(self, error: AttachError) -> AttachError {
         let ServerProcess {
             mut child,
@@ -244,7 +246,7 @@ impl ServerProcess {
         }
     }
 
-    /// The socket that the server has under `number`.
+    /// A duplicate of the server's socket with descriptor `number`.
     pub(crate) fn socket(&self, number: i32) -> Result<OwnedFd, AttachError> {
         let taken = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
             .and_then(|server| pidfd_getfd(server.as_fd(), number, PidfdGetfdFlags::empty()));
@@ -252,16 +254,16 @@ impl ServerProcess {
     }
 }
 
-/// Waits until a server has said something, at most a [`HEARTBEAT_INTERVAL`].
+/// Waits until a server has sent something, at most a [`HEARTBEAT_INTERVAL`].
 fn wait_for(where_it_speaks: impl AsFd) -> io::Result<()> {
     let mut spoken = [PollFd::new(&where_it_speaks, PollFlags::IN)];
-    let beat = Timespec::try_from(HEARTBEAT_INTERVAL).expect("it is a second");
+    let beat = Timespec::try_from(HEARTBEAT_INTERVAL).expect("the interval is one second");
     match poll(&mut spoken, Some(&beat)) {
         Ok(_) | Err(Errno::INTR) => (),
         Err(errno) => return Err(errno.into()),
     }
     if spoken[0].revents().contains(PollFlags::HUP) {
-        // It is about to end, or has; until that can be seen this would not wait.
+        // The server is about to end or has ended; until that is visible, poll would not block.
         std::thread::sleep(HEARTBEAT_INTERVAL / 100);
     }
     Ok(())
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_is_found_among_other_lines_and_a_refusal_and_an_end_are_told() {
+    fn an_offer_is_found_among_other_lines_and_refusals_and_exits_are_reported() {
         let mut server = shell("echo hello; printf 'socket 7 '; sleep 0.1; echo '4096 5'", None);
         assert_eq!(
             server.offer().unwrap(),
@@ -304,8 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_says_nothing_is_killed() {
-        // It was waited for without end.
+    fn a_silent_server_is_killed() {
+        // The supervisor had waited for ever.
         let mut server = shell("exec sleep 600", Some(Duration::from_millis(300)));
         let ended = server.offer().unwrap_err();
         assert!(
@@ -315,8 +317,8 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_say_what_another_would_need_is_killed() {
-        // It was waited for without end.
+    fn a_server_that_does_not_send_the_descriptor_is_killed() {
+        // The supervisor had waited for ever.
         let mut server = shell("exec sleep 600", Some(Duration::from_millis(300)));
         assert!(server.take_control().is_none());
         let ended = server.child.wait().unwrap();
@@ -324,12 +326,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_asked_for_what_another_would_need_may_say_that_it_is_well_first() {
+    fn a_server_asked_for_the_descriptor_may_send_heartbeats_first() {
         let mut server = shell("printf wwwww- >&0; exec sleep 600", None);
         assert!(server.take_control().is_none());
         assert!(
             server.child.try_wait().unwrap().is_none(),
-            "it was not waited for any longer"
+            "the supervisor must stop waiting after the answer"
         );
         server.kill().unwrap();
         server.child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! The supervisor: starts the server, binds the loop device, lets it go.
+//! The supervisor: starts the server, attaches the device, releases it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,45 +22,45 @@ use crate::sys::LoopConfig;
 use crate::ublk::{self, UblkDevice, UblkError, UblkStart};
 use crate::users::{DeviceUser, users};
 
-/// What is to be attached.
+/// Request to attach a volume.
 #[derive(Clone, Debug)]
 pub struct AttachRequest {
-    /// The volume, as an absolute path: for messages and records.
+    /// The volume, as an absolute path; for messages and records.
     pub volume: PathBuf,
     /// Bytes of a logical block: 512 or 4096.
     pub block_bytes: u32,
-    /// Refuse writes.
+    /// Whether to refuse writes.
     pub read_only: bool,
-    /// How the kernel reaches it. The server must serve that way.
+    /// Attach method. The server must serve with the same method.
     pub method: AttachMethod,
-    /// Whether another server may take the place of one that died. Not for a device that forgets, with its
-    /// process, what it had completed: its users would never know.
+    /// Whether another server may replace one that died. Not for a device that keeps completed writes only in
+    /// its process: its users would not notice their loss.
     pub restart: bool,
-    /// A server that has said nothing for so long is killed; `None`: none is. It says that it is well once a
-    /// second, while it waits for its disk or for lenders too.
+    /// Silence after which a server is killed; `None`: never. It sends a heartbeat once a second, even while
+    /// it waits for its disk or for lenders.
     pub hung_after: Option<Duration>,
 }
 
-/// How the server of a device stands.
+/// Health of a device's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerHealth {
-    /// It answers, or waits for what it needs to.
+    /// The server answers, or waits for its disk or lenders.
     Healthy,
-    /// It answered a moment ago, or is being started in place of one that died.
+    /// The server answered a moment ago, or is starting in place of one that died.
     Waiting,
-    /// It has ended. Without another the device gives errors only.
+    /// The server has ended. Without another, all requests to the device fail.
     Exited(ExitStatus),
 }
 
-/// A volume that has a device. Dropping it lets the device go as soon as nobody else has it, and leaves a
+/// A volume with a device. Dropping it releases the device once no other process has it open, and leaves a
 /// stale record.
 #[derive(Debug)]
 pub struct VolumeAttachment {
     device: AttachedDevice,
-    /// The device is being let go, and is not had yet.
+    /// The device's release, while it is not acquired yet.
     release: Option<ReleaseTask>,
     server: ServerProcess,
-    /// The server is another's successor, and does not serve yet.
+    /// Whether the server is another's successor and does not serve yet.
     succeeding: bool,
     may_restart: bool,
     hung_after: Option<Duration>,
@@ -68,81 +68,85 @@ pub struct VolumeAttachment {
     record: AttachRecord,
 }
 
-/// What came of letting a device go.
+/// Outcome of releasing a device.
 #[derive(Debug)]
 pub enum ReleaseOutcome {
-    /// It goes. The server ends once it has.
+    /// The device is being closed, and its server ends after that.
     Detaching(Box<DetachingDevice>),
-    /// What was written to it is on its way to the server, which may be replaced meanwhile. To be asked
-    /// again.
+    /// Written data is being flushed to the server, which may be replaced during that. Ask again later.
     Flushing(Box<VolumeAttachment>),
-    /// Somebody has it for himself. As before.
+    /// Another user has the device exclusively. It stays attached.
     InUse(Box<VolumeAttachment>, Vec<DeviceUser>),
 }
 
-/// A device that goes once nobody has it open, and its server, which still writes what is left. The name and
-/// the volume are taken until the server has ended: by then the device is gone, whoever has used it
-/// meanwhile.
+/// A device that ends once no process has it open, and its server, which still writes the remaining data.
+/// Name and volume stay taken until the server has ended: by then the device is gone too, whoever used it
+/// last.
 #[derive(Debug)]
 pub struct DetachingDevice {
     server: ServerProcess,
     ended: Option<ExitStatus>,
     device: ReleasedDevice,
-    /// The volume is free once the server has ended. Until the device is gone its record stands.
+    /// The volume is free once the server has ended. The record stays until the device is gone.
     claim: NameClaim,
     withdrawn: bool,
 }
 
-/// Why nothing was attached. Nothing is left of the attempt.
+/// Failure to attach a volume. The attempt leaves nothing behind.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The server could not be started.
-    #[error("starting the server process: {0}")]
+    #[error("cannot start the server process: {0}")]
     Start(io::Error),
-    /// The server said why it would not.
+    /// The server refused, with this reason.
     #[error("{0}")]
     Refused(String),
-    /// The server ended without a word.
-    #[error("the server process ended before it served anything ({0}); what it logged says more")]
+    /// The server ended without a message.
+    #[error("the server process ended before it served anything ({0}); see its log")]
     Ended(ExitStatus),
-    /// The file that the server offers cannot be opened.
-    #[error("opening {path}, the served volume: {source}")]
+    /// The server's file cannot be opened.
+    #[error("cannot open {path}, the served volume: {source}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// No loop device.
+    /// A loop device could not be bound.
     #[error("{0}")]
     Bind(#[from] LoopBindError),
-    /// No device of the kernel's nbd.
+    /// A device of the kernel's NBD client could not be connected.
     #[error("{0}")]
     Nbd(#[from] NbdError),
-    /// No device of the kernel's ublk.
+    /// A ublk device could not be created.
     #[error("{0}")]
     Ublk(#[from] UblkError),
-    /// The server's socket cannot be had.
-    #[error("taking the server's socket: {0}")]
+    /// The server's socket cannot be duplicated.
+    #[error("cannot take over the server's socket: {0}")]
     Socket(io::Error),
-    /// What the server offers is for another way.
-    #[error("the server process offers something else than it was asked for: is it of another version?")]
+    /// The server's offer is for another attach method.
+    #[error("the server process offers a device for another attach method; it may be of another version")]
     OtherMethod,
     /// The record could not be written.
-    #[error("recording what is attached: {0}")]
+    #[error("cannot record the attachment: {0}")]
     Record(#[from] RegistryError),
 }
 
-/// Starts `server`, a process that calls [`serve`](crate::serve()), and gives its volume a device.
+/// Starts `server`, a process that calls [`serve`](crate::serve()), and attaches its volume.
+///
+/// # Errors
+///
+/// [`AttachError`] if the server fails or refuses, the kernel refuses a device, or the record cannot be
+/// written.
 pub fn attach(
     mut claim: NameClaim,
     request: &AttachRequest,
     server: Command,
 ) -> Result<VolumeAttachment, AttachError> {
-    // A file system may wait for this process to start another server: the kernel must not let it wait for
-    // the file system.
+    // A file system may wait for this process to start another server, so memory reclaim must not make it
+    // wait for the file system.
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::warn!(%error, "when memory is short, replacing a server that died may wait for that very server");
+        tracing::warn!(%error, "cannot mark this process as an I/O flusher; when memory is short, replacing a dead server may deadlock");
     }
     let mut server = ServerProcess::start(server, request.hung_after)?;
     match make(&mut claim, request, &mut server) {
@@ -160,7 +164,7 @@ pub fn attach(
     }
 }
 
-/// Gives what `server` serves a device, and announces it. After an error there is no device.
+/// Attaches the device that `server` serves, and announces it. After an error there is no device.
 fn make(
     claim: &mut NameClaim,
     request: &AttachRequest,
@@ -214,16 +218,16 @@ fn make(
     };
     claim.announce(&record)?;
     match &mut device {
-        // Nothing here waits for the server's answers any more.
+        // No step here waits for the server's answers any more.
         AttachedDevice::Loop { control, .. } if request.restart => *control = server.take_control(),
         _ => tell_bound(server),
     }
     Ok((device, record))
 }
 
-/// The kernel holds what the server has offered; the server's own hold on it ends with this.
+/// Tells the server that the kernel has its file or socket, so that it closes its own.
 fn tell_bound(server: &ServerProcess) {
-    // One that has died meanwhile is noticed as such.
+    // A server that has died in between is noticed elsewhere.
     let _ = server.say(&HandoverMessage::Bound);
 }
 
@@ -240,7 +244,7 @@ fn open(path: &Path) -> Result<File, AttachError> {
     })
 }
 
-/// Binds a loop device to the served file, which it holds from then on.
+/// Binds a loop device to the served file, which keeps it open from then on.
 fn bind(file: &File, request: &AttachRequest, name: &str) -> Result<LoopDevice, AttachError> {
     let config = LoopConfig {
         block_bytes: request.block_bytes,
@@ -251,20 +255,24 @@ fn bind(file: &File, request: &AttachRequest, name: &str) -> Result<LoopDevice, 
     if !device.is_direct() {
         tracing::warn!(
             device = %device.path().display(),
-            "the loop driver of this kernel caches the volume a second time, in the served file's pages"
+            "this kernel's loop driver also caches the volume in the served file's page cache"
         );
     }
     Ok(device)
 }
 
 impl VolumeAttachment {
-    /// What is recorded: device, link, processes.
+    /// The record: device, link, processes.
     pub fn record(&self) -> &AttachRecord {
         &self.record
     }
 
-    /// How the server stands at `now`. To be asked about once a second: a server that hangs is killed here,
-    /// and a successor given to the device once it is ready. `Err`: the kernel takes no successor.
+    /// Health of the server at `now`. Call it about once a second: it kills a hanging server, and gives a
+    /// ready successor to the device. `Err`: the kernel refuses the successor.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`] if the server cannot be watched, or the kernel refuses its successor.
     pub fn look(&mut self, now: Instant) -> Result<ServerHealth, AttachError> {
         let ended = self.server.look(now).map_err(AttachError::Start)?;
         if self.succeeding && self.has_succeeded()? {
@@ -277,12 +285,12 @@ impl VolumeAttachment {
         })
     }
 
-    /// Whether the successor serves; the kernel's nbd is given it.
+    /// Whether the successor serves; connects it to the kernel's NBD client if needed.
     fn has_succeeded(&mut self) -> Result<bool, AttachError> {
         let offered = match self.server.offered() {
-            // It ends, having said why; then there may be another.
+            // The server ends after reporting the reason; then another may be started.
             Err(AttachError::Refused(reason)) => {
-                tracing::warn!(%reason, "the server that was to take over cannot");
+                tracing::warn!(%reason, "the successor refused to take over");
                 return Ok(false);
             }
             offered => offered?,
@@ -299,7 +307,7 @@ impl VolumeAttachment {
                 match self.server.socket(number) {
                     Ok(socket) => device.reconnect(&socket, bytes)?,
                     Err(error) => {
-                        tracing::warn!(%error, "the server that was to take over is of no use");
+                        tracing::warn!(%error, "cannot use the successor; killing it");
                         self.server.kill().map_err(AttachError::Start)?;
                         return Ok(false);
                     }
@@ -311,8 +319,8 @@ impl VolumeAttachment {
         }
     }
 
-    /// Lets the device go, unless it is mounted or used otherwise. Waits for nobody: the first answer is
-    /// mostly that it is closing.
+    /// Releases the device unless it is mounted or otherwise in use. Never blocks: the first outcome is
+    /// usually `Flushing`.
     pub fn release(mut self) -> ReleaseOutcome {
         let begun = match self.release.take() {
             Some(closing) => Ok(closing),
@@ -332,14 +340,14 @@ impl VolumeAttachment {
                 ReleaseOutcome::Flushing(Box::new(self))
             }
             Err(error) => {
-                tracing::debug!(%error, "the device is in use");
+                tracing::debug!(%error, "device in use");
                 let users = users(self.device.path());
                 ReleaseOutcome::InUse(Box::new(self), users)
             }
         }
     }
 
-    /// Whether the device can have another server when its first has died.
+    /// Whether the device can get another server after its first has died.
     pub fn can_restart(&self) -> bool {
         let possible = match &self.device {
             AttachedDevice::Loop { control, .. } => control.is_some(),
@@ -348,9 +356,13 @@ impl VolumeAttachment {
         self.may_restart && possible
     }
 
-    /// Starts another server in place of one that has died. Requests wait until it serves, as
-    /// [`VolumeAttachment::look`] tells; this process must not, nor for its volume's recovery: nobody else
-    /// could replace it.
+    /// Starts another server in place of one that has died. Requests wait until it serves, which
+    /// [`VolumeAttachment::look`] reports. This process must not wait, not even for the volume's recovery,
+    /// because no other process could replace the server.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`] if the server cannot be started, the device allows none, or the record fails.
     pub fn restart(&mut self, server: Command) -> Result<(), AttachError> {
         let server = ServerProcess::start(server, self.hung_after)?;
         match &self.device {
@@ -359,7 +371,7 @@ impl VolumeAttachment {
                 ..
             } => {
                 let control = control.try_clone().map_err(AttachError::Start)?;
-                // One that is dead already is seen to be so in its turn.
+                // A server that is dead already is noticed by the next look.
                 let _ = server.say(&HandoverMessage::Take(control));
             }
             AttachedDevice::Loop { control: None, .. } => {
@@ -376,22 +388,26 @@ impl VolumeAttachment {
         Ok(self.claim.announce(&self.record)?)
     }
 
-    /// Kills the server, and lets no other take its place: whoever uses the device gets errors.
+    /// Kills the server and allows no successor: users of the device get errors.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be killed.
     pub fn give_up(&mut self) -> io::Result<()> {
         self.may_restart = false;
         self.server.kill()
     }
 
-    /// Gives a device up whose server is gone. Who has it mounted keeps it, and gets errors, until he
-    /// unmounts it.
+    /// Gives up a device whose server is gone. A mounted file system stays mounted, with errors, until it is
+    /// unmounted. Returns the device's users.
     pub fn abandon(mut self) -> Vec<DeviceUser> {
-        // Before it fails: a device of ublk is not there any more then.
+        // Before the requests fail, because a ublk device does not exist any more after that.
         let users = users(self.device.path());
         match &mut self.device {
             AttachedDevice::Loop { control, .. } => *control = None,
             AttachedDevice::Nbd(device) => {
                 if let Err(error) = device.fail() {
-                    tracing::warn!(%error, "the device still waits for another server, and then fails");
+                    tracing::warn!(%error, "the device still waits for another server, and fails after its timeout");
                 }
             }
             AttachedDevice::Ublk(device) => {
@@ -406,8 +422,12 @@ impl VolumeAttachment {
 }
 
 impl DetachingDevice {
-    /// How the server ended, once it has and the device is gone: then the volume is closed. To be asked about
-    /// once a second: a server that hangs is killed here.
+    /// Exit status of the server, once it has ended and the device is gone: then the volume is closed. Call
+    /// it about once a second: it kills a hanging server.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be watched or killed.
     pub fn ended(&mut self, now: Instant) -> io::Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.server.look(now)?;
@@ -423,7 +443,11 @@ impl DetachingDevice {
         Ok(self.ended.filter(|_| over))
     }
 
-    /// Kills the server: what still waits for it gets errors.
+    /// Kills the server: requests that still wait for it fail.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be killed.
     pub fn give_up(&mut self) -> io::Result<()> {
         self.server.kill()
     }
@@ -431,6 +455,6 @@ impl DetachingDevice {
 
 fn withdraw(claim: &mut NameClaim) {
     if let Err(error) = claim.withdraw() {
-        tracing::warn!(%error, "the record of what was attached stays and is stale");
+        tracing::warn!(%error, "cannot remove the record of the attachment; it is stale now");
     }
 }

@@ -1,5 +1,5 @@
-//! Who has a block device for himself: mounts, swap, drivers on top. For messages; the kernel has the last
-//! word.
+//! Finds exclusive users of a block device: mounts, swap, drivers on top. For messages only; the kernel
+//! decides.
 
 use std::fmt;
 use std::fs;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use crate::loop_device::number_of;
 
-/// Something that would lose its disk.
+/// A user that would lose its disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceUser {
-    /// A file system.
+    /// A file system, mounted at this path.
     Mount(PathBuf),
     /// The kernel's swap.
     Swap,
-    /// A driver that made another device of it.
+    /// A driver that built this device on it.
     Device(PathBuf),
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for DeviceUser {
     }
 }
 
-/// Who uses `device`, as far as this mount namespace shows it.
+/// Users of `device` that are visible in this mount namespace.
 pub fn users(device: &Path) -> Vec<DeviceUser> {
     let Ok(number) = number_of(device) else {
         return Vec::new();
@@ -46,7 +46,7 @@ pub fn users(device: &Path) -> Vec<DeviceUser> {
     found
 }
 
-/// Mount points of a device: by its number, and by its name for file systems that have numbers of their own
+/// Mount points of a device, by its number, or by its name for file systems with numbers of their own
 /// (btrfs).
 fn mounts(table: &str, number: (u32, u32), device: &Path) -> impl Iterator<Item = PathBuf> {
     let number = format!("{}:{}", number.0, number.1);
@@ -105,7 +105,7 @@ broken line";
     }
 
     #[test]
-    fn mounts_are_found_by_number_and_by_name_and_their_places_read_as_people_write_them() {
+    fn mounts_are_found_by_number_and_by_name_with_unescaped_paths() {
         assert_eq!(found(TABLE), [Path::new("/mnt/my data"), Path::new("/srv")]);
         assert_eq!(found(""), [""; 0].map(PathBuf::from));
     }

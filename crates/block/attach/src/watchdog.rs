@@ -1,27 +1,27 @@
-//! When a server that says nothing is to be taken for hung. It says a word once a [`HEARTBEAT_INTERVAL`],
-//! after it has had the locks that its requests take (`pulse.rs`); one that waits for its disk or for lenders
-//! goes on saying it.
+//! Decides when a silent server counts as hung. It sends a heartbeat every [`HEARTBEAT_INTERVAL`], after it
+//! has taken the locks that its requests take (`heartbeat.rs`). A server that waits for its disk or for
+//! lenders still sends them.
 
 use std::time::{Duration, Instant};
 
-/// How often a server says that it is well.
+/// Interval of the server's heartbeats.
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Of the time between two looks no more counts: whoever was himself stopped, alone or with the machine, has
-/// heard nothing meanwhile, and it proves nothing.
+/// Maximum time between two looks that counts. A supervisor that was itself stopped, alone or with the
+/// machine, received nothing in that time, which proves nothing.
 const COUNTED_MAX: Duration = Duration::from_secs(2);
 
-/// How long one server has been silent.
+/// Silence of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Watchdog {
-    /// Silence that means that it hangs; `None`: none does, or it has said that it ends.
+    /// Silence that counts as a hang; `None`: none does, or the server has announced its end.
     limit: Option<Duration>,
     silent: Duration,
     looked: Instant,
 }
 
 impl Watchdog {
-    /// Of a server that is started at `now`.
+    /// Watches a server that is started at `now`.
     pub(crate) fn new(limit: Option<Duration>, now: Instant) -> Watchdog {
         Watchdog {
             limit,
@@ -30,7 +30,8 @@ impl Watchdog {
         }
     }
 
-    /// Somebody has looked at `now` whether it said something; whether it hangs, which is told once.
+    /// Records a look at `now`, with or without a message. Returns whether the server hangs; `true` only
+    /// once.
     pub(crate) fn look(&mut self, now: Instant, heard: bool) -> bool {
         let passed = now.saturating_duration_since(self.looked).min(COUNTED_MAX);
         self.looked = now;
@@ -45,12 +46,12 @@ impl Watchdog {
         hangs
     }
 
-    /// It is about to end, however long that takes.
+    /// The server is about to end, however long that takes.
     pub(crate) fn end(&mut self) {
         self.limit = None;
     }
 
-    /// Whether it was well a moment ago.
+    /// Whether the server was healthy a moment ago.
     pub(crate) fn is_fresh(&self) -> bool {
         self.silent <= COUNTED_MAX
     }
@@ -62,7 +63,7 @@ impl Watchdog {
 
 const _: () = assert!(
     HEARTBEAT_INTERVAL.as_nanos() < COUNTED_MAX.as_nanos(),
-    "one that is well stays fresh"
+    "a healthy server must count as fresh"
 );
 
 #[cfg(test)]
@@ -72,7 +73,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     #[test]
-    fn a_silent_server_is_told_once_and_one_that_says_a_word_in_time_never_is() {
+    fn a_silent_server_is_reported_once_and_one_with_timely_heartbeats_never() {
         let start = Instant::now();
         let mut watchdog = Watchdog::new(Some(LIMIT), start);
         for second in 1..100 {
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_supervisor_that_was_itself_stopped_takes_nobody_for_hung() {
+    fn a_supervisor_that_was_itself_stopped_takes_no_server_for_hung() {
         let start = Instant::now();
         let mut watchdog = Watchdog::new(Some(LIMIT), start);
         assert!(!watchdog.look(start + LIMIT * 100, false));
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_about_to_end_or_is_not_to_be_watched_may_be_silent() {
+    fn a_server_that_is_ending_or_unwatched_may_be_silent() {
         let start = Instant::now();
         for (limit, ends) in [(None, false), (Some(LIMIT), true)] {
             let mut watchdog = Watchdog::new(limit, start);

@@ -1,5 +1,5 @@
-//! Processes are told from others that have their number. Not among the crate's own tests: a process that is
-//! being started there would have their locks for a moment.
+//! Processes are distinguished from later ones with the same id. Not among the crate's unit tests: a process
+//! that starts there would hold their locks for a moment.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -8,7 +8,7 @@ use netram_attach::ProcessIdentity;
 use rustix::process::Signal;
 
 #[test]
-fn a_process_is_signalled_and_one_that_only_has_its_number_is_not() {
+fn a_process_is_signalled_but_not_another_with_the_same_id() {
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
     let process = ProcessIdentity::of(child.id()).unwrap();
     let earlier = ProcessIdentity {
@@ -18,7 +18,7 @@ fn a_process_is_signalled_and_one_that_only_has_its_number_is_not() {
     assert!(process.is_alive());
     assert!(!earlier.is_alive());
     assert!(!earlier.signal(Signal::KILL).unwrap());
-    // Had the signal before been sent, it would have been this child's end.
+    // If the signal before had been sent, it would have ended this child.
     assert!(process.signal(Signal::TERM).unwrap());
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
     assert!(!process.is_alive());

@@ -1,7 +1,7 @@
-//! A FUSE file system of one file, whose bytes are a [`Device`]'s.
+//! A FUSE file system of one file, whose bytes are a [`BlockDevice`]'s.
 //!
-//! Requests go straight to the device: nothing is cached here, nor by the kernel (direct I/O), so a write
-//! that is answered is a write that the device has completed, and a flush that arrives is the device's flush.
+//! Requests go straight to the device: neither this process nor the kernel caches anything (direct I/O). So
+//! an answered write was completed by the device, and a flush reaches the device as a flush.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,17 +12,17 @@ use rustix::io::Errno;
 use super::wire::{self, FuseAttributes, FuseOperation, FuseRequest};
 use crate::failure_log::FailureLog;
 
-/// How the file's name begins. The rest is chosen by the server that makes the file, and any is answered:
-/// another server may go on with it.
+/// Beginning of the file's name. The server that creates the file chooses the rest, and any name with this
+/// beginning is found, because another server may continue with it.
 const NAME_BEGINS: &str = "netram-";
 const DIRECTORY: u64 = 1;
 const FILE: u64 = 2;
 const DIRECTORY_MODE: u32 = 0o040_700;
 const FILE_MODE: u32 = 0o100_600;
 
-/// The kernel sends no more in one request unless told otherwise, and the device takes more.
+/// Maximum bytes of one request. The kernel sends no more by default, and the device accepts more.
 pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Seconds for which the name is good: it never changes behind the kernel's back.
+/// Seconds for which the kernel may cache the name; it never changes.
 const NAME_VALID_S: u64 = 3600;
 
 const _: () = assert!(REQUEST_BYTES_MAX <= netram_block::limit::REQUEST_BYTES_MAX);
@@ -33,21 +33,21 @@ const ZERO_RANGE: u32 = 0x10;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// What the kernel is told.
+/// Reply to the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FuseReply<'a> {
-    /// Nothing: it does not wait for it.
+    /// No reply; the kernel does not wait for one.
     Nothing,
-    /// The number of what went wrong.
+    /// Error number.
     Error(i32),
-    /// What it asked for, or that it is done.
+    /// Reply body, possibly empty.
     Body(&'a [u8]),
 }
 
-/// The longest body but for what is read.
+/// Maximum bytes of a reply body, except for data read.
 const BODY_BYTES_MAX: usize = 128;
 
-/// A short answer's body.
+/// Body of a short reply.
 #[derive(Debug)]
 struct ReplyBody {
     bytes: [u8; BODY_BYTES_MAX],
@@ -69,12 +69,12 @@ pub(crate) struct FuseFile {
     failures: FailureLog,
 }
 
-/// What a `fallocate` asks of the device.
+/// Kind of range that a `fallocate` request clears.
 #[derive(Debug, PartialEq, Eq)]
 enum ClearMode {
-    /// The space may be given back.
+    /// The space may be freed.
     Discard,
-    /// The space is to stay.
+    /// The space must stay allocated.
     Zero,
 }
 
@@ -98,14 +98,14 @@ impl FuseFile {
         }
     }
 
-    /// A name for a new file that no other has on this machine. It is all that the kernel tells of what is
-    /// under a loop device, and some programs take two devices for one by it: `mkfs.btrfs` refused a second
-    /// volume while the first was mounted.
+    /// A name for a new file that is unique on this machine. The kernel shows only this name as the file
+    /// under a loop device, and some programs identify devices by it. With equal names, `mkfs.btrfs` refused
+    /// a second volume while the first was mounted.
     pub(crate) fn new_name(&self) -> String {
         format!("{NAME_BEGINS}{}-{}", std::process::id(), self.made_s)
     }
 
-    /// What is answered to `request`. What is read goes through `scratch`: no allocation a request.
+    /// Replies to `request`. Data read uses `scratch`, so that requests do not allocate.
     pub(super) fn answer<'a>(&self, request: &FuseRequest<'_>, scratch: &'a mut Vec<u8>) -> FuseReply<'a> {
         let told = match request.operation {
             FuseOperation::Forget => return FuseReply::Nothing,
@@ -123,8 +123,8 @@ impl FuseFile {
             FuseOperation::Seek { offset, whence } => self.seek_from(offset, whence),
             FuseOperation::Space => Ok(self.space().into()),
             FuseOperation::Done => Ok([].into()),
-            // The kernel asks some of them once, such as for capabilities before the first write, and never
-            // again after this.
+            // The kernel sends some of these only once, such as a query for capabilities before the first
+            // write.
             FuseOperation::Init(_) | FuseOperation::Other => Err(Errno::NOSYS.raw_os_error()),
         };
         match told {
@@ -167,13 +167,13 @@ impl FuseFile {
         self.device.wait(pending)
     }
 
-    /// Where the first hole or data at or behind `from` begins; the end counts as a hole.
+    /// Offset of the first hole or data at or behind `from`; the end counts as a hole.
     fn seek(&self, from: u64, hole: bool) -> Result<Option<u64>, DeviceError> {
         let end = self.device.geometry().bytes;
         if from >= end {
             return Ok(None);
         }
-        // Extents are asked for by whole sectors, seeks come by the byte.
+        // Extents are whole sectors, seeks are in bytes.
         let start = from - from % SECTOR_BYTES;
         let (mut at, mut found) = (start, None);
         self.device.extents(start, end - start, &mut |length, is_hole| {
@@ -191,7 +191,7 @@ impl FuseFile {
     }
 }
 
-/// Requests, one each. `Err`: the number of what went wrong.
+/// One function for each request. `Err`: an error number.
 impl FuseFile {
     fn look_up(&self, directory: u64, name: &[u8]) -> Result<ReplyBody, i32> {
         match self.attributes(FILE) {
@@ -205,7 +205,7 @@ impl FuseFile {
     fn read<'a>(&self, offset: u64, bytes: u32, scratch: &'a mut Vec<u8>) -> FuseReply<'a> {
         let end = self.device.geometry().bytes;
         let bytes = bytes.min(REQUEST_BYTES_MAX);
-        // At most `bytes`, 32 bits.
+        // At most `bytes`, which has 32 bits.
         let length = u64::from(bytes).min(end.saturating_sub(offset)) as usize;
         if length == 0 {
             return FuseReply::Body(&[]);
@@ -227,7 +227,7 @@ impl FuseFile {
         Ok(wire::written(data.len() as u32).into())
     }
 
-    /// The loop device's flush, and what becomes of a write with FUA: that write, then this.
+    /// The loop device's flush. A write with FUA arrives as that write followed by this.
     fn sync(&self) -> Result<ReplyBody, i32> {
         let flushed = self.device.flush();
         flushed.map_err(|error| self.failed("flush", 0, 0, &error))?;
@@ -255,7 +255,7 @@ impl FuseFile {
     }
 
     fn space(&self) -> [u8; 80] {
-        // The loop driver takes the block size for the granularity of discards.
+        // The loop driver uses the block size as the granularity of discards.
         wire::space(self.device.geometry().bytes / BLOCK_BYTES, BLOCK_BYTES as u32)
     }
 }
@@ -265,10 +265,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_punching_and_zeroing_are_understood() {
+    fn only_hole_punching_and_zeroing_are_accepted() {
         assert_eq!(ClearMode::of(PUNCH_HOLE | KEEP_SIZE), Some(ClearMode::Discard));
         assert_eq!(ClearMode::of(ZERO_RANGE | KEEP_SIZE), Some(ClearMode::Zero));
-        // Allocating, collapsing, inserting: the device has its space already, and its length is its own.
+        // Allocating, collapsing, inserting: the device has its space and its length already.
         for mode in [0, KEEP_SIZE, 0x08, 0x20, 0x40] {
             assert_eq!(ClearMode::of(mode), None, "{mode:#x}");
         }

@@ -1,15 +1,15 @@
-//! The kernel's FUSE, as far as one file needs it.
+//! The kernel's FUSE protocol, as far as one file needs it.
 //!
-//! Spoken here and not by a library, because a server must be able to take over a conversation that another
-//! has begun and been killed in: that one shook hands with the kernel, and the requests it has left
-//! unanswered are sent again ([`session`]).
+//! Implemented here without a library, because a server must be able to take over a session in which another
+//! was killed. That one did the handshake with the kernel, and requests that it left unanswered are sent
+//! again ([`session`]).
 //!
-//! | module | does |
+//! | module | purpose |
 //! |---|---|
-//! | [`wire`] | how requests and answers look |
-//! | [`file`] | what is answered: a device's bytes as a file's |
-//! | [`session`] | the threads that read and answer; beginning, and taking over |
-//! | [`mount`] | a mount that has no place |
+//! | [`wire`] | formats of requests and replies |
+//! | [`file`] | replies: a device's bytes as a file |
+//! | [`session`] | threads that read and reply; beginning and taking over a session |
+//! | [`mount`] | a mount without a mount point |
 
 pub(crate) mod file;
 pub(crate) mod mount;

@@ -1,8 +1,8 @@
-//! The FUSE file system, mounted nowhere.
+//! Mount of the FUSE file system without a mount point.
 //!
-//! It is made by the kernel's newer calls (Linux 5.2), which give a mount as a descriptor. Nobody finds it by
-//! a path, `/proc/mounts` does not list it, nothing has to be unmounted, and it ends with the last file that
-//! is open in it.
+//! It uses the kernel's newer system calls (Linux 5.2), which return a mount as a descriptor. No path leads
+//! to it, `/proc/mounts` does not list it, it need not be unmounted, and it ends with the last file that is
+//! open in it.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -14,17 +14,17 @@ use rustix::mount::{
 
 const CONTROL: &str = "/dev/fuse";
 
-/// A mount that has no place, and the kernel's end of the conversation with whoever serves it.
+/// A mount without a mount point, and the kernel's end of the session with its server.
 #[derive(Debug)]
 pub(crate) struct DetachedMount {
-    /// Requests come from here, answers go there.
+    /// Requests are read from here, and replies written to it.
     pub(crate) control: OwnedFd,
-    /// The mount. It is gone once this and every file opened in it is.
+    /// The mount. It ends with this descriptor and every file opened in it.
     pub(crate) root: OwnedFd,
 }
 
 impl DetachedMount {
-    /// Mounts a FUSE file system whose root is a directory of root's.
+    /// Mounts a FUSE file system whose root directory belongs to root.
     pub(crate) fn new() -> io::Result<DetachedMount> {
         let control = OpenOptions::new()
             .read(true)

@@ -1,5 +1,5 @@
-//! The conversation with the kernel: its beginning, taking it over from a server that was killed, and the
-//! threads that answer.
+//! The session with the kernel: its beginning, taking it over from a killed server, and the threads that
+//! reply.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -13,35 +13,35 @@ use super::file::{FuseFile, FuseReply, REQUEST_BYTES_MAX};
 use super::wire::{self, FuseInitReply, FuseOperation, FuseRequest};
 use crate::abort_guard::AbortGuard;
 
-/// Requests that are answered at the same time: one waits for lenders while others read.
+/// Number of requests handled concurrently: one may wait for lenders while others read.
 const THREADS: usize = 4;
-/// Requests of the loop device that the kernel hands out before earlier ones are answered.
+/// Maximum number of the loop device's requests that the kernel sends before earlier ones are answered.
 const BACKGROUND_MAX: u16 = 128;
-/// A request's header and the arguments of a write.
+/// Bytes for a request's header and the arguments of a write.
 const OVERHEAD_BYTES: usize = 4096;
 
 /// A file that is being served.
 #[derive(Debug)]
 pub(crate) struct FuseSession {
     control: Arc<File>,
-    /// Whether another server could take this conversation over.
+    /// Whether another server could take this session over.
     pub(crate) resend: bool,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl FuseSession {
-    /// Begins the conversation of a new mount.
+    /// Begins the session of a new mount.
     pub(crate) fn begin(control: OwnedFd, file: FuseFile) -> io::Result<FuseSession> {
         let control = File::from(control);
         let agreed = negotiate(&control)?;
         FuseSession::start(control, file, agreed.resend)
     }
 
-    /// Goes on where a killed server has stopped: what it left unanswered is sent again. It may have been
-    /// done already; each request may be done twice, as nobody was told that it was done once.
+    /// Continues where a killed server stopped: its unanswered requests are sent again. Some may have been
+    /// executed already; executing a request twice is safe, because its completion was never reported.
     pub(crate) fn take_over(control: OwnedFd, file: FuseFile) -> io::Result<FuseSession> {
         let control = File::from(control);
-        // Before anything is read: what is read first would be sent again too.
+        // Before anything is read, because that would be sent again too.
         (&control).write_all(&wire::resend())?;
         FuseSession::start(control, file, true)
     }
@@ -61,15 +61,15 @@ impl FuseSession {
         })
     }
 
-    /// The kernel's end of the conversation, for whoever may have to take it over.
+    /// The kernel's end of the session, for a server that may have to take it over.
     pub(crate) fn control(&self) -> impl AsFd + '_ {
         &*self.control
     }
 
-    /// Waits until nobody has the file open any more.
+    /// Waits until no process has the file open any more.
     pub(crate) fn join(self) {
         for thread in self.threads {
-            // One that panicked has ended the process.
+            // A thread that panicked has ended the process.
             let _ = thread.join();
         }
     }
@@ -84,7 +84,7 @@ fn negotiate(control: &File) -> io::Result<FuseInitReply> {
         ..
     }) = FuseRequest::parse(&buffer[..length])
     else {
-        return Err(io::Error::other("FUSE began without a greeting"));
+        return Err(io::Error::other("the FUSE session did not begin with INIT"));
     };
     match init.agree(REQUEST_BYTES_MAX, BACKGROUND_MAX) {
         Ok(agreed) => {
@@ -102,26 +102,26 @@ fn serve(control: &File, file: &FuseFile) {
     let mut end = AbortGuard::new();
     match answer_all(control, file) {
         Ok(()) => end.disarm(),
-        Err(error) => tracing::error!(%error, "the kernel's FUSE cannot be answered"),
+        Err(error) => tracing::error!(%error, "cannot reply to the kernel's FUSE"),
     }
 }
 
 /// Answers requests until the file system is gone.
 fn answer_all(control: &File, file: &FuseFile) -> io::Result<()> {
-    // Touched, all of it: the kernel fails a request whose buffer is not in memory when this process is just
-    // being killed.
+    // Every page is touched: while this process is being killed, the kernel fails a request whose buffer is
+    // not in memory.
     let mut buffer = vec![1; REQUEST_BYTES_MAX as usize + OVERHEAD_BYTES];
     let mut scratch = Vec::new();
     while let Some(length) = receive(control, &mut buffer)? {
         let Some(request) = FuseRequest::parse(&buffer[..length]) else {
-            return Err(io::Error::other("it sent a request that makes no sense"));
+            return Err(io::Error::other("the kernel sent an invalid FUSE request"));
         };
         answer(control, request.unique, &file.answer(&request, &mut scratch))?;
     }
     Ok(())
 }
 
-/// The next request's length. `None`: the file system is gone.
+/// Length of the next request. `None`: the file system is gone.
 fn receive(mut control: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         let error = match control.read(buffer) {
@@ -129,10 +129,10 @@ fn receive(mut control: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
             Err(error) => error,
         };
         match Errno::from_io_error(&error) {
-            // The second: it went while this thread was just about to be handed the file's release, for which
-            // nobody waits.
+            // The second means that the file system ended just when this thread was to get the file's
+            // release, which needs no reply.
             Some(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
-            // Interrupted, or its sender was.
+            // This read was interrupted, or the sender of the request was.
             Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => (),
             _ => return Err(error),
         }
@@ -147,10 +147,10 @@ fn answer(mut control: &File, unique: u64, told: &FuseReply<'_>) -> io::Result<(
     };
     let header = wire::header(unique, errno, body.len());
     match control.write_vectored(&[IoSlice::new(&header), IoSlice::new(body)]) {
-        // An answer is taken whole or not at all.
+        // A reply is accepted as a whole or not at all.
         Ok(taken) if taken == header.len() + body.len() => Ok(()),
         Ok(_) => Err(io::ErrorKind::WriteZero.into()),
-        // Nobody waits for it any more, or for anything.
+        // The request, or the whole file system, is gone.
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::NOENT | Errno::NODEV) => Ok(()),
             _ => Err(error),

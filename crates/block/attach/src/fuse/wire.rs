@@ -1,47 +1,48 @@
-//! How requests of the kernel look, and the answers. Numbers have the machine's byte order (linux/fuse.h).
+//! Formats of the kernel's requests, and of the replies. Numbers have the machine's byte order
+//! (linux/fuse.h).
 //!
 //! ```text
 //! request:  length u32 | operation u32 | unique u64 | node u64 | who u32 u32 u32 | 0 u32 | arguments, of that operation
-//! answer:   length u32 | -errno u32    | unique u64 |          | what was asked for
+//! answer:   length u32 | -errno u32    | unique u64 |          | result
 //! ```
 
 /// Bytes in front of a request's arguments.
 const HEADER_BYTES: usize = 40;
-/// The version spoken here: 7.36, of Linux 5.17. Kernels of any other minor number speak it too.
+/// Protocol version 7.36, of Linux 5.17. Kernels with any other minor number support it too.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 36;
-/// Linux 4.20: the first that takes requests of more than 32 pages.
+/// Minimum minor version, of Linux 4.20: the first that accepts requests of more than 32 pages.
 const MINOR_MIN: u32 = 28;
 
-/// What the kernel may do, of `fuse_init_in.flags`.
+/// Capabilities of the kernel, in `fuse_init_in.flags`.
 const ASYNC_READ: u64 = 1;
 const BIG_WRITES: u64 = 1 << 5;
 const ASYNC_DIO: u64 = 1 << 15;
 const MAX_PAGES: u64 = 1 << 22;
-/// There are 32 more of these flags.
+/// The kernel sends 32 more flags.
 const INIT_EXT: u64 = 1 << 30;
-/// Unanswered requests can be asked for again (Linux 6.9).
+/// The kernel can resend unanswered requests (Linux 6.9).
 const HAS_RESEND: u64 = 1 << 39;
 
-/// Past the page cache; several writes at once; nothing to be told when it is closed.
+/// Direct I/O, parallel writes, no flush on close.
 const OPEN_FLAGS: u32 = 1 | 1 << 6 | 1 << 5;
 
 const PAGE_BYTES: u32 = 4096;
 
-/// A request that makes sense.
+/// A valid request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FuseRequest<'a> {
-    /// The answer's address. One that is sent again has another.
+    /// Id of the request for its reply. A request that is sent again has another.
     pub(super) unique: u64,
     pub(super) node: u64,
     pub(super) operation: FuseOperation<'a>,
 }
 
-/// What is asked.
+/// A request's operation and arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FuseOperation<'a> {
     Init(FuseInit),
-    /// The file of this name.
+    /// Find the file of this name.
     Lookup(&'a [u8]),
     Attributes,
     Open,
@@ -66,13 +67,13 @@ pub(super) enum FuseOperation<'a> {
     Space,
     /// A handle was closed, or the file system is gone.
     Done,
-    /// Nothing is to be answered.
+    /// Drop a reference; no reply.
     Forget,
-    /// Not for this file.
+    /// An operation that this file does not support.
     Other,
 }
 
-/// What the kernel brings to the handshake.
+/// The kernel's part of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FuseInit {
     major: u32,
@@ -81,27 +82,27 @@ pub(super) struct FuseInit {
     flags: u64,
 }
 
-/// What is agreed on.
+/// Result of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FuseInitReply {
-    /// The answer's body.
+    /// Body of the reply.
     pub(super) answer: [u8; 64],
-    /// Whether what a killed server has left unanswered can be had again.
+    /// Whether the kernel can resend requests that a killed server left unanswered.
     pub(super) resend: bool,
 }
 
-/// What the file or its directory is.
+/// Attributes of the file or its directory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FuseAttributes {
     pub(super) node: u64,
     pub(super) bytes: u64,
-    /// Kind and permissions, as stat(2) has them.
+    /// Type and permissions, as in stat(2).
     pub(super) mode: u32,
     pub(super) made_s: u64,
     pub(super) block_bytes: u32,
 }
 
-/// Arguments, taken from the front.
+/// Arguments, read from the front.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -121,7 +122,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> FuseRequest<'a> {
-    /// `None`: it is not what this kernel said it would send.
+    /// Parses a request; `None` if it does not have the negotiated form.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<FuseRequest<'a>> {
         let mut header = Fields(bytes.get(..HEADER_BYTES)?);
         let (length, number) = (header.u32()?, header.u32()?);
@@ -193,14 +194,14 @@ impl FuseInit {
         })
     }
 
-    /// The conversation's rules. `Err`: what the kernel lacks.
+    /// Negotiates the session. `Err`: the capability that the kernel lacks.
     pub(super) fn agree(
         self,
         write_bytes_max: u32,
         background_max: u16,
     ) -> Result<FuseInitReply, &'static str> {
         if self.major != MAJOR || self.minor < MINOR_MIN {
-            return Err("this kernel's FUSE is of another version than 7.28 or newer");
+            return Err("this kernel's FUSE is older than version 7.28");
         }
         // Without it the loop device would wait for each request before it sends the next.
         if self.flags & ASYNC_DIO == 0 {
@@ -215,7 +216,7 @@ impl FuseInit {
             .u32(self.readahead)
             .u32(flags as u32);
         body.u16(background_max).u16(background_max / 4 * 3);
-        // The clock's granularity is of no interest: the times never change.
+        // The granularity of times does not matter, because they never change.
         body.u32(write_bytes_max)
             .u32(1)
             .u16(pages)
@@ -228,7 +229,7 @@ impl FuseInit {
     }
 }
 
-/// An answer's body: fields from the front, zeros behind them.
+/// A reply's body: fields from the front, zeros behind them.
 struct Body<const N: usize> {
     bytes: [u8; N],
     filled: usize,
@@ -262,7 +263,7 @@ impl<const N: usize> Body<N> {
 }
 
 impl FuseAttributes {
-    /// 88 bytes, the end of what two requests are answered with.
+    /// Appends 88 bytes of attributes, the end of two kinds of reply.
     fn put<const N: usize>(&self, body: &mut Body<N>) {
         const UNIT: u64 = 512;
         body.u64(self.node).u64(self.bytes).u64(self.bytes / UNIT);
@@ -271,7 +272,7 @@ impl FuseAttributes {
         body.u32(0).u32(0).u32(0).u32(self.block_bytes).u32(0);
     }
 
-    /// The answer to `Attributes`. The kernel is to ask again each time: the file may have grown.
+    /// Reply to `Attributes`. The kernel must not cache it, because the file may grow.
     pub(super) fn answer(&self) -> [u8; 104] {
         let mut body = Body::new();
         body.u64(0).u32(0).u32(0);
@@ -279,7 +280,7 @@ impl FuseAttributes {
         body.bytes
     }
 
-    /// The answer to `Lookup`. The name is good for `name_s`.
+    /// Reply to `Lookup`. The kernel may cache the name for `name_s` seconds.
     pub(super) fn entry(&self, name_s: u64) -> [u8; 128] {
         let mut body = Body::new();
         body.u64(self.node).u64(0).u64(name_s).u64(0).u32(0).u32(0);
@@ -288,21 +289,21 @@ impl FuseAttributes {
     }
 }
 
-/// The answer to `Open`.
+/// Reply to `Open`.
 pub(super) fn opened() -> [u8; 16] {
     let mut body = Body::new();
     body.u64(0).u32(OPEN_FLAGS);
     body.bytes
 }
 
-/// The answer to `Write`.
+/// Reply to `Write`.
 pub(super) fn written(bytes: u32) -> [u8; 8] {
     let mut body = Body::new();
     body.u32(bytes);
     body.bytes
 }
 
-/// The answer to `Space`: of `blocks`, none is free.
+/// Reply to `Space`: `blocks` in all, none free.
 pub(super) fn space(blocks: u64, block_bytes: u32) -> [u8; 80] {
     let mut body = Body::new();
     body.u64(blocks).u64(0).u64(0).u64(1).u64(0);
@@ -310,10 +311,10 @@ pub(super) fn space(blocks: u64, block_bytes: u32) -> [u8; 80] {
     body.bytes
 }
 
-/// The header of an answer with `body_bytes` behind it, or of an error without.
+/// Header of a reply with `body_bytes` behind it, or of an error without.
 pub(super) fn header(unique: u64, errno: i32, body_bytes: usize) -> [u8; 16] {
     let mut body = Body::new();
-    // Bodies are bounded by what was asked for, 32 bits; the kernel checks.
+    // Bodies are bounded by the requested length, 32 bits; the kernel checks.
     let length = u32::try_from(16 + body_bytes).unwrap_or(u32::MAX);
     body.u32(length)
         .u32(errno.wrapping_neg().cast_unsigned())
@@ -321,7 +322,7 @@ pub(super) fn header(unique: u64, errno: i32, body_bytes: usize) -> [u8; 16] {
     body.bytes
 }
 
-/// Tells the kernel to send again what nobody has answered.
+/// Tells the kernel to send unanswered requests again.
 pub(super) fn resend() -> [u8; 16] {
     const NOTIFY_RESEND: u32 = 7;
     let mut body = Body::new();
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read_and_anything_cut_or_lengthened_is_refused() {
+    fn requests_are_parsed_and_truncated_or_extended_ones_are_refused() {
         let write = [words(&[9, 8192, 3, 0, 0]), b"abc".to_vec()].concat();
         for (number, arguments, operation) in [
             (1, b"netram-1\0".to_vec(), FuseOperation::Lookup(b"netram-1")),
@@ -427,7 +428,7 @@ mod tests {
             ),
         ] {
             let bytes = request(number, &arguments);
-            let parsed = FuseRequest::parse(&bytes).expect("it is whole");
+            let parsed = FuseRequest::parse(&bytes).expect("the request is complete");
             assert_eq!(parsed.operation, operation);
             assert_eq!((parsed.unique, parsed.node), (7 << 60, 2));
             for cut in 0..bytes.len() {
@@ -436,7 +437,7 @@ mod tests {
             let longer = [&bytes[..], &[0]].concat();
             assert_eq!(FuseRequest::parse(&longer), None, "{number}");
         }
-        // Short arguments in a whole request.
+        // Too few arguments in a request of the right length.
         for number in [1, 15, 16, 26, 43, 46] {
             assert_eq!(FuseRequest::parse(&request(number, &[1])), None, "{number}");
         }
@@ -444,7 +445,7 @@ mod tests {
         assert_eq!(
             FuseRequest::parse(&request(16, &odd)),
             None,
-            "5 bytes were said, 3 are there"
+            "5 bytes were announced, but 3 are there"
         );
         let unknown = request(4711, &[]);
         assert_eq!(
@@ -454,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_agreed_on_is_what_both_can() {
+    fn only_capabilities_of_both_sides_are_negotiated() {
         let init = |minor, flags| FuseInit {
             major: 7,
             minor,
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_as_a_negative_number() {
+    fn an_error_is_sent_as_a_negative_number() {
         let header = header(5, 28, 0);
         assert_eq!(i32::from_ne_bytes(header[4..8].try_into().unwrap()), -28);
         assert_eq!(header[..4], 16u32.to_ne_bytes());

@@ -10,53 +10,53 @@ use serde::{Deserialize, Serialize};
 use super::RECORD;
 use crate::process::ProcessIdentity;
 
-/// What is attached under a name.
+/// Record of an attached volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachRecord {
-    /// The name.
+    /// Name of the attachment.
     pub name: String,
     /// The volume, as an absolute path.
     pub volume: PathBuf,
     /// The block device.
     pub device: PathBuf,
-    /// A link to it that has the same path each time.
+    /// A link to the device, with the same path every time.
     pub link: PathBuf,
-    /// How the kernel reaches the volume.
+    /// Name of the attach method.
     pub way: String,
     /// Bytes of the device's logical block.
     pub block_bytes: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// The served file, as the supervisor has it open; empty when there is none.
+    /// The served file, as a path into the supervisor's descriptors; empty if there is none.
     #[serde(default)]
     pub file: PathBuf,
-    /// Who looks after it.
+    /// The supervisor process.
     pub supervisor: ProcessIdentity,
-    /// Who has the volume open.
+    /// The server process, which has the volume open.
     pub server: ProcessIdentity,
-    /// How many servers died before that one.
+    /// Number of servers that died before this one.
     #[serde(default)]
     pub restarts: u32,
 }
 
-/// The registry's files fail.
+/// Failure of a registry file.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}")]
 pub struct RegistryError {
     /// The file.
     pub path: PathBuf,
-    /// What the system said.
+    /// Error from the operating system.
     pub source: io::Error,
 }
 
-/// Makes the record's link, by way of `fresh`: at no moment does it lead nowhere. Takes the place of a link
-/// only.
+/// Creates the record's link through the temporary link `fresh`, so that it always leads to a device.
+/// Replaces only a link.
 pub(super) fn make_link(record: &AttachRecord, fresh: &Path) -> Result<(), RegistryError> {
     let link = &record.link;
     if link.symlink_metadata().is_ok_and(|there| !there.is_symlink()) {
         let taken = io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "the device's link belongs here, and something else is; remove that, or give another --name",
+            "the device's link belongs here, but another file exists; remove it, or give another --name",
         );
         return Err(failed(link)(taken));
     }
@@ -68,7 +68,7 @@ pub(super) fn make_link(record: &AttachRecord, fresh: &Path) -> Result<(), Regis
     fs::rename(fresh, link).map_err(failed(link))
 }
 
-/// A record is replaced as a whole.
+/// Replaces a record as a whole.
 pub(super) fn write_record(record: &AttachRecord, directory: &Path) -> Result<(), RegistryError> {
     let (path, fresh) = (directory.join(RECORD), directory.join("record.new"));
     let text = serde_json::to_vec_pretty(record).map_err(|error| failed(&path)(error.into()))?;

@@ -1,16 +1,16 @@
-//! Which volumes are attached here: a directory a name, with a lock that the supervisor holds and a record of
-//! what it made.
+//! Registry of the volumes attached on this machine: for each name a directory with a lock, held by the
+//! supervisor, and a record of the attachment.
 //!
 //! ```text
-//! /run/netram-disk/NAME/lock          held as long as the supervisor lives
-//!                      /record.json   what is attached, once it is
-//!                      /log           what a supervisor in the background says
-//! /dev/netram/NAME -> ../loop0        a name that stays the same
+//! /run/netram-volume/NAME/lock          held while the supervisor lives
+//!                      /record.json   the attachment, once it is complete
+//!                      /log           log of a supervisor in the background
+//! /dev/netram/NAME -> ../loop0        a stable name
 //! ```
 //!
-//! A record is true while the supervisor that it names lives and the lock is held; otherwise that supervisor
-//! was killed, and the record is stale. Neither alone says so: whoever attaches anew holds the lock beside
-//! the stale record until it is replaced, and numbers of processes are used again
+//! A record is valid while the supervisor that it names lives and the lock is held. Otherwise that supervisor
+//! was killed, and the record is stale. Neither condition alone suffices: a new attach holds the lock beside
+//! the stale record until it is replaced, and process ids are reused
 //! ([`ProcessIdentity`](crate::ProcessIdentity)).
 
 mod files;
@@ -25,89 +25,89 @@ use serde::Serialize;
 pub use files::{AttachRecord, RegistryError};
 use files::{failed, lock_file, make_link, private_directory, write_record};
 
-/// Names become file names.
+/// Maximum bytes of a name; names become file names.
 pub const NAME_BYTES_MAX: usize = 64;
 
 const LOCK: &str = "lock";
 const RECORD: &str = "record.json";
 const LOG: &str = "log";
 
-/// Whoever looks whether the lock is held holds it for an instant himself.
+/// Number of attempts to take the lock: a process that checks the lock holds it for a moment.
 const CLAIM_TRIES: u32 = 40;
 const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 
-/// Where attachments are recorded.
+/// Registry of attachments.
 #[derive(Clone, Debug)]
 pub struct Registry {
     directory: PathBuf,
     links: PathBuf,
 }
 
-/// A record, and whether it is true.
+/// A record, and whether it is valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AttachEntry {
-    /// What was written when it was attached.
+    /// The record, as written at the attach.
     #[serde(flatten)]
     pub record: AttachRecord,
     /// Whether the supervisor lives.
     pub alive: bool,
 }
 
-/// A name that this process has for itself until it ends.
+/// A name that this process has claimed until it ends.
 #[derive(Debug)]
 pub struct NameClaim {
     registry: Registry,
     name: String,
-    /// What a supervisor that was killed has left.
+    /// Record of a supervisor that was killed.
     pub stale: Option<AttachRecord>,
     _lock: File,
 }
 
-/// Why a name or volume cannot be had.
+/// Failure to claim a name for a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// It is no name.
+    /// The name is invalid.
     #[error(
-        "`{0}` cannot be the name of a device: give another one with --name, of up to {NAME_BYTES_MAX} letters, digits, \
+        "`{0}` is not a valid device name: give another one with --name, of up to {NAME_BYTES_MAX} letters, digits, \
          `.`, `_` and `-`"
     )]
     Name(String),
-    /// The volume has a device.
-    #[error("{volume} is attached already, as {device}; `netram disk detach {name}` takes it away", volume = .0.volume.display(), device = .0.device.display(), name = .0.name)]
+    /// The volume is attached already.
+    #[error("{volume} is already attached as {device}; detach it with `netram volume detach {name}`", volume = .0.volume.display(), device = .0.device.display(), name = .0.name)]
     Attached(Box<AttachRecord>),
     /// Another volume has the name.
     #[error("the name {name} belongs to {volume}; give another one with --name", name = .0.name, volume = .0.volume.display())]
     Taken(Box<AttachRecord>),
-    /// Somebody is attaching or detaching it.
-    #[error("{0} is being attached or detached at this moment; try again when that is done")]
+    /// The name is being attached or detached by another process.
+    #[error("{0} is being attached or detached by another process; try again when that is done")]
     Busy(String),
-    /// The files fail.
+    /// The registry's files failed.
     #[error("{0}")]
     Files(#[from] RegistryError),
 }
 
-/// Why it is not known what is meant.
+/// Failure to find an attachment.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// Several attachments fit.
+    /// Several attachments match.
     #[error(
-        "{what} means two attached volumes, {first} and {second}: name one of them by this link",
+        "{what} matches two attached volumes, {first} and {second}: give one of these links",
         what = .what.display(), first = .first.display(), second = .second.display()
     )]
     Ambiguous {
-        /// What was asked for.
+        /// The given name or path.
         what: PathBuf,
-        /// The link of one.
+        /// Link of one attachment.
         first: PathBuf,
-        /// The link of another.
+        /// Link of another attachment.
         second: PathBuf,
     },
-    /// The files fail.
+    /// The registry's files failed.
     #[error("{0}")]
     Files(#[from] RegistryError),
 }
 
-/// The name for a volume when none is given: what its path ends with.
+/// Default name of a volume: the last part of its path.
 pub fn name_of(volume: &Path) -> String {
     let last = volume.file_name().unwrap_or(volume.as_os_str());
     last.to_string_lossy().into_owned()
@@ -119,7 +119,7 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Registry {
-    /// A registry in `directory`, whose links are made in `links`. Both are made when needed.
+    /// Creates a registry in `directory` with links in `links`. Both directories are created when needed.
     pub fn new(directory: &Path, links: &Path) -> Registry {
         Registry {
             directory: directory.to_path_buf(),
@@ -127,7 +127,11 @@ impl Registry {
         }
     }
 
-    /// Takes `name` for the volume at the absolute path `volume`.
+    /// Claims `name` for the volume at the absolute path `volume`.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`] if the name is invalid or taken, the volume is attached, or a file fails.
     pub fn claim(&self, name: &str, volume: &Path) -> Result<NameClaim, ClaimError> {
         if !is_name(name) {
             return Err(ClaimError::Name(name.to_owned()));
@@ -154,7 +158,7 @@ impl Registry {
         })
     }
 
-    /// The lock of `name`, unless somebody has it.
+    /// Locks `name`, unless another process has it locked.
     fn lock(&self, name: &str) -> Result<Option<File>, RegistryError> {
         let path = self.directory.join(name).join(LOCK);
         let lock = lock_file(&path)?;
@@ -168,7 +172,11 @@ impl Registry {
         Ok(None)
     }
 
-    /// Everything that is recorded, by name.
+    /// All records, sorted by name.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError`] if the registry's directory cannot be read.
     pub fn entries(&self) -> Result<Vec<AttachEntry>, RegistryError> {
         let directories = match fs::read_dir(&self.directory) {
             Ok(directories) => directories,
@@ -188,7 +196,11 @@ impl Registry {
         Ok(entries)
     }
 
-    /// The entry that `what` means: a name, a volume, a device or its link.
+    /// The attachment for a name, a volume, a device or its link.
+    ///
+    /// # Errors
+    ///
+    /// [`FindError`] if several attachments match, or the registry cannot be read.
     pub fn find(&self, what: &Path) -> Result<Option<AttachEntry>, FindError> {
         let absolute = fs::canonicalize(what).unwrap_or_else(|_| what.to_path_buf());
         let means = |entry: &AttachEntry| {
@@ -210,18 +222,22 @@ impl Registry {
                 second: second.record.link.clone(),
             });
         }
-        // A true record stands before a stale one of the same device.
+        // A valid record takes precedence over a stale one of the same device.
         Ok(alive.into_iter().chain(stale).next())
     }
 
-    /// What supervisors that were killed have left of `volume`, under whatever names.
+    /// Stale records of `volume` under any name, left by killed supervisors.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError`] if the registry's directory cannot be read.
     pub fn stale(&self, volume: &Path) -> Result<Vec<AttachRecord>, RegistryError> {
         let stale = |entry: &AttachEntry| !entry.alive && entry.record.volume == volume;
         let entries = self.entries()?.into_iter();
         Ok(entries.filter(stale).map(|entry| entry.record).collect())
     }
 
-    /// Where a supervisor in the background says what it says.
+    /// Log file of a supervisor in the background.
     pub fn log(&self, name: &str) -> PathBuf {
         self.directory.join(name).join(LOG)
     }
@@ -238,7 +254,11 @@ impl Registry {
         lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
-    /// Removes the stale record of `name`. `false` if somebody has the name: then its record stays.
+    /// Removes the stale record of `name`. `false`: another process has the name, and its record stays.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError`] if a file cannot be removed.
     pub fn forget(&self, name: &str) -> Result<bool, RegistryError> {
         let Some(_lock) = self.lock(name)? else {
             return Ok(false);
@@ -250,13 +270,13 @@ impl Registry {
     }
 
     fn record(&self, name: &str) -> Option<AttachRecord> {
-        // A record is replaced as a whole; what cannot be read is of another version and says nothing.
+        // Records are replaced as a whole; an unreadable one is of another version and is ignored.
         let text = fs::read(self.directory.join(name).join(RECORD)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
     fn remove(&self, record: &AttachRecord) -> Result<(), RegistryError> {
-        // A link that leads elsewhere by now is somebody else's.
+        // A link that now leads elsewhere belongs to another program.
         if fs::read_link(&record.link).is_ok_and(|target| target == record.device) {
             fs::remove_file(&record.link).map_err(failed(&record.link))?;
         }
@@ -266,25 +286,25 @@ impl Registry {
 }
 
 impl NameClaim {
-    /// The name.
+    /// The claimed name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the link to the device will be.
+    /// Path of the link to the device.
     pub fn link(&self) -> PathBuf {
         self.registry.links.join(&self.name)
     }
 
-    /// Makes the link, and writes down what is attached. After an error there is neither.
+    /// Creates the link and writes the record. After an error there is neither.
     pub(crate) fn announce(&mut self, record: &AttachRecord) -> Result<(), RegistryError> {
-        // The link first: whoever reads the record finds it.
+        // The link first, so that readers of the record find it.
         let links = &self.registry.links;
         fs::create_dir_all(links).map_err(failed(links))?;
         make_link(record, &links.join(format!(".{}.new", self.name)))?;
         let directory = self.registry.directory.join(&self.name);
         if let Err(error) = write_record(record, &directory) {
-            // The error that comes first says more than one of this.
+            // The first error says more than one of this call.
             let _ = fs::remove_file(&record.link);
             return Err(error);
         }

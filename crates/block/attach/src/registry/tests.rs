@@ -1,4 +1,4 @@
-//! Claims, records and links, as their owners come and go.
+//! Tests of claims, records and links while their owners come and go.
 
 use std::os::unix::fs::symlink;
 
@@ -29,7 +29,7 @@ fn record(registry: &Registry, name: &str, volume: &str) -> AttachRecord {
 }
 
 #[test]
-fn a_volume_and_a_name_are_had_once_and_a_dead_owners_record_is_stale() {
+fn volume_and_name_are_claimed_only_once_and_a_dead_owners_record_is_stale() {
     let _released_at_once = none_starts();
     let (_directory, registry) = registry();
     assert_eq!(registry.entries().unwrap(), []);
@@ -61,7 +61,7 @@ fn a_volume_and_a_name_are_had_once_and_a_dead_owners_record_is_stale() {
 }
 
 #[test]
-fn a_stale_record_is_forgotten_and_a_link_that_leads_elsewhere_stays() {
+fn a_stale_record_is_removed_but_not_a_link_that_leads_elsewhere() {
     let _released_at_once = none_starts();
     let (_directory, registry) = registry();
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
@@ -76,13 +76,13 @@ fn a_stale_record_is_forgotten_and_a_link_that_leads_elsewhere_stays() {
 }
 
 #[test]
-fn a_dead_supervisors_record_stays_stale_while_its_name_is_claimed_anew() {
-    // It looked alive then, and `detach` signalled whoever had its number by now.
+fn a_dead_supervisors_record_stays_stale_while_its_name_is_claimed_again() {
+    // It had seemed alive, and `detach` signalled another process that had its id by then.
     let _released_at_once = none_starts();
     let (_directory, registry) = registry();
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
     let mut dead = record(&registry, "db", "/v/db");
-    // A process that had our number before us.
+    // A process that had our id before us.
     dead.supervisor.start -= 1;
     claim.announce(&dead).unwrap();
     drop(claim);
@@ -100,7 +100,7 @@ fn a_dead_supervisors_record_stays_stale_while_its_name_is_claimed_anew() {
 }
 
 #[test]
-fn what_cannot_be_announced_leaves_neither_record_nor_link() {
+fn a_failed_announcement_leaves_neither_record_nor_link() {
     let (_directory, registry) = registry();
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
     let made = record(&registry, "db", "/v/db");
@@ -115,7 +115,7 @@ fn what_cannot_be_announced_leaves_neither_record_nor_link() {
     let obstacle = registry.directory.join("db/record.json");
     fs::create_dir(&obstacle).unwrap();
     claim.announce(&made).unwrap_err();
-    assert!(link.symlink_metadata().is_err(), "the link stays");
+    assert!(link.symlink_metadata().is_err(), "the link was not removed");
     fs::remove_dir(&obstacle).unwrap();
     claim.announce(&made).unwrap();
     assert_eq!(fs::read_link(&link).unwrap(), made.device);
@@ -123,7 +123,7 @@ fn what_cannot_be_announced_leaves_neither_record_nor_link() {
 }
 
 #[test]
-fn what_means_two_attachments_is_refused() {
+fn a_path_that_matches_two_attachments_is_refused() {
     let (directory, registry) = registry();
     let path = directory.path().join("db");
     let mut claims = Vec::new();
@@ -138,7 +138,7 @@ fn what_means_two_attachments_is_refused() {
     let name = registry.find(Path::new("db")).unwrap().unwrap();
     assert_eq!(name.record.volume, Path::new("/v/db"));
     assert_eq!(registry.find(&path).unwrap().unwrap().record.name, "other");
-    // Both on one device: the one that goes, and the one that has got its device.
+    // Two records of one device: the attachment that is ending, and the one that has got its device.
     let mut made = record(&registry, "other", "/v/other");
     made.device = "/dev/db".into();
     claims[1].announce(&made).unwrap();
@@ -149,7 +149,7 @@ fn what_means_two_attachments_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_a_file_name_is_no_name() {
+fn an_invalid_file_name_is_refused_as_a_name() {
     let (_directory, registry) = registry();
     let long = "a".repeat(NAME_BYTES_MAX + 1);
     for name in ["", ".", "..", "-a", "a/b", "a b", "ä", long.as_str()] {

@@ -1,4 +1,4 @@
-//! The loop driver's calls, the signals that a process ignores, and [`ring`]. This is the crate's only unsafe
+//! The loop driver's calls, the ignored signals of a process, and [`ring`]. This is the crate's only unsafe
 //! module.
 #![allow(
     unsafe_code,
@@ -18,9 +18,9 @@ const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 
-/// The device is let go when its last user closes it.
+/// The device is released when its last user closes it.
 const AUTOCLEAR: u32 = 4;
-/// The file is read and written past its page cache: the loop device has one of its own.
+/// The file is accessed without its page cache, because the loop device has its own.
 const DIRECT_IO: u32 = 16;
 const READ_ONLY: u32 = 1;
 
@@ -56,17 +56,17 @@ struct Config {
 const _: () = assert!(size_of::<Info>() == 232);
 const _: () = assert!(size_of::<Config>() == 304);
 
-/// What a loop device is to be.
+/// Configuration of a loop device.
 #[derive(Debug)]
 pub(crate) struct LoopConfig<'a> {
     /// 512 or 4096.
     pub(crate) block_bytes: u32,
     pub(crate) read_only: bool,
-    /// What `losetup` shows; cut to 63 bytes.
+    /// Name that `losetup` shows; cut to 63 bytes.
     pub(crate) name: &'a str,
 }
 
-/// Puts `file` behind the free loop device `target`.
+/// Binds the free loop device `target` to `file`.
 pub(crate) fn configure(target: &File, file: &File, config: &LoopConfig<'_>) -> rustix::io::Result<()> {
     let mut file_name = [0; NAME_BYTES];
     let length = config.name.len().min(NAME_BYTES - 1);
@@ -99,7 +99,7 @@ pub(crate) fn configure(target: &File, file: &File, config: &LoopConfig<'_>) -> 
     unsafe { ioctl(target, call) }
 }
 
-/// Makes a loop device as large as its file is.
+/// Makes a loop device as large as its file.
 pub(crate) fn set_capacity(device: &File) -> rustix::io::Result<()> {
     // SAFETY: the call takes no argument and touches no memory of ours; any other driver refuses it.
     let call = unsafe { NoArg::<LOOP_SET_CAPACITY>::new() };
@@ -116,9 +116,9 @@ pub(crate) fn ignore(signal: Signal) -> io::Result<()> {
     }
 }
 
-/// From now on the calling thread has no descriptors but the first three, and the process's others are
-/// unaffected. What it opens, only it has. It must neither use a descriptor of before nor give one of its own
-/// to another thread: there it is another file.
+/// From now on the calling thread has no descriptors but the first three; the process's others are
+/// unaffected. Descriptors that it opens belong to it alone. It must not use an earlier descriptor, nor pass
+/// one of its own to another thread: there the number means another file.
 pub(crate) fn without_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     const UNSHARE: libc::c_uint = 1 << 1;
@@ -130,13 +130,13 @@ pub(crate) fn without_descriptors() -> io::Result<()> {
     }
 }
 
-/// The number of a free loop device, from the control device.
+/// Number of a free loop device, from the control device.
 pub(crate) fn free_number(control: &File) -> rustix::io::Result<u32> {
     // SAFETY: the call takes no argument and touches no memory of ours.
     unsafe { ioctl(control, GetFree) }
 }
 
-/// A call whose answer is what it returns.
+/// A call whose result is its return value.
 struct GetFree;
 
 // SAFETY: the opcode takes no argument, and the returned number is its whole answer.

@@ -1,4 +1,4 @@
-//! Commands to the kernel's ublk by io_uring, and the memory in which it describes requests.
+//! Commands to the kernel's ublk by io_uring, and the memory in which the driver describes requests.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -22,7 +22,8 @@ impl ControlRing {
         Ok(ControlRing { ring })
     }
 
-    /// Has the driver do `operation`, which reads and writes `buffer`: what it says, or the error it gives.
+    /// Executes `operation` in the driver, which reads and writes `buffer`. Returns the driver's result or
+    /// error.
     pub(crate) fn call(
         &mut self,
         control: &File,
@@ -30,7 +31,7 @@ impl ControlRing {
         head: ControlArguments,
         buffer: &mut [u8],
     ) -> io::Result<i32> {
-        // The driver's own copy: it must have that for as long as it works on it, whatever becomes of this
+        // The driver's own copy, which must live as long as the driver uses it, whatever happens to this
         // call.
         let shared = Box::leak(Box::<[u8]>::from(&*buffer));
         let length = u16::try_from(shared.len()).expect("a few hundred bytes");
@@ -39,12 +40,12 @@ impl ControlRing {
         let entry = opcode::UringCmd80::new(types::Fd(control.as_raw_fd()), operation)
             .cmd(command)
             .build();
-        // SAFETY: `control` is open until the command has ended; the one address in it is of memory that
-        // nobody else has, with its length, and which is freed only when the driver is done with it.
+        // SAFETY: `control` is open until the command has ended. The only address in the command is of memory
+        // without other references, with its length, and is freed only after the driver has finished.
         unsafe { self.ring.submission().push(&entry) }.expect("the ring is empty");
         // On an error the buffer stays leaked: the driver may still write there.
         let said = self.wait()?;
-        // SAFETY: `start` came from a box, and the driver has answered, so nobody else uses it any more.
+        // SAFETY: `start` came from a box, and the driver has answered, so it has no other user any more.
         let shared = unsafe { Box::from_raw(start) };
         buffer.copy_from_slice(&shared);
         match said {
@@ -66,16 +67,16 @@ impl ControlRing {
     }
 }
 
-/// Requests of one queue, for the one thread that made this: taken, and answered.
+/// Ring for the requests of one queue, for use by the thread that created it.
 pub(crate) struct QueueRing {
     ring: IoUring,
 }
 
 impl QueueRing {
-    /// For up to `depth` requests.
+    /// Creates a ring for up to `depth` requests.
     pub(crate) fn new(depth: u16) -> io::Result<QueueRing> {
-        // Requests are handed over when this thread asks for them, and at no other time: otherwise each would
-        // interrupt what it waits for meanwhile.
+        // Completions are delivered only when this thread asks for them. Otherwise each one would interrupt
+        // its other waits.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -83,8 +84,8 @@ impl QueueRing {
         Ok(QueueRing { ring })
     }
 
-    /// Gives the driver the result of request `tag`, if `operation` says so, and waits for the next one in
-    /// its place. Goes out with the next submission.
+    /// Queues the command `operation` for request `tag`: it reports `result`, if it is an answer, and fetches
+    /// the next request. Sent with the next submission.
     pub(crate) fn push(
         &mut self,
         device: &File,
@@ -100,12 +101,11 @@ impl QueueRing {
         if self.ring.submission().is_full() {
             self.submit()?;
         }
-        // SAFETY: such a command has no address in it. Whoever calls has the device open for as long as this
-        // ring.
+        // SAFETY: such a command contains no address. The caller keeps the device open as long as this ring.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)
     }
 
-    /// Sends what was pushed.
+    /// Sends the queued commands.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         loop {
             match self.ring.submit() {
@@ -115,7 +115,7 @@ impl QueueRing {
         }
     }
 
-    /// Sends what was pushed, and waits until a request has come.
+    /// Sends the queued commands, and waits until a request has arrived.
     pub(crate) fn wait(&mut self) -> io::Result<()> {
         match self.ring.submit_and_wait(1) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
@@ -123,9 +123,9 @@ impl QueueRing {
         }
     }
 
-    /// The tags whose commands have ended, with what the driver says of them.
+    /// Collects the tags of ended commands, with the driver's results.
     pub(crate) fn ended(&mut self, into: &mut Vec<(u16, i32)>) {
-        // The data of an entry is the tag that was given with it.
+        // An entry's user data is the tag passed with it.
         into.extend(
             self.ring
                 .completion()
@@ -134,7 +134,7 @@ impl QueueRing {
     }
 }
 
-/// The descriptions of a queue's requests, which the driver writes and this process only reads.
+/// Descriptions of a queue's requests, written by the driver and only read by this process.
 pub(crate) struct Descriptors {
     start: NonNull<c_void>,
     bytes: usize,
@@ -142,7 +142,7 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Those of queue number `queue`, which has `depth` requests.
+    /// Maps the descriptions of queue `queue`, which has `depth` requests.
     pub(crate) fn map(device: &File, queue: u16, depth: u16) -> io::Result<Descriptors> {
         let (offset, bytes) = wire::descriptors(queue, depth, rustix::param::page_size());
         // SAFETY: a new mapping, at a place that the kernel chooses.
@@ -160,7 +160,7 @@ impl Descriptors {
         Ok(Descriptors { start, bytes, depth })
     }
 
-    /// A copy of the description of request `tag`. It is whole once the request's command has ended.
+    /// A copy of the description of request `tag`. It is complete once the request's command has ended.
     pub(crate) fn read(&self, tag: u16) -> [u8; DESCRIPTOR_BYTES] {
         assert!(tag < self.depth);
         let first = self.start.cast::<[u8; DESCRIPTOR_BYTES]>().as_ptr();

@@ -12,7 +12,7 @@ use crate::sys::ring::ControlRing;
 
 const CONTROL: &str = "/dev/ublk-control";
 
-/// The driver's ear.
+/// Connection to the driver's control device.
 pub(super) struct UblkControl {
     file: File,
     ring: ControlRing,
@@ -30,7 +30,7 @@ impl UblkControl {
         Ok(UblkControl { file, ring })
     }
 
-    /// What the driver can do; that it can be asked for this is a feature itself.
+    /// Features of the driver. This query is a feature itself.
     pub(super) fn features(&mut self) -> Result<u64, UblkError> {
         let mut bytes = [0; FEATURES_BYTES];
         let head = ControlArguments { device: 0, data: 0 };
@@ -39,7 +39,7 @@ impl UblkControl {
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// Makes a device, which nobody sees yet: what has become of the wish.
+    /// Creates a device that is not visible yet; returns its actual settings.
     pub(super) fn add(&mut self, wanted: &UblkInfo) -> Result<UblkInfo, UblkError> {
         let mut bytes = wanted.encode();
         let head = ControlArguments {
@@ -52,7 +52,7 @@ impl UblkControl {
         if made.features & NEEDED & wanted.features == NEEDED & wanted.features {
             return Ok(made);
         }
-        // The error that comes first says more than one of this.
+        // The first error says more than one of this call.
         let _ = self.delete(made.device);
         Err(UblkError::Old)
     }
@@ -72,13 +72,13 @@ impl UblkControl {
         Ok(UblkInfo::decode(&bytes))
     }
 
-    /// Makes a block device of it. All its requests must be fetched for by now.
+    /// Starts the block device. Every request must have a fetch command by now.
     pub(super) fn start(&mut self, device: u32) -> Result<(), UblkError> {
         self.plain(wire::START, device, std::process::id().into())
             .map_err(refused("start the device"))
     }
 
-    /// Begins to give the device another server. `false`: the one before is not gone for long enough.
+    /// Begins to give the device another server. `false`: the former one is not gone yet.
     pub(super) fn begin_recovery(&mut self, device: u32) -> Result<bool, UblkError> {
         match self.plain(wire::START_RECOVERY, device, 0) {
             Ok(()) => Ok(true),
@@ -87,22 +87,23 @@ impl UblkControl {
         }
     }
 
-    /// Lets requests go on, those that wait first. All must be fetched for by now.
+    /// Lets requests continue, beginning with those that waited. Every request must have a fetch command by
+    /// now.
     pub(super) fn end_recovery(&mut self, device: u32) -> Result<(), UblkError> {
         self.plain(wire::END_RECOVERY, device, std::process::id().into())
             .map_err(refused("go on with another server"))
     }
 
-    /// Ends the block device: what still comes fails, and its server has nothing more to fetch.
+    /// Stops the block device: later requests fail, and its server has no more to fetch.
     pub(super) fn stop(&mut self, device: u32) -> Result<(), UblkError> {
         self.plain(wire::STOP, device, 0)
             .map_err(refused("stop the device"))
     }
 
-    /// Removes the device, stopping it. Its number stays taken until nobody has it open.
+    /// Removes the device, stopping it first. Its number stays taken until no process has it open.
     pub(super) fn delete(&mut self, device: u32) -> Result<(), UblkError> {
         let deleted = match self.plain(wire::DELETE_LATER, device, 0) {
-            // Before Linux 6.7 this waits for all who have the device open.
+            // Before Linux 6.7 this waits for all processes that have the device open.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {
                 self.plain(wire::DELETE, device, 0)
             }
@@ -113,11 +114,11 @@ impl UblkControl {
 
     /// Gives a started device another size.
     pub(super) fn resize(&mut self, device: u32, bytes: u64) -> Result<(), UblkError> {
-        // Drivers that cannot may have taken the command for another one.
+        // Drivers without resize may take the command for another one.
         match self.features()? & wire::CAN_RESIZE {
             0 => Err(refused("make the device larger")(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "Linux before 6.16 cannot do that",
+                "Linux before 6.16 does not support it",
             ))),
             _ => self
                 .plain(wire::RESIZE, device, bytes / SECTOR_BYTES)

@@ -1,5 +1,5 @@
-//! The supervisor's side of a device: lets it go, gives it up, enlarges it. The driver keeps a device until
-//! it is told to remove it, whoever has opened or closed it.
+//! The supervisor's side of a device: releasing, failing and enlarging it. The driver keeps a device until it
+//! is told to remove it, even if no process has it open.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,10 +17,10 @@ use crate::openers;
 use crate::process::ProcessIdentity;
 use crate::release_task::ReleaseTask;
 
-/// How long to wait before a device that did not stop is told to again.
+/// Delay before a failed stop is repeated.
 const STOP_PAUSE: Duration = Duration::from_secs(1);
 
-/// A device that this process looks after.
+/// A device that this process supervises.
 #[derive(Debug)]
 pub(crate) struct UblkDevice {
     path: PathBuf,
@@ -28,7 +28,7 @@ pub(crate) struct UblkDevice {
 }
 
 impl UblkDevice {
-    /// The device that a server has made.
+    /// The device that a server has created.
     pub(crate) fn new(number: u32) -> Result<UblkDevice, UblkError> {
         let path = block_path(number);
         let found = node::wait_for(&path, number_of).and_then(|_| node::look_often(&path));
@@ -46,15 +46,16 @@ impl UblkDevice {
         self.number
     }
 
-    /// Begins to let the device go, unless somebody has it open. Whoever opens it in the moment in which it
+    /// Begins to release the device, unless another process has it open. A process that opens it just when it
     /// goes gets errors.
     pub(crate) fn begin_release(&self) -> io::Result<ReleaseTask> {
         let (path, number) = (self.path.clone(), self.number);
         let have = move || exclusive(&path).and_then(|mine| unused(&path, mine));
         let end = move |mine| {
-            // Nobody else can have it for himself meanwhile, and its server ends with it alone.
+            // No other process can take the device exclusively in the meantime, and only the device's end
+            // ends its server.
             while let Err(error) = UblkControl::open().and_then(|mut control| control.stop(number)) {
-                tracing::warn!(%error, number, "the device does not stop; trying again");
+                tracing::warn!(%error, number, "cannot stop the ublk device; retrying");
                 std::thread::sleep(STOP_PAUSE);
             }
             drop(mine);
@@ -63,18 +64,18 @@ impl UblkDevice {
         ReleaseTask::begin(have, end)
     }
 
-    /// Lets every request fail, now and from now on.
+    /// Fails every request, now and from now on.
     pub(crate) fn fail(&self) -> Result<(), UblkError> {
         end(self.number, None)
     }
 }
 
-/// By which a process knows a device again that it has had made: numbers are used again.
+/// A mark with which a supervisor recognises its device, because device numbers are reused.
 pub(crate) fn mark(maker: &ProcessIdentity) -> u64 {
     maker.start << 32 ^ u64::from(maker.id)
 }
 
-/// Ends the device that `maker` has had made, if it is still that: every request fails, now and from now on.
+/// Fails every request of the device that `maker` had created, if it still exists, now and from now on.
 pub(crate) fn fail(device: &Path, maker: &ProcessIdentity) -> Result<(), UblkError> {
     let number = number_in(device)?;
     let info = UblkControl::open()?.info(number);
@@ -84,28 +85,29 @@ pub(crate) fn fail(device: &Path, maker: &ProcessIdentity) -> Result<(), UblkErr
     }
 }
 
-/// Makes the device as large as its volume, while it is used.
+/// Makes the device as large as its volume while it is in use.
 pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), UblkError> {
     UblkControl::open()?.resize(number_in(device)?, bytes)
 }
 
-/// Ends a device of this process's, the server, whose supervisor is gone; `false` if somebody has it open.
+/// Ends a device of this server process whose supervisor is gone; `false` if another process has it open.
 ///
-/// A server must not wait for its own device: killed in that moment it could not end. Here it does, as nobody
-/// else is left, but only if there is something to be written, and then whoever detaches the volume stops the
-/// device, which ends that.
+/// A server must not wait for its own device: if killed at that time, it could not end. Here it does wait,
+/// because no other process is left, but only if there is data to write. A later detach of the volume stops
+/// the device, which ends that wait.
 pub(super) fn end_unused(number: u32) -> Result<bool, UblkError> {
     let path = block_path(number);
     match exclusive(&path).and_then(|mine| unused(&path, mine)) {
         Ok(mine) => end(number, Some(sync(mine))).map(|()| true),
-        // It was never started, or is stopped.
+        // The device was never started, or is stopped.
         Err(error) if error.kind() == io::ErrorKind::NotFound => end(number, None).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
         Err(source) => Err(UblkError::Device { path, source }),
     }
 }
 
-/// Stops a device and removes it. `mine`, the device, keeps others from having it for themselves meanwhile.
+/// Stops a device and removes it. `mine`, the device, keeps other processes from taking it exclusively in the
+/// meantime.
 fn end(number: u32, mine: Option<File>) -> Result<(), UblkError> {
     let mut control = UblkControl::open()?;
     control.stop(number)?;
@@ -117,12 +119,12 @@ fn end(number: u32, mine: Option<File>) -> Result<(), UblkError> {
 /// Removes a device that was stopped.
 fn delete(number: u32) {
     if let Err(error) = UblkControl::open().and_then(|mut control| control.delete(number)) {
-        tracing::warn!(%error, number, "the device is gone, its number is not");
+        tracing::warn!(%error, number, "ublk device stopped, but it could not be removed and its number is still allocated");
     }
 }
 
-/// The device, unless somebody else has it open. `mine` keeps others from having it for themselves, not from
-/// having opened it.
+/// The device, unless another process has it open. `mine` keeps other processes from taking it exclusively,
+/// but not from opening it.
 fn unused(path: &Path, mine: File) -> io::Result<File> {
     match openers::others_have(path) {
         true => Err(io::ErrorKind::ResourceBusy.into()),
@@ -132,7 +134,7 @@ fn unused(path: &Path, mine: File) -> io::Result<File> {
 
 fn sync(device: File) -> File {
     if let Err(error) = device.sync_all() {
-        tracing::warn!(%error, "what a program has written to the device without syncing it is lost");
+        tracing::warn!(%error, "data that a program wrote to the device without syncing is lost");
     }
     device
 }

@@ -1,24 +1,24 @@
-//! The kernel's ublk: a block device whose requests a process takes from it, and answers, by io_uring.
+//! The kernel's ublk: a block device whose requests a process receives and answers with io_uring.
 //!
 //! ```text
-//!  ext4 ── /dev/ublkb0 ── driver ── /dev/ublkc0 ── server process: Device ── lenders, disk
+//!  ext4 ── /dev/ublkb0 ── driver ── /dev/ublkc0 ── server process: volume ── lenders, disk
 //! ```
 //!
-//! The device belongs to the driver: it has neither file nor socket that somebody could hold, and stays until
-//! it is told to go. So the supervisor stops it, the server does when the supervisor is gone, and whoever
-//! finds both gone does too. Requests wait while there is no server, for as long as that lasts.
+//! The device belongs to the driver. No file or socket keeps it, so it stays until it is removed: by the
+//! supervisor, by the server if the supervisor is gone, or by a later command that finds both gone. While
+//! there is no server, requests wait without limit.
 //!
-//! | module | does |
+//! | module | purpose |
 //! |---|---|
-//! | [`wire`] | how commands and requests look |
+//! | [`wire`] | formats of commands and requests |
 //! | [`control`] | commands about a device: add, start, hand over, stop |
-//! | [`queue`] | a thread that takes requests and answers them |
-//! | [`serving`] | the server: makes a device, or takes a dead server's over |
-//! | [`device`] | the supervisor's side: lets the device go, enlarges it |
+//! | [`queue`] | a thread that receives and answers requests |
+//! | [`serving`] | the server's side: creating a device, or taking over a dead server's |
+//! | [`device`] | the supervisor's side: releasing and enlarging the device |
 //!
-//! Data is copied when a request is handled, by `pread` and `pwrite` on the device's file
-//! (`UBLK_F_USER_COPY`): one more call for each than with buffers that the driver fills, but one buffer a
-//! thread in place of one a request.
+//! Data is copied when a request is handled, with `pread` and `pwrite` on the device's file
+//! (`UBLK_F_USER_COPY`). That costs one more system call per request than buffers filled by the driver, but
+//! needs one buffer per thread instead of one per request.
 
 mod control;
 mod device;
@@ -34,29 +34,29 @@ pub(crate) use device::{UblkDevice, fail, mark, resize};
 pub use serving::serve_ublk;
 pub(crate) use serving::{OFFER, UblkStart};
 
-/// What a driver must be able to do.
+/// Features that a driver must have.
 const NEEDED: u64 = wire::USER_COPY | wire::RECOVERY | wire::REISSUE;
 
-/// Why there is no ublk device, or not the one that there should be.
+/// Failure of a ublk device.
 #[derive(Debug, thiserror::Error)]
 pub enum UblkError {
     /// The kernel has no ublk, or this process may not use it.
     #[error(
-        "the kernel's ublk: {0}; it needs root, io_uring and the driver (`modprobe ublk_drv`), or attach with `--way nbd` or \
+        "cannot use the kernel's ublk: {0}; it needs root, io_uring and the driver (`modprobe ublk_drv`), or attach with `--way nbd` or \
          `--way fuse`"
     )]
     Missing(io::Error),
     /// The driver is too old.
     #[error(
-        "the kernel's ublk is too old, 6.5 is the first that will do: attach with `--way nbd` or `--way fuse`"
+        "the kernel's ublk driver is too old (Linux 6.5 is needed): attach with `--way nbd` or `--way fuse`"
     )]
     Old,
     /// The driver refused.
-    #[error("the kernel's ublk would not {what}: {source}; its log (`dmesg`) may say more")]
+    #[error("the kernel's ublk refused to {what}: {source}; see also the kernel log (`dmesg`)")]
     Refused {
-        /// What was asked of it.
+        /// The refused operation.
         what: &'static str,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// A file of the device cannot be used.
@@ -64,32 +64,32 @@ pub enum UblkError {
     Device {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// This process cannot do its part.
-    #[error("serving the kernel's ublk: {0}")]
+    /// The server process failed.
+    #[error("cannot serve the kernel's ublk: {0}")]
     Serve(io::Error),
-    /// A server that is dead still has the device.
-    #[error("the server before still has /dev/ublkb{0}: some of its threads do not end")]
+    /// A dead server still has the device.
+    #[error("the former server still has /dev/ublkb{0}: some of its threads do not end")]
     Occupied(u32),
-    /// This is no device of the driver's.
-    #[error("{0} is no ublk device")]
+    /// The path is not a ublk device.
+    #[error("{0} is not a ublk device")]
     Other(PathBuf),
 }
 
-/// Whether the driver is loaded, does what is needed, and may be used.
+/// Whether the driver is loaded, has the needed features, and may be used.
 pub(crate) fn is_available() -> bool {
     let features = || UblkControl::open()?.features();
     rustix::process::geteuid().is_root() && features().is_ok_and(|has| has & NEEDED == NEEDED)
 }
 
-/// The block device.
+/// Path of the block device.
 fn block_path(number: u32) -> PathBuf {
     format!("/dev/ublkb{number}").into()
 }
 
-/// Where its requests come from.
+/// Path of the device's file for requests.
 fn queues_path(number: u32) -> PathBuf {
     format!("/dev/ublkc{number}").into()
 }

@@ -1,8 +1,8 @@
-//! A thread that takes requests of one queue and answers them.
+//! A thread that receives requests of one queue and answers them.
 //!
-//! It works in batches, as the NBD server does: all requests that have come are started in their order, reads
-//! are answered, one wait and at most one flush complete the others. A lone request waits for nobody. Price:
-//! while a batch is waited for, this queue starts nothing; other processors have other queues.
+//! It works in batches, like the NBD server. All requests that have arrived are started in order, reads are
+//! answered, and one wait and at most one flush complete the others. A single request is not delayed. The
+//! price is that this queue starts nothing while a batch is waited for; other processors have other queues.
 
 use std::fs::File;
 use std::io;
@@ -18,14 +18,14 @@ use crate::abort_guard::AbortGuard;
 use crate::failure_log::FailureLog;
 use crate::sys::ring::{Descriptors, QueueRing};
 
-/// What a command ends with when its device goes: as it should be, and with the ring's end.
+/// Results of a command whose device is gone: the regular one, and the one at the ring's end.
 const GONE: i32 = -Errno::NODEV.raw_os_error();
 const CANCELED: i32 = -Errno::CANCELED.raw_os_error();
 
 /// One queue of a device.
 pub(super) struct UblkQueue {
     pub(super) device: Arc<dyn BlockDevice>,
-    /// Where its requests come from.
+    /// File for its requests.
     pub(super) file: Arc<File>,
     pub(super) failures: Arc<FailureLog>,
     pub(super) number: u16,
@@ -33,18 +33,18 @@ pub(super) struct UblkQueue {
     pub(super) request_bytes_max: u32,
 }
 
-/// What an answer waits for.
+/// Completion that an answer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyBarrier {
-    /// The writes of the batch.
+    /// Completion of the batch's writes.
     Writes,
-    /// The writes of the batch, and then a flush.
+    /// Completion of the batch's writes, then a flush.
     WritesAndFlush,
     /// A flush.
     Flush,
 }
 
-/// What has been started, and waits for the end of its batch.
+/// A started request that waits for the end of its batch.
 struct PendingAnswer {
     tag: u16,
     bytes: i32,
@@ -54,28 +54,29 @@ struct PendingAnswer {
 #[derive(Default)]
 struct AnswerBatch {
     answers: Vec<PendingAnswer>,
-    /// The last write; to wait for it is to wait for all.
+    /// The last write; waiting for it waits for all.
     pending: Option<PendingWrite>,
 }
 
-/// What this thread has.
+/// State of the queue's thread.
 struct QueueWorker {
     queue: UblkQueue,
     ring: QueueRing,
     descriptors: Descriptors,
     buffer: Vec<u8>,
     batch: AnswerBatch,
-    /// Commands that the driver has.
+    /// Number of commands that the driver has.
     fetching: u32,
 }
 
 impl UblkQueue {
-    /// Serves until the device is gone. Says how it went once every request is fetched for.
+    /// Serves until the device is gone. Reports the outcome of the start once every request has a fetch
+    /// command.
     pub(super) fn serve(self, ready: &SyncSender<io::Result<()>>) {
         let begun = QueueWorker::begin(self);
         let work = match begun {
             Ok(work) => {
-                // Whoever does not listen has given up, and lets the device go.
+                // If there is no receiver, the start was given up and the device is being removed.
                 let _ = ready.send(Ok(()));
                 work
             }
@@ -87,7 +88,7 @@ impl UblkQueue {
         let mut end = AbortGuard::new();
         match work.run() {
             Ok(()) => end.disarm(),
-            Err(error) => tracing::error!(%error, "the kernel's ublk cannot be answered"),
+            Err(error) => tracing::error!(%error, "cannot answer the kernel's ublk"),
         }
     }
 }
@@ -108,7 +109,7 @@ impl QueueWorker {
             work.push(FETCH, tag, 0)?;
         }
         work.ring.submit()?;
-        // Nobody can have sent a request yet, so what has ended was refused.
+        // No request can have been sent yet, so an ended command was refused.
         let mut ended = Vec::new();
         work.ring.ended(&mut ended);
         match ended.first() {
@@ -135,7 +136,7 @@ impl QueueWorker {
         Ok(())
     }
 
-    /// Starts one request; what needs no wait is answered.
+    /// Starts one request; one that needs no wait is answered.
     fn start(&mut self, tag: u16) -> io::Result<()> {
         let description = self.descriptors.read(tag);
         let request = match UblkRequest::parse(&description, self.buffer.len()) {
@@ -173,7 +174,7 @@ impl QueueWorker {
         self.queue.give(tag, into).map_err(Errno::raw_os_error)
     }
 
-    /// Puts what changes the device in its place in the order of writes.
+    /// Logs a change of the device in the order of writes.
     fn log(&mut self, tag: u16, request: &UblkRequest) -> Result<PendingWrite, i32> {
         let &UblkRequest { offset, length, .. } = request;
         let device = &self.queue.device;
@@ -189,7 +190,7 @@ impl QueueWorker {
         logged.map_err(|error| self.queue.failed("write", request, &error))
     }
 
-    /// Completes and answers everything that was started.
+    /// Completes and answers every started request.
     fn settle(&mut self) -> io::Result<()> {
         let AnswerBatch { answers, pending } = std::mem::take(&mut self.batch);
         let queue = &self.queue;
@@ -203,7 +204,7 @@ impl QueueWorker {
             }
         };
         let any = |rides| answers.iter().any(|answer| answer.barrier == rides);
-        // A flush stands for itself even if writes of this batch failed.
+        // A flush counts by itself, even if writes of this batch failed.
         let forced = waited.is_ok() && any(ReplyBarrier::WritesAndFlush);
         let flushed = match forced || any(ReplyBarrier::Flush) {
             true => (queue.device.flush()).map_err(|error| queue.failures.note("flush", 0, 0, &error)),
@@ -217,13 +218,13 @@ impl QueueWorker {
             };
             self.answer(answer.tag, outcome.map(|()| answer.bytes))?;
         }
-        // The next batch has this one's memory.
+        // The next batch reuses this one's memory.
         self.batch.answers = answers;
         self.batch.answers.clear();
         Ok(())
     }
 
-    /// Bytes that were read or written, or the number of what went wrong.
+    /// Answers with the number of bytes read or written, or with an error number.
     fn answer(&mut self, tag: u16, outcome: Result<i32, i32>) -> io::Result<()> {
         let result = outcome.unwrap_or_else(|errno| -errno);
         self.push(ANSWER_AND_FETCH, tag, result)
@@ -238,7 +239,7 @@ impl QueueWorker {
 }
 
 impl UblkQueue {
-    /// Copies a write's data.
+    /// Copies a write's data from the request.
     fn take(&self, tag: u16, bytes: &mut [u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < bytes.len() {
@@ -253,7 +254,7 @@ impl UblkQueue {
         Ok(())
     }
 
-    /// Copies what a read has found.
+    /// Copies a read's data to the request.
     fn give(&self, tag: u16, bytes: &[u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < bytes.len() {
@@ -273,10 +274,10 @@ impl UblkQueue {
     }
 }
 
-/// Makes this thread one that the driver does not trust with partitions. It would look for them while the
-/// device starts, and were the server killed just then, wait for another for ever, holding what it takes to
-/// give the device another one. Device nodes that `udev` makes do not depend on that, and partitions are not
-/// offered by other ways either.
+/// Drops the privilege with which the driver would look for partitions when the device starts. If the server
+/// were killed during that, the look would wait for another server for ever, while holding a lock needed to
+/// give the device one. Device nodes made by `udev` do not depend on it, and no other attach method offers
+/// partitions.
 fn drop_privilege() {
     let given = capabilities(None).and_then(|mut sets| {
         sets.effective.remove(CapabilitySet::SYS_ADMIN);
@@ -284,6 +285,6 @@ fn drop_privilege() {
         set_capabilities(None, sets)
     });
     if let Err(error) = given {
-        tracing::debug!(%error, "the kernel looks for partitions when the device starts");
+        tracing::debug!(%error, "cannot drop a capability; the kernel will look for partitions when the device starts");
     }
 }

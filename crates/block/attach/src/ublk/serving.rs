@@ -1,16 +1,16 @@
-//! The server's side: makes a device, or takes over one whose server has died.
+//! The server's side: creates a device, or takes over one whose server has died.
 //!
 //! ```text
 //! supervisor                                       server
-//!   "new BLOCK_BYTES rw|ro again|once MARK" ---->    opens the volume, makes the device, fetches, starts it
+//!   "new BLOCK_BYTES rw|ro again|once MARK" ---->    opens the volume, creates the device, fetches, starts it
 //!   <------------------ on its output: "ublk NUMBER"
 //!   ... the server is killed ...
-//!   "take NUMBER" ------------------------------>    another: opens the volume, fetches, goes on
+//!   "take NUMBER" ------------------------------>    another: opens the volume, fetches, continues
 //!   <------------------------------- "ublk NUMBER"
 //! ```
 //!
-//! What else goes over that socket stands in [`crate::handover`]. When the supervisor's end of it closes the
-//! supervisor is gone, and the server lets the device go as soon as nobody has it for himself.
+//! [`crate::handover`] defines the other messages on that socket. If the supervisor's end closes, the
+//! supervisor is gone, and the server ends the device once no other process has it exclusively.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -33,38 +33,37 @@ use crate::failure_log::FailureLog;
 use crate::node;
 use crate::serve::{AttachServeError, leave_output, prepare, say_line, start};
 
-/// The line that says which device is served.
+/// Start of the line that names the served device.
 pub(crate) const OFFER: &str = "ublk ";
 
-/// A queue for each processor, up to this: each has a thread, and what one waits for does not hold up the
-/// others.
+/// Maximum number of queues; there is one per processor up to this. Each has a thread, so that a wait of one
+/// does not delay the others.
 const QUEUES_MAX: u16 = 4;
-/// Requests of one queue that are under way at a time.
+/// Maximum number of requests of one queue in progress.
 const DEPTH: u16 = 64;
-/// The block layer cuts larger requests up, and the device takes more.
+/// Maximum bytes of a request. The block layer splits larger ones, and the device accepts more.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const _: () = assert!(REQUEST_BYTES_MAX <= netram_block::limit::REQUEST_BYTES_MAX);
 
-/// How long the kernel may take to see that a dead server is gone: it looks for that every 2 s
-/// ([`node::look_often`]).
+/// Time for the kernel to notice that a dead server is gone; it checks every 2 s ([`node::look_often`]).
 const GONE_PATIENCE: Duration = Duration::from_secs(60);
 const GONE_PAUSE: Duration = Duration::from_millis(10);
-/// How often a server without a supervisor looks whether its device is still in use.
+/// Interval at which a server without a supervisor checks whether its device is still in use.
 const UNUSED_PAUSE: Duration = Duration::from_millis(500);
 
-/// How a server begins.
+/// First message to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UblkStart {
-    /// With a device of its own.
+    /// Create a new device.
     New {
         block_bytes: u32,
         read_only: bool,
-        /// Whether another server may go on with it.
+        /// Whether another server may continue it.
         again: bool,
-        /// By which its maker knows it again.
+        /// Mark with which the supervisor recognises it.
         mark: u64,
     },
-    /// With a dead server's.
+    /// Take over the device of a dead server.
     Take(u32),
 }
 
@@ -109,10 +108,14 @@ impl FromStr for UblkStart {
     }
 }
 
-/// Serves the device that `open` gives as a ublk device, until that is stopped. It may be one whose server
-/// has died.
+/// Serves the device that `open` returns as a ublk device until it is stopped. It may continue a device whose
+/// server died.
 ///
-/// As [`serve()`](crate::serve()), to be called by a process of its own.
+/// As [`serve()`](crate::serve()), call it in a process of its own.
+///
+/// # Errors
+///
+/// [`AttachServeError`] if the volume cannot be opened, the kernel fails, or the last flush fails.
 pub fn serve_ublk<E: fmt::Display>(
     open: impl FnOnce() -> Result<Arc<dyn BlockDevice>, E>,
 ) -> Result<(), AttachServeError> {
@@ -125,7 +128,8 @@ pub fn serve_ublk<E: fmt::Display>(
         return Ok(());
     };
     let (serving, device) = start(&pulse, open, |device| Ok(UblkService::begin(&begin, &device)?))?;
-    // Before anybody is told: the supervisor may be gone by now, and then nobody else would end the device.
+    // Before the offer, because the supervisor may be gone by now, and then no other process would end the
+    // device.
     let offered = serving
         .end_with_supervisor()
         .and_then(|()| say_line(format_args!("{OFFER}{}", serving.number)))
@@ -139,7 +143,7 @@ pub fn serve_ublk<E: fmt::Display>(
 /// A device that is being served.
 struct UblkService {
     number: u32,
-    /// As long as it is open, no other device has that number.
+    /// Kept open, so that no other device can get the number.
     file: Arc<File>,
     queues: Vec<JoinHandle<()>>,
 }
@@ -166,7 +170,7 @@ impl UblkService {
                     .and_then(|()| UblkService::fetch(&info, device))
                     .and_then(|serving| control.start(info.device).map(|()| serving));
                 if made.is_err() {
-                    // The error that comes first says more than one of this.
+                    // The first error says more than one of this call.
                     let _ = control.delete(info.device);
                 }
                 made
@@ -187,7 +191,7 @@ impl UblkService {
         }
     }
 
-    /// Has a thread wait for the requests of each queue.
+    /// Starts a thread for the requests of each queue.
     fn fetch(info: &UblkInfo, device: &Arc<dyn BlockDevice>) -> Result<UblkService, UblkError> {
         let path = queues_path(info.device);
         let failed = |source| UblkError::Device {
@@ -212,7 +216,7 @@ impl UblkService {
                 .name(format!("netram-ublk-{number}"))
                 .spawn(move || queue.serve(&ready));
             queues.push(thread.map_err(failed)?);
-            let gone = |_| io::Error::other("the thread that answers it panicked");
+            let gone = |_| io::Error::other("the thread of a queue panicked");
             begun
                 .recv()
                 .map_err(gone)
@@ -226,19 +230,19 @@ impl UblkService {
         })
     }
 
-    /// When the supervisor is gone, which holds the other end of the standard input, the device ends with its
-    /// last user.
+    /// Ends the device with its last user once the supervisor, which has the other end of the standard input,
+    /// is gone.
     fn end_with_supervisor(&self) -> io::Result<()> {
         let (number, file) = (self.number, Arc::clone(&self.file));
         let watch = move || {
-            // Nothing more is said.
+            // No further messages are expected.
             let _ = io::stdin().lock().read_to_end(&mut Vec::new());
             loop {
                 match end_unused(number) {
                     Ok(true) => break,
                     Ok(false) => (),
                     Err(error) => {
-                        tracing::warn!(%error, "nobody looks after the device any more, and it does not go");
+                        tracing::warn!(%error, "the supervisor is gone, and the device cannot be ended; retrying");
                     }
                 }
                 std::thread::sleep(UNUSED_PAUSE);
@@ -252,7 +256,7 @@ impl UblkService {
     /// Waits until the device is gone.
     fn join(self) {
         for queue in self.queues {
-            // One that panicked has ended the process.
+            // A thread that panicked has ended the process.
             let _ = queue.join();
         }
     }
@@ -276,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_server_begins_is_understood_and_nonsense_is_refused() {
+    fn the_first_message_is_parsed_and_invalid_ones_are_refused() {
         let new = |block_bytes, read_only, again, mark| UblkStart::New {
             block_bytes,
             read_only,

@@ -1,5 +1,5 @@
-//! How commands, parameters and requests of the kernel's ublk look: `linux/ublk_cmd.h`, as far as one server
-//! needs it.
+//! Formats of commands, parameters and requests of the kernel's ublk (`linux/ublk_cmd.h`), as far as one
+//! server needs them.
 //!
 //! ```text
 //!  control   device u32 | queue u16 | length u16    address u64    data u64    path length u16, zeros to 32 bytes
@@ -7,13 +7,13 @@
 //!  request   operation u8, flags u24 | sectors u32    first sector u64    address u64
 //! ```
 //!
-//! Numbers are of the machine's byte order.
+//! Numbers have the machine's byte order.
 
 use netram_block::SECTOR_BYTES;
 use rustix::io::Errno;
 
-/// A driver's numbering of commands, as `ioctl` has it: which way data goes, how long the argument is, whose
-/// it is, which.
+/// Number of a driver's command in the form of `ioctl`: direction of the data, length of the argument, the
+/// driver's letter, and the command.
 const fn command(direction: u32, bytes: u32, number: u32) -> u32 {
     direction << 30 | bytes << 16 | (b'u' as u32) << 8 | number
 }
@@ -33,7 +33,7 @@ pub(super) const START_RECOVERY: u32 = command(READ_WRITE, CONTROL_BYTES, 0x10);
 pub(super) const END_RECOVERY: u32 = command(READ_WRITE, CONTROL_BYTES, 0x11);
 /// Linux 6.5.
 pub(super) const GET_FEATURES: u32 = command(READ, CONTROL_BYTES, 0x13);
-/// Does not wait for those who have the device open. Linux 6.7.
+/// Does not wait for processes that have the device open. Linux 6.7.
 pub(super) const DELETE_LATER: u32 = command(READ, CONTROL_BYTES, 0x14);
 /// Linux 6.16.
 pub(super) const RESIZE: u32 = command(READ_WRITE, CONTROL_BYTES, 0x15);
@@ -42,39 +42,39 @@ pub(super) const ANSWER_AND_FETCH: u32 = command(READ_WRITE, IO_BYTES, 0x21);
 
 /// Data is copied by `pread` and `pwrite`. Linux 6.5.
 pub(super) const USER_COPY: u64 = 1 << 7;
-/// Requests wait for another server when theirs has died. Linux 6.0.
+/// Requests wait for another server after theirs has died. Linux 6.0.
 pub(super) const RECOVERY: u64 = 1 << 3;
-/// And those that it had taken are given to the next one.
+/// Requests that the dead server had received are given to the next one.
 pub(super) const REISSUE: u64 = 1 << 4;
 pub(super) const CAN_RESIZE: u64 = 1 << 10;
 
-/// To add a device under whatever number is free.
+/// Device number of an add command that asks for any free number.
 pub(super) const ANY: u32 = u32::MAX;
 const NO_QUEUE: u16 = u16::MAX;
 
 pub(super) const FEATURES_BYTES: usize = 8;
 pub(super) const INFO_BYTES: usize = 64;
 pub(super) const PARAMETERS_BYTES: usize = 60;
-/// A request's description.
+/// Bytes of a request's description.
 pub(crate) const DESCRIPTOR_BYTES: usize = 24;
 
-/// The driver knows no deeper queue, and keeps as much room for the descriptions of each.
+/// Maximum depth of a queue in the driver, which reserves room for so many descriptions of each.
 const DEPTH_MAX: usize = 4096;
-/// Where the data of requests is to be read and written, in the device's file.
+/// Offset of the requests' data in the device's file.
 const DATA_START: u64 = 0x8000_0000;
 const TAG_BIT: u32 = 25;
 const QUEUE_BIT: u32 = 41;
 
-/// What a control command is about.
+/// Arguments of a control command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ControlArguments {
-    /// The device's number.
+    /// Number of the device.
     pub(crate) device: u32,
     /// A number that some commands need.
     pub(crate) data: u64,
 }
 
-/// A control command, whose argument lies at `address`.
+/// A control command, whose argument is at `address`.
 pub(crate) fn control(head: ControlArguments, address: u64, length: u16) -> [u8; 80] {
     let mut bytes = Bytes::<80>::new();
     bytes.put(&head.device.to_ne_bytes());
@@ -85,7 +85,7 @@ pub(crate) fn control(head: ControlArguments, address: u64, length: u16) -> [u8;
     bytes.all
 }
 
-/// A command of a queue: the result of request `tag`.
+/// A command of a queue, with the result of request `tag`.
 pub(crate) fn io(queue: u16, tag: u16, result: i32) -> [u8; 16] {
     let mut bytes = Bytes::<16>::new();
     bytes.put(&queue.to_ne_bytes());
@@ -94,20 +94,20 @@ pub(crate) fn io(queue: u16, tag: u16, result: i32) -> [u8; 16] {
     bytes.all
 }
 
-/// Where the descriptions of a queue's requests lie in the device's file, and their bytes: whole pages.
+/// Offset and length of a queue's request descriptions in the device's file: whole pages.
 pub(crate) fn descriptors(queue: u16, depth: u16, page_bytes: usize) -> (u64, usize) {
     let whole = |requests: usize| (requests * DESCRIPTOR_BYTES).next_multiple_of(page_bytes);
     let each = whole(DEPTH_MAX) as u64;
     (u64::from(queue) * each, whole(depth.into()))
 }
 
-/// Where the data of a request lies in the device's file.
+/// Offset of a request's data in the device's file.
 pub(super) fn data_at(queue: u16, tag: u16, offset: u32) -> u64 {
     assert!(offset < 1 << TAG_BIT);
     DATA_START + (u64::from(queue) << QUEUE_BIT | u64::from(tag) << TAG_BIT | u64::from(offset))
 }
 
-/// A device, as the driver knows it.
+/// Settings of a device in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UblkInfo {
     pub(super) queues: u16,
@@ -115,7 +115,7 @@ pub(super) struct UblkInfo {
     pub(super) request_bytes_max: u32,
     pub(super) device: u32,
     pub(super) features: u64,
-    /// Of no meaning to the driver, which only keeps it.
+    /// Stored by the driver without meaning to it.
     pub(super) mark: u64,
 }
 
@@ -124,11 +124,11 @@ impl UblkInfo {
         let mut bytes = Bytes::<INFO_BYTES>::new();
         bytes.put(&self.queues.to_ne_bytes());
         bytes.put(&self.depth.to_ne_bytes());
-        // Its state, which the driver knows.
+        // State of the device, which the driver fills in.
         bytes.put(&[0; 4]);
         bytes.put(&self.request_bytes_max.to_ne_bytes());
         bytes.put(&self.device.to_ne_bytes());
-        // Its server, which it learns when it starts.
+        // Process id of the server, which the driver learns at the start.
         bytes.put(&[0; 8]);
         bytes.put(&self.features.to_ne_bytes());
         bytes.put(&self.mark.to_ne_bytes());
@@ -147,13 +147,13 @@ impl UblkInfo {
     }
 }
 
-/// What the block layer is told of a device.
+/// Parameters of a device for the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UblkParameters {
     pub(super) bytes: u64,
     /// 512 or 4096.
     pub(super) block_bytes: u32,
-    /// What is written and discarded best.
+    /// Preferred bytes of writes and discards.
     pub(super) whole_bytes: u32,
     pub(super) request_bytes_max: u32,
     pub(super) read_only: bool,
@@ -166,7 +166,7 @@ impl UblkParameters {
         const READ_ONLY: u32 = 1;
         const WRITE_CACHE: u32 = 4;
         const FORCED_WRITES: u32 = 8;
-        /// Bytes that one discard may have: some GiB, in whole blocks.
+        /// Maximum bytes of one discard: 2 GiB, in whole blocks.
         const CLEARED_BYTES_MAX: u64 = 1 << 31;
         let sectors = |bytes: u64| (bytes / SECTOR_BYTES) as u32;
         let shift = |bytes: u32| [bytes.trailing_zeros() as u8];
@@ -179,14 +179,14 @@ impl UblkParameters {
         bytes.put(&(BASIC | DISCARD).to_ne_bytes());
         bytes.put(&(attributes | WRITE_CACHE | FORCED_WRITES).to_ne_bytes());
         bytes.put(&shift(self.block_bytes));
-        // Physical block, best and least request.
+        // Physical block, optimal request and minimum request.
         bytes.put(&[shift(self.whole_bytes)[0]; 3]);
         bytes.put(&sectors(self.request_bytes_max.into()).to_ne_bytes());
-        // No boundary that requests must not cross, neither here nor in memory, below.
+        // No boundary that requests must not cross, neither on the device nor, below, in memory.
         bytes.put(&0_u32.to_ne_bytes());
         bytes.put(&(self.bytes / SECTOR_BYTES).to_ne_bytes());
         bytes.put(&0_u64.to_ne_bytes());
-        // Discards: no odd beginning, the unit, their length, that of zeroing, ranges in one.
+        // Discards: alignment, granularity, maximum length, maximum length of zeroing, number of ranges.
         bytes.put(&0_u32.to_ne_bytes());
         bytes.put(&self.whole_bytes.to_ne_bytes());
         bytes.put(&cleared.to_ne_bytes());
@@ -197,30 +197,30 @@ impl UblkParameters {
     }
 }
 
-/// What the block layer wants.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UblkOperation {
     Read,
     Write,
     Flush,
-    /// The space may be given back.
+    /// The space may be freed.
     Discard,
-    /// The space is to stay.
+    /// The space must stay allocated.
     Zero,
 }
 
-/// A request. Whether the device has such a place is for the device to say.
+/// A request. The device checks whether the range exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UblkRequest {
     pub(super) operation: UblkOperation,
-    /// It is to be answered when it is durable (FUA).
+    /// The answer must wait until the write is durable (FUA).
     pub(super) fua: bool,
     pub(super) offset: u64,
     pub(super) length: u64,
 }
 
 impl UblkRequest {
-    /// `Err`: what it is answered with, being none.
+    /// Parses a request. `Err`: the error to answer with.
     pub(super) fn parse(bytes: &[u8; DESCRIPTOR_BYTES], data_bytes_max: usize) -> Result<UblkRequest, Errno> {
         const FORCED: u32 = 1 << 13;
         const KEEP_SPACE: u32 = 1 << 15;
@@ -240,7 +240,7 @@ impl UblkRequest {
             return Err(Errno::INVAL);
         }
         let first = match operation {
-            // A flush has no place, and what is said there means nothing.
+            // A flush has no offset; the field is undefined.
             UblkOperation::Flush => 0,
             _ => long(bytes, 8),
         };
@@ -252,19 +252,19 @@ impl UblkRequest {
         })
     }
 
-    /// What the driver is told when all of it is done: 0 where no data moves. There it looks at nothing but
-    /// the sign, and the length of a discard of 2 GiB has the sign of an error.
+    /// Result to report when the whole request is done: 0 if no data moves. There the driver examines only
+    /// the sign, and the length of a 2 GiB discard has the sign of an error.
     pub(super) fn answered_bytes(&self) -> i32 {
         match self.operation {
             UblkOperation::Read | UblkOperation::Write => {
-                i32::try_from(self.length).expect("what has data fits a buffer")
+                i32::try_from(self.length).expect("a request with data fits in a buffer")
             }
             UblkOperation::Flush | UblkOperation::Discard | UblkOperation::Zero => 0,
         }
     }
 }
 
-/// Fields, one behind the other; zeros behind the last.
+/// Fields, one behind the other, with zeros behind the last.
 struct Bytes<const N: usize> {
     all: [u8; N],
     length: usize,
@@ -285,7 +285,7 @@ impl<const N: usize> Bytes<N> {
 }
 
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    *bytes[at..].first_chunk().expect("the field lies inside")
+    *bytes[at..].first_chunk().expect("the field must lie inside")
 }
 
 fn short(bytes: &[u8], at: usize) -> u16 {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_lie_where_the_kernels_header_has_them() {
+    fn fields_have_the_offsets_of_the_kernels_header() {
         let head = ControlArguments {
             device: 0x0102_0304,
             data: 0x1112_1314_1516_1718,
@@ -355,7 +355,7 @@ mod tests {
             (0x2122_2324_2526_2728, head.data)
         );
         assert!(bytes[24..].iter().all(|byte| *byte == 0));
-        // Nothing to read or write there, so no address either.
+        // This command reads and writes no buffer, so it has no address.
         assert_eq!(long(&control(head, 7, 0), 8), 0);
         let bytes = io(3, 0x0405, -5);
         assert_eq!(
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_lie_where_the_kernels_header_has_them() {
+    fn parameters_have_the_offsets_of_the_kernels_header() {
         let parameters = UblkParameters {
             bytes: 48 << 20,
             block_bytes: 512,
@@ -396,7 +396,7 @@ mod tests {
         };
         let bytes = parameters.encode();
         assert_eq!((word(&bytes, 0), word(&bytes, 4)), (60, 0b11));
-        // Attributes, shifts of blocks and requests, sectors a request, of the device.
+        // Attributes, block and request sizes, sectors per request, sectors of the device.
         assert_eq!((word(&bytes, 8), &bytes[12..16]), (0b1100, &[9, 12, 12, 12][..]));
         assert_eq!(
             (
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn data_and_descriptions_lie_where_the_driver_looks_for_them() {
+    fn data_and_descriptions_have_the_drivers_offsets() {
         assert_eq!(data_at(0, 0, 0), 0x8000_0000);
         assert_eq!(data_at(3, 5, 512), 0x8000_0000 + (3 << 41) + (5 << 25) + 512);
         assert_eq!(descriptors(0, 64, 4096), (0, 4096));
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_understood_as_the_kernel_means_them() {
+    fn requests_are_parsed_as_the_kernel_means_them() {
         let parse = |flags, sectors, first| UblkRequest::parse(&description(flags, sectors, first), 1 << 20);
         let request = |operation, forced| {
             Ok(UblkRequest {
@@ -454,7 +454,7 @@ mod tests {
         };
         assert_eq!(parse(0, 16, 8), request(UblkOperation::Read, false));
         assert_eq!(parse(1, 16, 8), request(UblkOperation::Write, false));
-        // Metadata, forced; the flags of impatience are not looked at.
+        // A metadata flag and FUA; priority flags are ignored.
         assert_eq!(
             parse(1 | 1 << 11 | 1 << 13 | 7 << 8, 16, 8),
             request(UblkOperation::Write, true)
@@ -462,9 +462,9 @@ mod tests {
         assert_eq!(parse(3, 16, 8), request(UblkOperation::Discard, false));
         assert_eq!(parse(5, 16, 8), request(UblkOperation::Discard, false));
         assert_eq!(parse(5 | 1 << 15, 16, 8), request(UblkOperation::Zero, false));
-        // The kernel gives flushes a place behind every end.
+        // The kernel gives flushes an offset beyond every end.
         assert_eq!(parse(2, 0, u64::MAX).unwrap().operation, UblkOperation::Flush);
-        // Longer than a buffer is only what has no data.
+        // Only requests without data may be longer than a buffer.
         assert_eq!(parse(1, 2049, 0), Err(Errno::INVAL));
         assert_eq!(parse(3, u32::MAX, 0).unwrap().length, u64::from(u32::MAX) * 512);
         for (flags, sectors, first) in [(0, 0, 0), (1, 0, 0), (0, 1, u64::MAX), (3, 1, 1 << 55)] {
@@ -480,10 +480,10 @@ mod tests {
     }
 
     #[test]
-    fn no_request_that_went_well_is_answered_as_an_error() {
+    fn no_successful_request_is_answered_as_an_error() {
         let parse = |flags, sectors| UblkRequest::parse(&description(flags, sectors, 0), 1 << 20).unwrap();
         let zeroing = 5 | 1 << 15;
-        // 2 GiB, the most that is announced, and what is not.
+        // 2 GiB, the announced maximum, and more than that.
         for sectors in [1 << 22, 8 << 20, u32::MAX] {
             for flags in [3, 5, zeroing] {
                 assert_eq!(
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_bytes_a_request_fits_its_buffer() {
+    fn a_request_of_any_bytes_fits_its_buffer() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = move || {
             state ^= state << 13;
@@ -510,7 +510,7 @@ mod tests {
         };
         let mut understood = 0;
         for _ in 0..200_000 {
-            // Half of the numbers small: others are refused for the first field.
+            // Half of the numbers are small; otherwise the first field alone would cause a refusal.
             let (flags, sectors, first) = match random() % 2 {
                 0 => (
                     random() as u32 & 0xffff_ff07,

@@ -1,5 +1,5 @@
-//! A volume attached as a device, with a server's process that is killed.
+//! A volume attached as a device, with a server process that is killed.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! One test program, because linking each costs time; a module is one scenario or several of a kind.
 
 mod device;

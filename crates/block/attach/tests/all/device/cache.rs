@@ -1,4 +1,5 @@
-//! A disk that lies until it is flushed: what was written stays in this process's memory, and dies with it.
+//! A disk with a volatile cache: writes stay in this process's memory until they are flushed, and die with
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -11,7 +12,7 @@ use netram_block::limit::REQUEST_BYTES_MAX;
 use netram_block::{BlockDevice, DeviceError, DeviceGeometry, PendingWrite, SECTOR_BYTES, SectorSpan};
 use netram_proto::port::IoError;
 
-/// The variable that names the image to serve.
+/// Environment variable that names the image to serve.
 pub(crate) const SERVE: &str = "NETRAM_ATTACH_SERVE";
 
 type Sector = [u8; SECTOR_BYTES as usize];

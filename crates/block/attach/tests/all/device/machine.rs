@@ -1,4 +1,4 @@
-//! A machine's worth of a test: an image, what is attached and mounted, and that all of it goes again.
+//! The machine of a test: an image, attached and mounted devices, and their cleanup.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,15 +15,15 @@ use rustix::process::Signal;
 
 use crate::device::cache::SERVE;
 
-/// How long anything may take that is not itself under test: the machine may be slow and busy.
+/// Timeout of everything that is not itself under test; the machine may be slow and busy.
 const PATIENCE: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(5);
-/// What the tools get, in seconds.
+/// Timeout of tools, in seconds.
 const TOOL_PATIENCE: &str = "150";
 
 const NAME: &str = "test";
 
-/// Where the devices of one test are.
+/// Directories and devices of one test.
 pub(crate) struct Machine {
     directory: tempfile::TempDir,
     registry: Registry,
@@ -32,7 +32,7 @@ pub(crate) struct Machine {
     left: Option<ProcessIdentity>,
 }
 
-/// A mounted file system, unmounted when dropped, if need be as soon as it can be.
+/// A mounted file system; dropping it unmounts it, lazily if necessary.
 pub(crate) struct Mounted {
     at: PathBuf,
     mounted: bool,
@@ -77,7 +77,7 @@ impl Machine {
         self.directory.path().join("mount")
     }
 
-    /// Attaches the image, or says why not.
+    /// Attaches the image, or returns why that failed.
     pub(crate) fn try_attach(&mut self, block_bytes: u32) -> Result<(), String> {
         let volume = self.image();
         let claim = self.registry.claim(NAME, &volume);
@@ -86,7 +86,7 @@ impl Machine {
             block_bytes,
             read_only: false,
             method: AttachMethod::Fuse,
-            // The test's disk forgets what was not flushed.
+            // The test's disk forgets unflushed writes.
             restart: false,
             hung_after: None,
         };
@@ -103,7 +103,7 @@ impl Machine {
     }
 
     pub(crate) fn attach(&mut self, block_bytes: u32) {
-        // A process that is being started elsewhere may have the lock's file for an instant.
+        // A process that is just being started elsewhere may have the lock's file for a moment.
         let mut refused = String::new();
         until("the image is attached", || {
             refused = self.try_attach(block_bytes).err().unwrap_or_default();
@@ -116,27 +116,31 @@ impl Machine {
     }
 
     pub(crate) fn record(&self) -> AttachRecord {
-        self.attached.as_ref().expect("it is attached").record().clone()
+        self.attached
+            .as_ref()
+            .expect("the volume is attached")
+            .record()
+            .clone()
     }
 
     pub(crate) fn device(&self) -> PathBuf {
         self.record().device
     }
 
-    /// Flushes that arrived so far.
+    /// Number of flushes so far.
     pub(crate) fn flushes(&self) -> u64 {
         let counted = fs::metadata(self.image().with_extension("flushes"));
         counted.map_or(0, |file| file.len())
     }
 
-    /// Takes the device away, or says who has it.
+    /// Detaches the device, or returns its users.
     pub(crate) fn try_detach(&mut self) -> Result<(), Vec<DeviceUser>> {
         match self.release() {
-            ReleaseOutcome::Flushing(_) => unreachable!("it was waited for"),
+            ReleaseOutcome::Flushing(_) => unreachable!("flushing was waited for"),
             ReleaseOutcome::Detaching(mut going) => {
                 let mut ended = None;
                 until("the server ends", || {
-                    ended = going.ended(Instant::now()).expect("it is our child");
+                    ended = going.ended(Instant::now()).expect("the server is our child");
                     ended.is_some()
                 });
                 assert!(
@@ -153,34 +157,34 @@ impl Machine {
         }
     }
 
-    /// What comes of letting the device go, once that is known.
+    /// Releases the device, and waits for the outcome.
     fn release(&mut self) -> ReleaseOutcome {
         let mut release = None;
-        until("it is known who has the device", || {
-            match self.attached.take().expect("it is attached").release() {
+        until("the release has an outcome", || {
+            match self.attached.take().expect("the volume is attached").release() {
                 ReleaseOutcome::Flushing(attached) => self.attached = Some(*attached),
                 known => release = Some(known),
             }
             release.is_some()
         });
-        release.expect("it was waited for")
+        release.expect("the outcome was waited for")
     }
 
-    /// Begins to let the device go, which waits for what was written to it.
+    /// Begins to release the device, which waits for written data.
     pub(crate) fn begin_to_detach(&mut self) {
-        match self.attached.take().expect("it is attached").release() {
+        match self.attached.take().expect("the volume is attached").release() {
             ReleaseOutcome::Flushing(attached) => self.attached = Some(*attached),
-            ReleaseOutcome::Detaching(_) => panic!("nothing is left to be written: {}", self.log()),
-            ReleaseOutcome::InUse(_, users) => panic!("somebody has it: {users:?}"),
+            ReleaseOutcome::Detaching(_) => panic!("no data is left to write: {}", self.log()),
+            ReleaseOutcome::InUse(_, users) => panic!("the device is in use: {users:?}"),
         }
     }
 
     pub(crate) fn detach(&mut self) {
-        // A program that looks at new disks may have it for a moment.
-        until("the device is let go", || self.try_detach().is_ok());
+        // A program that scans new disks may have the device for a moment.
+        until("the device is released", || self.try_detach().is_ok());
     }
 
-    /// The supervisor goes without a word. What it leaves: the device, the server's process.
+    /// Drops the supervisor without a message. Returns the device and the server's process, which remain.
     pub(crate) fn leave(&mut self) -> (PathBuf, ProcessIdentity) {
         let record = self.record();
         self.attached = None;
@@ -190,21 +194,21 @@ impl Machine {
 
     pub(crate) fn signal_server(&self, signal: Signal) {
         let sent = self.record().server.signal(signal);
-        assert!(sent.expect("it is signalled"), "the server is gone");
+        assert!(sent.expect("the signal is sent"), "the server is gone");
     }
 
-    /// Returns once no thread of the server runs. A signal is on its way for a moment, in which the server
+    /// Returns once no thread of the server runs. A signal takes a moment to arrive, during which the server
     /// would answer.
     pub(crate) fn stop_server(&self) {
         self.signal_server(Signal::STOP);
         let threads = PathBuf::from(format!("/proc/{}/task", self.record().server.id));
         let is_stopped = |thread: PathBuf| {
             let line = fs::read_to_string(thread.join("stat")).unwrap_or_default();
-            // The name before it may have spaces and brackets.
+            // The name before it may contain spaces and brackets.
             line.rsplit_once(") ")
                 .is_some_and(|(_, state)| state.starts_with('T'))
         };
-        until("the server stands still", || {
+        until("the server has stopped", || {
             let mut entries = fs::read_dir(&threads).expect("the server's threads").flatten();
             entries.all(|thread| is_stopped(thread.path()))
         });
@@ -214,12 +218,12 @@ impl Machine {
         self.signal_server(Signal::KILL);
     }
 
-    /// The supervisor sees that its server was killed, and gives the device up.
+    /// The supervisor notices that its server was killed, and gives up the device.
     pub(crate) fn wait_for_loss(&mut self) {
-        let mut attached = self.attached.take().expect("it is attached");
+        let mut attached = self.attached.take().expect("the volume is attached");
         let mut ended = None;
-        until("the server's end is seen", || {
-            let serving = attached.look(Instant::now()).expect("it is our child");
+        until("the server's end is noticed", || {
+            let serving = attached.look(Instant::now()).expect("the server is our child");
             ended = match serving {
                 ServerHealth::Exited(status) => Some(status),
                 ServerHealth::Healthy | ServerHealth::Waiting => None,
@@ -232,18 +236,18 @@ impl Machine {
 
     pub(crate) fn make_ext4(&self) {
         let device = self.device().display().to_string();
-        tool("mkfs.ext4", &["-q", "-F", &device]).expect("a file system is made");
+        tool("mkfs.ext4", &["-q", "-F", &device]).expect("mkfs failed");
     }
 
-    /// Checks the unmounted file system; nothing may have to be repaired.
+    /// Checks the unmounted file system, which must need no repair.
     pub(crate) fn check_ext4(&self) {
         let device = self.device().display().to_string();
-        tool("fsck.ext4", &["-f", "-n", &device]).expect("the file system is clean");
+        tool("fsck.ext4", &["-f", "-n", &device]).expect("the file system is damaged");
     }
 
     pub(crate) fn mount(&self) -> Mounted {
         let (device, at) = (self.device().display().to_string(), self.mount_point());
-        tool("mount", &["-t", "ext4", &device, &at.display().to_string()]).expect("it mounts");
+        tool("mount", &["-t", "ext4", &device, &at.display().to_string()]).expect("mount failed");
         Mounted {
             at,
             mounted: true,
@@ -251,7 +255,7 @@ impl Machine {
         }
     }
 
-    /// Servers of this machine's image that run.
+    /// Number of running servers of this machine's image.
     pub(crate) fn servers(&self) -> usize {
         let image = format!("{SERVE}={}\0", self.image().display());
         let processes = fs::read_dir("/proc").expect("/proc is there").flatten();
@@ -261,7 +265,7 @@ impl Machine {
             .count()
     }
 
-    /// Where the link to the device is when it is attached.
+    /// Path of the link to the device.
     pub(crate) fn link(&self) -> PathBuf {
         self.directory.path().join("dev").join(NAME)
     }
@@ -274,10 +278,10 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         let attached = self.attached.as_ref().map(|attached| attached.record().server);
-        // Ends every request with an error, so that nothing hangs on a device whose test has failed.
+        // Ends every request with an error, so that no process hangs on the device of a failed test.
         attached.into_iter().chain(self.left).for_each(kill);
         if std::thread::panicking() {
-            let _ = writeln!(std::io::stderr(), "the server said: {}", self.log());
+            let _ = writeln!(std::io::stderr(), "server log: {}", self.log());
         }
     }
 }
@@ -289,7 +293,7 @@ impl Mounted {
 
     pub(crate) fn unmount(mut self) {
         let at = self.at.display().to_string();
-        until("nobody uses the file system", || tool("umount", &[&at]).is_ok());
+        until("the file system is unused", || tool("umount", &[&at]).is_ok());
         self.mounted = false;
     }
 }
@@ -297,7 +301,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if self.mounted {
-            // A server that is stuck would hold up the unmounting for ever: it goes first.
+            // A stuck server would block the unmount for ever, so it is killed first.
             kill(self.server);
             let _ = tool("umount", &["--lazy", &self.at.display().to_string()]);
         }
@@ -305,19 +309,19 @@ impl Drop for Mounted {
 }
 
 fn kill(server: ProcessIdentity) {
-    // It may have ended a moment ago; what else has its number by now is left alone.
+    // It may have ended a moment ago; another process with its id is left alone.
     let _ = server.signal(Signal::KILL);
 }
 
-/// In a container the driver may be there, but not the devices that it makes.
+/// In a container the driver may exist without its devices.
 fn has_loop_device() -> Result<(), String> {
     let free = tool("losetup", &["--find"])?;
-    // Somebody may have made a plain file of it, by copying an image there.
+    // A program may have created a plain file there by copying an image.
     let kind = fs::metadata(&free)
         .map_err(|error| format!("{free}: {error}"))?
         .file_type();
     if !kind.is_block_device() {
-        return Err(format!("{free} is no block device"));
+        return Err(format!("{free} is not a block device"));
     }
     let opened = File::options().read(true).write(true).open(&free);
     opened.map(drop).map_err(|error| format!("{free}: {error}"))
@@ -328,7 +332,7 @@ fn has_ext4() -> Result<(), String> {
         let listed = fs::read_to_string("/proc/filesystems").unwrap_or_default();
         listed.lines().any(|line| line.trim() == "ext4")
     };
-    // It may be a module that nobody has needed yet.
+    // Ext4 may be a module that was not needed yet.
     match known() || tool("modprobe", &["ext4"]).is_ok() && known() {
         true => Ok(()),
         false => Err("this kernel has no ext4".into()),
@@ -340,22 +344,22 @@ fn log(directory: &Path) -> File {
         .create(true)
         .append(true)
         .open(directory.join("log"));
-    file.expect("a log file is made")
+    file.expect("cannot create the log file")
 }
 
-/// Waits until `condition` holds; panics when it never does.
+/// Waits until `condition` holds; panics after a timeout.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(
             Instant::now() < deadline,
-            "waited {PATIENCE:?} in vain until {what}"
+            "waited {PATIENCE:?} until {what}, in vain"
         );
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Runs a tool to its end, which is near: what it printed, or why it failed.
+/// Runs a tool to its end, with a timeout. Returns its output, or why it failed.
 pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<String, String> {
     let run = Command::new("timeout")
         .args(["--signal=KILL", TOOL_PATIENCE, program])
@@ -376,7 +380,7 @@ pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<String, String> 
     }
 }
 
-/// Says aloud that a test did not run.
+/// Prints that a test did not run.
 pub(crate) fn skipped(test: &str, missing: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }

@@ -1,9 +1,9 @@
-//! Real devices: a volume is attached, a file system made on it, used, cut off, and checked.
+//! Tests with real devices: a volume is attached, a file system created on it, used, cut off, and checked.
 //!
-//! The server is this test binary again ([`server`]); its device is a file behind a write cache that dies
-//! with the process ([`cache`]), so whatever survives a killed server was flushed. Needs root, FUSE and loop
-//! devices; without them each test says `SKIPPED` and why. Whatever a test has started or mounted is taken
-//! away when it ends, and nothing waits for ever.
+//! The server is this test binary again ([`server`]). Its device is a file behind a write cache that dies
+//! with the process ([`cache`]), so everything that survives a killed server was flushed. The tests need
+//! root, FUSE and loop devices; otherwise each prints `SKIPPED` and the reason. Everything that a test has
+//! started or mounted is removed at its end, and no wait is unlimited.
 
 mod cache;
 mod machine;
@@ -28,7 +28,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn server() {
     let Ok(image) = std::env::var(SERVE) else { return };
-    // For the test that started it: its error output is that test's log.
+    // The error output is the log of the test that started this process.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -36,7 +36,7 @@ fn server() {
     // The test runner has begun a line.
     writeln!(std::io::stdout()).unwrap();
     let served = netram_attach::serve(|| CachedDevice::open(Path::new(&image)).map(CachedDevice::shared));
-    served.expect("the server ends well");
+    served.expect("the server failed");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn what_is_written_to_the_device_is_the_volumes_and_zeroed_ranges_read_as_zeros(
         fallocate(&device, FallocateFlags::ZERO_RANGE, 4 * MIB, 8192).unwrap();
         drop(device);
         machine.detach();
-        // What the image has is what was flushed, and detaching flushes.
+        // The image has exactly the flushed data, and detaching flushes.
         let mut expected = vec![0; 16 * MIB as usize];
         expected[2 * MIB as usize + 512..][..pattern.len()].copy_from_slice(&pattern);
         expected[3 * MIB as usize..][..MIB as usize + 8192].fill(0);
@@ -94,7 +94,7 @@ fn flushes_and_forced_writes_of_ext4_and_of_programs_arrive_at_the_volume() {
         }
     };
     machine.attach(4096);
-    // A write that says O_DSYNC is one with FUA, or one followed by a flush.
+    // An O_DSYNC write is sent with FUA, or followed by a flush.
     let forced = (OFlags::DSYNC | OFlags::DIRECT).bits().cast_signed();
     let device = OpenOptions::new()
         .write(true)
@@ -158,17 +158,17 @@ fn a_killed_server_loses_no_file_whose_fsync_returned() {
             let stop = Arc::clone(&stop);
             std::thread::spawn(move || write_until(&stop, &directory, synced))
         };
-        until("files are being synced", || {
+        until("files have been synced", || {
             mounted.at().join(file_name(synced + 20 + 7 * round)).exists()
         });
         machine.kill_server();
-        // Each write and sync now fails; the writer ends by itself.
-        synced = writing.join().expect("the writer ends");
+        // Every write and sync now fails, so the writer ends by itself.
+        synced = writing.join().expect("the writer panicked");
         stop.store(true, Ordering::Relaxed);
         mounted.unmount();
         machine.wait_for_loss();
         machine.attach(4096);
-        // The journal is replayed; then the file system must be clean.
+        // After the journal is replayed, the file system must be clean.
         machine.mount().unmount();
         machine.check_ext4();
         let mounted = machine.mount();
@@ -187,8 +187,8 @@ fn a_killed_server_loses_no_file_whose_fsync_returned() {
     machine.detach();
 }
 
-/// Writes and syncs files and their directory until something fails: the number of the first that may be
-/// missing.
+/// Writes and syncs files and their directory until a step fails. Returns the number of the first file that
+/// may be missing.
 fn write_until(stop: &AtomicBool, directory: &Path, from: u64) -> u64 {
     let mut number = from;
     while !stop.load(Ordering::Relaxed) {
@@ -230,20 +230,24 @@ fn a_mounted_device_is_not_let_go_and_a_second_device_is_refused() {
     assert_eq!(
         fs::canonicalize(&machine.record().link).unwrap(),
         machine.device(),
-        "the link leads to the device"
+        "the link must lead to the device"
     );
-    let refused = machine.try_attach(4096).expect_err("one volume, one device");
-    assert!(refused.contains("attached already"), "{refused}");
+    let refused = machine
+        .try_attach(4096)
+        .expect_err("a volume must have only one device");
+    assert!(refused.contains("already attached"), "{refused}");
     machine.make_ext4();
     let mounted = machine.mount();
-    let users = machine.try_detach().expect_err("it is mounted");
+    let users = machine
+        .try_detach()
+        .expect_err("a mounted device must not be released");
     assert_eq!(users, [DeviceUser::Mount(mounted.at().to_path_buf())]);
-    // It works on as before.
+    // It works as before.
     fs::write(mounted.at().join("file"), "content").unwrap();
     mounted.unmount();
     let link = machine.record().link;
     machine.detach();
-    assert!(link.symlink_metadata().is_err(), "the link stays");
+    assert!(link.symlink_metadata().is_err(), "the link was not removed");
 }
 
 #[test]
@@ -253,10 +257,12 @@ fn a_server_that_refuses_says_why_and_leaves_nothing() {
         Err(missing) => return skipped("a_server_that_refuses_says_why_and_leaves_nothing", &missing),
     };
     fs::remove_file(machine.image()).unwrap();
-    let refused = machine.try_attach(4096).expect_err("there is no image");
+    let refused = machine.try_attach(4096).expect_err("the image does not exist");
     assert!(refused.contains("No such file"), "{refused}");
     fs::write(machine.image(), vec![0; MIB as usize]).unwrap();
-    let refused = machine.try_attach(1234).expect_err("no block has 1234 bytes");
+    let refused = machine
+        .try_attach(1234)
+        .expect_err("1234 is not a valid block size");
     assert!(refused.contains("1234"), "{refused}");
     machine.attach(4096);
     machine.detach();
@@ -265,7 +271,7 @@ fn a_server_that_refuses_says_why_and_leaves_nothing() {
 #[test]
 fn a_device_that_cannot_have_its_link_is_taken_back_with_its_server() {
     const NAME: &str = "a_device_that_cannot_have_its_link_is_taken_back_with_its_server";
-    // The server was left running, and a record of it stood.
+    // The server had been left running, with a record.
     let mut machine = match Machine::new(MIB) {
         Ok(machine) => machine,
         Err(missing) => return skipped(NAME, &missing),
@@ -273,7 +279,7 @@ fn a_device_that_cannot_have_its_link_is_taken_back_with_its_server() {
     fs::create_dir_all(machine.link()).unwrap();
     let refused = machine
         .try_attach(4096)
-        .expect_err("a directory is in the link's place");
+        .expect_err("a directory is at the link's path");
     assert!(refused.contains("belongs here"), "{refused}");
     assert_eq!(machine.servers(), 0);
     fs::remove_dir(machine.link()).unwrap();
@@ -286,8 +292,7 @@ fn a_device_that_cannot_have_its_link_is_taken_back_with_its_server() {
 #[test]
 fn letting_a_device_go_waits_for_no_server() {
     const NAME: &str = "letting_a_device_go_waits_for_no_server";
-    // It did, in the only thread of a supervisor, which then neither heard signals nor noticed a server's
-    // end.
+    // The supervisor's only thread had waited, so it neither handled signals nor noticed a server's end.
     let mut machine = match Machine::new(MIB) {
         Ok(machine) => machine,
         Err(missing) => return skipped(NAME, &missing),
@@ -295,31 +300,31 @@ fn letting_a_device_go_waits_for_no_server() {
     machine.attach(4096);
     let server = machine.record().server;
     machine.stop_server();
-    // In the kernel's memory, and on its way to the server for as long as that stands still.
+    // The data is in the kernel's memory, and cannot reach the server while that is stopped.
     let device = OpenOptions::new().write(true).open(machine.device()).unwrap();
     device.write_all_at(&[7; 4096], 0).unwrap();
     drop(device);
-    // Should it wait after all: then for this.
+    // If a wait happens after all, it ends with this.
     let end = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_secs(60));
         server.signal(Signal::CONT)
     });
     for _ in 0..20 {
         machine.begin_to_detach();
-        assert!(!end.is_finished(), "it was waited for");
+        assert!(!end.is_finished(), "the release waited for the server");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     machine.signal_server(Signal::CONT);
     machine.detach();
     let image = fs::read(machine.image()).unwrap();
-    assert!(image[..4096] == [7; 4096], "what was written is lost");
+    assert!(image[..4096] == [7; 4096], "the written data is lost");
 }
 
 #[test]
 fn a_server_that_is_told_to_end_serves_until_its_device_is_let_go() {
     const NAME: &str = "a_server_that_is_told_to_end_serves_until_its_device_is_let_go";
-    // When a machine stops, everybody is told to end before file systems are unmounted: what they had not
-    // written was lost.
+    // When a machine stops, all processes are told to end before file systems are unmounted; unwritten data
+    // of the file systems was lost.
     let mut machine = match Machine::new(64 * MIB) {
         Ok(machine) => machine,
         Err(missing) => return skipped(NAME, &missing),
@@ -330,11 +335,11 @@ fn a_server_that_is_told_to_end_serves_until_its_device_is_let_go() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         fs::write(mounted.at().join("file"), format!("{signal:?}")).unwrap();
         machine.signal_server(signal);
-        tool("sync", &["-f", &mounted.at().display().to_string()]).expect("the device still serves");
+        tool("sync", &["-f", &mounted.at().display().to_string()]).expect("the device must still work");
     }
     mounted.unmount();
     machine.check_ext4();
-    // Its server ends well, as this finds.
+    // The detach at the end checks that its server ends without an error.
     machine.detach();
 }
 
@@ -354,9 +359,9 @@ fn a_device_whose_supervisor_is_gone_serves_until_its_file_system_is_unmounted()
     let mounted: Mounted = machine.mount();
     let (device, server) = machine.leave();
     fs::write(mounted.at().join("file"), "content").unwrap();
-    tool("sync", &["-f", &mounted.at().display().to_string()]).expect("the device still serves");
+    tool("sync", &["-f", &mounted.at().display().to_string()]).expect("the device must still work");
     mounted.unmount();
-    until("the server ends", || !server.is_alive());
+    until("the server has ended", || !server.is_alive());
     let backing = backing_file(&device);
     until("the loop device is free", || !backing.exists());
     machine.attach(4096);
@@ -366,7 +371,8 @@ fn a_device_whose_supervisor_is_gone_serves_until_its_file_system_is_unmounted()
 
 #[test]
 fn two_devices_are_not_taken_for_one() {
-    // `mkfs.btrfs` said that the second was mounted when the first was: their files had one name.
+    // `mkfs.btrfs` had taken the second device for the mounted first one, because their files had the same
+    // name.
     let machines = (0..2).map(|_| Machine::new(16 * MIB));
     let mut machines = match machines.collect::<Result<Vec<_>, _>>() {
         Ok(machines) => machines,
@@ -375,14 +381,14 @@ fn two_devices_are_not_taken_for_one() {
     machines.iter_mut().for_each(|machine| machine.attach(4096));
     let files = machines.iter().map(|machine| {
         let file = backing_file(&machine.device());
-        fs::read_to_string(file).expect("the kernel tells of its loop devices")
+        fs::read_to_string(file).expect("the kernel shows its loop devices")
     });
     let files = files.collect::<Vec<_>>();
     assert_ne!(files[0], files[1]);
     machines.iter_mut().for_each(Machine::detach);
 }
 
-/// Where the kernel says what is under a loop device.
+/// File in which the kernel shows the file under a loop device.
 fn backing_file(device: &Path) -> PathBuf {
     let name = device.file_name().expect("a device has a name");
     Path::new("/sys/block").join(name).join("loop/backing_file")
