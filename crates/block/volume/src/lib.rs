@@ -30,7 +30,7 @@
 //! | `check` | checks before a volume opens |
 //! | `takeover` | turning a data lender's copy into a volume in place |
 //! | `copier` | fetching the blocks of a restored volume |
-//! | [`file`] | regular files with holes |
+//! | [`mod@file`] | regular files with holes |
 #![forbid(unsafe_code)]
 
 mod check;

@@ -7,7 +7,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`wire`] | formats of requests and replies |
-//! | [`file`] | replies: a device's bytes as a file |
+//! | [`mod@file`] | replies: a device's bytes as a file |
 //! | [`session`] | threads that read and reply; beginning and taking over a session |
 //! | [`mount`] | a mount without a mount point |
 

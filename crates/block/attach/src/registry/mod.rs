@@ -2,10 +2,10 @@
 //! supervisor, and a record of the attachment.
 //!
 //! ```text
-//! /run/netram-volume/NAME/lock          held while the supervisor lives
-//!                      /record.json   the attachment, once it is complete
-//!                      /log           log of a supervisor in the background
-//! /dev/netram/NAME -> ../loop0        a stable name
+//! /run/netram-volume/NAME/lock         held while the supervisor lives
+//!                        /record.json  the attachment, once it is complete
+//!                        /log          log of a supervisor in the background
+//! /dev/netram/NAME -> ../loop0          a stable name
 //! ```
 //!
 //! A record is valid while the supervisor that it names lives and the lock is held. Otherwise that supervisor
