@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzing with feedback: libFuzzer feeds every target of fuzz/checks for an equal part of the time. docs/testing.md says what they are.
+# Fuzzing with feedback: libFuzzer feeds every target of fuzz/checks for an equal part of the time. docs/design/testing.md says what they are.
 #
 #   scripts/fuzz.sh [SECONDS] [TARGET...]      ten minutes and all targets unless said otherwise
 #

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Attaches a volume by the kernel's ublk, in a guest under QEMU whose kernel has it, and kills what serves it.
 #
-#   scripts/guest.sh     docs/testing.md says what it does; minutes
+#   scripts/guest.sh     docs/design/testing.md says what it does; minutes
 #
 # As root on Debian it installs what that needs, and fetches a kernel: the package is unpacked, not installed, to
 # /var/cache/netram/guest-kernel. A kernel that NETRAM_GUEST_KERNEL names is used as it is. Root is told of what is missing by a

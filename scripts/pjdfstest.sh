@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The suite `pjdfstest` on a mount and on the file system beneath it: what differs is printed, and fails unless docs/mount.md lists it.
+# The suite `pjdfstest` on a mount and on the file system beneath it: what differs is printed, and fails unless docs/design/directories.md lists it.
 #
 #   scripts/pjdfstest.sh [PATTERN...]     names of tests, as chmod or rename; all of them unless said otherwise
 #
@@ -31,7 +31,7 @@ chmod 755 "$work"
 dir=$work/mounted
 lender=
 clean() {
-	"$NETRAM" unmount "$dir" >/dev/null 2>&1 || umount -l "$dir" 2>/dev/null || true
+	"$NETRAM" mount detach "$dir" >/dev/null 2>&1 || umount -l "$dir" 2>/dev/null || true
 	[[ -n $lender ]] && kill "$lender" 2>/dev/null
 	wait 2>/dev/null || true
 	chattr -R -i "$work" 2>/dev/null || true
@@ -40,10 +40,10 @@ clean() {
 trap clean EXIT
 
 mkdir "$dir" "$work/beneath"
-"$NETRAM" lend --listen "unix:$work/lender" --insecure --memory 64MiB >"$work/lender.log" 2>&1 &
+"$NETRAM" lender serve --listen "unix:$work/lender" --insecure --memory 64MiB >"$work/lender.log" 2>&1 &
 lender=$!
 for _ in $(seq 100); do [[ -S $work/lender ]] && break || sleep 0.1; done
-"$NETRAM" mount "$dir" --on "$work/journal" --journal-size 64MiB --lender "unix:$work/lender" --insecure --one-domain \
+"$NETRAM" mount attach "$dir" --on "$work/journal" --journal-size 64MiB --lender "unix:$work/lender" --insecure --one-domain \
 	--members 1 >"$work/mount.log" 2>&1 &
 for _ in $(seq 100); do grep -q '^mounted ' "$work/mount.log" && break || sleep 0.1; done
 grep -q '^mounted ' "$work/mount.log" || {
@@ -77,15 +77,15 @@ run "$dir" "$@"
 cp "$dir.out" "$root/mounted.out"
 cp "$work/beneath.out" "$root/beneath.out"
 
-# What docs/mount.md lists between two marks, one to a line, and the kinds of nodes that a mount does not take.
-sed -n '/<!-- pjdfstest -->/,/<!-- end -->/p' docs/mount.md | sed -En 's/^\| `([a-z_0-9:A-Z]+)` .*/\1/p' | sort -u >"$work/known"
+# What docs/design/directories.md lists between two marks, one to a line, and the kinds of nodes that a mount does not take.
+sed -n '/<!-- pjdfstest -->/,/<!-- end -->/p' docs/design/directories.md | sed -En 's/^\| `([a-z_0-9:A-Z]+)` .*/\1/p' | sort -u >"$work/known"
 comm -13 "$work/beneath.failed" "$dir.failed" >"$work/differ"
 grep -E '::(block|char|fifo|socket)$' "$work/differ" >>"$work/known" || true
 sort -u -o "$work/known" "$work/known"
 echo "pjdfstest: $(wc -l <"$work/differ") tests fail on the mount and not beneath, $(comm -12 "$work/differ" "$work/known" | wc -l) of them listed"
 new=$(comm -23 "$work/differ" "$work/known")
 if [[ -n $new ]]; then
-	echo "pjdfstest: not listed in docs/mount.md (what they say is in $root/mounted.out):" >&2
+	echo "pjdfstest: not listed in docs/design/directories.md (what they say is in $root/mounted.out):" >&2
 	echo "$new" >&2
 	exit 1
 fi

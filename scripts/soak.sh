@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that can go on for as long as it is let, one after the other; docs/testing.md says what each does.
+# Everything that can go on for as long as it is let, one after the other; docs/design/testing.md says what each does.
 #
 #   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults refused constrained mount databases sqlite guest users c operators journals
 #

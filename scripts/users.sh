@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What people put on a disk, put on an attached volume that is killed under it, for as long as wanted.
 #
-#   scripts/users.sh [SECONDS]     five minutes unless said otherwise; docs/testing.md says what it does
+#   scripts/users.sh [SECONDS]     five minutes unless said otherwise; docs/design/testing.md says what it does
 #
 # As root on Debian it installs what the workloads need; elsewhere what is missing is skipped aloud.
 set -euo pipefail

@@ -1,9 +1,9 @@
-"""What a commit costs from Python, beside the same from Rust and beside fdatasync on the same disk.
+"""The cost of a commit from Python, compared with Rust and with fdatasync on the same disk.
 
     python -m netram.bench [--quick] [--json] [--netram PROGRAM] [--dir DIRECTORY]
 
-A lender runs as a process of its own on this machine and ends with the measurement, encrypted, both sides spinning on
-a core each where there are two. Rounds of each row alternate; what is shown is the median over rounds.
+An encrypted lender runs as a process of its own on this machine during the measurement; with two cores, both sides spin
+on a core each. Rounds of the rows alternate, and the medians over rounds are printed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import netram
 
 #: Bytes that a transaction changes. With rvm's headers its record carries 128, as `netram-lab bench commit` does.
 BYTES = 96
-#: Bytes of the segment: commits walk through it.
+#: Bytes of the segment; commits go through it in sequence.
 SEGMENT = 1 << 20
 
 
 class Row(NamedTuple):
-    """One measured thing, in microseconds."""
+    """One measurement, in microseconds."""
 
     what: str
     p50: float
@@ -47,11 +47,11 @@ class Lender(NamedTuple):
 
 @contextlib.contextmanager
 def lender(program: str, directory: Path, spin: bool) -> Iterator[Lender]:
-    """A lender process with a cluster key of its own."""
+    """Runs a lender process with a new cluster key."""
     key_file = directory / "cluster.key"
-    subprocess.run([program, "key", "new", key_file], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([program, "key", "create", key_file], check=True, stdout=subprocess.DEVNULL)
     memory = Path(f"/dev/shm/netram-bench-python-{os.getpid()}.mem")
-    command = [program, "lend", "--with-parent", "--listen", "tcp://127.0.0.1:0", "--memory", "64MiB"]
+    command = [program, "lender", "serve", "--with-parent", "--listen", "tcp://127.0.0.1:0", "--memory", "64MiB"]
     command += ["--key-file", str(key_file), "--store", str(memory), "--name", f"bench-python-{os.getpid()}"]
     if spin:
         command += ["--wait", "spin", "--pin", str(cores()[1])]
@@ -70,7 +70,7 @@ def lender(program: str, directory: Path, spin: bool) -> Iterator[Lender]:
         yield Lender(address, key_file)
     finally:
         process.kill()
-        # Closes its pipe, too.
+        # Also closes its pipe.
         process.communicate()
         memory.unlink(missing_ok=True)
 
@@ -81,7 +81,7 @@ def cores() -> list[int]:
 
 
 def timed(work: Callable[[int], object], seconds: float) -> list[int]:
-    """Nanoseconds of each call, for so long."""
+    """Calls work repeatedly for some seconds; returns the nanoseconds of each call."""
     clock, taken = time.perf_counter_ns, []
     end = clock() + int(seconds * 1e9)
     number, began = 0, clock()
@@ -149,11 +149,11 @@ def from_python(directory: Path, at: Lender, spin: bool, rounds: int, seconds: f
     }
     taken: dict[str, list[list[int]]] = {what: [] for what in works}
     allowed = os.sched_getaffinity(0)
-    # The first round warms up and is thrown away.
+    # The first round warms up and is discarded.
     for number in range(rounds + 1):
         for what, work in works.items():
             if spin:
-                # This thread only: the store's own threads were started before.
+                # Only this thread: the store's own threads are already running.
                 os.sched_setaffinity(0, {cores()[0]})
             one = timed(work, seconds)
             os.sched_setaffinity(0, allowed)
@@ -167,7 +167,7 @@ def from_python(directory: Path, at: Lender, spin: bool, rounds: int, seconds: f
 
 
 def from_rust(program: str, directory: Path, quick: bool) -> Row:
-    """The same record by `netram-lab bench commit`."""
+    """The same record, measured by `netram-lab bench commit`."""
     command = [program, "bench", "commit", "--members", "1", "--json", "--dir", str(directory)]
     ran = subprocess.run(command + ["--quick"] * quick, check=True, capture_output=True, text=True)
     commit = json.loads(ran.stdout)["rows"][0]["commit"]
@@ -175,7 +175,7 @@ def from_rust(program: str, directory: Path, quick: bool) -> Row:
 
 
 def measure(program: str, directory: Path, quick: bool) -> list[Row]:
-    """Every row."""
+    """Measures every row."""
     rounds, seconds = (2, 0.1) if quick else (7, 0.5)
     spin = len(cores()) > 1
     with lender(program, directory, spin) as at:
@@ -186,14 +186,14 @@ def measure(program: str, directory: Path, quick: bool) -> list[Row]:
 def main(arguments: list[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m netram.bench", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="short rounds, to see that things are in order")
+    parser.add_argument("--quick", action="store_true", help="short rounds, to check that everything works")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--netram", default=os.environ.get("NETRAM", "netram"), help="the program (default: netram)")
-    parser.add_argument("--dir", default="/var/tmp", help="where the log is kept: choose the disk of interest")
+    parser.add_argument("--dir", default="/var/tmp", help="directory of the log, on the disk to be measured")
     chosen = parser.parse_args(arguments)
     program = shutil.which(chosen.netram)
     if program is None:
-        parser.error(f"no program {chosen.netram}; install netram (`make install`) or name it with --netram")
+        parser.error(f"the program {chosen.netram} does not exist; install netram (`make install`) or name it with --netram")
     with tempfile.TemporaryDirectory(prefix="netram-python-", dir=chosen.dir) as directory:
         rows = measure(program, Path(directory), chosen.quick)
     if chosen.json:

@@ -39,7 +39,7 @@ class Lender:
         self.start("tcp://127.0.0.1:0")
 
     def start(self, listen: str) -> None:
-        command = [program(), "lend", "--with-parent", "--memory", self.size, "--listen", listen]
+        command = [program(), "lender", "serve", "--with-parent", "--memory", self.size, "--listen", listen]
         command += ["--name", self.name, "--store", str(self.memory), *self.arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -160,7 +160,7 @@ def served(directory: Path, **shape: Any) -> Iterator[Server]:
     with contextlib.ExitStack() as ended:
         with pytest.MonkeyPatch.context() as patch:
             without_settings(patch)
-            subprocess.run([program(), "key", "new", key], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([program(), "key", "create", key], check=True, stdout=subprocess.DEVNULL)
             # Windows of several nodes, and of some that are gone and not forgotten yet.
             lender = Lender("--key-file", str(key), "--domain", "ups-1", size="128MiB")
             ended.callback(lender.stop)
@@ -211,7 +211,7 @@ def until(what: Callable[[], bool]) -> None:
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of what is stored (docs/heap.md)."""
+    """The checksum of what is stored (docs/design/heap.md)."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte

@@ -21,16 +21,16 @@ def examples(document: str) -> str:
 
 
 def test_the_example_of_shared_regions_runs(directory: Path, server: Server) -> None:
-    script = examples("docs/shared.md").replace("tcp://plan:7440", server.address)
+    script = examples("docs/design/shared.md").replace("tcp://plan:7440", server.address)
     (directory / "cluster.key").symlink_to(server.key)
     checks = "\nassert txn.result.record is not None and before[24] == 42\n"
     ran = subprocess.run([sys.executable, "-c", script + checks], cwd=directory, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/guide/python.md"])
 def test_the_examples_of_a_document_run(directory: Path, lender: Callable[..., Lender], document: str) -> None:
-    subprocess.run([program(), "key", "new", directory / "cluster.key"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([program(), "key", "create", directory / "cluster.key"], check=True, stdout=subprocess.DEVNULL)
     address = lender("--key-file", str(directory / "cluster.key"), "--domain", "ups-1").address
     script = examples(document).replace("tcp://10.0.0.2:7420", address)
     checks = "\nassert tx.result is not None and tx.result.lsn is not None\n"

@@ -18,10 +18,10 @@ import netram
 
 def test_a_store_is_created_once(directory: Path) -> None:
     path = directory / "bank.log"
-    with pytest.raises(netram.OpenError, match="no log at .*netram.create"):
+    with pytest.raises(netram.OpenError, match="no log exists at .*netram.create"):
         netram.open(path)
     netram.create(path, "1MiB")
-    with pytest.raises(netram.OpenError, match="there is a log at .* already"):
+    with pytest.raises(netram.OpenError, match="a log already exists at"):
         netram.create(path, 1 << 20)
     with netram.open(path) as store:
         assert store.query().capacity == 1 << 20
@@ -191,7 +191,7 @@ def test_flush_and_truncate_move_the_log_on(store: netram.Store, region: netram.
     store.truncate()
     assert store.query().head == store.query().tail
     assert (directory / "bank.data").read_bytes()[4096:4105] == b"truncated"
-    with pytest.raises(ValueError, match="no durability 'soon'|no durability \"soon\""):
+    with pytest.raises(ValueError, match='durability "soon"'):
         store.flush("soon")  # type: ignore[arg-type]
 
 
@@ -256,7 +256,7 @@ def test_a_cluster_key_opens_what_it_locked(lender: Callable[..., Lender], direc
     from conftest import program
 
     for name in ("right.key", "wrong.key"):
-        subprocess.run([program(), "key", "new", directory / name], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([program(), "key", "create", directory / name], check=True, stdout=subprocess.DEVNULL)
     address = lender("--key-file", str(directory / "right.key"), "--domain", "ups-1").address
     netram.create(directory / "bank.log", "1MiB")
     with netram.open(directory / "bank.log", lenders=[address], key_file=directory / "right.key") as store:

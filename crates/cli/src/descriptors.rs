@@ -1,4 +1,4 @@
-//! How many files a service may have open.
+//! The limit of open files of a service.
 //!
 //! Shells and service managers give a process a soft limit of 1,024 descriptors, and a hard limit that is far
 //! higher. The soft limit is there for programs that call `select`, whose sets end at 1,024. This program
@@ -6,12 +6,12 @@
 //!
 //! Programs that netram starts for others (`netram run -- program`, compilers, databases in a measurement)
 //! may call `select`. They inherit limits, so the commands that start them leave the limit alone. The
-//! libraries (C, Python, SQLite) run in somebody else's process and never change it.
+//! libraries (C, Python, SQLite) run in other programs' processes and never change it.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The most that is asked for: what Linux allows a process unless told otherwise (`fs.nr_open`). A hard limit
-/// without a number would make whoever walks over all descriptors walk for ever.
+/// Highest limit that is set: what Linux allows a process by default (`fs.nr_open`). With a higher one, programs that
+/// walk over all descriptors would take too long.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// Raises the soft limit of this process to its hard limit.
@@ -25,8 +25,8 @@ pub(crate) fn raise() {
         current: Some(wanted),
         ..limit
     };
-    // Refused only by a system that forbids the call altogether. Then the old limit holds, and what it lacks
-    // is told where it lacks.
+    // Only a system that forbids the call altogether refuses this. Then the old limit holds, and a lack of
+    // descriptors is reported where it occurs.
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, wanted, "the limit of open files could not be raised");
     }

@@ -1,17 +1,18 @@
-//! The program `netram`, as a library: so that `netram-lab` runs the same commands.
+//! The program `netram` as a library, so that `netram-lab` has the same commands.
 //!
-//! Every subcommand is a file of [`command`]; its flags, help, man page and completions come from one table
-//! there.
+//! Every subcommand is a file in [`command`]; its flags, help, man page and completions come from one type there.
 #![deny(unsafe_code)]
 #![allow(
     missing_docs,
-    reason = "a subcommand's help stands on the type of its arguments"
+    reason = "the comment on a type of arguments is the help of its subcommand"
 )]
 #![cfg_attr(
     not(feature = "products"),
     allow(dead_code, reason = "a lender needs less of what the commands share")
 )]
 
+#[cfg(feature = "products")]
+mod background;
 pub mod command;
 mod descriptors;
 pub mod log;
@@ -20,6 +21,7 @@ pub mod options;
 pub mod output;
 mod settings;
 pub mod signals;
+mod tips;
 
 use std::io;
 use std::process::ExitCode;
@@ -32,30 +34,24 @@ use crate::command::{Laboratory, NetramCommand, PlayPart};
 use crate::log::LogArgs;
 use crate::options::UsageError;
 
-/// The exit code of a failed operation; clap's own for a command line that makes no sense is 2.
+/// Exit code of a failed operation.
 const FAILED: u8 = 1;
+/// Exit code of a command line that cannot be carried out; clap uses the same.
 const USAGE: u8 = 2;
-/// The exit code that Rust gives a process whose first thread panicked.
+/// Exit code that Rust gives a process whose first thread panicked.
 const PANICKED: u8 = 101;
 
 /// Other machines' memory as durable, fast storage.
 ///
-/// A commit is durable as soon as lenders (other machines that lend their RAM)
-/// hold it; the local disk follows in the background. Start a lender on each of
-/// two machines, then open journals with them:
+/// A write is durable as soon as lenders hold it: processes that lend the RAM of other machines.
+/// The local disk follows in the background. Make a key, start a lender on each of two machines,
+/// and give their addresses to what should be fast: volume, mount, sqlite, rvm, shared, or run.
 ///
-///   netram key new cluster.key       # once; copy it to all machines
-///   netram lend --listen tcp://0.0.0.0:7420 --key-file cluster.key --domain ups-1
-///   netram status tcp://10.0.0.2:7420 --key-file cluster.key
-///   netram-lab demo                      # shows all of it on this machine
+///   netram key create cluster.key             # once; copy it to all machines
+///   netram lender serve --listen tcp://0.0.0.0:7420 --key-file cluster.key --domain ups-1
+///   netram lender status tcp://10.0.0.2:7420 --key-file cluster.key
 #[derive(Debug, Parser)]
-#[command(
-    name = "netram",
-    version,
-    verbatim_doc_comment,
-    max_term_width = 100,
-    disable_help_subcommand = true
-)]
+#[command(name = "netram", version, verbatim_doc_comment, max_term_width = 100)]
 pub struct Netram {
     #[command(flatten)]
     log: LogArgs,
@@ -70,26 +66,27 @@ enum Top {
     Command(NetramCommand),
     #[command(flatten)]
     Laboratory(Laboratory),
-    Play(PlayPart),
+    #[command(name = command::PART, hide = true)]
+    Part(PlayPart),
 }
 
 /// A program with netram's commands among its own.
 pub trait Program: Parser + 'static {
-    /// How it logs.
+    /// Returns how the program logs.
     fn log(&self) -> &LogArgs;
 
-    /// Whether lenders are killed and paused on purpose, so that warnings about them are not shown.
+    /// Whether the program kills and pauses lenders on purpose, so that warnings about them are not shown.
     fn is_quiet(&self) -> bool;
 
-    /// Whether it serves, or works on what others serve, and starts no program of its user's: it may have as
-    /// many files open as the system allows.
+    /// Whether the program serves, or works on what is served, and starts no program of the user: then it may have
+    /// as many files open as the system allows.
     fn is_service(&self) -> bool;
 
-    /// Does what it was asked for.
+    /// Runs the command.
     ///
     /// # Errors
     ///
-    /// Whatever the command reports; the caller prints it.
+    /// The command failed; the caller prints the error.
     fn run(self) -> Result<ExitCode>;
 }
 
@@ -110,12 +107,12 @@ impl Program for Netram {
         match self.command {
             Top::Command(command) => command.run(),
             Top::Laboratory(laboratory) => laboratory.run(),
-            Top::Play(play) => play.run(),
+            Top::Part(part) => part.run(),
         }
     }
 }
 
-/// Bytes of the stack that the command runs on where this process was given less.
+/// Bytes of the stack that the command runs on if this process has less.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Parses the command line, runs the command, and reports its failure.
@@ -124,24 +121,24 @@ pub fn main<P: Program>() -> ExitCode {
     if limit.is_none_or(|limit| limit >= STACK_BYTES as u64) {
         return run::<P>();
     }
-    // A shell or a service manager may bound the stack of a process so (`ulimit -s 64`). That of a thread is
-    // not bound.
+    // A shell or a service manager may limit the stack of the first thread (`ulimit -s 64`), but not that of
+    // others.
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
     match thread.spawn(run::<P>).map(std::thread::JoinHandle::join) {
         Ok(Ok(code)) => code,
-        // It has said why.
+        // The panic was logged.
         Ok(Err(_)) => ExitCode::from(PANICKED),
         Err(error) => {
             output::complain(&anyhow::anyhow!(
-                "this process gets no stack of {STACK_BYTES} bytes: {error}; raise `ulimit -s` or `ulimit -v`"
+                "no room for a stack of {STACK_BYTES} bytes: {error}; raise `ulimit -s` or `ulimit -v`"
             ));
             ExitCode::from(FAILED)
         }
     }
 }
 
-/// The command line's commands, as if variables that are empty were not set: so a service's file leaves one
-/// out.
+/// Returns the grammar of the command line. A variable that is empty counts as unset, because a service's file
+/// cannot unset one.
 fn grammar<P: Program>() -> clap::Command {
     fn unset_empty(command: clap::Command) -> clap::Command {
         let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
@@ -155,13 +152,15 @@ fn grammar<P: Program>() -> clap::Command {
 }
 
 fn run<P: Program>() -> ExitCode {
-    let parsed = P::from_arg_matches(&grammar::<P>().get_matches());
+    let matches = grammar::<P>().try_get_matches();
+    let matches = matches.unwrap_or_else(|error| tips::with_tip(error).exit());
+    let parsed = P::from_arg_matches(&matches);
     let program = parsed.unwrap_or_else(|error| error.format(&mut grammar::<P>()).exit());
     log::start(program.log(), program.is_quiet());
     if program.is_service() {
         descriptors::raise();
         if let Err(error) = signals::take_meaningless() {
-            tracing::warn!(%error, "a signal that means nothing may end this");
+            tracing::warn!(%error, "a signal without meaning here may end this process");
         }
     }
     let code = match program.run() {
@@ -176,7 +175,7 @@ fn run<P: Program>() -> ExitCode {
     code
 }
 
-/// Whoever read our output has seen enough, as in `netram status ... | head -1`.
+/// Whether the error is that the reader of the output has seen enough, as in `netram lender status | head -1`.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let closed = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
     error.downcast_ref::<io::Error>().is_some_and(closed)

@@ -1,4 +1,4 @@
-//! What the program says about itself while it runs: to standard error, as text or JSON.
+//! The program's log, on standard error, as text or JSON.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -9,18 +9,24 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use netram_log::LogWriter;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
-/// How much to log, and how.
+/// Place of these flags in help: behind those of the command.
+const LAST: usize = 900;
+
+/// Flags that concern the log.
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// Log more: -v for information, -vv for details
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    /// Log more: -v information, -vv details, -vvv everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = LAST)]
     verbose: u8,
-    /// The form of log lines
+    /// Form of log lines
     #[arg(
         long,
         global = true,
+        display_order = LAST,
         value_enum,
         default_value = "text",
         env = "NETRAM_LOG_FORMAT"
@@ -28,40 +34,41 @@ pub struct LogArgs {
     log_format: LogFormat,
 }
 
-/// The form of log lines.
+/// Form of log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
-    /// For people.
+    /// Text, for people.
     Text,
-    /// One JSON object a line.
+    /// A JSON object for each line.
     Json,
 }
 
-/// A process that ends waits for its last lines no longer than this: where nobody reads them, it would wait
-/// for ever.
+/// How long a process that ends waits until its last lines are written: if the pipe is full and not read, it
+/// would wait forever.
 const LAST_LINES: Duration = Duration::from_millis(300);
 
+/// Writer of the log.
 static LINES: OnceLock<LogWriter> = OnceLock::new();
 
-/// A service's lines on standard output, which is a pipe that others fill, or one that nobody reads any more.
+/// Writer of a service's lines on standard output, which may be a pipe that is full or not read any more.
 static ANNOUNCED: OnceLock<LogWriter> = OnceLock::new();
 
-/// This process serves: it waits for nobody who reads what it says.
+/// Whether this process serves, and so never waits until its lines are read.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Has every sentence from now on written by the log's thread. A command that only answers writes its own:
-/// its error must be read.
+/// Has all lines written by the log's thread from now on. A command that only answers writes them itself, so that
+/// its error is not lost.
 pub(crate) fn serve() {
     SERVES.store(true, Ordering::Relaxed);
 }
 
-/// A line on standard output in a service's name: written as soon as that is taken, and nobody waits for it.
+/// Writes a line of a service to standard output without waiting for it.
 pub(crate) fn announce(line: &str) {
     serve();
     match announced() {
         Ok(lines) => lines.write_line(line.as_bytes()),
-        // Without room for a descriptor or a thread nothing is served for long.
-        Err(error) => tracing::warn!(%error, "nothing is said on standard output"),
+        // Without room for a descriptor or a thread, the service will soon fail elsewhere.
+        Err(error) => tracing::warn!(%error, "nothing can be written to standard output"),
     }
 }
 
@@ -70,17 +77,16 @@ fn announced() -> io::Result<&'static LogWriter> {
         return Ok(lines);
     }
     let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    // No other sentence stands between the lines: programs read them.
+    // Programs read these lines, so there is no note about dropped ones.
     let lines = LogWriter::to(output, |_| String::new())?;
     Ok(ANNOUNCED.get_or_init(|| lines))
 }
 
-/// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and
-/// what the library says of it would stand in the middle of the results. `NETRAM_LOG` overrides the level, as
-/// in `NETRAM_LOG=netram_lender=debug`.
+/// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and warnings
+/// about it would appear among the results. `NETRAM_LOG` overrides the level, as in
+/// `NETRAM_LOG=netram_lender=debug`.
 ///
-/// Lines are written by a thread of their own: whoever serves never waits for standard error, and never ends
-/// because of it.
+/// A thread writes the lines, so that a service never waits for standard error, and does not end if it is closed.
 pub(crate) fn start(args: &LogArgs, quiet: bool) {
     let level = match args.verbose {
         0 if quiet => "error",
@@ -90,56 +96,54 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
         _ => "trace",
     };
     let said = std::env::var("NETRAM_LOG").ok().filter(|said| !said.is_empty());
-    let filter = said.and_then(|said| EnvFilter::try_new(said).ok());
-    let filter = filter.unwrap_or_else(|| EnvFilter::new(level));
+    // Levels by target, and no patterns over fields: a filter with those would bring a machine for regular expressions.
+    let filter = said.and_then(|said| said.parse::<Targets>().ok());
+    let filter = filter.unwrap_or_else(|| level.parse().unwrap_or_default());
     let note = match args.log_format {
         LogFormat::Text => text_note,
         LogFormat::Json => json_note,
     };
     let lines = match own_standard_error().and_then(|output| LogWriter::to(output, note)) {
         Ok(lines) => lines,
-        // Without room for a descriptor or a thread nothing will be served here, and what says so is no log
-        // line.
+        // Without room for a descriptor or a thread the command fails later, with an error that is not a log line.
         Err(_) => return,
     };
     let lines = LINES.get_or_init(|| lines);
-    // The process may end of it at once.
+    // The process may end at once because of it.
     std::panic::set_hook(Box::new(|panic| {
         say_urgently(&format!("\n{}", netram_log::panic_lines(panic).trim_end()));
     }));
-    let logged = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| lines.clone());
+    let layer = tracing_subscriber::fmt::layer().with_writer(|| lines.clone());
+    let filtered = tracing_subscriber::registry().with(filter);
     match args.log_format {
-        LogFormat::Text => logged
-            .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        LogFormat::Text => filtered
+            .with(layer.with_ansi(io::IsTerminal::is_terminal(&io::stderr())))
             .init(),
-        LogFormat::Json => logged.json().flatten_event(true).init(),
+        LogFormat::Json => filtered.with(layer.json().flatten_event(true)).init(),
     }
 }
 
-/// Standard error by a descriptor of its own: a thread that waits for it holds no lock that another one
-/// needs.
+/// Returns a second descriptor of standard error: a thread that waits for it holds no lock that others need.
 fn own_standard_error() -> io::Result<File> {
     Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?))
 }
 
-/// A sentence on standard error, in its place between the log's lines.
+/// Writes a line to standard error, in order with the log's lines.
 pub(crate) fn say(text: &str) {
     match LINES.get() {
         Some(lines) if SERVES.load(Ordering::Relaxed) => lines.write_line(format!("{text}\n").as_bytes()),
-        // Nobody is left to be told if this fails.
+        // A failure cannot be reported anywhere.
         _ => drop(writeln!(io::stderr().lock(), "{text}")),
     }
 }
 
-/// The same, and it is written before this returns, if standard error takes it in time.
+/// Writes a line to standard error before it returns, if standard error takes it in time.
 fn say_urgently(text: &str) {
     say(text);
     finish();
 }
 
-/// Has the last lines written, before the process ends.
+/// Waits until the last lines are written, before the process ends.
 pub(crate) fn finish() {
     for lines in [ANNOUNCED.get(), LINES.get()].into_iter().flatten() {
         lines.drain(LAST_LINES);

@@ -1,4 +1,4 @@
-//! The program `netram`: one program for lenders, clients and whoever looks after them.
+//! The program `netram`: for lenders, clients and their operators.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

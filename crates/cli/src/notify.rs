@@ -5,7 +5,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::log;
 
-/// Tells systemd, if it started this process and wants to know. Whoever has something to tell serves.
+/// Notifies systemd, if it started this process and asked for it. A process that does this is a service.
 pub(crate) fn notify(what: &str) {
     log::serve();
     let Ok(path) = std::env::var("NOTIFY_SOCKET") else {
@@ -17,6 +17,6 @@ pub(crate) fn notify(what: &str) {
     };
     let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(what.as_bytes(), &address?));
     if let Err(error) = sent {
-        tracing::warn!(%error, "systemd could not be told: {what}");
+        tracing::warn!(%error, "systemd could not be notified of {what}");
     }
 }

@@ -1,4 +1,4 @@
-//! Flags that several subcommands share, each described here once.
+//! Flags shared by several subcommands.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use clap::Args;
-use netram_transport::{ClusterKey, Security};
+use netram_transport::{ClusterKey, NetAddress, Security};
 use serde::{Deserialize, Deserializer};
 
-/// The command line asks for something that makes no sense. Exit code 2.
+/// A command line that cannot be carried out as given: the program ends with exit code 2.
 #[derive(Debug)]
 pub struct UsageError(pub String);
 
@@ -23,25 +23,75 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// How links to lenders are protected.
+/// Protection of the links to lenders.
 #[derive(Debug, Args)]
 pub struct SecurityArgs {
-    /// The cluster key's file, made with `netram key new`
+    /// File with the cluster key, the one that the lenders were started with
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// No key and no encryption; only for addresses on this machine
+    /// Use no key and no encryption; only for addresses on this machine
     #[arg(long)]
     pub(crate) insecure: bool,
 }
 
 impl SecurityArgs {
-    /// The protection asked for; it must be one or the other.
+    /// Returns the protection that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// Neither or both of key and `--insecure` were given, or the key cannot be loaded.
     pub fn security(&self) -> Result<Security> {
         security(self.key_file.as_ref(), self.insecure)
     }
 }
 
-/// Exactly one of key and `--insecure`.
+/// Variable that names lenders, separated by commas.
+pub(crate) const LENDERS_VARIABLE: &str = "NETRAM_LENDERS";
+
+/// Lenders to ask: as flags, as plain arguments, or from the environment.
+#[derive(Debug, Args)]
+pub(crate) struct LenderAddresses {
+    /// Lender to ask: tcp://HOST:PORT or unix:/PATH; repeat it for several
+    /// [default: the lenders in NETRAM_LENDERS]
+    #[arg(long = "lender", value_name = "ADDRESS")]
+    flags: Vec<NetAddress>,
+    /// Lenders to ask, without the flag
+    #[arg(value_name = "ADDRESS")]
+    plain: Vec<NetAddress>,
+}
+
+impl LenderAddresses {
+    /// Returns the lenders given on the command line; if there are none, those of the environment.
+    pub(crate) fn all(&self) -> Result<Vec<NetAddress>> {
+        let given = [&self.flags[..], &self.plain].concat();
+        let all = match given.is_empty() {
+            true => lenders_in_environment()?,
+            false => given,
+        };
+        if all.is_empty() {
+            let sentence = format!("no lender is named: give --lender ADDRESS, or set {LENDERS_VARIABLE}");
+            return Err(UsageError(sentence).into());
+        }
+        Ok(all)
+    }
+}
+
+/// Returns the lenders that the environment names; none if the variable is unset or empty.
+pub(crate) fn lenders_in_environment() -> Result<Vec<NetAddress>> {
+    let text = std::env::var(LENDERS_VARIABLE).unwrap_or_default();
+    let addresses = text.split(',').map(str::trim).filter(|one| !one.is_empty());
+    let parsed = addresses.map(|one| {
+        let wrong = |error| UsageError(format!("{LENDERS_VARIABLE}: `{one}`: {error}"));
+        Ok(one.parse().map_err(wrong)?)
+    });
+    parsed.collect()
+}
+
+/// Returns the protection that exactly one of key and `--insecure` asks for.
+///
+/// # Errors
+///
+/// Neither or both were given, or the key cannot be loaded.
 pub fn security(key_file: Option<&PathBuf>, insecure: bool) -> Result<Security> {
     match (key_file, insecure) {
         (Some(path), false) => {
@@ -50,21 +100,22 @@ pub fn security(key_file: Option<&PathBuf>, insecure: bool) -> Result<Security> 
         }
         (None, true) => Ok(Security::Insecure),
         (None, false) => {
-            let sentence = "no cluster key is given: make one with `netram key new FILE` and give it with \
-                            --key-file FILE, or say --insecure for addresses on this machine only";
+            let sentence = "no cluster key is given: name the key that the lenders were started with by --key-file FILE \
+                            (`netram key create FILE` makes the key of a new cluster), or say --insecure for addresses on \
+                            this machine only";
             Err(UsageError(sentence.to_owned()).into())
         }
         (Some(path), true) => {
             let path = path.display();
             let sentence = format!(
-                "--insecure contradicts the key file {path}: drop one of them (NETRAM_KEY_FILE may be set)"
+                "--insecure contradicts the key file {path}: leave out one of them (NETRAM_KEY_FILE may be set)"
             );
             Err(UsageError(sentence).into())
         }
     }
 }
 
-/// A number of bytes, as `64MiB`, `1.5GB` or `4096`.
+/// Number of bytes, written as `64MiB`, `1.5GB` or `4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeArg(pub u64);
 
@@ -73,7 +124,7 @@ impl FromStr for SizeArg {
 
     fn from_str(text: &str) -> Result<SizeArg, String> {
         let parsed = text.parse::<ByteSize>().map(|size| SizeArg(size.as_u64()));
-        parsed.map_err(|_| format!("`{text}` is no size; write it as 64MiB, 1.5GiB or 4096"))
+        parsed.map_err(|_| format!("`{text}` is not a size; write it as 64MiB, 1.5GiB or 4096"))
     }
 }
 
@@ -83,7 +134,7 @@ impl fmt::Display for SizeArg {
     }
 }
 
-/// A length of time, as `2s`, `500ms` or `1m 30s`.
+/// Length of time, written as `2s`, `500ms` or `1m 30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurationArg(pub Duration);
 
@@ -92,8 +143,9 @@ impl FromStr for DurationArg {
 
     fn from_str(text: &str) -> Result<DurationArg, String> {
         let parsed = humantime::parse_duration(text).map(DurationArg);
-        parsed
-            .map_err(|error| format!("`{text}` is no length of time ({error}); write it as 500ms, 2s or 1m"))
+        parsed.map_err(|error| {
+            format!("`{text}` is not a length of time ({error}); write it as 500ms, 2s or 1m")
+        })
     }
 }
 
@@ -110,7 +162,11 @@ macro_rules! deserialize_as_text {
 
 deserialize_as_text!(SizeArg, DurationArg);
 
-/// A value of another crate that a configuration file gives as text.
+/// Reads a value of another crate that a configuration file gives as text.
+///
+/// # Errors
+///
+/// The text is not such a value.
 pub fn from_text<'de, D, T>(input: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -121,7 +177,11 @@ where
         .transpose()
 }
 
-/// A list of such values.
+/// Reads a list of such values.
+///
+/// # Errors
+///
+/// One of the texts is not such a value.
 pub fn list_from_text<'de, D, T>(input: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -155,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_read_as_people_write_them() {
+    fn lengths_of_time_are_read_as_people_write_them() {
         assert_eq!("500ms".parse(), Ok(DurationArg(Duration::from_millis(500))));
         assert!("soon".parse::<DurationArg>().is_err());
     }

@@ -1,4 +1,4 @@
-//! What people and programs see: tables, JSON, and complaints.
+//! Output for people and programs: tables, JSON, and errors.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -9,34 +9,41 @@ use serde::Serialize;
 
 use crate::log;
 
-/// A rule below the header and around the whole, none between rows.
+/// Style of tables: rules around the table and below the header, none between rows.
 const STYLE: TableStyle = TableStyle::new()
     .top_border(LineStyle::none().fill('─').junction('─'))
     .header_separator(LineStyle::none().fill('─').junction('─'))
     .bottom_border(LineStyle::none().fill('─').junction('─'));
 
-/// A line on standard output.
+/// Writes a line to standard output.
+///
+/// # Errors
+///
+/// Standard output is closed.
 pub fn line(text: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stdout().lock(), "{text}")?)
 }
 
-/// A line on standard output that a service goes on without: whoever started it may listen no longer.
+/// Writes a line of a service to standard output. The service goes on if it cannot be written.
 pub fn announce(text: impl std::fmt::Display) {
     log::announce(&format!("{text}\n"));
 }
 
-/// A value as JSON on standard output.
+/// Writes a value as JSON to standard output.
+///
+/// # Errors
+///
+/// Standard output is closed.
 pub fn json(value: &impl Serialize) -> Result<()> {
     line(serde_json::to_string_pretty(value)?)
 }
 
-/// An error on standard error: what, why, and the remedy if there is one.
+/// Writes an error to standard error.
 pub fn complain(error: &anyhow::Error) {
     log::say(&format!("netram: {}", sentence(error)));
 }
 
-/// An error and its causes in one line. Libraries name the cause in their own sentence already; it is not
-/// said twice.
+/// Returns an error and its causes in one line. A cause that is part of an earlier sentence is not repeated.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain() {
@@ -50,8 +57,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
     said
 }
 
-/// Text that others have made, such as a node's name: control characters are escaped, so that a terminal does
-/// nothing but show it.
+/// Returns foreign text, such as a node's name, with control characters escaped, so that a terminal only shows it.
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -63,17 +69,17 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
-/// Something worth knowing that is no result, on standard error.
+/// Writes something worth knowing that is not a result to standard error.
 pub fn remark(text: impl std::fmt::Display) {
     log::say(&text.to_string());
 }
 
-/// Whether a person watches the progress.
+/// Whether standard error is a terminal, so that progress can be shown.
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// A table with a header; columns after the first `left` are numbers.
+/// Returns a table with a header. Columns after the first `left` are aligned as numbers.
 pub fn table(header: &[&str], left: usize) -> Table {
     let mut table = Table::new();
     table.load_style(STYLE);
@@ -87,12 +93,12 @@ pub fn table(header: &[&str], left: usize) -> Table {
     table
 }
 
-/// Bytes for people.
+/// Returns a number of bytes for people.
 pub fn bytes(count: u64) -> String {
     bytesize::ByteSize(count).display().iec().to_string()
 }
 
-/// A length of time for people, its small parts left out.
+/// Returns a length of time for people, without its small parts.
 pub fn age(span: Duration) -> String {
     let kept = match span {
         span if span < Duration::from_secs(1) => Duration::from_millis(span.as_millis() as u64),
@@ -102,7 +108,7 @@ pub fn age(span: Duration) -> String {
     humantime::format_duration(kept).to_string()
 }
 
-/// A number with as many digits as mean something.
+/// Returns a number with its significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         small if small < 10.0 => format!("{value:.2}"),
@@ -111,7 +117,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// An integer with its thousands apart.
+/// Returns an integer with commas between thousands.
 pub fn thousands(value: i64) -> String {
     let digits = value.unsigned_abs().to_string();
     let mut text = String::with_capacity(digits.len() * 2);
@@ -124,12 +130,12 @@ pub fn thousands(value: i64) -> String {
     if value < 0 { format!("-{text}") } else { text }
 }
 
-/// A number of things, whose name takes an `s` when there are several.
+/// Returns a number of things, with an `s` for several.
 pub fn count(number: u64, thing: &str) -> String {
     counted(number, thing, &format!("{thing}s"))
 }
 
-/// A number of things whose name has another plural.
+/// Returns a number of things whose plural is another word.
 pub fn counted(number: u64, one: &str, several: &str) -> String {
     let digits = thousands(i64::try_from(number).unwrap_or(i64::MAX));
     match number {
@@ -143,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_keep_the_digits_that_mean_something() {
+    fn numbers_keep_their_significant_digits() {
         assert_eq!(number(1.234), "1.23");
         assert_eq!(number(123.45), "123.5");
         assert_eq!(number(1_234_567.8), "1,234,568");
@@ -167,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_lose_their_small_parts() {
+    fn lengths_of_time_lose_their_small_parts() {
         assert_eq!(age(Duration::from_micros(1_234_567)), "1s 200ms");
         assert_eq!(age(Duration::from_millis(61_900)), "1m 1s");
     }

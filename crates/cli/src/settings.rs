@@ -1,5 +1,5 @@
-//! The settings file of a journal or a volume that is made: which lenders it has, said once on the command
-//! line and in the file from then on.
+//! The settings file of a new journal, log, volume or database: the lenders given when it is created stay in
+//! that file, so that later commands need not name them.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,48 +7,52 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use netram_journal::config::DOMAIN_DEFAULT;
 use netram_proto::journal::CommitRule;
 use netram_transport::NetAddress;
 
-use crate::options::{DurationArg, UsageError};
+use crate::command::lender::probe::reasons_to_wait;
+use crate::options::{DurationArg, LENDERS_VARIABLE, UsageError, lenders_in_environment, security};
+use crate::output;
 
-/// What it says of lenders.
+/// The part of a settings file that concerns lenders.
 #[derive(Debug, Args)]
 pub(crate) struct LenderArgs {
-    /// A lender that may hold the newest writes; several may be given, in order of preference
-    #[arg(long, value_name = "ADDRESS")]
+    /// Lender that may hold the newest writes, in order of preference; repeat it for several
+    #[arg(long, value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
     lender: Vec<NetAddress>,
-    /// The cluster key's file, for the lenders
+    /// File with the cluster key, the one that the lenders were started with
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
-    /// No key and no encryption; only for lenders on this machine
+    /// Use no key and no encryption; only for lenders on this machine
     #[arg(long)]
     insecure: bool,
-    /// How many lenders hold a copy; the others are spares
+    /// Number of lenders that hold a copy; the others are spares [default: 2, or all if fewer]
     #[arg(long, value_name = "COUNT")]
     members: Option<usize>,
-    /// How many of them must hold a write: all, any, or a number
+    /// Number of them that must hold a write before it is durable: all, any, or a number
+    /// [default: all]
     #[arg(long, value_name = "RULE")]
     rule: Option<CommitRule>,
-    /// What feeds this machine with power
+    /// Label of this machine's power supply, such as its rack or UPS. Only lenders with another
+    /// label count, because one power cut must not take all copies [default: default]
     #[arg(long, value_name = "LABEL")]
     domain: Option<String>,
-    /// Allow all members in this machine's power domain
+    /// Count lenders with this machine's own label too, as for a trial on one machine
     #[arg(long)]
     one_domain: bool,
-    /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m; 30s without it
+    /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m [default: 30s]
     #[arg(long, value_name = "TIME")]
     patience: Option<DurationArg>,
 }
 
-/// Adds a setting that was made.
+/// Adds a setting, if it was given.
 pub(crate) fn put(table: &mut toml::Table, key: &str, value: Option<impl Into<toml::Value>>) {
     table.extend(value.map(|value| (key.to_owned(), value.into())));
 }
 
 impl LenderArgs {
-    /// The file's contents. A key alone, which the environment may name for whatever is done, says nothing of
-    /// lenders.
+    /// Returns the settings without the key, which the environment may name for all commands.
     pub(crate) fn table(&self) -> Result<toml::Table> {
         let mut table = toml::Table::new();
         let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
@@ -64,23 +68,55 @@ impl LenderArgs {
         Ok(table)
     }
 
-    /// The key's path in the file.
+    /// Returns the same without lenders that only the environment names: these override the file at each
+    /// opening anyway.
+    pub(crate) fn typed_table(&self) -> Result<toml::Table> {
+        let mut table = self.table()?;
+        if self.lender == lenders_in_environment()? {
+            table.remove("lenders");
+        }
+        Ok(table)
+    }
+
+    /// Says on standard error why `what` (commits, writes, syncs) would wait for the disk: no lender is named,
+    /// or one that is named does not count. `file` is where lenders can be added later.
+    pub(crate) fn remark_waiting(&self, what: &str, file: &Path) {
+        if self.lender.is_empty() {
+            return output::remark(format_args!(
+                "no --lender was given: {what} wait for this disk until {} or {LENDERS_VARIABLE} names lenders",
+                file.display()
+            ));
+        }
+        let Ok(security) = security(self.key_file.as_ref(), self.insecure) else {
+            return;
+        };
+        let domain = (!self.one_domain).then(|| self.domain.as_deref().unwrap_or(DOMAIN_DEFAULT));
+        for sentence in reasons_to_wait(&self.lender, &security, what, domain) {
+            output::remark(sentence);
+        }
+    }
+
+    /// Returns the key's path as it is to stand in the file.
     pub(crate) fn key(&self) -> Result<Option<String>> {
         self.key_file.as_deref().map(key_path).transpose()
     }
 }
 
-/// A key's path for a settings file, which counts from its own directory; the command line, from where the
-/// user is.
+/// Returns a key's path for a settings file. Such a file takes relative paths from its own directory, the
+/// command line from the current one, so the path is made absolute.
 pub(crate) fn key_path(path: &Path) -> Result<String> {
     let path = std::path::absolute(path)?;
     let text = path.to_str().map(ToOwned::to_owned);
-    Ok(text.ok_or_else(|| UsageError(format!("{} is not UTF-8; move the key", path.display())))?)
+    Ok(text.ok_or_else(|| {
+        UsageError(format!(
+            "{} is not UTF-8; give the key another path",
+            path.display()
+        ))
+    })?)
 }
 
-/// Writes them durably, and has them read as an opening will. They name the lenders and the key: a volume
-/// that was made, written to and cut off within half a minute came back without them, and could not be
-/// recovered.
+/// Writes settings durably, and has `read` read them as an opening will. They must be on the disk before the
+/// first write: without the names of lenders and key, nothing could be recovered from lenders.
 pub(crate) fn write(
     path: &Path,
     settings: &toml::Table,
@@ -94,7 +130,7 @@ pub(crate) fn write(
     read(path)
 }
 
-/// Makes a file, durable with its name.
+/// Creates a file and syncs it and its directory.
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(bytes)?;

@@ -1,4 +1,4 @@
-//! Commands of the laboratory: `netram-lab` runs them, so that nothing of it is in this program.
+//! Commands of the laboratory: `netram-lab` runs them, so that this program has nothing of it.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -7,19 +7,19 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Result, anyhow};
 
-/// The laboratory's program.
+/// Name of the laboratory's program.
 const PROGRAM: &str = "netram-lab";
 
-/// Arguments, handed on as they are.
+/// Arguments, passed on unchanged.
 #[derive(Debug, clap::Args)]
 pub struct Words {
-    /// What `netram-lab` is given
+    /// Arguments for `netram-lab`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }
 
 impl Words {
-    /// Becomes `netram-lab COMMAND WORDS`.
+    /// Replaces this process by `netram-lab COMMAND WORDS`.
     pub(super) fn run(self, command: &str) -> Result<ExitCode> {
         let program = beside_this().unwrap_or_else(|| PROGRAM.into());
         let error = Command::new(&program).arg(command).args(self.words).exec();

@@ -1,4 +1,4 @@
-//! `netram man`, `netram completions`: from the same table as the flags.
+//! `netram man` and `netram completions`, from the same types as the flags.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use clap_complete::Shell;
 
 use crate::Netram;
 
-/// Write the man pages into DIR
+/// Write the man pages into a directory
 ///
-/// One page for netram and one for each subcommand.
+/// There is a page for netram and one for each subcommand.
 ///
 ///   netram man /usr/local/share/man/man1
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub struct WriteManPages {
     dir: PathBuf,
 }
 
-/// Print completions for a shell
+/// Print completions of a shell
 ///
 ///   netram completions bash > /etc/bash_completion.d/netram
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ impl WriteManPages {
 
 impl PrintCompletions {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        // Gathered first: the generator panics when its output closes.
+        // Collected first: the generator panics if the output is closed.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Netram::command(), "netram", &mut script);
         io::Write::write_all(&mut io::stdout().lock(), &script)?;

@@ -1,14 +1,13 @@
-//! The subcommands, one file each.
+//! The subcommands: a directory for each noun, a file for each verb.
 
-pub(crate) mod check;
 pub mod journal;
 mod key;
 mod laboratory;
-mod lend;
-mod lender;
+pub(crate) mod lender;
 mod manual;
 #[cfg(feature = "products")]
 mod mount;
+pub(crate) mod open_check;
 #[cfg(feature = "products")]
 mod run;
 #[cfg(feature = "products")]
@@ -17,7 +16,6 @@ pub mod rvm;
 mod shared;
 #[cfg(feature = "products")]
 mod sqlite;
-mod status;
 #[cfg(feature = "products")]
 mod volume;
 
@@ -26,16 +24,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
-/// The hidden subcommand by which the program starts itself in another part.
-pub const PLAY: &str = "play";
+/// Name of the hidden subcommand by which the program starts itself as a helper.
+pub const PART: &str = "part";
 
-/// What the program can be asked to do.
+/// The commands of `netram`.
 #[derive(Debug, Subcommand)]
 pub enum NetramCommand {
-    Lend(lend::LendMemory),
     #[command(subcommand)]
     Lender(lender::LenderCommand),
-    Status(status::ShowLenders),
     #[command(subcommand)]
     Journal(journal::JournalCommand),
     #[cfg(feature = "products")]
@@ -43,13 +39,10 @@ pub enum NetramCommand {
     Rvm(rvm::RvmCommand),
     #[cfg(feature = "products")]
     #[command(subcommand)]
-    Disk(volume::VolumeCommand),
+    Volume(volume::VolumeCommand),
     #[cfg(feature = "products")]
-    Mount(mount::MountDirectory),
-    #[cfg(feature = "products")]
-    Unmount(mount::UnmountDirectory),
-    #[cfg(feature = "products")]
-    Recover(mount::RecoverDirectory),
+    #[command(subcommand)]
+    Mount(mount::MountCommand),
     #[cfg(feature = "products")]
     #[command(subcommand)]
     Sqlite(sqlite::SqliteCommand),
@@ -67,16 +60,20 @@ pub enum NetramCommand {
     Completions(manual::PrintCompletions),
 }
 
-/// Serves an attached volume; started by `netram disk attach` only.
+/// Serve an attached volume; only `netram volume attach` starts it.
 #[derive(Debug, clap::Args)]
-#[command(hide = true, name = PLAY)]
+#[command(hide = true)]
 pub struct PlayPart {
     /// The part, as JSON
     role: String,
 }
 
 impl PlayPart {
-    /// Plays the part; returns when its end has come.
+    /// Plays the part until its end.
+    ///
+    /// # Errors
+    ///
+    /// The part is not one of this release, or failed.
     #[cfg_attr(
         not(feature = "products"),
         allow(clippy::unused_self, reason = "no product, no part")
@@ -91,16 +88,16 @@ impl PlayPart {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The part, as JSON.
+    /// Returns the part, as JSON.
     pub fn role(&self) -> &str {
         &self.role
     }
 }
 
-/// Commands of the laboratory, which is a program of its own.
+/// Commands of the laboratory, which is another program.
 #[derive(Debug, Subcommand)]
 pub enum Laboratory {
-    /// Measure netram beside its floors (runs `netram-lab bench`)
+    /// Measure netram beside what the hardware can do (runs `netram-lab bench`)
     #[command(disable_help_flag = true)]
     Bench(laboratory::Words),
     /// Show netram at work on this machine (runs `netram-lab demo`)
@@ -122,39 +119,36 @@ impl Laboratory {
 }
 
 impl NetramCommand {
-    /// Whether it serves, or works on what others serve, and starts no program of its user's: it may have as
-    /// many files open as the system allows.
+    /// Whether the command serves, or works on what is served, and starts no program of the user: then it may have
+    /// as many files open as the system allows.
     pub fn is_service(&self) -> bool {
         match self {
-            NetramCommand::Lend(_) | NetramCommand::Journal(_) => true,
+            NetramCommand::Lender(lender) => lender.is_service(),
+            NetramCommand::Journal(_) => true,
             #[cfg(feature = "products")]
-            NetramCommand::Disk(_)
+            NetramCommand::Volume(_)
             | NetramCommand::Mount(_)
-            | NetramCommand::Unmount(_)
-            | NetramCommand::Recover(_)
             | NetramCommand::Sqlite(_)
             | NetramCommand::Shared(_) => true,
             _ => false,
         }
     }
 
-    /// Does what it was asked for.
+    /// Runs the command.
+    ///
+    /// # Errors
+    ///
+    /// The command failed; the caller prints the error.
     pub fn run(self) -> Result<ExitCode> {
         match self {
-            NetramCommand::Lend(lend) => lend.run(),
             NetramCommand::Lender(lender) => lender.run(),
-            NetramCommand::Status(status) => status.run(),
             NetramCommand::Journal(journal) => journal.run(),
             #[cfg(feature = "products")]
             NetramCommand::Rvm(rvm) => rvm.run(),
             #[cfg(feature = "products")]
-            NetramCommand::Disk(disk) => disk.run(),
+            NetramCommand::Volume(volume) => volume.run(),
             #[cfg(feature = "products")]
             NetramCommand::Mount(mount) => mount.run(),
-            #[cfg(feature = "products")]
-            NetramCommand::Unmount(unmount) => unmount.run(),
-            #[cfg(feature = "products")]
-            NetramCommand::Recover(recover) => recover.run(),
             #[cfg(feature = "products")]
             NetramCommand::Sqlite(sqlite) => sqlite.run(),
             #[cfg(feature = "products")]

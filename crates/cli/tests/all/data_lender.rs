@@ -24,7 +24,7 @@ impl Place {
         let directory = tempfile::Builder::new().prefix("netram-data-").tempdir().unwrap();
         let place = Place { directory };
         for key in ["cluster.key", "data.key"] {
-            let made = place.run(&["key", "new", key]);
+            let made = place.run(&["key", "create", key]);
             assert_eq!(made.code, 0, "{}", made.err);
         }
         place
@@ -37,12 +37,12 @@ impl Place {
     fn run(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = netram();
         command.args(arguments).current_dir(self.directory.path());
-        finish(command.env("NETRAM_DISK_RUN", self.path("run")))
+        finish(command.env("NETRAM_VOLUME_RUN", self.path("run")))
     }
 
-    /// A subcommand of `netram disk` that must go well, with --json.
+    /// A subcommand of `netram volume` that must go well, with --json.
     fn json(&self, arguments: &[&str]) -> Value {
-        let ran = self.run(&[&["disk"], arguments, &["--json"]].concat());
+        let ran = self.run(&[&["volume"], arguments, &["--json"]].concat());
         assert_eq!(ran.code, 0, "{arguments:?}: {}{}", ran.out, ran.err);
         serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
     }
@@ -121,15 +121,15 @@ fn whoever_has_only_the_cluster_key_gets_at_no_copy_of_a_data_lender_with_a_key_
 
     let listed = place.json(&["replicas", &data, "--key-file", "data.key"]);
     let id = listed[0]["volume"].as_str().unwrap();
-    let wrong = place.run(&["disk", "replicas", &data, "--key-file", "cluster.key"]);
+    let wrong = place.run(&["volume", "replicas", &data, "--key-file", "cluster.key"]);
     assert!(wrong.code != 0 && wrong.err.contains("key"), "{}", wrong.err);
-    let elsewhere = place.run(&["disk", "replicas", &lender.address, "--key-file", "cluster.key"]);
+    let elsewhere = place.run(&["volume", "replicas", &lender.address, "--key-file", "cluster.key"]);
     assert!(
         elsewhere.code != 0 && elsewhere.err.contains("--data-listen"),
         "{}",
         elsewhere.err
     );
-    let memory = place.run(&["status", &data, "--key-file", "data.key"]);
+    let memory = place.run(&["lender", "status", &data, "--key-file", "data.key"]);
     assert!(
         memory.code == 1 && memory.out.contains("data sessions only"),
         "{}{}",
@@ -171,7 +171,8 @@ fn a_data_listener_takes_its_key_and_another_one_than_the_cluster_has() {
     let place = Place::new();
     let lend = |more: &[&str]| {
         let own = [
-            "lend",
+            "lender",
+            "serve",
             "--listen",
             "tcp://127.0.0.1:0",
             "--key-file",
@@ -252,7 +253,7 @@ fn a_copy_beyond_the_quota_is_refused_with_the_numbers_and_its_client_goes_on() 
         (5_246_976..5_300_000).contains(&promised),
         "{promised} are promised"
     );
-    let status = place.run(&["status", &lender.address, "--key-file", "cluster.key"]);
+    let status = place.run(&["lender", "status", &lender.address, "--key-file", "cluster.key"]);
     assert!(status.out.contains("of a quota of 6.0 MiB"), "{}", status.out);
 
     // Growing takes room, too.
@@ -299,7 +300,7 @@ fn a_data_lender_finds_damage_in_its_copies_by_itself_and_has_it_mended() {
             .data_lender()
             .is_some_and(|kept| kept.applied >= kept.flushed)
     });
-    let id = place.json(&["show", "db"])["id"].as_str().unwrap().to_owned();
+    let id = place.json(&["status", "db"])["id"].as_str().unwrap().to_owned();
     let image = place.path("kept").join(&id).join("image");
     let image = std::fs::OpenOptions::new()
         .read(true)
@@ -319,7 +320,7 @@ fn a_data_lender_finds_damage_in_its_copies_by_itself_and_has_it_mended() {
     });
     image.read_exact_at(&mut byte, at).unwrap();
     assert_eq!(byte, [5]);
-    let shown = place.run(&["disk", "replicas", &data, "--key-file", "data.key"]);
+    let shown = place.run(&["volume", "replicas", &data, "--key-file", "data.key"]);
     assert!(shown.out.contains("1 bad, 1 mended"), "{}", shown.out);
     volume.close().unwrap();
 }

@@ -51,10 +51,11 @@ impl Site<'_> {
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
         let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
         let (key, socket, memory) = (path("key"), format!("unix:{}", path("socket")), path("memory"));
-        self.says(&["key", "new", &key], "");
+        self.says(&["key", "create", &key], "");
         let mut lend = (self.0)();
         lend.args([
-            "lend",
+            "lender",
+            "serve",
             "--with-parent",
             "--listen",
             &socket,
@@ -69,9 +70,9 @@ impl Site<'_> {
             said.any(|line| line.unwrap() == "ready"),
             "the lender ended before it was ready"
         );
-        self.says(&["status", &socket, "--key-file", &key], "lending");
-        self.says(&["disk", "list"], "");
-        self.says(&["disk", "--help"], "attach");
+        self.says(&["lender", "status", &socket, "--key-file", &key], "lending");
+        self.says(&["volume", "list"], "");
+        self.says(&["volume", "--help"], "attach");
     }
 
     fn says(&self, arguments: &[&str], expected: &str) {

@@ -59,7 +59,8 @@ fn a_lender_started_with_another_size_refuses_and_as_before_its_client_recovers_
     let store = lender.store().to_str().unwrap().to_owned();
     let started = |memory: &str, more: &[&str]| {
         let usual = [
-            "lend",
+            "lender",
+            "serve",
             "--listen",
             &listen,
             "--insecure",
@@ -192,7 +193,7 @@ fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mista
         }
     };
     alone();
-    let status = run(["status", &lender.address, "--insecure"]).out;
+    let status = run(["lender", "status", &lender.address, "--insecure"]).out;
     assert!(
         status.contains("1 of 2") && status.contains("last heard"),
         "{status}"
@@ -316,9 +317,9 @@ fn without_room_for_a_thread_a_journal_says_why_its_lenders_are_not_heard() {
     }
     let mut command = std::process::Command::new("prlimit");
     command
-        .args(["--nproc=1", crate::common::program(), "journal", "check"])
+        .args(["--nproc=1", crate::common::program(), "journal", "recover"])
         .arg(path("crashed"))
-        .args(["--insecure", "--patience", "300ms"]);
+        .args(["--check", "--insecure", "--patience", "300ms"]);
     std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
     let ran = crate::common::finish(&mut command);
     let said = ran.out + &ran.err;

@@ -23,7 +23,8 @@ fn a_client_that_comes_and_goes_costs_one_line_a_session() {
     let log = File::create(path("log")).unwrap();
     let mut lend = netram();
     lend.args([
-        "lend",
+        "lender",
+        "serve",
         "--with-parent",
         "--insecure",
         "--memory",

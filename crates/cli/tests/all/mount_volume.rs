@@ -1,4 +1,4 @@
-//! `netram mount DIR --on VOLUME`: a volume attached and its file system mounted, by one command; and
+//! `netram mount attach DIR --on VOLUME`: a volume attached and its file system mounted, by one command; and
 //! everything away again.
 
 use std::fs::{self, File};
@@ -47,7 +47,7 @@ impl Place {
         };
         fs::create_dir(place.dir()).unwrap();
         let words = [
-            "disk",
+            "volume",
             "create",
             "db",
             "--size",
@@ -69,7 +69,7 @@ impl Place {
         command
             .args(words)
             .current_dir(self.directory.path())
-            .env("NETRAM_DISK_RUN", self.directory.path().join("run"));
+            .env("NETRAM_VOLUME_RUN", self.directory.path().join("run"));
         command
     }
 
@@ -79,7 +79,7 @@ impl Place {
 
     /// Mounts it; the command stays.
     fn mount(&self, more: &[&str]) -> Mounted {
-        let mut command = self.command(&["mount", "dir", "--on", "db"]);
+        let mut command = self.command(&["mount", "attach", "dir", "--on", "db"]);
         command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = start(&mut command);
         let mut said = String::new();
@@ -91,13 +91,13 @@ impl Place {
 
     /// It fails, and says why.
     fn refused(&self, more: &[&str]) -> String {
-        let ran = self.run(&[&["mount", "dir", "--on", "db"], more].concat());
+        let ran = self.run(&[&["mount", "attach", "dir", "--on", "db"], more].concat());
         assert_ne!(ran.code, 0, "{more:?}: {}", ran.out);
         ran.err
     }
 
     fn attached(&self) -> usize {
-        let ran = self.run(&["disk", "list", "--json"]);
+        let ran = self.run(&["volume", "list", "--json"]);
         assert_eq!(ran.code, 0, "{}", ran.err);
         let list: Value = serde_json::from_str(&ran.out).unwrap();
         list.as_array().unwrap().len()
@@ -119,7 +119,7 @@ impl Drop for Place {
         if std::thread::panicking() {
             // Nothing of it may be left behind.
             let _ = Command::new("umount").arg("--lazy").arg(self.dir()).status();
-            let _ = self.run(&["disk", "detach", "db", "--force"]);
+            let _ = self.run(&["volume", "detach", "db", "--force"]);
         }
     }
 }
@@ -156,11 +156,11 @@ fn a_volume_is_mounted_by_one_command_and_taken_away_by_another() {
     assert!(mounted.said.starts_with("mounted dir, /dev/"), "{}", mounted.said);
     place.write("one", "first");
     let busy = File::open(place.dir().join("one")).unwrap();
-    let ran = place.run(&["unmount", "dir"]);
+    let ran = place.run(&["mount", "detach", "dir"]);
     assert_ne!(ran.code, 0, "a file is open there");
     assert!(ran.err.contains("busy"), "{}", ran.err);
     drop(busy);
-    let ran = place.run(&["unmount", "dir"]);
+    let ran = place.run(&["mount", "detach", "dir"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     mounted.ended();
     assert_eq!(place.attached(), 0);
@@ -196,7 +196,7 @@ fn whoever_has_mounted_it_may_be_killed() {
     let mut mounted = place.mount(&[]);
     mounted.process.kill().unwrap();
     mounted.process.wait().unwrap();
-    let ran = place.run(&["unmount", "dir"]);
+    let ran = place.run(&["mount", "detach", "dir"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert_eq!(place.attached(), 0);
 }
@@ -211,14 +211,14 @@ fn what_cannot_be_mounted_of_a_volume_is_refused() {
             &["--lender", "tcp://127.0.0.1:1"][..],
             "--lender and what belongs to it is of a journal",
         ),
-        (&["--sync", "disk"], "--sync is of a journal"),
+        (&["--sync", "disk"], "--sync is for journals"),
         (&["--accept-loss"], "--accept-loss is of a journal"),
         (&["--format", "fat"], "possible values: ext4, xfs, btrfs"),
     ] {
         let said = place.refused(words);
         assert!(said.contains(told), "{words:?}: {said}");
     }
-    let journal = place.run(&["mount", "dir", "--on", "journal", "--format", "ext4"]);
+    let journal = place.run(&["mount", "attach", "dir", "--on", "journal", "--format", "ext4"]);
     assert_eq!(journal.code, 2);
     assert!(journal.err.contains("journal is none"), "{}", journal.err);
     fs::write(place.dir().join("mine"), "").unwrap();
@@ -226,10 +226,10 @@ fn what_cannot_be_mounted_of_a_volume_is_refused() {
     assert!(said.contains("is not empty"), "{said}");
     fs::remove_file(place.dir().join("mine")).unwrap();
     // Attached by somebody else.
-    let ran = place.run(&["disk", "attach", "db"]);
+    let ran = place.run(&["volume", "attach", "db"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let said = place.refused(&[]);
     assert!(said.contains("is attached already"), "{said}");
-    let ran = place.run(&["disk", "detach", "db"]);
+    let ran = place.run(&["volume", "detach", "db"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
 }

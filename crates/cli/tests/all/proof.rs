@@ -26,7 +26,7 @@ fn a_check_says_who_is_needed_and_changes_nothing() {
     let live = with(&["--check"]);
     assert_eq!(live.code, WOULD_BE_REFUSED, "{}{}", live.out, live.err);
     assert!(
-        live.out.contains("may be running") && live.out.contains("nothing was changed"),
+        live.out.contains("may still be running") && live.out.contains("nothing was changed"),
         "{}",
         live.out
     );
@@ -55,7 +55,7 @@ fn a_check_says_who_is_needed_and_changes_nothing() {
     assert_eq!(opens.code, 0, "{}{}", opens.out, opens.err);
     let journal = place.path("db").join("journal");
     let journal = journal.to_str().expect("a path of ours");
-    let opens = place.run(&["journal", "check", journal, "--insecure"]);
+    let opens = place.run(&["journal", "recover", journal, "--check", "--insecure"]);
     assert!(
         opens.code == 0 && opens.out.contains("it would succeed"),
         "{}{}",
@@ -115,7 +115,7 @@ fn whoever_comes_with_the_old_directory_is_told_who_restored_the_volume() {
     // The restored volume has not served, but it is one: the original is told who made it, and its word is
     // not taken.
     for (arguments, needle) in [
-        (vec!["recover", "db"], "netram disk restore on"),
+        (vec!["recover", "db"], "netram volume restore on"),
         (vec!["recover", "db", "--newest"], "not the newest"),
     ] {
         let refused = place.disk(&arguments);

@@ -193,10 +193,10 @@ impl ReplicaFixture {
     pub(crate) fn disk(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = netram();
         command
-            .arg("disk")
+            .arg("volume")
             .args(arguments)
             .current_dir(self.directory.path());
-        finish(command.env("NETRAM_DISK_RUN", self.path("run")))
+        finish(command.env("NETRAM_VOLUME_RUN", self.path("run")))
     }
 
     /// Any command.
@@ -214,7 +214,7 @@ impl ReplicaFixture {
     /// Waits until members keep what the data lender lacks.
     pub(crate) fn await_service(&self, writer: &mut ReplicaWriter) {
         let began = Instant::now();
-        while self.json(&["show", "db"])["live"]["data_lender"]["in_service"] != true {
+        while self.json(&["status", "db"])["live"]["data_lender"]["in_service"] != true {
             assert!(began.elapsed() < PATIENCE, "the data lender is never in service");
             writer.go_on(10);
         }
@@ -227,7 +227,7 @@ impl ReplicaFixture {
         std::fs::write(self.path("pause"), "").unwrap();
         let began = Instant::now();
         loop {
-            let seen = self.json(&["show", "db"]);
+            let seen = self.json(&["status", "db"]);
             let (status, journal) = (&seen["live"]["data_lender"], &seen["live"]["journal"]);
             if status["in_service"] == true && status["flushed"] == journal["tail"] {
                 break;
@@ -244,7 +244,7 @@ impl ReplicaFixture {
     }
 
     pub(crate) fn id(&self) -> String {
-        self.json(&["show", "db"])["id"].as_str().unwrap().to_owned()
+        self.json(&["status", "db"])["id"].as_str().unwrap().to_owned()
     }
 
     /// Every write that was said to be complete is there, or a later one.
@@ -305,7 +305,7 @@ fn a_client_and_its_disk_are_lost_and_everything_complete_is_restored() {
         assert_eq!(restored["loss_accepted"], Value::Null);
         let again = place.disk(&arguments);
         assert!(
-            again.code != 0 && again.err.contains("exists already"),
+            again.code != 0 && again.err.contains("already exists"),
             "{}",
             again.err
         );
@@ -324,7 +324,7 @@ fn a_copy_is_taken_over_on_the_data_lenders_machine() {
     let copy = copy.to_str().unwrap();
     let early = place.disk(&["takeover", copy, "--insecure"]);
     assert!(early.code != 0, "its client lives: {}", early.out);
-    let refused = place.disk(&["scrub", copy]);
+    let refused = place.disk(&["check", copy]);
     assert!(refused.err.contains("data lender's copy"), "{}", refused.err);
     let done = place.kill(writer);
     let began = Instant::now();
@@ -344,12 +344,8 @@ fn a_copy_is_taken_over_on_the_data_lenders_machine() {
     std::fs::write(Path::new(copy).join("netram.toml"), "").unwrap();
     place.check(Path::new(copy), done);
     // The old client's own disk is an old copy now. Its lenders refuse it before its data lender could.
-    let old = place.disk(&["scrub", "db"]);
-    assert!(
-        old.code != 0 && old.err.contains("that one is newer"),
-        "{}",
-        old.err
-    );
+    let old = place.disk(&["check", "db"]);
+    assert!(old.code != 0 && old.err.contains("it is newer"), "{}", old.err);
 }
 
 #[test]
@@ -367,19 +363,19 @@ fn a_flipped_bit_is_mended_by_a_scrub_and_a_forgotten_copy_is_made_anew() {
         .open(place.path("db").join("image"))
         .unwrap();
     image.write_all_at(&[0xa5; 100], 5 * BLOCK as u64 + 9).unwrap();
-    let found = place.json(&["scrub", "db"]);
+    let found = place.json(&["check", "db"]);
     assert_eq!(
         (&found["mended_blocks"], &found["bad_blocks"]),
         (&1.into(), &0.into())
     );
-    let found = place.json(&["scrub", "db"]);
+    let found = place.json(&["check", "db"]);
     assert_eq!(found["mended_blocks"], 0);
     let resynced = place.json(&["resync", "db", "--whole"]);
     assert_eq!(resynced["sent_blocks"], 0, "equal blocks are not sent");
     // The other side: found by comparing.
     let copy = place.path("kept").join(place.id());
     let began = Instant::now();
-    let lock = || place.json(&["show", copy.to_str().unwrap()])["in_use"] == true;
+    let lock = || place.json(&["status", copy.to_str().unwrap()])["in_use"] == true;
     while lock() {
         assert!(
             began.elapsed() < PATIENCE,
@@ -419,7 +415,7 @@ fn a_copy_is_made_anew_and_comes_into_service_while_its_client_writes_on() {
     let done = place.kill(writer);
     let resynced = place.json(&["resync", "db", "--whole"]);
     assert_eq!(resynced["sent_blocks"], 0, "the copy was the volume");
-    assert_eq!(place.json(&["scrub", "db"])["bad_blocks"], 0);
+    assert_eq!(place.json(&["check", "db"])["bad_blocks"], 0);
     place.check(&place.path("db"), done);
 }
 

@@ -36,7 +36,7 @@ fn damage_is_told_in_sentences_and_ends_in_code_1() {
                     .set_len(4096)
                     .unwrap()
             },
-            "is 4096 bytes long, the log knows it with 1048576",
+            "is 4096 bytes long, but the log needs 1048576",
         ),
         (
             |place| {
@@ -118,7 +118,7 @@ fn nothing_of_a_damaged_log_passes_for_all_of_it() {
                 assert_eq!(other.code, 0, "{}", other.err);
                 fs::rename(place.path("other.log.key"), place.path("bank.log.key")).unwrap();
             },
-            "was not sealed by this log's own writer",
+            "was not encrypted with this log's key",
         ),
     ];
     for (harm, named) in cases {
@@ -131,7 +131,7 @@ fn nothing_of_a_damaged_log_passes_for_all_of_it() {
         assert!(!place.path("copy").exists());
         let to_stdout = place.rvm(&["dump", "bank.log", "bank.data", "--length", "5"]);
         assert_eq!((to_stdout.code, to_stdout.out.as_str()), (1, ""));
-        for command in ["log", "show"] {
+        for command in ["log", "status"] {
             let people = place.rvm(&[command, "bank.log"]);
             assert_eq!(people.code, 1, "{command}: {}", people.out);
             assert!(people.out.contains("DAMAGED: "), "{command}: {}", people.out);
@@ -154,7 +154,7 @@ fn damage_of_a_log_in_use_is_a_note() {
         open.write(offset, b"committed", Durability::Disk);
     }
     place.flip("bank.log", 8192 + 60);
-    for command in ["log", "show", "check"] {
+    for command in ["log", "status", "check"] {
         let said = place.json(&[command, "bank.log"]);
         let notes = said["notes"].to_string();
         assert!(notes.contains("look again"), "{command}: {said}");
@@ -220,7 +220,7 @@ fn files_of_another_version_are_named_as_such() {
         bytes[20..24].copy_from_slice(&crc.to_le_bytes());
         log.write_all_at(&bytes, slot).unwrap();
     }
-    for command in ["show", "check", "log"] {
+    for command in ["status", "check", "log"] {
         let ran = place.rvm(&[command, "bank.log"]);
         assert_eq!(ran.code, 1);
         assert!(ran.err.contains("format 9"), "{command}: {}", ran.err);
@@ -242,7 +242,7 @@ fn a_heap_is_accounted_for_and_damage_in_it_is_told() {
         let _alone = forks();
         drop((heap, opened));
     }
-    let shown = &place.json(&["show", "bank.log"])["segments"][0]["heap"];
+    let shown = &place.json(&["status", "bank.log"])["segments"][0]["heap"];
     assert_eq!(
         (&shown["blocks"], &shown["offset"]),
         (&3.into(), &0.into()),
@@ -264,7 +264,7 @@ fn a_heap_is_accounted_for_and_damage_in_it_is_told() {
         "{}",
         checked.out
     );
-    let shown = place.rvm(&["show", "bank.log"]);
+    let shown = place.rvm(&["status", "bank.log"]);
     assert!(shown.out.contains("heap UNUSABLE"), "{}", shown.out);
 }
 
@@ -286,7 +286,7 @@ fn a_heap_too_large_to_be_looked_into_is_no_damage() {
         .unwrap();
     file.set_len(9 << 30).unwrap();
     // The heap's own length counts, not its segment's.
-    let shown = &place.json(&["show", "bank.log"])["segments"][0]["heap"];
+    let shown = &place.json(&["status", "bank.log"])["segments"][0]["heap"];
     assert_eq!(
         (&shown["looked_into"], &shown["blocks"]),
         (&true.into(), &0.into())
@@ -306,16 +306,16 @@ fn a_heap_too_large_to_be_looked_into_is_no_damage() {
     assert_eq!(checked["healthy"], true, "{checked}");
     let notes = checked["notes"].to_string();
     assert!(
-        notes.contains("heap of 9.0 GiB, which was not looked into"),
+        notes.contains("heap of 9.0 GiB, which was not checked"),
         "{notes}"
     );
-    let shown = &place.json(&["show", "bank.log"])["segments"][0]["heap"];
+    let shown = &place.json(&["status", "bank.log"])["segments"][0]["heap"];
     assert_eq!(
         (&shown["looked_into"], &shown["bytes"]),
         (&false.into(), &(9_u64 << 30).into())
     );
     assert_eq!(shown["trouble"], serde_json::Value::Null);
-    let people = place.rvm(&["show", "bank.log"]);
+    let people = place.rvm(&["status", "bank.log"]);
     assert!(people.out.contains("not looked into"), "{}", people.out);
 
     // One that is longer than its segment is damaged, however large.

@@ -13,7 +13,7 @@ use netram_store::loader::{self, HEADER_BYTES};
 #[test]
 fn what_was_created_is_shown_and_whole() {
     let place = RvmFixture::new();
-    let shown = place.json(&["show", "bank.log"]);
+    let shown = place.json(&["status", "bank.log"]);
     assert_eq!(shown["capacity"], 64 * 1024);
     assert_eq!(shown["in_use"], false);
     assert_eq!(shown["segments"][0]["length"], 1 << 20);
@@ -23,7 +23,7 @@ fn what_was_created_is_shown_and_whole() {
         place.path("bank.data").canonicalize().unwrap().to_str().unwrap()
     );
     assert_eq!(shown["settings"]["lenders"], serde_json::json!([]));
-    let people = place.rvm(&["show", "bank.log"]);
+    let people = place.rvm(&["status", "bank.log"]);
     for word in ["bank.data", "1.0 MiB", "64.0 KiB", "no lenders"] {
         assert!(people.out.contains(word), "{word}: {}", people.out);
     }
@@ -42,7 +42,7 @@ fn what_was_created_is_shown_and_whole() {
     ]);
     assert_eq!(directory.code, 0, "{}", directory.err);
     assert_eq!(
-        place.json(&["show", "home"])["segments"]
+        place.json(&["status", "home"])["segments"]
             .as_array()
             .unwrap()
             .len(),
@@ -84,13 +84,13 @@ fn nothing_is_made_over_what_is_there() {
 #[test]
 fn settings_are_shown_and_no_secret_with_them() {
     let place = RvmFixture::new();
-    assert_eq!(run(["key", "new", place.path("k").to_str().unwrap()]).code, 0);
+    assert_eq!(run(["key", "create", place.path("k").to_str().unwrap()]).code, 0);
     fs::write(
         place.path("bank.log.toml"),
         "lenders = [\"tcp://10.0.0.2:7420\"]\nkey-file = \"k\"\nmembers = 1\n",
     )
     .unwrap();
-    let shown = place.rvm(&["show", "bank.log"]);
+    let shown = place.rvm(&["status", "bank.log"]);
     assert!(
         shown.out.contains("lenders = tcp://10.0.0.2:7420"),
         "{}",
@@ -101,7 +101,7 @@ fn settings_are_shown_and_no_secret_with_them() {
     assert!(!shown.out.contains(secret.trim()));
 
     fs::write(place.path("bank.log.toml"), "lender = 1\n").unwrap();
-    let shown = place.rvm(&["show", "bank.log"]);
+    let shown = place.rvm(&["status", "bank.log"]);
     assert_eq!(shown.code, 0);
     assert!(
         shown.out.contains("UNUSABLE") && shown.out.contains("lender"),
@@ -231,7 +231,7 @@ fn a_file_is_loaded_in_parts_that_fit_or_at_once() {
     assert_eq!(dumped.code, 0, "{}", dumped.err);
     assert!(fs::read(place.path("copy")).unwrap() == bytes);
 
-    let before = place.json(&["show", "bank.log"])["end"].clone();
+    let before = place.json(&["status", "bank.log"])["end"].clone();
     for (arguments, named) in [
         (
             &["load", "bank.log", "bank.data", "file", "--atomic"][..],
@@ -253,7 +253,7 @@ fn a_file_is_loaded_in_parts_that_fit_or_at_once() {
         assert!(refused.err.contains(named), "{arguments:?}: {}", refused.err);
     }
     assert_eq!(
-        place.json(&["show", "bank.log"])["end"],
+        place.json(&["status", "bank.log"])["end"],
         before,
         "a refusal commits nothing"
     );
@@ -271,12 +271,12 @@ fn an_open_log_can_be_looked_at_and_not_changed() {
     let place = RvmFixture::new();
     let open = place.open();
     open.write(0, b"committed", Durability::Disk);
-    let shown = place.json(&["show", "bank.log"]);
+    let shown = place.json(&["status", "bank.log"]);
     assert_eq!(shown["in_use"], true);
     let dumped = place.rvm(&["dump", "bank.log", "bank.data", "--length", "9"]);
     assert_eq!((dumped.code, dumped.out.as_str()), (0, "committed"));
     assert!(
-        dumped.err.contains("a moment of a moving thing"),
+        dumped.err.contains("a process has the log open"),
         "{}",
         dumped.err
     );
@@ -320,7 +320,7 @@ fn what_members_may_hold_is_said() {
     }
     fs::write(copy.path().join("bank.log.lock"), "").unwrap();
     let copied = copy.path().join("bank.log");
-    let shown = run(["rvm", "show", copied.to_str().unwrap()]);
+    let shown = run(["rvm", "status", copied.to_str().unwrap()]);
     assert_eq!(shown.code, 0, "{}", shown.err);
     assert!(shown.out.contains(&lender.address), "{}", shown.out);
     assert!(
@@ -344,7 +344,7 @@ fn a_log_grows_with_everything_in_it_and_does_not_shrink() {
         "{}",
         grown.out
     );
-    assert_eq!(place.json(&["show", "bank.log"])["capacity"], 1 << 20);
+    assert_eq!(place.json(&["status", "bank.log"])["capacity"], 1 << 20);
     assert_eq!(place.json(&["check", "bank.log"])["healthy"], true);
     let large = pattern(300_000, 2);
     place.commit(&[(20_000, &large)]);
@@ -377,7 +377,7 @@ fn growing_can_be_killed_at_any_moment() {
         }
         let _ = child.kill();
         child.wait().unwrap();
-        let capacity = place.json(&["show", "bank.log"])["capacity"].as_u64().unwrap();
+        let capacity = place.json(&["status", "bank.log"])["capacity"].as_u64().unwrap();
         assert!(capacity == size || capacity == next, "round {round}: {capacity}");
         size = capacity;
         let open = place.open();
@@ -430,8 +430,8 @@ fn a_heap_is_made_for_c_programs_and_nothing_over_what_is_there() {
     for (segment, address, named) in [
         ("heap.data", "0x20000000000", "already"),
         ("bank.data", "0x20000000000", "already"),
-        ("other.data", "0x20000000100", "Nothing was made"),
-        ("other.data", "0", "Nothing was made"),
+        ("other.data", "0x20000000100", "Nothing was created"),
+        ("other.data", "0", "Nothing was created"),
     ] {
         let refused = heap(segment, address);
         assert_eq!(refused.code, 1, "{segment} {address}: {}", refused.err);

@@ -81,11 +81,11 @@ fn what_was_made_is_shown_and_whole() {
     for word in ["position 1", "desk\\u{7}", "live", "16 locks"] {
         assert!(people.out.contains(word), "{word}: {}", people.out);
     }
-    assert_eq!(place.json("verify", "plan")["damage"], serde_json::json!([]));
+    assert_eq!(place.json("check", "plan")["damage"], serde_json::json!([]));
     let forks_held = forks();
     store.close().unwrap();
     drop(forks_held);
-    assert_eq!(place.json("verify", "plan")["position"], 1);
+    assert_eq!(place.json("check", "plan")["position"], 1);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn damage_and_contradictions_are_told() {
         "the log has the truth"
     );
     table.write_all_at(&7_u64.to_le_bytes(), 512).unwrap();
-    let told = place.shared("verify", "plan", &[]);
+    let told = place.shared("check", "plan", &[]);
     assert_eq!(
         (told.code, told.out.contains("7 were merged")),
         (1, true),
@@ -116,14 +116,14 @@ fn damage_and_contradictions_are_told() {
         told.err
     );
     table.write_all_at(&0_u64.to_le_bytes(), 512).unwrap();
-    assert_eq!(place.shared("verify", "plan", &[]).code, 0);
+    assert_eq!(place.shared("check", "plan", &[]).code, 0);
     fs::OpenOptions::new()
         .write(true)
         .open(place.path("plan/region"))
         .unwrap()
         .set_len(4096)
         .unwrap();
-    let told = place.shared("verify", "plan", &[]);
+    let told = place.shared("check", "plan", &[]);
     assert_eq!(told.code, 1, "{}", told.out);
     table.write_all_at(b"X", 0).unwrap();
     let told = place.shared("status", "plan", &[]);

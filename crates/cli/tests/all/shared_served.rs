@@ -141,7 +141,7 @@ fn a_region_is_served_shown_and_stopped() {
         ended.err
     );
     let unserved = place.shared("accept-loss", "plan", &["--node", "1"]);
-    assert!(unserved.err.contains("nobody serves"), "{}", unserved.err);
+    assert!(unserved.err.contains("is not being served"), "{}", unserved.err);
     assert_eq!(
         shown["nodes"][0]["standing"], "live",
         "it goes on with the next server"
@@ -357,6 +357,6 @@ fn a_region_whose_server_is_lost_is_made_again_with_a_log_as_chosen() {
     assert_eq!(made.code, 0, "{}", made.err);
     let log = fs::metadata(place.path("again/log")).unwrap().len();
     assert!((2 << 20..3 << 20).contains(&log), "{log}");
-    assert_eq!(place.json("verify", "again")["damage"], serde_json::json!([]));
+    assert_eq!(place.json("check", "again")["damage"], serde_json::json!([]));
     assert_eq!(fs::read(place.path("again/region")).unwrap()[..5], *b"drawn");
 }

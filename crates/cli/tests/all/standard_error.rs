@@ -119,7 +119,8 @@ fn lend(directory: &Path, name: &str, error: Error) -> Service {
 fn lender(directory: &Path, name: &str) -> Command {
     let mut command = netram();
     command.args([
-        "lend",
+        "lender",
+        "serve",
         "--insecure",
         "--memory",
         "8MiB",
@@ -136,7 +137,7 @@ fn lender(directory: &Path, name: &str) -> Command {
 /// A client that comes and goes often enough to fill a queue of log lines; each must be answered.
 fn come_and_go(address: &str, times: usize) {
     for _ in 0..times {
-        let ran = finish(netram().args(["status", "--insecure", "--timeout", "20s", address]));
+        let ran = finish(netram().args(["lender", "status", "--insecure", "--timeout", "20s", address]));
         assert_eq!(ran.code, 0, "{}", ran.err);
     }
 }
@@ -184,12 +185,12 @@ fn a_volume_is_served_on_when_its_lender_is_lost_and_nobody_hears_of_it() {
         let lender = lend(directory.path(), "a", Error::Full);
         let volume = directory.path().join("db");
         let mut create = netram();
-        create.args(["disk", "create", "--size", "1MiB", "--journal-size", "4MiB"]);
+        create.args(["volume", "create", "--size", "1MiB", "--journal-size", "4MiB"]);
         create.args(["--insecure", "--one-domain", "--lender", &lender.address]);
         let made = finish(create.arg(&volume));
         assert_eq!(made.code, 0, "{}", made.err);
         let mut serve = netram();
-        serve.args(["disk", "serve", "--insecure"]).arg(&volume);
+        serve.args(["volume", "serve", "--insecure"]).arg(&volume);
         serve
             .arg("--listen")
             .arg(format!("unix:{}", directory.path().join("nbd").display()));

@@ -13,19 +13,19 @@ use netram_volume::Volume;
 use serde_json::json;
 
 use super::super::lender;
-use crate::options::UsageError;
+use crate::options::{LENDERS_VARIABLE, UsageError};
 use crate::output;
 
 /// Delete a journal, or the log of recoverable memory
 ///
-/// Log, segment table and settings are removed; segments stay as they are. There is no
-/// way back: what was committed and has not been applied to the segments is lost.
-/// Refused while it is open. Its lenders are told that they may free its memory; those
-/// that are away are told later.
+/// Log, segment table and settings are removed; segments (the data files) stay. What was
+/// committed and has not been applied to the segments yet is lost for good. The journal must
+/// not be open. Its lenders are notified that they may free its memory; those that cannot be
+/// reached are notified later.
 ///
-/// Refused, too, if it was not closed, as after a crash: its lenders may alone have its
-/// newest commits. `--force` gives these up. A copy of a journal that is still wanted is
-/// removed with `rm -r`: lenders cannot tell the two apart.
+/// A journal that was not closed, as after a crash, is refused: its lenders may have the only
+/// copy of the newest commits. --force gives these up. To remove a copy of a journal that is
+/// still in use, run `rm -r` instead: lenders cannot tell the two apart.
 ///
 ///   netram journal delete /var/lib/bank/journal --key-file /etc/netram/key --yes
 #[derive(Debug, Args)]
@@ -33,16 +33,18 @@ use crate::output;
 pub struct DeleteJournal {
     /// The journal's directory, or its log file
     dir: PathBuf,
-    /// A lender that may have something of it, besides those in its settings and its last members
-    #[arg(long = "lender", value_name = "ADDR")]
+    /// Lender to notify, besides those in the settings and those that held its newest bytes;
+    /// repeat it for several
+    #[arg(long = "lender", value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
     lenders: Vec<NetAddress>,
-    /// The cluster key's file; without it the one that its settings name
+    /// File with the cluster key [default: the one that its settings name]
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
-    /// This is meant
+    /// Confirm that it is to be deleted
     #[arg(long)]
     yes: bool,
-    /// Lenders free also what the log lacks: this is no copy, and nobody wants its newest commits
+    /// Also give up what only lenders hold: this is not a copy, and its newest commits are not
+    /// needed
     #[arg(long)]
     force: bool,
     /// Print JSON
@@ -52,7 +54,7 @@ pub struct DeleteJournal {
 
 impl DeleteJournal {
     pub(super) fn run(self) -> Result<ExitCode> {
-        // A link to it is no other journal, and what it is part of lies around the journal itself.
+        // A link leads to the journal itself, and so does the search for what it is part of.
         let dir = match self.dir.canonicalize() {
             Ok(dir) => dir,
             Err(_) => std::path::absolute(&self.dir)?,
@@ -66,12 +68,12 @@ impl DeleteJournal {
                 Err(_) => "what is left of a journal".to_owned(),
             };
             let sentence = format!(
-                "this would destroy {what} in {}; say --yes if it is meant",
+                "this would destroy {what} in {}; confirm it with --yes",
                 self.dir.display()
             );
             return Err(UsageError(sentence).into());
         }
-        // Should they not be readable, the members of the view are told all the same.
+        // If the settings cannot be read, the members of the view are notified all the same.
         let settings = StoreSettings::load(&place.settings()).unwrap_or_default();
         let key_file = self.key_file.or(settings.key_file);
         let lenders = [self.lenders, settings.lenders].concat();
@@ -96,15 +98,15 @@ impl DeleteJournal {
     }
 }
 
-/// The journal of a volume or a database goes with that.
+/// Refuses a journal that is part of a volume or a database, which has a command of its own.
 fn refuse_part(journal: &Path) -> Result<()> {
     let Some(parent) = journal.parent() else {
         return Ok(());
     };
     let command = if Volume::inspect(parent).is_ok() {
-        "netram disk delete"
+        "netram volume delete"
     } else if parent.to_str().is_some_and(|name| name.ends_with("-netram")) {
-        "netram sqlite release"
+        "netram sqlite detach"
     } else {
         return Ok(());
     };

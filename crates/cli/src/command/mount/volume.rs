@@ -1,5 +1,5 @@
-//! `netram mount DIR --on VOLUME`: the volume attached, its file system mounted; unmounted and detached in
-//! the end.
+//! `netram mount attach DIR --on VOLUME`: the volume is attached and its file system mounted; in the end it is
+//! unmounted and the volume detached.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,14 +9,13 @@ use anyhow::{Context, Result, bail};
 use netram_attach::AttachRecord;
 use signal_hook::iterator::Signals;
 
+use crate::background::SELF;
 use crate::command::volume::registry;
 use crate::output;
 
-/// This program, whatever has become of its file.
-const SELF: &str = "/proc/self/exe";
-/// How often it is looked whether somebody has unmounted it.
+/// Time between two checks whether it was unmounted.
 const LOOK: Duration = Duration::from_millis(200);
-/// File systems that are made here: those whose `mkfs` needs but a flag to say nothing.
+/// File systems that can be made here.
 pub(super) const FORMATS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 /// A volume's file system, mounted.
@@ -27,19 +26,19 @@ pub(crate) struct VolumeMount {
     record: AttachRecord,
 }
 
-/// Whether it is a volume that is meant.
+/// Whether the path is a volume, and not a journal.
 pub(super) fn is_volume(on: &Path) -> bool {
     on.join("image").exists()
 }
 
 impl VolumeMount {
-    /// Attaches `volume`, unless it is attached, and mounts what is on it at `dir`; makes a file system on it
-    /// before if `format` says so.
+    /// Attaches `volume`, unless it is attached, and mounts its file system at `dir`; with `format`, makes that
+    /// file system first.
     pub(super) fn begin(dir: &Path, volume: &Path, format: Option<&str>) -> Result<VolumeMount> {
         let canonical = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
         let (dir, volume) = (canonical(dir)?, canonical(volume)?);
         if !dir.is_dir() {
-            bail!("{} is no directory", dir.display());
+            bail!("{} is not a directory", dir.display());
         }
         let there = registry().find(&volume)?.filter(|entry| entry.alive);
         if let Some(entry) = there {
@@ -50,11 +49,11 @@ impl VolumeMount {
         }
         if std::fs::read_dir(&dir)?.next().is_some() {
             bail!(
-                "{0} is not empty, and what is in it would be hidden: move it away, and into {0} once the volume is mounted",
+                "{0} is not empty, and its files would be hidden: move them away, and back into {0} once the volume is mounted",
                 dir.display()
             );
         }
-        run(Command::new(SELF).args(["disk", "attach"]).arg(&volume))?;
+        run(Command::new(SELF).args(["volume", "attach"]).arg(&volume))?;
         let entry = registry().find(&volume)?.context("it was detached at once")?;
         let mounted = VolumeMount {
             dir,
@@ -64,26 +63,26 @@ impl VolumeMount {
         match mounted.mount(format) {
             Ok(()) => Ok(mounted),
             Err(error) => {
-                // Nobody has it mounted; that it stays attached would be told by the next try.
+                // If it stays attached, the next attempt says so.
                 let _ = mounted.detach();
                 Err(error)
             }
         }
     }
 
-    /// Whoever had it mounted was killed, and its device lives on; or somebody else has attached it.
+    /// Goes on with an attached volume: the process that mounted it was killed, or another command attached it.
     fn resume(dir: PathBuf, volume: PathBuf, record: AttachRecord) -> Result<VolumeMount> {
         let device = record.device.display().to_string();
         match source_of(&dir) {
             Some(source) if source == device => (),
             _ => bail!(
-                "{} is attached already, as {device}: mount that, or `netram disk detach {}` first",
+                "{} is attached already, as {device}: mount that, or run `netram volume detach {}` first",
                 volume.display(),
                 record.name
             ),
         }
         output::remark(format_args!(
-            "{} was mounted already: whoever had mounted it was killed",
+            "{} was mounted already: the process that had mounted it was killed",
             dir.display()
         ));
         Ok(VolumeMount { dir, volume, record })
@@ -114,13 +113,12 @@ impl VolumeMount {
         run(Command::new("mount").arg(device).arg(&self.dir))
     }
 
-    /// What is served, in a line.
+    /// Returns the volume's device.
     pub(super) fn device(&self) -> &Path {
         &self.record.device
     }
 
-    /// Waits until somebody has unmounted it, or unmounts it when a signal says so; then the volume is
-    /// detached.
+    /// Waits until it is unmounted, or unmounts it on a signal; then detaches the volume.
     pub(super) fn wait(self, mut signals: Signals) -> Result<()> {
         let device = self.record.device.display().to_string();
         while source_of(&self.dir).is_some_and(|source| source == device) {
@@ -128,21 +126,23 @@ impl VolumeMount {
             if signals.pending().next().is_some()
                 && let Err(error) = run(Command::new("umount").arg(&self.dir))
             {
-                tracing::warn!(error = format_args!("{error:#}"), "it stays mounted");
+                tracing::warn!(error = format_args!("{error:#}"), "the directory stays mounted");
             }
         }
         self.detach()
     }
 
     fn detach(&self) -> Result<()> {
-        run(Command::new(SELF).args(["disk", "detach"]).arg(&self.record.name))
+        run(Command::new(SELF)
+            .args(["volume", "detach"])
+            .arg(&self.record.name))
     }
 }
 
-/// Unmounts a volume's file system; whoever has it mounted detaches the volume, and if nobody does, this.
-/// `false`: no volume of netram is there.
+/// Unmounts a volume's file system. The process that mounted it detaches the volume; if that is gone, this does.
+/// Returns `false` if no volume of netram is mounted there.
 pub(super) fn unmount(dir: &Path, patience: Duration) -> Result<bool> {
-    // What netram mounts of a journal has no device.
+    // A directory on a journal has no device.
     let Some(source) = source_of(dir).filter(|source| source.starts_with("/dev/")) else {
         return Ok(false);
     };
@@ -155,7 +155,7 @@ pub(super) fn unmount(dir: &Path, patience: Duration) -> Result<bool> {
         let entry = registry().find(&entry.record.volume)?;
         Ok(entry.is_some_and(|entry| entry.alive))
     };
-    // A few looks for whoever has it mounted, if that lives.
+    // The process that mounted it, if it lives, needs a moment.
     for _ in 0..10 {
         std::thread::sleep(LOOK);
         if !alive()? {
@@ -163,7 +163,7 @@ pub(super) fn unmount(dir: &Path, patience: Duration) -> Result<bool> {
         }
     }
     let detached = run(Command::new(SELF)
-        .args(["disk", "detach"])
+        .args(["volume", "detach"])
         .arg(&entry.record.name));
     while alive()? {
         if std::time::Instant::now() > until {
@@ -174,7 +174,7 @@ pub(super) fn unmount(dir: &Path, patience: Duration) -> Result<bool> {
     Ok(true)
 }
 
-/// What is mounted at a directory, topmost.
+/// Returns the source of the topmost mount at a directory.
 fn source_of(dir: &Path) -> Option<String> {
     let found = Command::new("findmnt")
         .args([
@@ -191,7 +191,7 @@ fn source_of(dir: &Path) -> Option<String> {
     (found.status.success() && !said.is_empty()).then_some(said)
 }
 
-/// The kind of file system on a device.
+/// Returns the kind of file system on a device.
 fn file_system_on(device: &Path) -> Result<Option<String>> {
     let probed = Command::new("blkid")
         .args(["--probe", "--match-tag", "TYPE", "--output", "value"])
@@ -201,7 +201,7 @@ fn file_system_on(device: &Path) -> Result<Option<String>> {
     let said = String::from_utf8_lossy(&probed.stdout).trim().to_owned();
     match probed.status.code() {
         Some(0) if !said.is_empty() => Ok(Some(said)),
-        // It has found nothing that it knows.
+        // It found no file system that it knows.
         Some(0 | 2) => Ok(None),
         _ => bail!(
             "blkid cannot look at {}: {}",
@@ -211,7 +211,7 @@ fn file_system_on(device: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Runs a command to its end; an error has what it said.
+/// Runs a command to its end. The error is what it wrote to standard error.
 fn run(command: &mut Command) -> Result<()> {
     let ran = command
         .stdin(Stdio::null())
@@ -221,7 +221,7 @@ fn run(command: &mut Command) -> Result<()> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&ran.stderr).trim().to_owned();
-    // Ours begins with our name.
+    // Errors of this program begin with its name.
     let said = said.strip_prefix("netram: ").unwrap_or(&said).to_owned();
     bail!(said)
 }

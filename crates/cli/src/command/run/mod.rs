@@ -1,4 +1,4 @@
-//! `netram run`.
+//! `netram run`: a program with part of its heap in the memory of lenders.
 
 mod lenders;
 mod program;
@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -18,75 +19,77 @@ use netram_far::{Arena, ArenaError, process_limits};
 use netram_transport::NetAddress;
 pub(super) use return_deposits::ReturnDeposits;
 
-use crate::options::{SecurityArgs, SizeArg, UsageError};
+use crate::command::lender::status::ask_all;
+use crate::options::{LENDERS_VARIABLE, SecurityArgs, SizeArg, UsageError};
+use crate::output;
 
-/// What is smaller is too much work a byte.
+/// Smallest allocation that may be moved: smaller ones cost too much for each byte.
 const THRESHOLD_MIN: u64 = 1024;
+/// How long lenders may take to say how much room they have.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Run a program whose heap is larger than what it may have of this machine's memory
 ///
-/// The program is run as it is. Its large allocations (malloc and its like, and
-/// anonymous mmap) lie in far memory: what it uses often stays here, up to --local,
-/// and the rest goes sealed to lenders, to two of them if there are as many. Small
-/// allocations, stacks and files are not touched, and not counted.
+/// Pages of its large allocations (malloc, anonymous mmap) that it uses often stay here, up to
+/// --local; the others go to lenders, encrypted, in two copies if there are two lenders. Small
+/// allocations, stacks and files stay here and are not counted. The program is not changed.
 ///
-/// It is refused before it starts, with the reason, if it is linked statically, is a
-/// script, gets rights by its file, if no lender answers, or if this process may not
-/// use userfaultfd. Programs that it starts are run as ever. A child of fork that goes
-/// on as the same program has a copy of its far memory, in this machine's memory and
-/// not capped; where there is no room for one it ends with a sentence at its first use.
-/// A page whose last copy is lost is a bus error, never zeros.
-///
-///   netram run --local 512MiB --lenders tcp://10.0.0.2:7420,tcp://10.0.0.3:7420 \
+///   netram run --local 512MiB --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 \
 ///       --key-file /etc/netram/key -- python3 job.py
-///   netram run --local 64MiB --lenders unix:/run/netram.sock --insecure \
+///   netram run --local 64MiB --lender unix:/run/netram.sock --insecure \
 ///       --report=run.json -- ./prog 1000
+///
+/// It is refused, with the reason, if no lender answers, if this user may not use userfaultfd,
+/// or if the program is statically linked, a script, or has set-user-id or file capabilities.
+/// Programs that it starts run as usual, unless --children is given. A forked child has its own
+/// copy of all pages in this machine's memory, beyond --local; if there is no room, it ends with
+/// a message. If all copies of a page are lost, the program gets a bus error, never wrong data.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct RunProgram {
-    /// How much of its far memory may be here at a time; 256KiB at least
+    /// Most bytes of its large allocations in this machine's memory at a time; at least 256KiB
     #[arg(long, value_name = "SIZE")]
     local: SizeArg,
-    /// The lenders: tcp://host:port or unix:/path, with commas between them
+    /// Lender for the other pages: tcp://HOST:PORT or unix:/PATH; repeat it for several
     #[arg(
-        long,
+        long = "lender",
         required_unless_present = "spill",
-        value_name = "ADDR",
-        env = "NETRAM_LENDERS",
+        value_name = "ADDRESS",
+        env = LENDERS_VARIABLE,
         value_delimiter = ','
     )]
     lenders: Vec<NetAddress>,
     #[command(flatten)]
     security: SecurityArgs,
-    /// In how many places a page is to be: 1 or 2
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    /// Number of copies of a page, at different lenders or in --spill: 1 or 2
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: u8,
-    /// A directory on a local disk for a file without a name: the second copy where there is one lender, the
-    /// only one where there is none
+    /// Existing directory on a local disk for a temporary file with pages: for the second copy if
+    /// there is one lender, for the only one if there is none or none has room
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
-    /// The most bytes of that file; without this, what the disk has
+    /// Most bytes of that file [default: what the disk has]
     #[arg(long, value_name = "SIZE", requires = "spill")]
     spill_size: Option<SizeArg>,
-    /// How much of --local pages may have that stay here compressed; without this, a quarter
+    /// Most bytes of --local for compressed pages [default: a quarter]
     #[arg(long, value_name = "SIZE")]
     packed: Option<SizeArg>,
-    /// Let pages come only when the program waits for them: none ahead, where its faults tell which is next
+    /// Do not fetch pages ahead of the program's accesses
     #[arg(long)]
     no_look_ahead: bool,
-    /// The most far memory that the program may have
+    /// Most bytes of large allocations that the program may have, here and at lenders
     #[arg(long, value_name = "SIZE", default_value_t = SizeArg(SIZE_DEFAULT))]
     size: SizeArg,
-    /// The least that an allocation must have to lie there; 1KiB at least
+    /// Smallest allocation that counts as large; at least 1KiB
     #[arg(long, value_name = "SIZE", default_value_t = SizeArg(THRESHOLD_DEFAULT))]
     threshold: SizeArg,
-    /// Programs that it starts are run so as well, each with as much of its own
+    /// Run the programs that it starts in the same way, each with its own --local and --size
     #[arg(long)]
     children: bool,
-    /// At its end, write what was moved to FILE as JSON; without FILE, a line on standard error
+    /// At the end, write what was moved to FILE as JSON; without FILE, as a line to standard error
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     report: Option<Option<PathBuf>>,
-    /// The program, and its words
+    /// The program, and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     words: Vec<OsString>,
 }
@@ -100,7 +103,7 @@ impl RunProgram {
         program::check(&program)?;
         let library = netram_process::library(LIBRARY, LIBRARY_VARIABLE)?;
         if !self.lenders.is_empty() {
-            // Who has none says nothing of how links are protected.
+            // Without lenders no protection needs to be chosen.
             self.security.security()?;
         }
         let settings = self.settings()?;
@@ -108,10 +111,11 @@ impl RunProgram {
         process_limits::check(&settings)?;
         Arena::check(&config).map_err(explain)?;
         lenders::wait_for_deposits(config.remote_pages)?;
+        self.remark_room()?;
         let mut command = Command::new(&program);
         command
             .args(&self.words[1..])
-            // As the shell would call it: some programs do what their name says.
+            // As the shell would call it: some programs act by their name.
             .arg0(&self.words[0])
             .env(SETTINGS, settings.to_string())
             .env(PRELOAD, preload(&library)?);
@@ -119,12 +123,43 @@ impl RunProgram {
         Err(failed).with_context(|| format!("running {}", program.display()))
     }
 
+    /// Says on standard error how much the program may have, if lenders have less room than it may ask for. It
+    /// would stop later, waiting for room.
+    fn remark_room(&self) -> Result<()> {
+        if self.lenders.is_empty() || self.spill.is_some() {
+            return Ok(());
+        }
+        let answers = ask_all(&self.lenders, &self.security.security()?, ROOM_TIMEOUT);
+        let reports = answers.iter().filter_map(|answer| answer.report.as_ref());
+        let rooms: Vec<u64> = reports.map(lenders::room).collect();
+        let copies = usize::from(self.copies).min(self.lenders.len());
+        let room = lenders::room_for_copies(&rooms, copies);
+        // The default of --size is beyond most lenders, and means no particular number.
+        let wanted = match self.size.0 {
+            SIZE_DEFAULT => self.local.0.saturating_mul(2),
+            size => size,
+        };
+        if room.saturating_add(self.local.0) < wanted {
+            output::remark(format_args!(
+                "netram run: lenders have room for {} in {}, so this program may have {} of large allocations. With more, it \
+                 waits for room: lend more (`netram lender serve --memory`, --deposits), or name a directory with --spill",
+                output::bytes(room),
+                output::counted(copies as u64, "copy", "copies"),
+                output::bytes(room.saturating_add(self.local.0))
+            ));
+        }
+        Ok(())
+    }
+
     fn settings(&self) -> Result<RunSettings> {
         let absolute = |path: &PathBuf| {
             let what = || format!("finding {}", path.display());
             let path = std::path::absolute(path).with_context(what)?;
             if path.to_str().is_none_or(|text| text.contains('\n')) {
-                bail!("{} has letters that cannot be passed on", path.display());
+                bail!(
+                    "{} has characters that cannot be passed on; give it another name",
+                    path.display()
+                );
             }
             Ok(path)
         };
@@ -152,7 +187,7 @@ impl RunProgram {
     }
 }
 
-/// The library first, and then those that the user has named.
+/// Returns the value for the loader: the library first, then those that the user named.
 fn preload(library: &Path) -> Result<OsString> {
     let text = library.to_string_lossy();
     if text.contains([' ', ':']) {
@@ -168,11 +203,11 @@ fn preload(library: &Path) -> Result<OsString> {
     Ok(all)
 }
 
-/// What an operator has to do, and not what a programmer has.
+/// Turns an error for programmers into one for operators.
 fn explain(error: ArenaError) -> anyhow::Error {
     match error {
         ArenaError::Refused { source } => anyhow::anyhow!(
-            "this user may not have page faults served ({source}). As root, one of: \
+            "this user may not handle page faults in a program ({source}). As root, one of: \
              `sysctl vm.unprivileged_userfaultfd=1`, or `chmod 666 /dev/userfaultfd`; in a container the seccomp profile must allow userfaultfd"
         ),
         ArenaError::BadConfig { what, must } => UsageError(format!("{what} must be {must}")).into(),

@@ -1,39 +1,46 @@
-//! Whether a program can have a library loaded before all others: read from its file, before it is started.
+//! Whether a library can be loaded before a program's own: read from its file, before it is started.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// First bytes of an ELF file.
 const MAGIC: &[u8] = b"\x7fELF";
-/// 64 bits, this machine's order of bytes.
+/// ELF class: 64 bits, in this machine's byte order.
 const CLASS: [u8; 2] = [2, if cfg!(target_endian = "little") { 1 } else { 2 }];
 const HEADER_BYTES: usize = 64;
 /// `PT_INTERP`: the segment that names the loader.
 const LOADER: u32 = 3;
 const SEGMENT_BYTES_MIN: usize = 56;
-/// A loader's path is shorter.
+/// Longest path of a loader.
 const PATH_BYTES_MAX: u64 = 4096;
 const SET_ID: u32 = 0o6000;
-/// Where rights of a file stand that its process gets.
+/// Extended attribute with a file's capabilities.
 const RIGHTS: &str = "security.capability";
 
-/// Why a program cannot be run so.
+/// Why a program cannot be run with the library.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramRefusal {
     #[error("{}: {why}", program.display())]
     Unreadable { program: PathBuf, why: io::Error },
     #[error("{} is a script: name the interpreter, as in `-- python3 job.py`", _0.display())]
     Script(PathBuf),
-    #[error("{} is no program of this machine", _0.display())]
+    #[error(
+        "{} is a shim, a script of a version manager such as pyenv or asdf: name the program itself. For Python it is what \
+         `python3 -c 'import sys; print(sys.executable)'` prints",
+        _0.display()
+    )]
+    Shim(PathBuf),
+    #[error("{} is not a program for this machine", _0.display())]
     Foreign(PathBuf),
     #[error(
-        "{} is linked statically: it loads no library, and its heap cannot be placed elsewhere; link it dynamically",
+        "{} is statically linked: no library can be loaded into it to place its heap elsewhere; link it dynamically",
         _0.display()
     )]
     Static(PathBuf),
     #[error(
-        "{} is loaded by {loader}, and not by {ours}: the library is made for programs of that C library",
+        "{} uses the loader {loader}, and not {ours}: the library only works with programs of the latter's C library",
         program.display()
     )]
     OtherLibrary {
@@ -42,14 +49,14 @@ pub(super) enum ProgramRefusal {
         ours: String,
     },
     #[error(
-        "{} gets rights that its caller has not (set-user-id, set-group-id or capabilities): the loader then loads no library \
-         that the caller names; run it as the user whose rights it gets",
+        "{} has rights that its caller has not (set-user-id, set-group-id or capabilities): no library can be loaded into \
+         such a program; run it as the user whose rights it gets",
         _0.display()
     )]
     Privileged(PathBuf),
 }
 
-/// Looks at a program's file.
+/// Checks a program's file.
 pub(super) fn check(program: &Path) -> Result<(), ProgramRefusal> {
     let unreadable = |why| ProgramRefusal::Unreadable {
         program: program.to_owned(),
@@ -58,6 +65,7 @@ pub(super) fn check(program: &Path) -> Result<(), ProgramRefusal> {
     let mut file = File::open(program).map_err(unreadable)?;
     let about = file.metadata().map_err(unreadable)?;
     let loader = match loader(&mut file).map_err(unreadable)? {
+        ProgramKind::Script if is_shim(program) => return Err(ProgramRefusal::Shim(program.to_owned())),
         ProgramKind::Script => return Err(ProgramRefusal::Script(program.to_owned())),
         ProgramKind::Foreign => return Err(ProgramRefusal::Foreign(program.to_owned())),
         ProgramKind::Program { loader: None } => return Err(ProgramRefusal::Static(program.to_owned())),
@@ -81,19 +89,29 @@ pub(super) fn check(program: &Path) -> Result<(), ProgramRefusal> {
     Ok(())
 }
 
-/// What a file is to the kernel.
+/// Whether a script is a version manager's stand-in for a program: all of them keep these in a directory `shims`.
+fn is_shim(program: &Path) -> bool {
+    program
+        .parent()
+        .and_then(Path::file_name)
+        .is_some_and(|directory| directory == "shims")
+}
+
+/// Kind of a file to the kernel.
 #[derive(Debug, PartialEq, Eq)]
 enum ProgramKind {
+    /// A script, run by an interpreter.
     Script,
-    /// No program, or another machine's.
+    /// Not a program, or one for another machine.
     Foreign,
+    /// A program for this machine.
     Program {
-        /// What loads it and its libraries. `None`: it has none.
+        /// The loader of its libraries; `None` if it is statically linked.
         loader: Option<String>,
     },
 }
 
-/// What loads this program itself. `None`: nothing does.
+/// Returns the loader of this program itself; `None` if it is statically linked.
 fn own_loader() -> Option<String> {
     let mut file = File::open("/proc/self/exe").ok()?;
     match loader(&mut file) {
@@ -141,7 +159,7 @@ fn loader(file: &mut (impl Read + Seek)) -> io::Result<ProgramKind> {
     Ok(ProgramKind::Program { loader: None })
 }
 
-/// The number of this machine's kind: as this program's own file has it.
+/// Returns the ELF number of this machine's architecture.
 fn machine() -> u16 {
     match std::env::consts::ARCH {
         "x86_64" => 62,
@@ -150,7 +168,7 @@ fn machine() -> u16 {
         "powerpc64" => 21,
         "s390x" => 22,
         "loongarch64" => 258,
-        // No such program is known here: all are refused.
+        // An unknown architecture: all programs are refused.
         _ => 0,
     }
 }
@@ -192,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// A program with these segments: kind, and what they have.
+    /// Returns an ELF file with these segments: kind, and contents.
     fn elf(machine: u16, segments: &[(u32, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES + SEGMENT_BYTES_MIN * segments.len()];
         bytes[..4].copy_from_slice(MAGIC);
@@ -216,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_tells_what_loads_it() {
+    fn the_loader_is_read_from_a_program() {
         let dynamic = elf(machine(), &[(1, b"code"), (LOADER, b"/lib/ld.so\0rest")]);
         let loader = Some("/lib/ld.so".to_owned());
         assert_eq!(kind(&dynamic), ProgramKind::Program { loader });
@@ -225,12 +243,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_of_this_machine_is_found_out() {
+    fn scripts_and_foreign_files_are_told_from_programs() {
         assert_eq!(kind(b"#!/bin/sh\n"), ProgramKind::Script);
         assert_eq!(kind(b""), ProgramKind::Foreign);
         assert_eq!(kind(&elf(3, &[(LOADER, b"/lib/ld.so\0")])), ProgramKind::Foreign);
         let cut = elf(machine(), &[(LOADER, b"/lib/ld.so\0")]);
         assert_eq!(kind(&cut[..HEADER_BYTES + 10]), ProgramKind::Foreign);
+    }
+
+    #[test]
+    fn a_shim_is_a_script_in_a_directory_of_shims() {
+        assert!(is_shim(Path::new("/root/.pyenv/shims/python3")));
+        assert!(!is_shim(Path::new("/usr/bin/python3")));
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! `netram give-back`: waits for the end of a program under `netram run`, and gives back what it has left at
-//! lenders.
+//! `netram give-back`: waits for the end of a program under `netram run`, and frees its pages at lenders.
 
 use std::io::{self, Read};
 use std::process::ExitCode;
@@ -9,9 +8,9 @@ use clap::Args;
 use netram_far::DepositId;
 use netram_far::run::{RunSettings, SETTINGS};
 
-/// Gives back what a program has left at lenders; started by `netram run` only
+/// Free the pages that a program left at lenders; only `netram run` starts it
 ///
-/// Its settings are in the environment, the deposit's number on standard input, whose end is the program's.
+/// The settings come from the environment, the deposit's number from standard input, which ends with the program.
 #[derive(Debug, Args)]
 pub struct ReturnDeposits {}
 
@@ -24,7 +23,7 @@ impl ReturnDeposits {
         input
             .read_exact(&mut deposit)
             .context("the deposit's number, from `netram run`")?;
-        // Nothing more comes but the end.
+        // Only the end comes after it.
         io::copy(&mut input, &mut io::sink())?;
         let config = settings.arena().context("the cluster key")?.remote_pages;
         netram_far::give_back(&config, DepositId(u128::from_le_bytes(deposit)));

@@ -12,17 +12,16 @@ use crate::output;
 
 /// Apply a log to its segments and close it
 ///
-/// What its program would do when it starts and ends: the log is recovered
-/// (lenders are asked if its last program did not close it: see LOG.toml,
-/// NETRAM_LENDERS), its transactions are applied, and it is closed. Afterwards
-/// the segments have everything: another log may have them, and all of it can be
-/// moved.
+/// Does what a program does when it opens and closes the log: the log is recovered (lenders are
+/// asked if its last program did not close it: those of LOG.toml or NETRAM_LENDERS), and its
+/// transactions are written to the segments. Afterwards the segments' files are complete: they
+/// can be copied, moved, or used with another log.
 ///
 ///   netram rvm apply bank.log
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ApplyLog {
-    /// The log, which no program may have open
+    /// The log's file, or its directory; no program may have it open
     log: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -45,7 +44,8 @@ impl ApplyLog {
             output::json(&json!({ "transactions": transactions, "bytes": bytes }))?;
         } else {
             output::line(format!(
-                "{transactions} transactions applied, {}; the log is closed",
+                "{} applied, {}; the log is closed",
+                output::count(transactions, "transaction"),
                 output::bytes(bytes)
             ))?;
         }

@@ -13,34 +13,33 @@ use super::inspection::{LogInspection, LoggedTransaction};
 use super::overlay::LogOverlay;
 use crate::output;
 
-/// Findings of one kind that are told; more are counted.
+/// Most findings of one kind that are shown; more are counted.
 const FINDINGS_SHOWN_MAX: usize = 20;
 
 /// Check a log, its segment table and its segments
 ///
-/// Every record must be whole, sealed by this log's own writer, a transaction,
-/// and within segments that the log knows; every segment must be the file that
-/// the log was written for; and a persistent heap in it must be sound. Nothing is
-/// changed, no lender is asked. Exit code 1 when anything is damaged; what only
-/// lenders hold is no damage.
+/// Every record must be whole, encrypted with this log's key, a transaction, and within segments
+/// that the log knows; every segment must be the file that the log was written for; and a
+/// persistent heap in it must be sound. Nothing is changed and no lender is asked. The exit code
+/// is 1 if anything is damaged; bytes that only lenders hold are not damage.
 ///
 ///   netram rvm check bank.log
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct CheckLog {
-    /// The log
+    /// The log's file, or the directory that holds all of it
     log: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What was found.
+/// Everything that a check found.
 #[derive(Default)]
 struct LogFindings {
     /// Sentences, each a damage.
     damage: Vec<String>,
-    /// Sentences worth knowing that are none.
+    /// Sentences that are worth knowing and not damage.
     notes: Vec<String>,
     damage_omitted: u64,
     notes_omitted: u64,
@@ -63,7 +62,7 @@ impl CheckLog {
     }
 }
 
-/// The damage in a log and its segments, a sentence each.
+/// Returns the damage in a log and its segments, a sentence each.
 pub fn damage_of(look: &LogInspection) -> Vec<String> {
     LogFindings::of(look).damage
 }
@@ -94,12 +93,13 @@ impl LogFindings {
         }
     }
 
-    /// What is damage, unless a program has the log open: it may have changed the table since that was read.
+    /// Records damage, or a note if a program has the log open: it may have changed the table since that was
+    /// read.
     fn suspected(&mut self, look: &LogInspection, sentence: String) {
         match look.inspect.in_use() {
             false => self.damaged(sentence),
             true if self.notes.len() < FINDINGS_SHOWN_MAX => self.notes.push(format!(
-                "{sentence} (if it is still so when you check again: the program may have been changing it)"
+                "{sentence} (check again: a program has the log open and may have been changing it)"
             )),
             true => self.notes_omitted += 1,
         }
@@ -157,8 +157,8 @@ impl LogFindings {
     }
 
     fn check_segments(&mut self, look: &LogInspection, table: &TableView, named: &[u32]) {
-        // Damage of the log itself has been told; without all of the log nobody can say what a heap looks
-        // like.
+        // Damage of the log itself is recorded already; without all of the log, the state of a heap is
+        // unknown.
         let overlays = match look.overlays(&mut |_| true) {
             Ok((overlays, verdict)) => verdict.damage.is_empty().then_some(overlays),
             Err(_) => None,
@@ -179,7 +179,7 @@ impl LogFindings {
         }
     }
 
-    /// Checks the heap in a segment, if there is one. What a program changes meanwhile may look like damage.
+    /// Checks the heap in a segment, if there is one. Changes by a running program may look like damage.
     fn check_heap(&mut self, look: &LogInspection, segment: &SegmentView, overlay: Option<&LogOverlay>) {
         let path = &segment.path;
         let SegmentHeap { offset, state } = match heap_in(segment, overlay) {

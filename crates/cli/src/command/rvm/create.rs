@@ -11,46 +11,51 @@ use netram_store::{JournalLayout, Store, StoreSettings};
 use super::inspection::absolute;
 use crate::options::{SizeArg, UsageError};
 use crate::output;
+use crate::settings::{self, LenderArgs, put};
 
-/// Make a log, and segments for it
+/// Create a log, and segments for it
 ///
-/// The log and the segments are allocated in full, so that a full disk cannot
-/// stop a commit later. Nothing that exists is touched. Lenders are named
-/// afterwards, in the settings file beside the log (LOG.toml) or in NETRAM_LENDERS.
+/// Lenders given here are written to the settings file beside the log (LOG.toml), which may be
+/// edited; without any, commits wait for this disk. Log and segments are allocated in full, so
+/// that a full disk cannot stop a commit later. An existing file is never touched.
 ///
-///   netram rvm create bank.log --segment bank.data --size 1GiB
+///   netram rvm create bank.log --segment bank.data --size 1GiB \
+///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
 ///   netram rvm create /var/lib/bank --directory --log-size 256MiB
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct CreateLog {
-    /// The new log's file, or with --directory the new directory for all of it
+    /// The new log's file, or with --directory the new directory
     log: PathBuf,
-    /// Bytes of the log: how much can be committed before the log has to be truncated
+    /// Bytes of the log: how much can be committed before the log must be truncated
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     log_size: SizeArg,
-    /// Make this segment too; several may be given
+    /// Also create this segment (the data file that programs map); repeat it for several
     #[arg(long, value_name = "PATH")]
     segment: Vec<PathBuf>,
-    /// The segment's size; once for all segments, or once for each, in their order
+    /// Bytes of the segments: once for all, or once for each in their order
     #[arg(long, value_name = "SIZE")]
     size: Vec<SizeArg>,
-    /// Keep the segments' space for when it is written: a full disk may then stop truncation
+    /// Do not allocate the segments' space: a full disk may then stop truncation later
     #[arg(long)]
     sparse: bool,
-    /// Put the log and all that belongs to it into one new directory
+    /// Put the log and everything that belongs to it into one new directory
     #[arg(long)]
     directory: bool,
+    #[command(flatten)]
+    lenders: LenderArgs,
 }
 
 impl CreateLog {
     pub(super) fn run(self) -> Result<ExitCode> {
         let segments = self.segments()?;
+        let settings = self.settings()?;
         for (path, _) in &segments {
             text(path)?;
             if path.symlink_metadata().is_ok() {
                 let path = path.display();
                 return Err(anyhow!(
-                    "there is a file {path} already; choose another path, or remove it. Nothing was made"
+                    "{path} exists already; choose another path, or remove it. Nothing was created"
                 ));
             }
         }
@@ -58,18 +63,20 @@ impl CreateLog {
             true => JournalLayout::Directory,
             false => JournalLayout::Beside,
         };
-        let home = Store::create(&self.log, layout, self.log_size.0).context("making a log")?;
+        let home = Store::create(&self.log, layout, self.log_size.0).context("creating a log")?;
         output::line(format_args!(
             "log {}, {}",
             home.log().display(),
             output::bytes(self.log_size.0)
         ))?;
+        settings::write(&home.settings_file(), &settings, |_| Ok(()))?;
         self.fill(&home, &segments).with_context(|| {
             format!(
-                "the log {} was made, not all of its segments",
+                "the log {} was created, but not all of its segments",
                 home.log().display()
             )
         })?;
+        self.lenders.remark_waiting("commits", &home.settings_file());
         Ok(ExitCode::SUCCESS)
     }
 
@@ -77,16 +84,18 @@ impl CreateLog {
         let sizes = match (self.segment.len(), self.size.as_slice()) {
             (0, []) => Vec::new(),
             (0, _) => {
-                return Err(
-                    UsageError("--size is for segments: name them with --segment PATH".to_owned()).into(),
-                );
+                return Err(UsageError(
+                    "--size is the size of segments: name these with --segment PATH".to_owned(),
+                )
+                .into());
             }
             (count, [size]) => vec![*size; count],
             (count, sizes) if sizes.len() == count => sizes.to_vec(),
             (count, sizes) => {
                 let sentence = format!(
-                    "{count} segments and {} sizes: give --size SIZE once for all, or once for each",
-                    sizes.len()
+                    "{} and {}: give --size SIZE once for all, or once for each",
+                    output::count(count as u64, "segment"),
+                    output::count(sizes.len() as u64, "size")
                 );
                 return Err(UsageError(sentence).into());
             }
@@ -99,11 +108,21 @@ impl CreateLog {
             .collect())
     }
 
+    /// Returns the contents of the settings file, which were read as an opening will.
+    fn settings(&self) -> Result<toml::Table> {
+        let mut settings = self.lenders.table()?;
+        if !settings.is_empty() {
+            put(&mut settings, "key-file", self.lenders.key()?);
+            StoreSettings::parse(&toml::to_string(&settings)?, &self.log)?.journal_config()?;
+        }
+        Ok(settings)
+    }
+
     fn fill(&self, home: &Store, segments: &[(PathBuf, SizeArg)]) -> Result<()> {
         if segments.is_empty() {
             return Ok(());
         }
-        // Nothing has been committed, so the disk alone will do.
+        // Nothing has been committed yet, so no lender is needed.
         let opened = home.open(&StoreSettings::default())?;
         let allocation = match self.sparse {
             true => SegmentAllocation::Sparse,
@@ -112,7 +131,7 @@ impl CreateLog {
         for (path, size) in segments {
             let path = text(path)?;
             opened.memory.create_segment(path, size.0, allocation)?;
-            // The table learns of a segment when it is first mapped.
+            // A segment enters the table when it is first mapped.
             opened.memory.map(path, 0, 0)?;
             output::line(format_args!("segment {path}, {}", output::bytes(size.0)))?;
         }
@@ -120,8 +139,8 @@ impl CreateLog {
     }
 }
 
-/// The segment table's way of writing a path.
+/// Returns a path as text, as the segment table stores it.
 fn text(path: &Path) -> Result<&str> {
     path.to_str()
-        .with_context(|| format!("{path:?} is not UTF-8; choose another name. Nothing was made"))
+        .with_context(|| format!("{path:?} is not UTF-8; choose another name. Nothing was created"))
 }

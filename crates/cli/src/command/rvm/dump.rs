@@ -18,29 +18,29 @@ const LINE_BYTES: usize = 16;
 
 /// Write the committed bytes of a segment to a file or to standard output
 ///
-/// These are the segment's file with the log laid over it, in memory: nothing is
-/// changed, and the log need not have been closed. What only lenders hold is not
-/// seen; then a note on standard error says so. Of a damaged log nothing is written.
+/// These are the segment's file with the log's transactions over it. Nothing is changed, and the
+/// log need not have been closed. Bytes that only lenders hold are missing, which a note on
+/// standard error says. Of a damaged log nothing is written.
 ///
 ///   netram rvm dump bank.log bank.data --output bank.copy
 ///   netram rvm dump bank.log bank.data --offset 4096 --length 64 --hex
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct DumpSegment {
-    /// The log
+    /// The log's file, or the directory that holds all of it
     log: PathBuf,
     /// The segment: its path or its number
     segment: String,
-    /// The first byte
+    /// Offset of the first byte
     #[arg(long, value_name = "BYTES", value_parser = number, default_value = "0")]
     offset: u64,
-    /// How many bytes [default: to the end]
+    /// Number of bytes [default: to the end]
     #[arg(long, value_name = "BYTES", value_parser = number)]
     length: Option<u64>,
     /// The new file; `-` is standard output
     #[arg(long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Write hexadecimal lines, each with its offset, instead of the bytes themselves
+    /// Write lines of hexadecimal digits, each with its offset, instead of the bytes
     #[arg(long)]
     hex: bool,
 }

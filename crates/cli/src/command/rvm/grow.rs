@@ -12,20 +12,20 @@ use super::inspection::existing;
 use crate::options::SizeArg;
 use crate::output;
 
-/// Give a log that nobody has open a larger file
+/// Make a log larger
 ///
-/// It is opened first, which recovers it and applies it to its segments (lenders
-/// are asked if its last program did not close it: see LOG.toml, NETRAM_LENDERS),
-/// and grows when it is empty. A crash at any moment leaves the old log or the
-/// new one. A log does not become smaller.
+/// No program may have it open. The log is recovered first and applied to its segments, for
+/// which lenders are asked if its last program did not close it (those of LOG.toml or
+/// NETRAM_LENDERS). A crash at any moment leaves either the old log or the new one. A log cannot
+/// be made smaller.
 ///
 ///   netram rvm grow bank.log --size 256MiB
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct GrowLog {
-    /// The log
+    /// The log's file, or the directory that holds all of it
     log: PathBuf,
-    /// Bytes of the log, from now on
+    /// Bytes of the larger log
     #[arg(long, value_name = "SIZE")]
     size: SizeArg,
     /// Print JSON
@@ -48,9 +48,9 @@ impl GrowLog {
             output::json(&json!({ "before": grown.before, "after": grown.after }))?;
         } else {
             output::line(match grown.before == grown.after {
-                true => format!("the log has {} already", output::bytes(grown.after)),
+                true => format!("the log already has {}", output::bytes(grown.after)),
                 false => format!(
-                    "the log has {} now; it had {}",
+                    "the log now has {}; it had {}",
                     output::bytes(grown.after),
                     output::bytes(grown.before)
                 ),

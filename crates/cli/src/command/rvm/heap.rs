@@ -1,4 +1,4 @@
-//! `netram rvm heap`: what the original's `rdsinit` made.
+//! `netram rvm heap`: a segment with a persistent heap for C programs, as the original RVM's `rdsinit` makes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,29 +14,29 @@ use crate::output;
 
 /// Make a segment with a heap for C programs, which rds_load_heap loads
 ///
-/// As `rds_zap_heap` of rds.h, and the original's rdsinit. The heap will be at
-/// ADDRESS in the memory of every program that loads it, the program's static data
-/// right behind it: choose addresses that no program uses for anything else. The
-/// segment is a new file. No other program may have the log open.
+/// Does the same as `rds_zap_heap` of rds.h, and rdsinit of the original RVM. Every program that
+/// loads the heap has it at ADDRESS in its memory, followed by its static data: choose an address
+/// range that no program uses for anything else. The segment is a new file. No other program may
+/// have the log open.
 ///
 ///   netram rvm heap bank.log bank.data --heap 64MiB --static 1MiB --address 0x20000000000
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct CreateHeap {
-    /// The log
+    /// The log's file, or the directory that holds all of it
     log: PathBuf,
     /// The new segment's path
     segment: PathBuf,
     /// Bytes of the heap
     #[arg(long, value_name = "SIZE")]
     heap: SizeArg,
-    /// Bytes of the program's static data
+    /// Bytes for the program's static data
     #[arg(long = "static", value_name = "SIZE", default_value = "4096")]
     statics: SizeArg,
-    /// Where in memory the heap begins: a multiple of 4096
+    /// Address in memory where the heap begins, a multiple of 4096
     #[arg(long, value_parser = number)]
     address: u64,
-    /// Keep the segment's space for when it is written: a full disk may then stop truncation
+    /// Do not allocate the segment's space: a full disk may then stop truncation later
     #[arg(long)]
     sparse: bool,
 }
@@ -67,7 +67,7 @@ impl CreateHeap {
         made.with_context(|| format!("making a heap in {}", path.display()))?;
         closed.context("closing")?.close().context("closing")?;
         output::line(format_args!(
-            "heap {}, {} at {:#x}, static data {} behind it",
+            "heap {}, {} at {:#x}, followed by {} of static data",
             path.display(),
             output::bytes(self.heap.0),
             self.address,
@@ -77,7 +77,7 @@ impl CreateHeap {
     }
 }
 
-/// A number that can be an address or a length in memory.
+/// Returns a number that fits an address or a length in memory.
 fn memory(number: u64) -> Result<usize> {
     let fits = usize::try_from(number);
     Ok(fits.map_err(|_| UsageError(format!("{number:#x} is beyond this machine's memory")))?)

@@ -1,4 +1,4 @@
-//! Persistent heaps in segments, looked at from outside: the segment's file with the log laid over it.
+//! Persistent heaps in segments, read from outside: the segment's file with the log's transactions over it.
 
 use anyhow::{Context, Result, ensure};
 use netram_heap::{HeapOpenError, HeapReport};
@@ -12,7 +12,7 @@ use crate::output;
 const HEAP_OFFSETS: [u64; 2] = [0, 4096];
 /// Bytes that are read to see whether there is a heap.
 const FRONT_BYTES: u64 = 4096;
-/// A larger heap is not read into memory to be looked into.
+/// Largest heap that is read into memory to be checked.
 const HEAP_BYTES_MAX: u64 = 8 << 30;
 
 /// A heap in a segment.
@@ -22,17 +22,17 @@ pub(crate) struct SegmentHeap {
     pub(super) state: HeapState,
 }
 
-/// What a look into a heap found.
+/// Outcome of reading a heap.
 pub(crate) enum HeapState {
-    /// It is whole.
+    /// The heap is whole.
     Whole(HeapReport),
-    /// It has so many bytes that it was not looked into.
+    /// The heap has this many bytes, more than are read into memory.
     TooLarge(u64),
-    /// It is damaged, or cannot be read: why, in a sentence.
+    /// The heap is damaged or cannot be read; the sentence says why.
     Unusable(String),
 }
 
-/// The heap in `segment`, over which the log lays `overlay`, if one is there.
+/// Returns the heap in `segment` with the log's `overlay` over it, if one is there.
 pub(super) fn heap_in(segment: &SegmentView, overlay: Option<&LogOverlay>) -> Result<Option<SegmentHeap>> {
     let file = segment.open()?;
     let read = |offset: u64, length: u64| {
@@ -73,16 +73,16 @@ pub(super) fn heap_in(segment: &SegmentView, overlay: Option<&LogOverlay>) -> Re
     Ok(None)
 }
 
-/// That a heap of so many bytes was not looked into.
+/// Says that a heap of this many bytes was not checked.
 pub(super) fn too_large(bytes: u64) -> String {
     format!(
-        "heap of {}, which was not looked into: more than {} are not read into memory",
+        "heap of {}, which was not checked: heaps of more than {} are not read into memory",
         output::bytes(bytes),
         output::bytes(HEAP_BYTES_MAX)
     )
 }
 
-/// What is in a heap, in one sentence.
+/// Returns a heap's contents in one sentence.
 pub(super) fn account(report: &HeapReport) -> String {
     let free: u64 = report.free.iter().map(|(_, bytes)| bytes).sum();
     format!(

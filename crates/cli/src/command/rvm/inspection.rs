@@ -1,5 +1,5 @@
-//! Looking at a home from outside: its log, its segments, and the bytes that are committed. Nothing is
-//! changed, nothing is locked for longer than a look takes, and no lender is asked.
+//! Reading a store from outside: its log, its segments, and the committed bytes. Nothing is changed, locks are
+//! held only while something is read, and no lender is asked.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,35 +17,39 @@ use super::verdict::LogVerdict;
 use crate::options::SizeArg;
 use crate::output;
 
-/// Kinds below belong to the journal itself.
+/// Record kinds below this one belong to the journal itself.
 const KIND_USER_MIN: RecordKind = RecordKind(16);
 
-/// A home, looked at from outside.
+/// A store, read from outside.
 pub struct LogInspection {
     pub home: Store,
     pub inspect: JournalInspector,
 }
 
-/// Where a number of bytes begins and how many they are, as `4096+64` or `0x1000+1KiB`.
+/// Offset and length of some bytes, written as `4096+64` or `0x1000+1KiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
     pub offset: u64,
     pub length: u64,
 }
 
-/// One transaction of the log, its ranges in the order in which they stand.
+/// A transaction of the log, with its ranges in order.
 pub struct LoggedTransaction<'r> {
     pub record: Record<'r>,
     pub ranges: Vec<RangeView<'r>>,
 }
 
-/// The home at `path`, which must be there.
+/// Returns the store at `path`.
+///
+/// # Errors
+///
+/// There is none.
 pub fn existing(path: &Path) -> Result<Store> {
     let home = Store::at(path);
     match home.exists() {
         true => Ok(home),
         false => Err(anyhow!(
-            "there is no log {}; name the log that `netram rvm create` made, or its directory",
+            "there is no log {}; `netram rvm create` makes one",
             home.log().display()
         )),
     }
@@ -59,14 +63,22 @@ impl LogInspection {
         Ok(LogInspection { home, inspect })
     }
 
-    /// The segments that the log knows.
+    /// Returns the segments that the log knows.
+    ///
+    /// # Errors
+    ///
+    /// The segment table cannot be read.
     pub fn table(&self) -> Result<TableView> {
         let path = self.home.segments();
         let read = TableView::read(&path, self.inspect.superblock().journal);
         read.with_context(|| format!("reading the segment table {}", path.display()))
     }
 
-    /// The segment called `name`: its path, or its number.
+    /// Returns the segment with this path or number.
+    ///
+    /// # Errors
+    ///
+    /// The log knows no such segment, or the segment table cannot be read.
     pub fn segment(&self, name: &str) -> Result<SegmentView> {
         let table = self.table()?;
         let canonical = std::fs::canonicalize(name).ok();
@@ -92,8 +104,12 @@ impl LogInspection {
         })
     }
 
-    /// Passes every transaction of the local log to `each`, oldest first, until it says `false`. A record
-    /// that is none ends it with an error. Whether these were all is in the answer.
+    /// Passes every transaction of the local log to `each`, oldest first, until it returns `false`. The verdict
+    /// says whether these were all.
+    ///
+    /// # Errors
+    ///
+    /// A record is not a transaction, or `each` failed.
     pub fn transactions(
         &self,
         each: &mut dyn FnMut(LoggedTransaction<'_>) -> Result<bool>,
@@ -115,13 +131,21 @@ impl LogInspection {
         outcome.map(|()| LogVerdict::of(&self.inspect, &verified))
     }
 
-    /// What the log has for `segment`, and whether that is all it should have.
+    /// Returns the log's changes to `segment`, and whether these are all.
+    ///
+    /// # Errors
+    ///
+    /// A record of the log is not a transaction.
     pub fn overlay(&self, segment: &SegmentView) -> Result<(LogOverlay, LogVerdict)> {
         let (mut overlays, verdict) = self.overlays(&mut |number| number == segment.number)?;
         Ok((overlays.remove(&segment.number).unwrap_or_default(), verdict))
     }
 
-    /// What the log has for each segment that is wanted, by number: one pass over the log for all.
+    /// Returns the log's changes to each wanted segment, by number, in one pass over the log.
+    ///
+    /// # Errors
+    ///
+    /// A record of the log is not a transaction.
     pub fn overlays(
         &self,
         wanted: &mut dyn FnMut(u32) -> bool,
@@ -139,24 +163,24 @@ impl LogInspection {
         Ok((overlays, verdict))
     }
 
-    /// Says on standard error why what is seen may not be all there is.
+    /// Prints on standard error why what was read may be incomplete.
     pub fn caution(&self) {
         if let Some(sentence) = self.reservation() {
             output::remark(format_args!("netram: {sentence}"));
         }
     }
 
-    /// Why what is seen may not be all there is, if it may not.
+    /// Returns why what was read may be incomplete; `None` if it is complete.
     pub fn reservation(&self) -> Option<String> {
         if self.inspect.in_use() {
-            let sentence = "a process has the log open: what is shown is a moment of a moving thing";
+            let sentence = "a process has the log open, and these numbers are changing";
             return Some(sentence.to_owned());
         }
         let view = self.inspect.view();
         (view.counting && !view.members.is_empty()).then(|| {
             let members: Vec<&str> = view.members.iter().map(|member| member.address.as_str()).collect();
             format!(
-                "the log was not closed: its members ({}) may hold commits that are not on this disk; opening it, or \
+                "the log was not closed: lenders ({}) may hold commits that are not on this disk; opening it, or \
                  `netram journal recover`, brings them here",
                 members.join(", ")
             )
@@ -174,7 +198,7 @@ fn transaction(record: Record<'_>) -> Result<LoggedTransaction<'_>> {
     }
     let changes = decode(record.kind, record.payload);
     let changes = changes
-        .with_context(|| format!("the record at LSN {lsn} passed its checksum and is no transaction"))?;
+        .with_context(|| format!("the record at LSN {lsn} passed its checksum and is not a transaction"))?;
     Ok(LoggedTransaction {
         record,
         ranges: changes.ranges().collect(),
@@ -182,7 +206,7 @@ fn transaction(record: Record<'_>) -> Result<LoggedTransaction<'_>> {
 }
 
 impl ByteRange {
-    /// The end, if the numbers have one.
+    /// Returns the offset behind the last byte; `None` if it does not fit a number.
     pub fn end(self) -> Option<u64> {
         self.offset.checked_add(self.length)
     }
@@ -193,7 +217,7 @@ impl FromStr for ByteRange {
 
     fn from_str(text: &str) -> Result<ByteRange, String> {
         let wrong =
-            || format!("`{text}` is no range; write it as OFFSET+LENGTH, as in 4096+64 or 0x1000+1KiB");
+            || format!("`{text}` is not a range; write it as OFFSET+LENGTH, as in 4096+64 or 0x1000+1KiB");
         let (offset, length) = text.split_once('+').ok_or_else(wrong)?;
         let stretch = ByteRange {
             offset: number(offset).map_err(|_| wrong())?,
@@ -206,18 +230,22 @@ impl FromStr for ByteRange {
     }
 }
 
-/// A number of bytes: `4096`, `0x1000` or `4KiB`.
+/// Reads a number of bytes: `4096`, `0x1000` or `4KiB`.
+///
+/// # Errors
+///
+/// The text is not such a number; the error says so.
 pub fn number(text: &str) -> Result<u64, String> {
     let text = text.trim();
     match text.strip_prefix("0x") {
         Some(digits) => {
-            u64::from_str_radix(digits, 16).map_err(|_| format!("`{text}` is no hexadecimal number"))
+            u64::from_str_radix(digits, 16).map_err(|_| format!("`{text}` is not a hexadecimal number"))
         }
         None => text.parse::<SizeArg>().map(|size| size.0),
     }
 }
 
-/// Bytes as hexadecimal digits, at most `most` of them.
+/// Returns bytes as hexadecimal digits, at most `most` bytes.
 pub fn hex(bytes: &[u8], most: usize) -> String {
     let digits: String = bytes
         .iter()
@@ -230,9 +258,13 @@ pub fn hex(bytes: &[u8], most: usize) -> String {
     }
 }
 
-/// The path in the form in which the segment table has it, once the file exists.
+/// Returns the absolute path, as the segment table has it.
+///
+/// # Errors
+///
+/// The path is empty.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).with_context(|| format!("{} is no path", path.display()))
+    std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `netram rvm load`: a file's bytes into a segment, by transactions.
+//! `netram rvm load`: writing a file's bytes to a segment by transactions.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,33 +19,33 @@ use crate::output;
 const PART_BYTES_MAX: usize = 1024 * 1024;
 /// Of the largest payload, this share is used for values: the rest holds the record's own fields.
 const PAYLOAD_SHARE: usize = 2;
-/// Segments that are made here are whole pages long.
+/// Segments created here are whole pages long.
 const PAGE_BYTES: u64 = 4096;
 
-/// Put a file's bytes into a segment, by transactions
+/// Write a file's bytes to a segment, by transactions
 ///
-/// In parts that fit the log: a crash in the middle leaves the first parts. With
-/// --atomic in one transaction, all or nothing, which must fit the log. Lenders
-/// are those of LOG.toml and NETRAM_LENDERS. No other program may have the log open.
+/// The bytes are committed in parts that fit the log, so a crash in the middle leaves the first
+/// parts written. No other program may have the log open. Lenders are those of LOG.toml or
+/// NETRAM_LENDERS.
 ///
 ///   netram rvm load bank.log bank.data accounts.bin --create
 ///   netram rvm load bank.log bank.data header.bin --offset 4096 --atomic
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct LoadSegment {
-    /// The log
+    /// The log's file, or the directory that holds all of it
     log: PathBuf,
-    /// The segment's path
+    /// Path of the segment
     segment: PathBuf,
-    /// The file
+    /// File with the bytes
     file: PathBuf,
-    /// Where in the segment the bytes go
+    /// Offset in the segment of the first byte
     #[arg(long, value_name = "BYTES", value_parser = number, default_value = "0")]
     offset: u64,
-    /// All in one transaction
+    /// Write everything in one transaction, all or nothing; it must fit the log
     #[arg(long)]
     atomic: bool,
-    /// Make the segment first, as long as is needed
+    /// Create the segment first, as long as needed
     #[arg(long)]
     create: bool,
 }
@@ -59,7 +59,7 @@ impl LoadSegment {
             .with_context(|| format!("looking at {}", self.file.display()))?;
         if !metadata.is_file() {
             return Err(anyhow!(
-                "{} is no file of known length; write it to one first",
+                "{} is not a regular file; copy it to one first",
                 self.file.display()
             ));
         }

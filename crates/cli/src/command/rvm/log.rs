@@ -14,20 +14,19 @@ use super::overlay::LogOverlay;
 use super::verdict::LogVerdict;
 use crate::output;
 
-/// Transactions shown unless asked otherwise.
+/// Number of transactions shown by default.
 const LIMIT: usize = 100;
-/// Bytes of a value shown unless asked otherwise.
+/// Bytes of a value shown by default.
 const VALUE_BYTES: usize = 16;
 
 /// Show the transactions in a log, oldest first
 ///
-/// Only those that have not been applied to their segments yet are in the log:
-/// the newest ones. With --range, the history of those bytes: each change with
-/// its old and new values, and which transaction wrote each byte last. What stood
-/// there before the first change is read from the segment's file; a truncation that
-/// was interrupted may have put newer bytes there already.
+/// The log has the newest transactions: those that have not been applied to the segments' files
+/// yet. With --range it shows the history of those bytes: each change with old and new values,
+/// and the transaction that wrote each byte last. The value before the first change comes from
+/// the segment's file, where an interrupted truncation may have put newer bytes already.
 ///
-/// Exit code 1 when the log is damaged: what stands behind the damage is not shown.
+/// The exit code is 1 if the log is damaged: what lies behind the damage is not shown.
 ///
 ///   netram rvm log bank.log
 ///   netram rvm log bank.log --segment bank.data --range 4096+64
@@ -35,26 +34,26 @@ const VALUE_BYTES: usize = 16;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ShowTransactions {
-    /// The log
+    /// The log's file, or the directory that holds all of it
     log: PathBuf,
-    /// Only what touches this segment: its path or its number
+    /// Show only changes of this segment: its path or its number
     #[arg(long)]
     segment: Option<String>,
-    /// Only what touches these bytes of the segment, with their history
+    /// Show only changes of these bytes of the segment, with their history
     #[arg(long, value_name = "OFFSET+LENGTH", requires = "segment")]
     range: Option<ByteRange>,
-    /// Show new values, all of their bytes
+    /// Show all bytes of new values [default: the first 16]
     #[arg(long)]
     values: bool,
-    /// Show the newest N transactions; 0: all
-    #[arg(long, value_name = "N", default_value_t = LIMIT)]
+    /// Show only the newest of them, this many; 0: all
+    #[arg(long, value_name = "COUNT", default_value_t = LIMIT)]
     limit: usize,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// One transaction, as far as it was asked for.
+/// The selected ranges of one transaction.
 struct ShownTransaction {
     lsn: u64,
     epoch: u32,
@@ -65,23 +64,22 @@ struct ShownRange {
     segment: u32,
     offset: u64,
     length: u64,
-    /// What the bytes asked for were before, with --range.
+    /// The earlier value of these bytes, with --range.
     old: Option<OldValue>,
     new: Vec<u8>,
 }
 
-/// What stood somewhere before a change.
+/// The value of bytes before a change.
 enum OldValue {
-    /// The log has it.
+    /// All bytes are in the log.
     Logged(Vec<u8>),
-    /// At least some of it is only in the segment's file, where an interrupted truncation may have put later
-    /// bytes.
+    /// Some bytes are only in the segment's file, where an interrupted truncation may have put later ones.
     FromFile(Vec<u8>),
     /// The segment's file cannot be read.
     Unknown,
 }
 
-/// The newest transactions that were asked for, and how many there were.
+/// The newest of the selected transactions, and the number of all.
 struct TransactionSelection {
     shown: VecDeque<ShownTransaction>,
     matching: u64,
@@ -139,7 +137,7 @@ impl ShowTransactions {
         Ok((selection, verdict))
     }
 
-    /// What of a transaction was asked for.
+    /// Returns the selected ranges of a transaction.
     fn pick(
         &self,
         transaction: &LoggedTransaction<'_>,
@@ -276,11 +274,11 @@ impl ShowTransactions {
     }
 }
 
-/// The bytes that were asked for, as they changed.
+/// The history of the bytes of --range.
 struct RangeHistory {
     stretch: ByteRange,
     number: u32,
-    /// The segment's file. Without it old values are known only where the log has them.
+    /// The segment's file; without it, old values are known only where the log has them.
     file: Option<SegmentFile>,
     now: LogOverlay,
 }
@@ -291,7 +289,7 @@ impl RangeHistory {
             Ok(file) => Some(file),
             Err(error) => {
                 output::remark(format_args!(
-                    "netram: {error}; what stood there before the log is unknown"
+                    "netram: {error}; the values before the log's first change are unknown"
                 ));
                 None
             }
@@ -304,7 +302,7 @@ impl RangeHistory {
         }
     }
 
-    /// The part of a change that touches the bytes asked for.
+    /// Records a change, and returns the part of it that touches the bytes of --range.
     fn take(&mut self, lsn: u64, segment: u32, offset: u64, bytes: &[u8]) -> Option<ShownRange> {
         let end = offset + bytes.len() as u64;
         let from = offset.max(self.stretch.offset);
@@ -324,7 +322,7 @@ impl RangeHistory {
         })
     }
 
-    /// The bytes as they are after what was taken so far.
+    /// Returns the bytes as of the changes recorded so far.
     fn old(&self, offset: u64, length: u64) -> OldValue {
         let mut bytes = vec![0; length as usize];
         let pieces = self.now.within(offset, length);

@@ -1,5 +1,5 @@
-//! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a directory;
-//! what they share is in [`look`], [`overlay`], [`verdict`] and [`heaps`].
+//! `netram rvm`: recoverable memory, looked at and changed from outside its programs. A file for each
+//! subcommand; what they share is in [`inspection`], [`overlay`], [`verdict`] and [`heaps`].
 
 mod apply;
 pub mod check;
@@ -13,7 +13,7 @@ mod load;
 mod log;
 pub mod overlay;
 mod relocate;
-mod show;
+mod status;
 pub mod verdict;
 
 use std::process::ExitCode;
@@ -21,20 +21,20 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
-/// Make, inspect, fill and test recoverable memory
+/// Create, inspect and fill recoverable memory
 ///
-/// Recoverable memory is a log and the segments (files) that programs map. LOG is
-/// the log's file, with what belongs to it beside it (LOG.view, LOG.segments and
-/// so on), or the directory that holds all of it.
+/// Recoverable memory is a log and segments: files that programs map into memory and change by
+/// transactions. LOG is the log's file, which has its companions beside it (LOG.view,
+/// LOG.segments, LOG.toml and so on), or the directory that holds all of these.
 ///
 ///   netram rvm create bank.log --segment bank.data --size 1GiB
-///   netram rvm show bank.log
+///   netram rvm status bank.log
 ///   netram rvm check bank.log
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum RvmCommand {
     Create(create::CreateLog),
-    Show(show::ShowLog),
+    Status(status::ShowLog),
     Log(log::ShowTransactions),
     Heap(heap::CreateHeap),
     Load(load::LoadSegment),
@@ -49,7 +49,7 @@ impl RvmCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
             RvmCommand::Create(create) => create.run(),
-            RvmCommand::Show(show) => show.run(),
+            RvmCommand::Status(status) => status.run(),
             RvmCommand::Log(log) => log.run(),
             RvmCommand::Heap(heap) => heap.run(),
             RvmCommand::Load(load) => load.run(),

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-/// Stretches of bytes by where they begin, disjoint; each with the LSN of the transaction that wrote it.
+/// Disjoint pieces of bytes by offset, each with the LSN of the transaction that wrote it.
 #[derive(Debug, Default)]
 pub struct LogOverlay {
     pieces: BTreeMap<u64, OverlayPiece>,
 }
 
-/// Bytes of one transaction that no later one wrote over.
+/// Bytes of one transaction that no later one overwrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlayPiece {
     pub lsn: u64,
@@ -16,7 +16,7 @@ pub struct OverlayPiece {
 }
 
 impl LogOverlay {
-    /// The transaction at `lsn`, which is later than all so far, wrote `bytes` at `offset`.
+    /// Records that the transaction at `lsn`, later than all before, wrote `bytes` at `offset`.
     pub fn write(&mut self, lsn: u64, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -32,7 +32,7 @@ impl LogOverlay {
         self.pieces.insert(offset, OverlayPiece { lsn, bytes });
     }
 
-    /// Puts what the log has over `into`, the bytes from `offset` on.
+    /// Overwrites `into`, the bytes from `offset` on, with those that the log has.
     pub fn apply(&self, offset: u64, into: &mut [u8]) {
         for (at, piece) in self.within(offset, into.len() as u64) {
             let start = (at - offset) as usize;
@@ -40,7 +40,7 @@ impl LogOverlay {
         }
     }
 
-    /// What the log has of the `length` bytes from `offset` on, cut to them, in order.
+    /// Returns the log's pieces of the `length` bytes from `offset` on, cut to these bytes, in order.
     pub fn within(&self, offset: u64, length: u64) -> impl Iterator<Item = (u64, OverlayPiece)> {
         let end = offset.saturating_add(length);
         let before = self.pieces.range(..offset).next_back();
@@ -60,7 +60,7 @@ impl LogOverlay {
         })
     }
 
-    /// Cuts the piece that `at` lies inside of.
+    /// Splits the piece that has `at` in its inside.
     fn split(&mut self, at: u64) {
         let Some((&start, piece)) = self.pieces.range_mut(..at).next_back() else {
             return;

@@ -12,23 +12,23 @@ use crate::output;
 
 /// Tell a log where its segments are after they were moved
 ///
-/// Segments in the log's own directory need no telling: the directory can be moved
-/// whole. FROM is a segment as `netram rvm show` calls it, or a directory with some;
-/// TO is where it is now. The file there must be the one that the log knows.
+/// FROM is a segment as `netram rvm status` shows it, or a directory that held some; TO is the
+/// new place. The file at TO must be the one that the log knows. If the log's directory is moved
+/// as a whole, with the segments in it, this command is not needed.
 ///
 ///   netram rvm relocate bank.log /old/bank.data /new/bank.data
 ///   netram rvm relocate bank.log /old /new
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct RelocateSegment {
-    /// The log, which no program may have open
+    /// The log's file, or its directory; no program may have it open
     log: PathBuf,
-    /// The segment's path before, or that of a directory above
+    /// The segment's old path, or that of a directory above it
     from: PathBuf,
-    /// Its path from now on
+    /// The new path
     to: PathBuf,
-    /// Take the file at TO although the log does not know it: a copy that was
-    /// made without extended attributes, say
+    /// Accept the file at TO even if the log does not recognise it, such as a copy made without
+    /// extended attributes
     #[arg(long)]
     adopt: bool,
     /// Print JSON
@@ -51,14 +51,14 @@ impl RelocateSegment {
             output::json(&json!({ "relocated": moved }))?;
         } else {
             for moved in moved {
-                output::line(format!("{} is {} now", moved.from, moved.to))?;
+                output::line(format!("{} is now {}", moved.from, moved.to))?;
             }
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// The path from the root on, without links as far as it leads somewhere: it need not exist any more.
+/// Returns the absolute path, with links resolved as far as it exists.
 fn full(path: &Path) -> Result<String> {
     let mut absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
     if let Some((above, real)) = absolute

@@ -1,4 +1,4 @@
-//! What a pass over the log says of the log itself, in sentences.
+//! The outcome of reading a log from end to end: damage and doubts, in sentences.
 
 use std::process::ExitCode;
 
@@ -7,12 +7,12 @@ use netram_journal::{JournalInspector, inspect::VerifyReport};
 
 use crate::output;
 
-/// Whether what was read of a log is all that it should have.
+/// Whether a log could be read in full.
 #[derive(Debug, Default)]
 pub struct LogVerdict {
-    /// Sentences, each a damage: what stands behind it in the log was not seen.
+    /// Damage, a sentence each; the log behind it was not read.
     pub damage: Vec<String>,
-    /// What looks like damage and may be the work of the program that has the log open.
+    /// Doubts: what looks like damage and may be the work of the program that has the log open.
     pub notes: Vec<String>,
 }
 
@@ -27,24 +27,24 @@ impl LogVerdict {
         }
         if let Some(lsn) = verified.forged {
             verdict.damage.push(format!(
-                "the record at LSN {lsn} was not sealed by this log's own writer: put the right key back, or report it"
+                "the record at LSN {lsn} was not encrypted with this log's key: put the right key back, or report it"
             ));
         }
         match verified.damage() {
             None => (),
-            // What a running program writes at this moment may look like an end.
+            // A record that a running program is writing may look like the end of the log.
             Some((from, to)) if inspect.in_use() => verdict.notes.push(format!(
-                "from LSN {from} to LSN {to} the log could not be read while the program worked on it; look again"
+                "from LSN {from} to LSN {to} the log could not be read while a program worked on it; check again"
             )),
             Some((from, to)) => verdict.damage.push(format!(
-                "the log is damaged from LSN {from} on: everything below LSN {to} had been on the disk; members may still \
+                "the log is damaged from LSN {from} on: everything below LSN {to} had been on the disk; lenders may still \
                  hold it: try `netram journal recover`"
             )),
         }
         verdict
     }
 
-    /// For a subcommand that shows what there is, damaged or not.
+    /// Returns the exit code of a command that shows a log whether it is damaged or not.
     pub fn exit_code(&self) -> ExitCode {
         match self.damage.is_empty() {
             true => ExitCode::SUCCESS,

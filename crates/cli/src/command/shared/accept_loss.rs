@@ -14,30 +14,27 @@ use super::status::is_address;
 use crate::options::UsageError;
 use crate::output;
 
-/// Give up what cannot be proven of a dead node, so that its locks go on
+/// Give up commits of a dead node that cannot be recovered, so that its locks are free again
 ///
-/// A dead node's locks stay taken until its journal has been read to its proven
-/// end. Where its lenders are lost for good, or it has a record that depends on
-/// what nobody can bring, that would be for ever. This command shows what is in
-/// doubt, and then has the server go on without it: commits that the node was told
-/// were safe may be missing afterwards. That is written down with the node's id.
+/// A dead node keeps its locks until its journal has been read to its end. If its lenders are
+/// lost for good, that would be forever. This command shows what is in doubt, and then has the
+/// server go on without it: commits that were acknowledged to the node may be missing. The loss
+/// is recorded with the node's id.
 ///
-/// Before it, bring the lenders back that `netram shared status` names, or start
-/// the node again at its directory; or merge the directory, with the server
-/// stopped (`netram shared merge`), which lessens the loss.
+/// Before using it, bring back the lenders that `netram shared status` names, or start the node
+/// again with its directory; or stop the server and merge that directory (`netram shared merge`).
 ///
 ///   netram shared accept-loss /var/lib/netram/plan --node 7 --show
 ///   netram shared accept-loss /var/lib/netram/plan --node 7
-///   netram shared accept-loss /var/lib/netram/plan --node 7 --show --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct AcceptRegionLoss {
-    /// The region's directory; it is being served
+    /// The region's directory, on the machine that serves it
     region: PathBuf,
     /// The node's id, as `netram shared status` shows it
     #[arg(long, value_name = "ID")]
     node: u64,
-    /// Only show what may be lost
+    /// Only show what may be lost; change nothing
     #[arg(long)]
     show: bool,
     /// Print JSON
@@ -50,23 +47,26 @@ impl AcceptRegionLoss {
         let region = self.region.display();
         if is_address(&region.to_string()) {
             let sentence = format!(
-                "{region} is an address; a loss is accepted on the server's machine only: name the region's directory there"
+                "{region} is an address; a loss can be accepted on the server's machine only: name the region's directory there"
             );
             return Err(UsageError(sentence).into());
         }
-        let unserved =
-            || anyhow!("nobody serves {region}: start `netram shared serve`, which reads what there is");
+        let unserved = || {
+            anyhow!(
+                "{region} is not being served: start `netram shared serve`, which reads the nodes' journals"
+            )
+        };
         let report = control::ask(&self.region)?.ok_or_else(unserved)?;
         let node = report.nodes.iter().find(|node| node.node == self.node);
         let node = node.ok_or_else(|| {
             anyhow!(
-                "there is no node {}, or it is gone; `netram shared status {region}` lists the nodes",
+                "there is no node {}, or it has left; `netram shared status {region}` lists the nodes",
                 self.node
             )
         })?;
         let stuck = node.stuck.as_ref().ok_or_else(|| {
             anyhow!(
-                "node {} ({}) is {}: nothing of it has to be given up",
+                "node {} ({}) is {}: there is nothing to give up",
                 node.node,
                 output::plain(&node.name),
                 node.standing
@@ -92,7 +92,7 @@ impl AcceptRegionLoss {
             }))?;
         } else if !self.show {
             output::line(format_args!(
-                "accepted: the server goes on without it, and `netram shared status {region}` says when node {} is gone",
+                "accepted: the server goes on without it; `netram shared status {region}` shows when node {} is gone",
                 self.node
             ))?;
         }
@@ -100,7 +100,7 @@ impl AcceptRegionLoss {
     }
 }
 
-/// What may be lost.
+/// Prints what may be lost.
 fn show(node: &NodeReport, stuck: &StuckReport) -> Result<()> {
     output::line(format_args!(
         "node {} ({}) is {}: {}",
@@ -110,7 +110,10 @@ fn show(node: &NodeReport, stuck: &StuckReport) -> Result<()> {
         output::plain(&stuck.reason)
     ))?;
     for lender in &stuck.lenders {
-        output::line(format_args!("needed, and missing: {}", output::plain(lender)))?;
+        output::line(format_args!(
+            "this lender must answer, and does not: {}",
+            output::plain(lender)
+        ))?;
     }
     output::line(format_args!(
         "its records up to number {} are in the region; what it had committed after that may be lost",

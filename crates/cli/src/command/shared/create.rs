@@ -11,18 +11,20 @@ use netram_store::StoreSettings;
 use netram_transport::NetAddress;
 use serde_json::json;
 
+use crate::command::lender::probe::reasons_to_wait;
 use crate::command::rvm::inspection::number;
-use crate::options::{SizeArg, UsageError};
+use crate::options::{LENDERS_VARIABLE, SizeArg, UsageError, security};
 use crate::output;
 
-/// Make a shared region
+/// Create a shared region
 ///
-/// A new directory with a sparse region of zeros, readable by its owner only: it
-/// will have the keys of its nodes' journals. What is said of lenders here is
-/// what nodes are told (nodes.toml in the directory, which may be edited).
+/// The new directory is readable by its owner only: it will have the keys of the nodes' journals.
+/// Lenders given here go to nodes.toml in it, which nodes receive and which may be edited. The
+/// region's file is sparse and reads as zeros.
 ///
-/// A list of spans has a line for each: LOCK OFFSET LENGTH, all multiples of 8
-/// but for the lock; # begins a remark. Bytes without a lock cannot be written.
+/// Each byte of a region is under one lock, or under none and then read-only. --span-size divides
+/// the region evenly; --spans reads a list with a line for each span: LOCK OFFSET LENGTH, the last
+/// two multiples of 8, where # begins a comment.
 ///
 ///   netram shared create /var/lib/netram/plan --size 1GiB --span-size 64KiB \
 ///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420
@@ -34,29 +36,37 @@ pub struct CreateRegion {
     /// Bytes of the region, a multiple of 4096
     #[arg(long, value_name = "SIZE")]
     size: SizeArg,
-    /// Bytes of each lock's span; the locks are called 0, 1, 2 and so on. Without it, and without a list: one
-    /// lock
+    /// Bytes under each lock: lock 0 covers the first of these spans, lock 1 the second, and so on
+    /// [default: one lock for all]
     #[arg(long, value_name = "SIZE", conflicts_with = "spans")]
     span_size: Option<SizeArg>,
-    /// A list of the spans
+    /// File with a list of spans
     #[arg(long, value_name = "FILE")]
     spans: Option<PathBuf>,
-    /// The address that all nodes map the region at, for pointers in it: 0x500000000000. Otherwise each where
-    /// it likes
+    /// Address at which all nodes map the region, so that it may have pointers: 0x500000000000
+    /// [default: each node chooses]
     #[arg(long, value_name = "ADDRESS", value_parser = number)]
     address: Option<u64>,
-    /// Bytes of the server's log: what may be merged before the region's file has it
+    /// Bytes of the server's log: how much can be committed before the region's file has it
     #[arg(long, value_name = "SIZE", default_value_t = SizeArg(LOG_BYTES_DEFAULT))]
     log_size: SizeArg,
-    /// A lender that nodes' journals may have; several may be given, in order of preference
-    #[arg(long, value_name = "ADDRESS")]
+    /// Lender for the nodes' journals, in order of preference; repeat it for several
+    #[arg(long, value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
     lender: Vec<NetAddress>,
-    /// How many lenders hold a copy of a node's commit; the others are spares
+    /// Number of lenders that hold a copy of a commit; the others are spares [default: 2, or all if
+    /// fewer]
     #[arg(long, value_name = "COUNT")]
     members: Option<usize>,
-    /// How many of them must hold a commit: all, any, or a number
+    /// Number of them that must hold a commit before it is durable: all, any, or a number
+    /// [default: all]
     #[arg(long, value_name = "RULE")]
     rule: Option<CommitRule>,
+    /// File with the cluster key, to ask the lenders whether they can be reached
+    #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
+    key_file: Option<PathBuf>,
+    /// Ask the lenders without key and encryption; only for lenders on this machine
+    #[arg(long)]
+    insecure: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -64,7 +74,7 @@ pub struct CreateRegion {
 
 impl CreateRegion {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let what = || format!("making {}", self.region.display());
+        let what = || format!("creating {}", self.region.display());
         let nodes_settings = self.nodes_settings()?;
         let plan = RegionPlan {
             bytes: self.size.0,
@@ -88,7 +98,24 @@ impl CreateRegion {
                 output::count(plan.spans.len() as u64, "lock")
             ))?,
         }
+        self.remark_waiting();
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Says on standard error why commits of nodes would wait for the disk. Whether lenders are in a node's power
+    /// domain only the node can say.
+    fn remark_waiting(&self) {
+        if self.lender.is_empty() {
+            return output::remark(format_args!(
+                "no --lender was given: commits wait for the nodes' disks until {} names lenders",
+                self.region.join("nodes.toml").display()
+            ));
+        }
+        if let Ok(security) = security(self.key_file.as_ref(), self.insecure) {
+            for sentence in reasons_to_wait(&self.lender, &security, "commits", None) {
+                output::remark(sentence);
+            }
+        }
     }
 
     fn spans(&self) -> Result<Spans> {
@@ -104,7 +131,7 @@ impl CreateRegion {
         Ok(spans.map_err(|error| UsageError(error.to_string()))?)
     }
 
-    /// The contents of the nodes' settings file, which are read as a node will.
+    /// Returns the contents of the nodes' settings file, which were read as a node will.
     fn nodes_settings(&self) -> Result<String> {
         let mut table = toml::Table::new();
         let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();

@@ -1,4 +1,4 @@
-//! Looking at a region's directory from outside: nothing is changed, nobody is kept out.
+//! Reading a region's directory from outside: nothing is changed and nothing is locked.
 
 use std::path::Path;
 
@@ -8,23 +8,23 @@ use netram_shared::server::RegionTable;
 use crate::command::rvm::inspection::LogInspection;
 use crate::command::rvm::verdict::LogVerdict;
 
-/// A region, as its directory has it now.
+/// A region, as read from its directory.
 pub(crate) struct InspectedRegion {
     pub(super) look: LogInspection,
     pub(super) table: RegionTable,
     /// Bytes of the region's file.
     pub(super) region_bytes: Result<u64, String>,
-    /// What a pass over the log says.
+    /// Damage and doubts of the log.
     pub(super) verdict: LogVerdict,
 }
 
 impl InspectedRegion {
-    /// Looks at the region in `root`: what the table's file has, and over it what the log has.
+    /// Reads the region in `root`: the table's file with the log's transactions over it.
     pub(super) fn at(root: &Path) -> Result<InspectedRegion> {
         let path = root.join("table");
         if !path.is_file() {
             return Err(anyhow!(
-                "{} has no shared region; name the directory that `netram shared create` made",
+                "{} is not a shared region; name the directory that `netram shared create` made",
                 root.display()
             ));
         }
@@ -58,5 +58,5 @@ impl InspectedRegion {
 
 fn name(path: &Path) -> Result<&str> {
     path.to_str()
-        .ok_or_else(|| anyhow!("{} is not UTF-8; move the directory", path.display()))
+        .ok_or_else(|| anyhow!("{} is not UTF-8; give the directory another name", path.display()))
 }

@@ -10,14 +10,13 @@ use serde_json::{Value, json};
 
 use crate::output;
 
-/// Merge what nodes left in their directories into a region that nobody serves
+/// Merge nodes' directories into a region that is not being served
 ///
-/// After a power cut of everything, or when a node's lenders are lost and its
-/// disk is not. Lenders that the nodes' settings name are asked too. Records go
-/// in the order that their versions demand, whoever's they are. Where a record
-/// depends on one that is not there, nothing is changed, and the command says what
-/// is missing: the lock, its version, the node. Cut off at any point it can be
-/// run again. Afterwards the nodes are gone, and their programs may join anew.
+/// For a power cut of all machines, or for a node whose lenders are lost and whose disk is not.
+/// Lenders named in the nodes' settings are asked too. If a record depends on one that is
+/// missing, nothing is changed, and the lock, version and node of the missing one are shown. An
+/// interrupted command can be run again. Afterwards the nodes are gone, and their programs may
+/// join anew.
 ///
 ///   netram shared merge /var/lib/netram/plan /mnt/desk1/node /mnt/desk2/node
 #[derive(Debug, Args)]
@@ -25,10 +24,10 @@ use crate::output;
 pub struct MergeRegion {
     /// The region's directory
     region: PathBuf,
-    /// The nodes' directories
+    /// Directories of nodes
     #[arg(required = true)]
     nodes: Vec<PathBuf>,
-    /// Go on although acknowledged records may be missing, because lenders do not answer
+    /// Go on even if acknowledged records may be missing because lenders do not answer
     #[arg(long)]
     accept_loss: bool,
     /// Print JSON

@@ -11,17 +11,16 @@ use serde_json::json;
 use crate::options::SizeArg;
 use crate::output;
 
-/// Make a region again of copies that living nodes saved, when its server is lost for good
+/// Make a new region from copies that nodes saved, after the server was lost for good
 ///
-/// A node that lives has the whole region in its memory; its program saves it with
-/// `Node::save_copy` when the server is away. Each span is taken from the copy with
-/// the highest version of its lock, so name the copies of all nodes that live: then
-/// nothing is lost that one of them had acknowledged or seen. What only a node had
-/// that no copy is of is lost, and such nodes are named.
+/// A running node has the whole region in its memory; its program saves it with
+/// `Node::save_copy` while the server is away. Each span comes from the copy with the newest
+/// version, so give the copies of all running nodes: then nothing is lost that one of them had
+/// acknowledged or seen. Nodes without a copy are listed.
 ///
-/// The result is another region, with an id of its own. Nodes of the old one, and
-/// the old server should it come back, are refused. Serve it, and have the programs
-/// join it with new directories: what is in the old ones is left alone.
+/// The result is another region with its own id. Nodes of the old region, and its server should
+/// it come back, are refused. Serve the new one, and have the programs join it with new
+/// directories.
 ///
 ///   netram shared rescue /var/lib/netram/plan2 /mnt/desk1/copy /mnt/desk2/copy
 #[derive(Debug, Args)]
@@ -29,10 +28,10 @@ use crate::output;
 pub struct RescueRegion {
     /// The new region's directory, which must not exist
     region: PathBuf,
-    /// The directories of saved copies
+    /// Directories of saved copies
     #[arg(required = true)]
     copies: Vec<PathBuf>,
-    /// Bytes of the new server's log, as of `netram shared create`
+    /// Bytes of the new server's log, as for `netram shared create`
     #[arg(long, value_name = "SIZE", default_value_t = SizeArg(LOG_BYTES_DEFAULT))]
     log_size: SizeArg,
     /// Print JSON
@@ -43,7 +42,7 @@ pub struct RescueRegion {
 impl RescueRegion {
     pub(super) fn run(self) -> Result<ExitCode> {
         let made = rescue(&self.region, &self.copies, self.log_size.0);
-        let made = made.with_context(|| format!("making {}", self.region.display()))?;
+        let made = made.with_context(|| format!("creating {}", self.region.display()))?;
         if self.json {
             output::json(&json!({
                 "region": made.region.to_string(),
@@ -66,7 +65,7 @@ impl RescueRegion {
         }
         for (node, number) in &made.absent {
             output::line(format_args!(
-                "node {node}: no copy; what it committed after record {number} is lost, unless it had left or was merged"
+                "node {node}: no copy; its commits after record {number} are lost, unless it had left or was merged"
             ))?;
         }
         output::line(format_args!(

@@ -18,40 +18,40 @@ use crate::output;
 
 /// Serve a shared region to its nodes
 ///
-/// One process has the region's directory: it keeps the locks, orders what nodes
-/// commit, brings it to its disk and to the other nodes. SIGTERM and SIGINT end
-/// it; nodes go on with the next server, which has one lease to be there. Killed,
-/// it has everything that it had said to keep.
+/// Runs in the foreground until SIGTERM or SIGINT. The server hands out locks, orders the nodes'
+/// commits, and brings these to its disk and to the other nodes. Only one process can serve a
+/// region. After its end, also by a crash, nodes go on with the next one if it starts within one
+/// lease; everything acknowledged is there.
 ///
-/// The key is the cluster's: nodes and the lenders of their journals have the
-/// same. On standard output it says `listening ADDRESS` for each address, then
-/// `ready`; logs go to standard error. systemd is told that it is ready.
+/// The key is the cluster key, which nodes and lenders have too. Standard output has a line
+/// `listening ADDRESS` for each address, then `ready`; logs go to standard error.
 ///
-///   netram shared serve /var/lib/netram/plan --listen tcp://0.0.0.0:7440 --key-file /etc/netram/key
+///   netram shared serve /var/lib/netram/plan --listen tcp://0.0.0.0:7440 \
+///       --key-file /etc/netram/key
 ///   netram shared serve plan --listen unix:/run/plan.sock --insecure
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ServeRegion {
     /// The region's directory
     region: PathBuf,
-    /// Where to listen: tcp://host:port or unix:/path; may be given several times
-    #[arg(long, value_name = "ADDR", env = "NETRAM_LISTEN", value_delimiter = ',')]
+    /// Address to listen on: tcp://HOST:PORT or unix:/PATH; repeat it for several
+    #[arg(long, value_name = "ADDRESS", env = "NETRAM_LISTEN", value_delimiter = ',')]
     listen: Vec<NetAddress>,
     #[command(flatten)]
     security: SecurityArgs,
-    /// How long a node may be silent before its locks are given on: 200ms to 10m [default: 2s]
+    /// How long a node may be silent before others get its locks: 200ms to 10m [default: 2s]
     #[arg(long, value_name = "TIME")]
     lease: Option<DurationArg>,
-    /// Bytes of records that are kept for nodes that are behind, at least the server's window; who is behind
-    /// all of them gets the region anew
+    /// Bytes of recent commits that are kept for nodes that fall behind; a node that is further behind
+    /// gets the whole region again
     #[arg(long, value_name = "SIZE", default_value_t = SizeArg(RECENT_BYTES_DEFAULT as u64))]
     recent: SizeArg,
-    /// Where nodes multicast what they commit to each other: 239.1.2.3:7441, or 239.1.2.3:7441%eth1; without
-    /// it they use links
+    /// Multicast group by which nodes send commits to each other: 239.1.2.3:7441, or
+    /// 239.1.2.3:7441%eth1 [default: none; they use connections]
     #[arg(long, value_name = "GROUP")]
     multicast: Option<MulticastGroup>,
-    /// What the thread that serves does while nothing arrives: spin (dedicated cores only),
-    /// yield:MICROSECONDS, block
+    /// How the serving thread waits for work: spin (for dedicated cores only), yield:MICROSECONDS, or
+    /// block
     #[arg(long, value_name = "POLICY", default_value_t = WaitPolicy::default(), env = "NETRAM_WAIT")]
     wait: WaitPolicy,
     /// End when the process that started this one ends
@@ -75,7 +75,7 @@ impl ServeRegion {
             recent_bytes: usize::try_from(self.recent.0)?,
             ..ServeConfig::new(self.listen, self.security.security()?)
         };
-        // Before nodes are let in: a signal in between must not end it without closing the region.
+        // Before the first node: a signal in between must not end this without closing the region.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
         let what = || format!("serving {}", self.region.display());
         let serving = Arc::new(ServingRegion::start(&self.region, config).with_context(what)?);
@@ -89,7 +89,7 @@ impl ServeRegion {
     }
 }
 
-/// Waits for a signal, or for the end of what serves.
+/// Waits for a signal, or for the end of the server.
 fn until_signalled(serving: &Arc<ServingRegion>, mut signals: Signals) -> Result<()> {
     let handle = signals.handle();
     let waiting = {

@@ -17,16 +17,14 @@ use crate::output;
 
 /// Show a region: its size, locks, position and nodes
 ///
-/// Nothing is changed. Named by its directory, a region that is served meanwhile
-/// is shown as the directory has it, and the server is asked too: who is linked,
-/// how far each node is, who waits for locks. Named by its server's address, the
-/// server alone is asked, with the cluster's key. Of a node that is being fenced,
-/// the lenders named must answer before its locks are given on.
+/// Nothing is changed. Given the region's directory, it is read, and a server of it on this
+/// machine is asked for its nodes' connections and for locks that are waited for. Given the
+/// server's address, only the server is asked, with the cluster key.
 ///
-/// Exit code 1: the log is damaged, or nobody answers.
+/// The exit code is 1 if the log is damaged or the server does not answer.
 ///
 ///   netram shared status /var/lib/netram/plan
-///   netram shared status tcp://plan:7440 --key-file /etc/netram/key
+///   netram shared status tcp://10.0.0.5:7440 --key-file /etc/netram/key
 ///   netram shared status unix:/run/plan.sock --insecure --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -35,7 +33,7 @@ pub struct ShowRegion {
     region: String,
     #[command(flatten)]
     security: SecurityArgs,
-    /// How long to wait for a server that is asked at its address
+    /// How long to wait for the server at an address
     #[arg(long, value_name = "TIME", default_value = "5s")]
     timeout: DurationArg,
     /// Print JSON
@@ -43,7 +41,7 @@ pub struct ShowRegion {
     json: bool,
 }
 
-/// A region, wherever that is known from.
+/// A region, as its server or its directory describes it.
 struct RegionView<'a> {
     name: &'a str,
     region: RegionReport,
@@ -51,7 +49,7 @@ struct RegionView<'a> {
     nodes: Vec<RegionNodeView>,
 }
 
-/// A node, as a table has it.
+/// A node, as its server or the directory describes it.
 struct RegionNodeView {
     node: u64,
     name: String,
@@ -73,7 +71,7 @@ impl ShowRegion {
     fn of_server(&self, address: &NetAddress) -> Result<ExitCode> {
         let security = self.security.security()?;
         let asked = inquiry::ask(address, &security, self.timeout.0);
-        // It may quote whoever is there.
+        // The error may quote text of the other side.
         let mut report = asked.map_err(|error| anyhow!(output::plain(&error.to_string())))?;
         let region = report.region.take().unwrap_or_default();
         let shown = RegionView {
@@ -99,7 +97,7 @@ impl ShowRegion {
             true => control::ask(&root)?,
             false => None,
         };
-        // What the table says is shown as it was read here.
+        // The region is shown as its directory was read here.
         let served = served.map(|report| ServerReport {
             region: None,
             ..report
@@ -132,12 +130,12 @@ impl ShowRegion {
     }
 }
 
-/// Whether an address is named, and not a directory.
+/// Whether the text is an address, and not a directory.
 pub(super) fn is_address(region: &str) -> bool {
     region.starts_with("unix:") || region.contains("://")
 }
 
-/// The address that is meant; `None`: a directory is.
+/// Returns the address that the text names; `None` if it names a directory.
 fn address(region: &str) -> Result<Option<NetAddress>> {
     match is_address(region) {
         true => match region.parse() {
@@ -149,7 +147,7 @@ fn address(region: &str) -> Result<Option<NetAddress>> {
 }
 
 impl RegionNodeView {
-    /// As the server's table has it.
+    /// Makes it from the region's table.
     fn from_table(node: &NodeEntry) -> RegionNodeView {
         let standing = match node.state {
             NodeEntryState::Live => "live",
@@ -167,7 +165,7 @@ impl RegionNodeView {
         }
     }
 
-    /// As the server says.
+    /// Makes it from the server's report.
     fn from_report(node: &NodeReport) -> RegionNodeView {
         RegionNodeView {
             node: node.node,
@@ -220,7 +218,7 @@ impl RegionView<'_> {
             output::line(format_args!("mapped at {:#x}", region.address))?;
         }
         output::line(format_args!(
-            "{}, {}, {} of them written under",
+            "{}, {}, {} of them used for writing",
             output::bytes(region.bytes),
             output::count(region.locks as u64, "lock"),
             region.locks_written
@@ -246,7 +244,7 @@ impl RegionView<'_> {
         }
         for loss in &region.losses_accepted {
             output::line(format_args!(
-                "node {} is gone with record {}: that acknowledged ones behind it may be missing was accepted",
+                "node {} ended with record {}; it was accepted that acknowledged later ones may be missing",
                 loss.node, loss.last
             ))?;
         }
@@ -254,7 +252,7 @@ impl RegionView<'_> {
     }
 }
 
-/// What the server says.
+/// Prints the server's report.
 fn print_served(report: &ServerReport) -> Result<()> {
     let addresses = output::plain(&report.addresses.join(" "));
     output::line(format_args!(
@@ -262,9 +260,7 @@ fn print_served(report: &ServerReport) -> Result<()> {
         report.uptime_s, report.lease_ms, report.kept, report.position
     ))?;
     if report.shortened {
-        output::line(
-            "names and addresses are left out: with them this would be longer than what a server tells",
-        )?;
+        output::line("names and addresses are left out: the report would be too long for one answer")?;
     }
     for node in &report.nodes {
         output::line(output::plain(&node_line(node)))?;
@@ -302,8 +298,8 @@ fn node_line(node: &NodeReport) -> String {
             line += &format!("; these must answer: {}", stuck.lenders.join(", "));
         }
         line += &format!(
-            ". What cannot be had any more is given up with `netram shared accept-loss --node {}`: what it had committed after record {} may be \
-             lost then",
+            ". If they are lost for good, `netram shared accept-loss --node {}` goes on without them: its commits after record {} may \
+             be lost then",
             node.node, node.merged
         );
     }
@@ -317,7 +313,7 @@ fn lock_line(lock: &LockReport) -> String {
     });
     let holders: Vec<String> = holders.collect();
     let held = match holders.is_empty() {
-        true => "held by nobody".to_owned(),
+        true => "held by no node".to_owned(),
         false => format!("held by {}", holders.join(", ")),
     };
     let waiting = output::count(lock.waiting as u64, "node");

@@ -1,11 +1,7 @@
-//! `netram disk attach`: the supervisor in the foreground, or a process in the background that is one.
+//! `netram volume attach`: the supervisor in the foreground, or a process in the background that is one.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, ExitCode, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -13,74 +9,76 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser as _;
 use netram_attach::{AttachMethod, AttachRecord, AttachRequest, name_of};
+use netram_volume::control::{VolumeReply, VolumeRequest};
+use netram_volume::{VolumePaths, ask};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::device_supervisor::{DeviceSupervisor, GIVE_UP, SELF, server};
+use super::device_supervisor::{DeviceSupervisor, GIVE_UP, server};
 use super::server::VolumeServerPart;
 use super::{absolute, need_root, registry};
+use crate::background::{self, SELF};
 use crate::notify::notify;
 use crate::options::DurationArg;
 use crate::output;
 
-/// The last thing that a supervisor says before it only watches.
-const READY: &str = "ready";
-/// What stands before the reason in the last line of one that failed.
-const REASON: &str = "netram: ";
-/// How long a server that was killed, or has lost its last user, may take to end.
+/// How long a server may take to end after it was killed or lost its last user.
 const SERVER_END_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often it is looked what a supervisor in the background says.
-const OUTPUT_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Time between two checks whether a server has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// How long lenders may take to join before it is reported that writes wait for the disk.
+const MEMBERS_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Give a volume a block device on this machine
 ///
-/// Needs root. The device is /dev/ublkbN, /dev/nbdN or /dev/loopN, and
-/// /dev/netram/NAME leads to it each time. A process in the background serves it until
-/// `netram disk detach`; what it says is in /run/netram-disk/NAME/log.
+/// Needs root. Returns when the device is ready: /dev/netram/NAME, which leads to /dev/ublkbN,
+/// /dev/nbdN or /dev/loopN. A process in the background serves it until `netram volume detach`;
+/// its log is /run/netram-volume/NAME/log. With --foreground the command itself is that process.
 ///
-/// A flush of a file system arrives at the volume, and so does a forced write.
-/// When the serving process dies, another takes over, and the file system waits
-/// (by way of FUSE since Linux 6.9). When that cannot be, the device gives errors:
-/// unmount, attach again, mount; nothing that was flushed is missing.
+/// Flushes and forced writes of a file system reach the volume. If the serving process dies,
+/// another takes its place while the file system waits (with fuse since Linux 6.9). If that
+/// fails, the device gives errors: unmount it, attach the volume again, mount it. Nothing that
+/// was flushed is lost.
 ///
-///   netram disk attach /var/lib/netram/db
+///   netram volume attach /var/lib/netram/db
 ///   mkfs.ext4 /dev/netram/db && mount /dev/netram/db /srv/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct AttachVolume {
     /// The volume's directory
     volume: PathBuf,
-    /// What the device is called; by default as the volume's directory
+    /// Name of the device [default: the name of the volume's directory]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Bytes of a logical block. With 4096 no write changes half a block, which would have to be read first
+    /// Bytes of a logical block: 4096, or 512 for programs that need it, at some cost in speed
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = block_bytes())]
     block_size: u32,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// How the kernel reaches the volume: `ublk`, `nbd`, its own client, or `fuse`, a file with a loop device
-    /// on it. By default the first of them whose driver is loaded
+    /// Driver by which the kernel reaches the volume: ublk, nbd, or fuse (a file with a loop device
+    /// on it) [default: the first of these that is loaded]
     #[arg(long, value_name = "WAY", value_parser = attach_methods())]
     way: Option<AttachMethod>,
-    /// How many servers that died are replaced within ten minutes; with 0 the device gives errors when the
-    /// first has
+    /// How many times a serving process that died is replaced within ten minutes; then the device
+    /// gives errors
     #[arg(long, value_name = "COUNT", default_value = "8")]
     restarts: u8,
-    /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m; without it as the
-    /// settings say
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m [default: as in the
+    /// settings, or 30s]
     #[arg(long, value_name = "TIME")]
     patience: Option<DurationArg>,
-    /// How long a server may say nothing before it is killed as one that hangs; 0s: for ever. One that waits
-    /// for its disk or for lenders does not hang
+    /// How long the serving process may make no progress before it is killed and replaced; 0s: for
+    /// ever. Waiting for its disk or for lenders does not count
     #[arg(long, value_name = "TIME", default_value = "30s")]
     hung_after: DurationArg,
-    /// Stay in the foreground, as systemd wants it. SIGTERM detaches as soon as the device is not in use
+    /// Stay in the foreground, as for systemd; SIGTERM detaches as soon as the device is not in use
     #[arg(long)]
     foreground: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// This is the process in the background
+    /// Be the process in the background
     #[arg(long, hide = true)]
     detached: bool,
 }
@@ -107,20 +105,11 @@ impl AttachVolume {
     /// Starts a supervisor in the background, and waits until it is ready.
     fn start(self, volume: &Path, name: &str) -> Result<ExitCode> {
         let registry = registry();
-        // Whoever cannot have the name learns it here; the supervisor takes it itself.
+        // A name that is taken is refused here; the supervisor claims it itself.
         drop(registry.claim(name, volume)?);
-        let path = registry.log(name);
-        let mut log = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .append(true)
-            .mode(0o600)
-            .open(&path)
-            .with_context(|| format!("opening the log {}", path.display()))?;
-        let before = log.seek(SeekFrom::End(0))?;
         let mut command = Command::new(SELF);
         command
-            .args(["disk", "attach", "--foreground", "--detached", "--name", name])
+            .args(["volume", "attach", "--foreground", "--detached", "--name", name])
             .args(["--block-size", &self.block_size.to_string()])
             .args(["--restarts", &self.restarts.to_string()])
             .args([
@@ -140,28 +129,11 @@ impl AttachVolume {
                     .flat_map(|way| ["--way".to_owned(), way.to_string()]),
             )
             .arg(volume);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log.try_clone()?);
-        let mut supervisor = command
-            .spawn()
-            .context("starting the process in the background")?;
-        let output = supervisor.stdout.take().context("its output is a pipe")?;
-        if !wait_for(output, &path, before)? {
-            let status = supervisor.wait()?;
-            log.seek(SeekFrom::Start(before))?;
-            let mut said = String::new();
-            log.read_to_string(&mut said)?;
-            let reason = said.lines().rev().find_map(|line| line.strip_prefix(REASON));
-            bail!(match reason {
-                Some(reason) => reason.to_owned(),
-                None => format!("it ended ({status}); {} says more", path.display()),
-            });
-        }
+        background::start(command, &registry.log(name))?;
         let entry = registry.find(volume)?.filter(|entry| entry.alive);
-        let record = entry.context("it ended at once; the log says more")?.record;
+        let record = entry.context("it ended at once; the log has more")?.record;
         self.tell(&record)?;
+        remark_waiting(volume);
         Ok(ExitCode::SUCCESS)
     }
 
@@ -176,11 +148,10 @@ impl AttachVolume {
         }
     }
 
-    /// Attaches, and looks after it until it is told to stop.
+    /// Attaches the volume, and looks after its server until a signal asks for the end.
     fn supervise(self, volume: PathBuf, name: &str) -> Result<ExitCode> {
         if self.detached {
-            rustix::process::setsid().context("leaving the terminal")?;
-            std::env::set_current_dir("/").context("leaving the directory")?;
+            background::leave_terminal()?;
         }
         let registry = registry();
         let claim = registry.claim(name, &volume)?;
@@ -188,7 +159,7 @@ impl AttachVolume {
             remark_stale(stale, &volume)?;
         }
         for stale in registry.stale(&volume)? {
-            // By the name there may be another one by now, which somebody looks after.
+            // The name may have another attachment by now, which has a supervisor.
             if stale.name != name {
                 remark_stale(&stale, &volume)?;
                 registry.forget(&stale.name)?;
@@ -205,67 +176,34 @@ impl AttachVolume {
         let role = VolumeServerPart::of(volume, request.method, self.read_only, self.patience).role()?;
         let what = || format!("attaching {}", self.volume.display());
         let attached = netram_attach::attach(claim, &request, server(&role)).with_context(what)?;
-        // Not earlier: until here a signal simply ends this process, and with it what it has begun.
+        // Not earlier: until here a signal ends this process, and with it what it has begun.
         let signals = Signals::new([SIGTERM, SIGINT, GIVE_UP, SIGCHLD]).context("waiting for signals")?;
         self.tell(attached.record())?;
-        output::line(READY)?;
+        background::ready()?;
         notify("READY=1");
         let watch = DeviceSupervisor::new(role, signals, self.restarts)?;
         watch.run(attached)
     }
 }
 
-/// Waits until a supervisor in the background is ready, and shows what it logs meanwhile: it may wait for
-/// lenders. `false`: it ended before.
-fn wait_for(output: ChildStdout, log: &Path, mut from: u64) -> Result<bool> {
-    let (tell, told) = channel();
-    // It ends with the supervisor's output, if not before.
-    std::thread::spawn(move || {
-        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-        let ready = lines.any(|line| line == READY);
-        // Nobody listens any more if the log cannot be read.
-        let _ = tell.send(ready);
-    });
-    loop {
-        let ready = told.recv_timeout(OUTPUT_POLL_INTERVAL);
-        let mut said = Vec::new();
-        let mut file = File::open(log)?;
-        file.seek(SeekFrom::Start(from))?;
-        file.read_to_end(&mut said)?;
-        let whole = |line: &&[u8]| line.ends_with(b"\n");
-        for line in said.split_inclusive(|byte| *byte == b'\n').filter(whole) {
-            from += line.len() as u64;
-            let line = String::from_utf8_lossy(line);
-            if !line.starts_with(REASON) {
-                output::remark(line.trim_end());
-            }
-        }
-        match ready {
-            Ok(ready) => return Ok(ready),
-            Err(RecvTimeoutError::Timeout) => (),
-            Err(RecvTimeoutError::Disconnected) => return Ok(false),
-        }
-    }
-}
-
-/// What a supervisor left behind when it was killed. As long as its server lives the record stays: were that
-/// killed too, nothing else would tell which device is to fail.
+/// Clears what a supervisor left behind when it was killed. The record stays while its server lives: if that is
+/// killed too, only the record says which device must fail.
 fn remark_stale(stale: &AttachRecord, volume: &Path) -> Result<()> {
     let deadline = Instant::now() + SERVER_END_TIMEOUT;
     while stale.server.is_alive() && Instant::now() < deadline {
-        std::thread::sleep(OUTPUT_POLL_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
     if stale.server.is_alive() {
         if stale.volume != volume {
             bail!(
-                "the name {} belongs to {}, which is served until nobody uses {} any more; give another one with --name",
+                "the name {} belongs to {}, which is served until {} is not in use any more; give another name with --name",
                 stale.name,
                 stale.volume.display(),
                 stale.device.display()
             );
         }
         bail!(
-            "{} is served until nobody uses {} any more: the process that looked after that was killed, its server goes on",
+            "{} is served until {} is not in use any more: its supervisor was killed, and its server goes on",
             stale.volume.display(),
             stale.device.display()
         );
@@ -274,14 +212,33 @@ fn remark_stale(stale: &AttachRecord, volume: &Path) -> Result<()> {
         "the process that served {} was killed; its record is replaced",
         stale.device.display()
     ));
-    // Before it fails: a device of ublk is not there any more then, whoever has it mounted.
+    // Asked first: once it fails, a ublk device is gone, even if it is mounted.
     let users = netram_attach::users(&stale.device);
     netram_attach::fail(stale)?;
     for user in users {
         output::remark(format_args!(
-            "{} is still {user}: it gives errors only",
+            "{} is still {user}, and gives errors only",
             stale.device.display()
         ));
     }
     Ok(())
+}
+
+/// Says why writes wait for the disk, if the volume has lenders and they do not count.
+fn remark_waiting(volume: &Path) {
+    let place = VolumePaths::at(volume);
+    let deadline = Instant::now() + MEMBERS_PATIENCE;
+    loop {
+        let asked = ask(&place, &VolumeRequest::Status, &mut |_| ());
+        let Ok(Some(VolumeReply::Status(report))) = asked else {
+            return;
+        };
+        let Some(why) = report.journal.blocked.filter(|_| !report.lenders.is_empty()) else {
+            return;
+        };
+        if Instant::now() > deadline {
+            return output::remark(format_args!("writes wait for the disk: {why}"));
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
 }

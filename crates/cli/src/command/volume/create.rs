@@ -1,4 +1,4 @@
-//! `netram disk create`.
+//! `netram volume create`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,15 +15,14 @@ use crate::options::SizeArg;
 use crate::output;
 use crate::settings::{self, LenderArgs, key_path, put};
 
-/// Make a volume
+/// Create a volume
 ///
-/// A new directory with a sparse image of zeros: it takes space as it is written.
-/// The journal is allocated in full. What is said of lenders here goes into the
-/// volume's settings file (netram.toml in the directory), which may be edited.
+/// A volume is a directory. Its image is sparse: it takes space on the disk as it is written. Its
+/// journal is allocated in full. Lenders given here are written to netram.toml in the directory,
+/// which may be edited; without any, writes wait for this disk.
 ///
-///   netram disk create /var/lib/netram/db --size 20GiB
-///   netram disk create db --size 20GiB --lender tcp://10.0.0.2:7420 \
-///       --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///   netram volume create /var/lib/netram/db --size 20GiB \
+///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct CreateVolume {
@@ -32,29 +31,31 @@ pub struct CreateVolume {
     /// Bytes of the device, a multiple of 4096
     #[arg(long, value_name = "SIZE")]
     size: SizeArg,
-    /// Bytes of the journal: what may be written before the image has it
+    /// Bytes of the journal: how much can be written before the image has it
     #[arg(long, value_name = "SIZE", default_value_t = SizeArg(netram_volume::JOURNAL_BYTES_DEFAULT))]
     journal_size: SizeArg,
     #[command(flatten)]
     lenders: LenderArgs,
-    /// The lender that keeps a copy of the volume on its own disk (`netram lend --data`)
+    /// Lender that keeps a copy of the volume on its own disk (`netram lender serve --data`)
     #[arg(long, value_name = "ADDRESS")]
     data_lender: Option<NetAddress>,
-    /// The key of its data sessions, if it has one (`netram lend --data-key-file`); otherwise the cluster key
+    /// File with the key for that copy, if the lender was started with --data-key-file
+    /// [default: the cluster key]
     #[arg(long, value_name = "FILE", requires = "data_lender")]
     data_lender_key_file: Option<PathBuf>,
-    /// Send writes once for all lenders, to this multicast group: 239.1.2.3:7421%eth1. Every lender must
-    /// listen to it
+    /// Send writes once for all lenders, to this multicast group: 239.1.2.3:7421%eth1. All lenders
+    /// must have been started with the same --multicast [default: to each lender]
     #[arg(long, value_name = "GROUP")]
     multicast: Option<MulticastGroup>,
-    /// Bytes of a datagram to the group, 548 to 61512. Otherwise 1400 on an Ethernet, or what the interface
-    /// carries
+    /// Bytes of a datagram to the group, 548 to 61512 [default: 1400 on an Ethernet, or what the
+    /// interface carries]
     #[arg(long, value_name = "BYTES", requires = "multicast")]
     datagram: Option<u16>,
-    /// How many networks datagrams may pass through, their own included
+    /// How many networks a datagram may pass through, including its own [default: 1]
     #[arg(long, value_name = "COUNT", requires = "multicast")]
     ttl: Option<u8>,
-    /// What a flush waits for: remote (as many lenders as the rule wants, or the disk) or disk
+    /// What a flush waits for: remote (lenders as --rule says, or the disk if too few count) or disk
+    /// [default: remote]
     #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk"])]
     flush: Option<String>,
     /// Print JSON
@@ -65,13 +66,13 @@ pub struct CreateVolume {
 impl CreateVolume {
     pub(super) fn run(self) -> Result<ExitCode> {
         let settings = self.settings()?;
-        let what = || format!("making {}", self.volume.display());
+        let what = || format!("creating {}", self.volume.display());
         let id = Volume::create(&self.volume, self.size.0, self.journal_size.0).with_context(what)?;
         let place = VolumePaths::at(&self.volume);
         if let Err(error) = write_settings(&place.settings_file(), &settings) {
-            // Nobody can have written to it yet.
+            // Nothing can have been written to it yet.
             Volume::delete(&self.volume, WindowRelease::Logged).with_context(what)?;
-            return Err(error.context("the settings are of no use; nothing was made"));
+            return Err(error.context("the settings are of no use; nothing was created"));
         }
         match self.json {
             true => output::json(&json!({
@@ -86,10 +87,11 @@ impl CreateVolume {
                 output::bytes(self.size.0)
             ))?,
         }
+        self.lenders.remark_waiting("writes", &place.settings_file());
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The settings file's contents.
+    /// Returns the contents of the settings file.
     fn settings(&self) -> Result<toml::Table> {
         let mut table = self.lenders.table()?;
         put(&mut table, "key-file", self.lenders.key()?);

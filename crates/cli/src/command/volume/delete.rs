@@ -1,4 +1,4 @@
-//! `netram disk delete`.
+//! `netram volume delete`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,23 +15,23 @@ use crate::output;
 
 /// Delete a volume and everything on it
 ///
-/// Refused while it is attached or served. There is no way back. Its lenders are told
-/// that they may free its memory; those that are away are told later.
+/// It must not be attached or served. The data is lost for good. Its lenders are notified that
+/// they may free its memory; those that cannot be reached are notified later.
 ///
-/// Refused, too, if it was not closed, as after a crash: its lenders may alone have its
-/// newest writes. `--force` gives these up. A copy of a volume that is still wanted is
-/// removed with `rm -r`: lenders cannot tell the two apart.
+/// A volume that was not closed, as after a crash, is refused: its lenders may have the only copy
+/// of the newest writes. --force gives these up. To remove a copy of a volume that is still in
+/// use, run `rm -r` instead: lenders cannot tell the two apart.
 ///
-///   netram disk delete /var/lib/netram/db --yes
+///   netram volume delete /var/lib/netram/db --yes
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct DeleteVolume {
     /// The volume's directory
     volume: PathBuf,
-    /// This is meant
+    /// Confirm that it is to be deleted
     #[arg(long)]
     yes: bool,
-    /// Lenders free also what the log lacks: this is no copy, and nobody wants its newest writes
+    /// Also give up what only lenders hold: this is not a copy, and its newest writes are not needed
     #[arg(long)]
     force: bool,
     /// Print JSON
@@ -51,7 +51,7 @@ impl DeleteVolume {
                 Err(error) => format!("what is left of a volume ({error})"),
             };
             let sentence = format!(
-                "this would destroy {what} in {}; say --yes if it is meant",
+                "this would destroy {what} in {}; confirm it with --yes",
                 path.display()
             );
             return Err(UsageError(sentence).into());

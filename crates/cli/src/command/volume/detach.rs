@@ -1,4 +1,4 @@
-//! `netram disk detach`.
+//! `netram volume detach`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,25 +16,26 @@ use super::{need_root, registry};
 use crate::options::DurationArg;
 use crate::output;
 
+/// Time between two checks whether the volume is closed.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Take a volume's block device away
 ///
-/// WHAT is the volume, its name, or its device. Refused while the device is
-/// mounted, swapped to, or part of another device. Returns when everything is
-/// written and the volume is closed.
+/// Refused while the device is mounted, used as swap, or part of another device. Returns when
+/// everything is written and the volume is closed.
 ///
-///   umount /srv/db && netram disk detach /dev/netram/db
+///   umount /srv/db
+///   netram volume detach db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct DetachVolume {
     /// The volume's directory, its name, or its device
     what: PathBuf,
-    /// How long to wait for the volume to close
+    /// How long to wait until the volume is closed
     #[arg(long, value_name = "TIME", default_value = "5m")]
     timeout: DurationArg,
-    /// Kill what serves it, whatever happens to whoever uses it: as a crash, it loses nothing that was
-    /// flushed
+    /// Kill the serving process even if the device is in use. Programs that use it get errors;
+    /// nothing that was flushed is lost
     #[arg(long)]
     force: bool,
     /// Print JSON
@@ -48,7 +49,7 @@ impl DetachVolume {
         let registry = registry();
         let entry = registry.find(&self.what)?.ok_or_else(|| {
             anyhow!(
-                "nothing is attached as {}; `netram disk list` shows what is",
+                "nothing is attached as {}; `netram volume list` shows what is",
                 self.what.display()
             )
         })?;
@@ -65,7 +66,7 @@ impl DetachVolume {
         }
         match self.force {
             true => {
-                // Who knows the server as its child kills it, starts no other, and ends.
+                // The supervisor kills its server, starts no other, and ends.
                 signal(entry.record.supervisor, Signal::QUIT)?;
             }
             false => signal(entry.record.supervisor, Signal::TERM)?,
@@ -78,20 +79,20 @@ impl DetachVolume {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Whoever served it was killed: there is no device any more, or one that ends with its last user.
+    /// Ends an attachment whose supervisor was killed: the device is gone, or ends with its last user.
     fn forget(&self, registry: &Registry, entry: &AttachEntry) -> Result<ExitCode> {
         let AttachRecord {
             name, device, server, ..
         } = &entry.record;
-        // Before it fails: a device of ublk is not there any more then, whoever has it mounted.
+        // Asked first: once it fails, a ublk device is gone, even if it is mounted.
         let users = netram_attach::users(device);
         let device = device.display();
         if self.force {
             signal(*server, Signal::KILL)?;
         } else if server.is_alive() && !users.is_empty() {
-            // The record stays: were the server killed too, nothing else would tell which device is to fail.
+            // The record stays: if the server is killed too, only the record says which device must fail.
             bail!(
-                "the process that looked after {device} was killed, its server goes on while it is {}: end that first",
+                "the supervisor of {device} was killed, and its server goes on while the device is {}: end that first",
                 sentence(&users)
             );
         }
@@ -101,11 +102,11 @@ impl DetachVolume {
             bail!("{name} is being attached or detached at this moment; try again when that is done");
         }
         output::remark(format_args!(
-            "the process that looked after {device} was killed; its record is removed"
+            "the supervisor of {device} was killed; its record is removed"
         ));
         match users.as_slice() {
             [] => Ok(ExitCode::SUCCESS),
-            users => bail!("{device} is still {}: it ends with that", sentence(users)),
+            users => bail!("{device} is still {}: it goes when that ends", sentence(users)),
         }
     }
 
@@ -118,7 +119,7 @@ impl DetachVolume {
         while is_open() {
             if Instant::now() > deadline {
                 bail!(
-                    "{} is not closed after {}; it goes on without this command. {} may say why",
+                    "{} is not closed after {}; closing goes on in the background. {} may say why",
                     entry.record.volume.display(),
                     output::age(self.timeout.0),
                     registry.log(&entry.record.name).display()
@@ -132,9 +133,9 @@ impl DetachVolume {
     }
 }
 
-/// Signals a process of an attachment, and no other that has its number by now.
+/// Signals a process of an attachment, but not another one that has its number by now.
 fn signal(process: ProcessIdentity, signal: Signal) -> Result<()> {
-    // One that is gone has done what is asked of it.
+    // A process that is gone has done what was asked.
     process
         .signal(signal)
         .map(drop)

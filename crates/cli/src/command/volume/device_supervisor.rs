@@ -1,5 +1,5 @@
-//! Looking after what is attached: a server that dies or hangs is replaced, and the device let go when that
-//! is asked for.
+//! The supervisor of an attached volume: it replaces a server that dies or hangs, and detaches the device on
+//! request.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
@@ -13,43 +13,43 @@ use netram_attach::{
 use signal_hook::consts::{SIGCHLD, SIGQUIT};
 use signal_hook::iterator::Signals;
 
+use crate::background::SELF;
 use crate::notify::notify;
 
-/// The program that runs. Not `current_exe`: an upgraded program has another file there.
-pub(super) const SELF: &str = "/proc/self/exe";
-/// What the server is called in the list of processes. Those of root that begin so are left alive when a
-/// machine stops and systemd kills the rest, before it unmounts what is still mounted: it counts them among
-/// what a file system needs.
+/// Name of the server in the list of processes. When a machine stops, systemd leaves processes of root whose
+/// name begins with @ alive until file systems are unmounted.
 const SERVER_NAME: &str = "@netram";
-/// How often a device that is to go is tried again while it is mounted.
+/// Time between two attempts to detach a device that is mounted.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Time between two checks while something is about to end or begin.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How often it is looked whether the server is well.
+/// Time between two checks of the server's health.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// What makes a supervisor kill its server and end: `detach --force`.
+/// Signal that makes a supervisor kill its server and end, sent by `detach --force`.
 pub(super) const GIVE_UP: i32 = SIGQUIT;
 
-/// A server's process, which is not started yet.
+/// Returns the command that starts a server.
 pub(super) fn server(role: &str) -> Command {
     let mut server = Command::new(SELF);
-    server.arg0(SERVER_NAME).args([crate::command::PLAY, role]);
+    server.arg0(SERVER_NAME).args([crate::command::PART, role]);
     server
 }
 
-/// What whoever looks after a device is asked for.
+/// End of an attachment that a signal asked for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum StopRequest {
+    /// No end was asked for.
     Nothing,
-    /// To let it go as soon as it is not in use.
+    /// Detach the device as soon as it is not in use.
     Stop,
-    /// To leave it to its server, which ends with it.
+    /// Leave the device to its server, which ends with it.
     Leave,
-    /// To let it go as if its server had crashed.
+    /// Give the device up as if its server had crashed.
     GiveUp,
 }
 
 impl StopRequest {
-    /// What is asked for by `signal`, after this.
+    /// Returns what is asked for after another `signal`.
     fn and(self, signal: i32) -> StopRequest {
         match (self, signal) {
             (_, GIVE_UP) => StopRequest::GiveUp,
@@ -60,7 +60,7 @@ impl StopRequest {
     }
 }
 
-/// Signals as they come, so that they can be waited for and something else too.
+/// Returns a channel that receives signals, for waiting with a timeout.
 fn signal_channel(mut signals: Signals) -> Result<Receiver<i32>> {
     let (tell, told) = channel();
     let tell_all = move || {
@@ -77,23 +77,23 @@ fn signal_channel(mut signals: Signals) -> Result<Receiver<i32>> {
     Ok(told)
 }
 
-/// Looks after what is attached.
+/// The supervisor of an attached volume.
 pub(crate) struct DeviceSupervisor {
-    /// What a server is given.
+    /// Part that each server plays, as JSON.
     role: String,
     signals: Receiver<i32>,
     restarts: RestartBudget,
-    /// The server has died, and there is to be another then.
+    /// When to start another server, if one has died.
     due: Option<Instant>,
     asked: StopRequest,
-    /// Since when the device is being let go.
+    /// When detaching began.
     closing: Option<Instant>,
-    /// Whether it has been said what a stop waits for.
+    /// Whether the reason for a delayed end was logged.
     told: bool,
 }
 
 impl DeviceSupervisor {
-    /// Of servers that are given `role`; `signals` say what is asked for.
+    /// Makes a supervisor of servers that play `role`.
     pub(super) fn new(role: String, signals: Signals, restarts: u8) -> Result<DeviceSupervisor> {
         Ok(DeviceSupervisor {
             role,
@@ -106,8 +106,8 @@ impl DeviceSupervisor {
         })
     }
 
-    /// Until there is no server any more, or somebody asks for the end. Nothing here waits for a server: it
-    /// may have to be replaced, and signals are answered meanwhile.
+    /// Runs until there is no server any more or a signal asked for the end. It never waits for a server, which
+    /// may have to be replaced, so signals are always answered.
     pub(super) fn run(mut self, mut attached: VolumeAttachment) -> Result<ExitCode> {
         loop {
             let serving = match self.look(&mut attached) {
@@ -115,7 +115,7 @@ impl DeviceSupervisor {
                 Err(status) => return Err(lost(attached, &status)),
             };
             match (self.asked, serving) {
-                // What was written to it is brought home first, so its server must be there.
+                // What was written is brought to the volume first, so its server must run.
                 (StopRequest::Stop, ServerHealth::Healthy) => match attached.release() {
                     ReleaseOutcome::Detaching(going) => return self.finish(*going),
                     ReleaseOutcome::Flushing(same) => {
@@ -124,7 +124,7 @@ impl DeviceSupervisor {
                         if since.elapsed() > HEALTH_CHECK_INTERVAL {
                             self.tell(
                                 &attached,
-                                "what was written to it is still on its way; it goes then",
+                                "writes to it are still on their way; it goes after them",
                             );
                         }
                     }
@@ -132,18 +132,18 @@ impl DeviceSupervisor {
                         attached = *same;
                         self.closing = None;
                         let users = sentence(&users);
-                        self.tell(&attached, &format!("it is {users}; it goes as soon as it is not"));
+                        self.tell(&attached, &format!("it is {users}; it goes as soon as that ends"));
                     }
                 },
                 (StopRequest::Stop, _) => {
                     self.tell(
                         &attached,
-                        "its server does not answer yet; it goes when that or another does",
+                        "its server does not answer yet; it goes when that or a new one does",
                     );
                 }
                 (StopRequest::Leave, ServerHealth::Healthy) => {
                     tracing::warn!(
-                        "the volume is served until its device is not in use any more, unsupervised"
+                        "the volume is served without supervisor until its device is not in use any more"
                     );
                     return Ok(ExitCode::FAILURE);
                 }
@@ -153,7 +153,7 @@ impl DeviceSupervisor {
         }
     }
 
-    /// Waits until there is something to look at, and hears what is asked for.
+    /// Waits until the next check is due or a signal comes.
     fn wait(&mut self, attached: &mut VolumeAttachment, serving: ServerHealth) -> Result<()> {
         let longest = match (self.due, serving) {
             (Some(due), _) => due
@@ -180,25 +180,29 @@ impl DeviceSupervisor {
         Ok(())
     }
 
-    /// Says once what a stop waits for.
+    /// Logs once why the end is delayed.
     fn tell(&mut self, attached: &VolumeAttachment, what: &str) {
         if !self.told {
             let device = attached.record().device.display();
-            tracing::warn!(%device, "the device is to go, and {what}. A second signal leaves it to itself");
+            tracing::warn!(%device, "the device is to be detached, and {what}. A second signal leaves it to its server");
             self.told = true;
         }
     }
 
-    /// Replaces a server that has died. `Err`: there is none any more, and why.
+    /// Replaces a server that has died.
+    ///
+    /// # Errors
+    ///
+    /// There is no server any more; the error says why.
     fn look(&mut self, attached: &mut VolumeAttachment) -> Result<ServerHealth, String> {
         let now = Instant::now();
         let serving = attached
             .look(now)
-            .map_err(|error| format!("giving it another: {error}"))?;
+            .map_err(|error| format!("replacing the server: {error}"))?;
         let ServerHealth::Exited(status) = serving else {
             return Ok(serving);
         };
-        // One that ended well has lost its device: somebody else took that away.
+        // A server that ended well has lost its device, which another program took away.
         if !attached.can_restart() || status.success() {
             return Err(status.to_string());
         }
@@ -207,17 +211,17 @@ impl DeviceSupervisor {
             None => {
                 let pause = self.restarts.next(now).ok_or_else(|| status.to_string())?;
                 let device = attached.record().device.display();
-                tracing::warn!(%device, %status, ?pause, "the server died; the device waits for another");
+                tracing::warn!(%device, %status, ?pause, "the server died; the device waits for a new one");
                 *self.due.insert(now + pause)
             }
         };
-        // Who wants to stop needs the server sooner than it would be sensible otherwise.
+        // An end needs the server at once, without the pause.
         if due > now && self.asked == StopRequest::Nothing {
             return Ok(serving);
         }
         self.due = None;
         let restarted = attached.restart(server(&self.role));
-        restarted.map_err(|error| format!("{status}, and for another: {error}"))?;
+        restarted.map_err(|error| format!("{status}, and a new one could not be started: {error}"))?;
         Ok(ServerHealth::Waiting)
     }
 
@@ -255,10 +259,10 @@ fn lost(attached: VolumeAttachment, status: &str) -> anyhow::Error {
     )
 }
 
-/// Who uses a device, in words.
+/// Returns the users of a device, in words.
 pub(super) fn sentence(users: &[DeviceUser]) -> String {
     match users {
-        [] => "in use by something that is not seen from here".to_owned(),
+        [] => "in use by a program that cannot be seen from here".to_owned(),
         users => users
             .iter()
             .map(DeviceUser::to_string)

@@ -1,4 +1,4 @@
-//! `netram disk grow`.
+//! `netram volume grow`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,18 +16,18 @@ use crate::output;
 
 /// Make a volume larger
 ///
-/// It may be attached, mounted, and served meanwhile: its device has the new size
-/// at once. New space reads as zeros and takes none until it is written. A volume
-/// does not become smaller. Enlarge the file system afterwards.
+/// It may be attached, mounted or served meanwhile; its device has the new size at once. New
+/// space reads as zeros and takes none on the disk until it is written. A volume cannot be made
+/// smaller. Enlarge the file system afterwards:
 ///
-///   netram disk grow /var/lib/netram/db --size 40GiB
+///   netram volume grow /var/lib/netram/db --size 40GiB
 ///   resize2fs /dev/netram/db              # xfs_growfs /srv/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct GrowVolume {
     /// The volume's directory
     volume: PathBuf,
-    /// Bytes of the device from now on, a multiple of 4096
+    /// Bytes of the larger device, a multiple of 4096
     #[arg(long, value_name = "SIZE")]
     size: SizeArg,
     /// Print JSON
@@ -53,7 +53,7 @@ impl GrowVolume {
         match self.json {
             true => output::json(&json!({ "before": before, "after": self.size.0, "device": device }))?,
             false => output::line(format_args!(
-                "the volume has {} now; it had {}",
+                "the volume now has {}; it had {}",
                 output::bytes(self.size.0),
                 output::bytes(before)
             ))?,
@@ -64,7 +64,7 @@ impl GrowVolume {
     fn grow_here(&self, path: &Path) -> Result<u64> {
         let (volume, _) = Volume::open(path)?;
         let before = volume.geometry().bytes;
-        // Closed in either case: an error of growing is told after that.
+        // Closed in either case; an error of growing is returned after that.
         let grown = volume.grow(self.size.0);
         volume.close()?;
         grown?;

@@ -1,4 +1,4 @@
-//! `netram disk list`.
+//! `netram volume list`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use serde_json::json;
 use super::registry;
 use crate::output;
 
-/// List volumes, and what is attached
+/// List volumes, with their state and device
 ///
-/// DIR is a volume, or a directory with volumes in it. Without one: what is
-/// attached on this machine.
+/// Without DIR, lists what is attached on this machine.
 ///
-///   netram disk list /var/lib/netram
+///   netram volume list
+///   netram volume list /var/lib/netram
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ListVolumes {
-    /// Volumes, or directories of volumes
+    /// Volumes, or directories with volumes in them [default: what is attached on this machine]
     dir: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// One line.
+/// One line of the list.
 struct VolumeLine {
     volume: PathBuf,
     seen: Result<VolumeInspection, String>,
@@ -68,18 +68,18 @@ impl ListVolumes {
     }
 }
 
-/// Names what a killed command has left in `dir`: it takes space.
+/// Prints the remains of killed commands in `dir`, which take space.
 fn remark_unfinished(dir: &Path) {
     for (path, name) in unfinished_in(dir) {
         output::remark(format_args!(
-            "{} is left of a volume whose making was cut off: remove it, or make {} again, which does",
+            "{} is the rest of a volume that was not created in full: remove it, or create {} again, which removes it",
             path.display(),
             name.display()
         ));
     }
 }
 
-/// The volume at `dir`, or those in it.
+/// Returns the volume at `dir`, or the volumes in it.
 fn volumes_in(dir: &Path) -> Result<Vec<PathBuf>> {
     let dir = dir
         .canonicalize()

@@ -1,7 +1,8 @@
-//! `netram disk`: volumes, and what makes block devices of them. A file a subcommand; the process that has an
-//! attached volume open is in [`server`].
+//! `netram volume`: volumes and their block devices. A file for each subcommand; the process that has an attached
+//! volume open is in [`server`].
 
 mod attach;
+mod check;
 mod create;
 mod delete;
 mod detach;
@@ -13,10 +14,9 @@ mod recover;
 mod replicas;
 mod restore;
 mod resync;
-mod scrub;
 mod serve;
 pub(crate) mod server;
-mod show;
+mod status;
 mod takeover;
 
 use std::path::{Path, PathBuf};
@@ -28,28 +28,28 @@ use netram_attach::Registry;
 use netram_volume::VolumeCheck;
 use serde_json::json;
 
-use super::check;
+use super::open_check;
 use crate::output;
 
-/// Make, attach and serve volumes: block devices whose writes are in other machines' RAM at once
+/// Create, attach and serve volumes: block devices whose writes are held in other machines' memory
 ///
-/// A volume is a directory: its journal, its image, checksums, settings. Lenders
-/// are named in its settings file (netram.toml) or in NETRAM_LENDERS.
+/// A volume is a directory with a journal, an image, checksums and settings. The lenders that
+/// hold its newest writes are named in its settings file (netram.toml) or in NETRAM_LENDERS.
 ///
-///   netram disk create /var/lib/netram/db --size 20GiB
-///   netram disk attach /var/lib/netram/db        # as /dev/netram/db
-///   netram disk serve /var/lib/netram/db --listen unix:/run/db.nbd
+///   netram volume create /var/lib/netram/db --size 20GiB
+///   netram volume attach /var/lib/netram/db        # as /dev/netram/db
+///   netram volume serve /var/lib/netram/db --listen unix:/run/db.nbd
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum VolumeCommand {
     Create(create::CreateVolume),
     List(list::ListVolumes),
-    Show(show::ShowVolume),
+    Status(status::ShowVolume),
     Attach(attach::AttachVolume),
     Detach(detach::DetachVolume),
     Serve(serve::ServeVolume),
     Grow(grow::GrowVolume),
-    Scrub(scrub::ScrubVolume),
+    Check(check::CheckVolume),
     Resync(resync::ResyncVolume),
     Replicas(replicas::ListReplicas),
     Restore(restore::RestoreVolume),
@@ -63,12 +63,12 @@ impl VolumeCommand {
         match self {
             VolumeCommand::Create(create) => create.run(),
             VolumeCommand::List(list) => list.run(),
-            VolumeCommand::Show(show) => show.run(),
+            VolumeCommand::Status(status) => status.run(),
             VolumeCommand::Attach(attach) => attach.run(),
             VolumeCommand::Detach(detach) => detach.run(),
             VolumeCommand::Serve(serve) => serve.run(),
             VolumeCommand::Grow(grow) => grow.run(),
-            VolumeCommand::Scrub(scrub) => scrub.run(),
+            VolumeCommand::Check(check) => check.run(),
             VolumeCommand::Resync(resync) => resync.run(),
             VolumeCommand::Replicas(replicas) => replicas.run(),
             VolumeCommand::Restore(restore) => restore.run(),
@@ -79,31 +79,32 @@ impl VolumeCommand {
     }
 }
 
-/// Where attachments are recorded, and where their links are. `NETRAM_DISK_RUN` puts both elsewhere.
+/// Returns the directories of records of attachments and of links to devices. `NETRAM_VOLUME_RUN` puts both
+/// elsewhere.
 pub(super) fn registry() -> Registry {
-    let elsewhere = std::env::var_os("NETRAM_DISK_RUN").filter(|directory| !directory.is_empty());
+    let elsewhere = std::env::var_os("NETRAM_VOLUME_RUN").filter(|directory| !directory.is_empty());
     match elsewhere.map(PathBuf::from) {
         Some(directory) => Registry::new(&directory, &directory.join("dev")),
-        None => Registry::new(Path::new("/run/netram-disk"), Path::new("/dev/netram")),
+        None => Registry::new(Path::new("/run/netram-volume"), Path::new("/dev/netram")),
     }
 }
 
-/// The volume's path as every process sees it.
+/// Returns a volume's absolute path, without links.
 fn absolute(volume: &Path) -> Result<PathBuf> {
     volume.canonicalize().with_context(|| {
         format!(
-            "there is no volume {}; `netram disk create` makes one",
+            "there is no volume {}; `netram volume create` makes one",
             volume.display()
         )
     })
 }
 
-/// A volume that has a device is open elsewhere; the message says where.
+/// Refuses a volume that is attached; the message says as what device.
 fn refuse_attached(volume: &Path) -> Result<()> {
     match registry().find(volume)?.filter(|entry| entry.alive) {
         None => Ok(()),
         Some(entry) => bail!(
-            "{} is attached, as {}; `netram disk detach {}` first",
+            "{} is attached, as {}; `netram volume detach {}` first",
             volume.display(),
             entry.record.device.display(),
             entry.record.name
@@ -111,7 +112,7 @@ fn refuse_attached(volume: &Path) -> Result<()> {
     }
 }
 
-/// What a check of an opening or a take-over found.
+/// Prints the outcome of a `--check`.
 fn end_check(volume: &Path, found: &VolumeCheck, as_json: bool) -> Result<ExitCode> {
     let refusal = found
         .refusal
@@ -122,17 +123,17 @@ fn end_check(volume: &Path, found: &VolumeCheck, as_json: bool) -> Result<ExitCo
             "volume": volume,
             "would_succeed": refusal.is_none(),
             "refusal": refusal.map(ToString::to_string),
-            "journal": journal.as_ref().map(check::as_json),
+            "journal": journal.as_ref().map(open_check::as_json),
         }))?,
-        (Some(journal), false) => check::print_check(journal)?,
+        (Some(journal), false) => open_check::print_check(journal)?,
         (None, false) => (),
     }
-    check::end_check(refusal, as_json)
+    open_check::end_check(refusal, as_json)
 }
 
 fn need_root(what: &str) -> Result<()> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
-        false => bail!("{what} needs root: block devices belong to the kernel; run it with sudo"),
+        false => bail!("{what} needs root, because it makes a block device; run it with sudo"),
     }
 }

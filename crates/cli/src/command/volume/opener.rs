@@ -1,4 +1,4 @@
-//! A volume that another process has open is asked of that process; any other is opened here.
+//! Working on a volume through the process that has it open, or else by opening it here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use netram_volume::{TaskProgress, Volume, VolumeControl, VolumePaths, ask};
 use super::refuse_attached;
 use crate::output;
 
-/// What whoever has `volume` open answers. `None`: nobody listens, and it can be opened here.
+/// Returns the answer of the process that has `volume` open; `None` if none has, and it can be opened here.
 pub(super) fn ask_opener(volume: &Path, what: &VolumeRequest) -> Result<Option<VolumeReply>> {
     let bar = VolumeProgress::default();
     let told = ask(&VolumePaths::at(volume), what, &mut |progress| bar.show(progress))?;
     bar.end();
     if told.is_none() {
-        // Of an attached one somebody is told how to get it.
+        // An attached volume is refused with the way to detach it.
         refuse_attached(volume)?;
     }
     Ok(told)
 }
 
-/// A bar for whoever watches, once there is progress.
+/// A progress bar on a terminal.
 pub(crate) struct VolumeProgress {
     bar: ProgressBar,
 }
@@ -56,19 +56,21 @@ impl VolumeProgress {
     }
 }
 
-/// An answer to another question: the process there is of another release.
+/// Returns the error for an answer that does not fit the question, as from a process of another release.
 pub(super) fn unexpected_reply(told: &VolumeReply) -> anyhow::Error {
-    anyhow::anyhow!("the process that has the volume open answered something else: {told:?}")
+    anyhow::anyhow!(
+        "the process that has the volume open gave an unexpected answer; is it of this release? {told:?}"
+    )
 }
 
-/// Lets other processes operate an open volume. Where that cannot be it is open all the same.
+/// Lets other commands ask this process about an open volume. If that fails, the volume is open all the same.
 pub(super) fn start_control(
     volume: &Arc<Volume>,
     front: impl Fn() -> Option<VolumeFrontend> + Send + Sync + 'static,
 ) -> Option<VolumeControl> {
     let started = VolumeControl::start(Arc::clone(volume), front);
     let failed = |error: &std::io::Error| {
-        tracing::warn!(%error, "other commands cannot look into the open volume or change it");
+        tracing::warn!(%error, "other commands cannot inspect or change the open volume");
     };
     started.inspect_err(failed).ok()
 }

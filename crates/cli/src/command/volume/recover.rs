@@ -1,4 +1,4 @@
-//! `netram disk recover`.
+//! `netram volume recover`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,28 +15,29 @@ use crate::output;
 
 /// Recover a volume, as opening it would, and close it again
 ///
-/// First all lenders are asked whether it can succeed; only then older writers are
-/// fenced. --check stops after the question and changes nothing: exit code 0 if it
-/// would succeed, 3 if it would be refused.
+/// All lenders are asked first whether it can succeed; only then earlier writers are fenced.
+/// --check stops after the question and changes nothing: the exit code is 0 if it would succeed,
+/// 3 if it would be refused.
 ///
-/// --newest is your word that no other directory of this volume has been written
-/// to since. It is for a volume that a restore or take-over has fenced and that
-/// never served itself. It is refused where lenders show that somebody else wrote.
+/// --newest states that no other directory of this volume has been written to since another
+/// process fenced this one. It is for a volume that a restore or takeover has fenced and that
+/// was never used itself. It is refused where lenders show that it was.
 ///
-///   netram disk recover /var/lib/netram/db --check
-///   netram disk recover /var/lib/netram/db --newest
+///   netram volume recover /var/lib/netram/db --check
+///   netram volume recover /var/lib/netram/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct RecoverVolume {
     /// The volume's directory
     volume: PathBuf,
-    /// Only ask; nothing is changed
+    /// Only ask whether it would succeed; change nothing
     #[arg(long)]
     check: bool,
-    /// No other directory of this volume is newer, although somebody has fenced it
+    /// State that no other directory of this volume is newer, although it was fenced
     #[arg(long)]
     newest: bool,
-    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m; without it as the settings say
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m [default: as in the
+    /// settings, or 30s]
     #[arg(long, value_name = "TIME")]
     patience: Option<DurationArg>,
     /// Give up acknowledged writes that only the missing lenders may hold

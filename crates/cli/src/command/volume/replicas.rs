@@ -1,4 +1,4 @@
-//! `netram disk replicas`.
+//! `netram volume replicas`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use netram_volume::replica::restore::{CopyList, replicas};
 use crate::options::SecurityArgs;
 use crate::output;
 
-/// List the copies of volumes that a data lender keeps
+/// List the copies of volumes that a data lender keeps on its disk
 ///
-/// The key is that of its data sessions, if it has one (`netram lend --data-key-file`),
-/// otherwise the cluster key.
+/// If the lender was started with --data-listen, name that address, and the key of its
+/// --data-key-file instead of the cluster key.
 ///
-///   netram disk replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
+///   netram volume replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ListReplicas {
-    /// The data lender: tcp://host:port or unix:/path
+    /// The data lender: tcp://HOST:PORT or unix:/PATH
     #[arg(value_name = "ADDRESS")]
     lender: NetAddress,
     #[command(flatten)]
@@ -55,25 +55,25 @@ impl ListReplicas {
         if left_out > 0 {
             let more = output::counted(left_out, "more copy", "more copies");
             output::remark(format_args!(
-                "{more} did not fit the answer: `netram status` of the lender counts all"
+                "{more} did not fit the answer: `netram lender status` counts all"
             ));
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What all of them take.
+/// Returns what all copies take on the disk.
 fn total(kept: &[ReplicaReport]) -> String {
     let sum = |bytes: fn(&ReplicaReport) -> u64| kept.iter().map(bytes).fold(0, u64::saturating_add);
     format!(
-        "{} take {}, and {} once they are written in full: what --data-quota counts",
-        output::counted(kept.len() as u64, "copy", "copies"),
+        "{} {}, and {} once all blocks are written, which --data-quota limits",
+        output::counted(kept.len() as u64, "copy takes", "copies take"),
         output::bytes(sum(|replica| replica.taken_bytes)),
         output::bytes(sum(|replica| replica.promised_bytes)),
     )
 }
 
-/// When it was last compared with its checksums, and what that found.
+/// Returns when a copy was last compared with its checksums, and what that found.
 fn scrub_text(scrub: &ScrubReport) -> String {
     let when = match (scrub.done_bytes, scrub.ended_age_s) {
         (Some(done), _) => format!("{} so far", output::bytes(done)),
@@ -82,7 +82,7 @@ fn scrub_text(scrub: &ScrubReport) -> String {
     };
     match scrub.found_blocks {
         0 => when,
-        found => format!("{when}: {found} bad, {} mended", scrub.mended_blocks),
+        found => format!("{when}: {found} bad, {} repaired", scrub.mended_blocks),
     }
 }
 

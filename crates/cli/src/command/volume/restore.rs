@@ -1,4 +1,4 @@
-//! `netram disk restore`.
+//! `netram volume restore`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,26 +17,26 @@ use netram_volume::replica::restore::{
 use serde_json::json;
 
 use super::create::write_settings;
-use crate::command::check;
-use crate::options::{DurationArg, SecurityArgs, UsageError, security};
+use crate::command::open_check;
+use crate::options::{DurationArg, LENDERS_VARIABLE, SecurityArgs, UsageError, security};
 use crate::output;
 use crate::settings::key_path;
 
-/// Make a volume anew from its data lender's copy, after its own disk was lost
+/// Restore a volume from its data lender's copy, after its own disk was lost
 ///
-/// First the data lender and the lenders that held the newest writes are asked. If
-/// they do not suffice, or the volume's client was heard within the last 10 s, it
-/// is refused and nothing has changed. Only then the old client is fenced. --check
-/// stops after the question: exit code 0 if it would succeed, 3 if refused.
+/// BE SURE THAT THE OLD MACHINE IS OFF. A machine that is only cut off goes on acknowledging
+/// writes from its own disk, and these are lost.
 ///
-/// BE SURE THAT THE OLD MACHINE IS OFF. A client that is only cut off goes on
-/// acknowledging writes from its own disk, and they are lost (docs/disk.md).
+/// The data lender and the lenders that held the newest writes are asked first. If they do not
+/// suffice, or the old machine was heard within the last 10 s, it is refused and nothing has
+/// changed. Only then the old machine is fenced. --check stops after the question: the exit code
+/// is 0 if it would succeed, 3 if it would be refused.
 ///
-/// The new volume can be attached or served at once: blocks come from
-/// the data lender when they are read, and all of them in the background.
+/// The new volume can be attached or served at once: blocks come from the data lender when they
+/// are read, and all others in the background.
 ///
-///   netram disk replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
-///   netram disk restore /var/lib/netram/db --from tcp://10.0.0.4:7420 \
+///   netram volume replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
+///   netram volume restore /var/lib/netram/db --from tcp://10.0.0.4:7420 \
 ///       --volume 0123456789abcdef0123456789abcdef --key-file /etc/netram/key \
 ///       --lender tcp://10.0.0.2:7420
 #[derive(Debug, Args)]
@@ -44,33 +44,35 @@ use crate::settings::key_path;
 pub struct RestoreVolume {
     /// The new directory
     volume: PathBuf,
-    /// The data lender that keeps the copy
+    /// Data lender that keeps the copy
     #[arg(long, value_name = "ADDRESS")]
     from: NetAddress,
-    /// The volume's id, as `netram disk replicas` lists it
+    /// The volume's id, as `netram volume replicas` lists it
     #[arg(long = "volume", value_name = "ID")]
     id: String,
     #[command(flatten)]
     security: SecurityArgs,
-    /// The key of its data sessions, if it has one (`netram lend --data-key-file`); otherwise the cluster key
+    /// File with the key for copies, if the data lender was started with --data-key-file
+    /// [default: the cluster key]
     #[arg(long, value_name = "FILE", env = "NETRAM_DATA_LENDER_KEY_FILE")]
     data_lender_key_file: Option<PathBuf>,
-    /// A lender that may hold the new volume's newest writes; several may be given, in order of preference
-    #[arg(long, value_name = "ADDRESS")]
+    /// Lender that may hold the new volume's newest writes, in order of preference; repeat it for
+    /// several
+    #[arg(long, value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
     lender: Vec<NetAddress>,
-    /// Allow all members in this machine's power domain
+    /// Count lenders with this machine's own power label too, as for a trial on one machine
     #[arg(long)]
     one_domain: bool,
-    /// Only ask; nothing is changed
+    /// Only ask whether it would succeed; change nothing
     #[arg(long)]
     check: bool,
-    /// The client's machine is off, although the data lender heard it a moment ago
+    /// State that the old machine is off, although the data lender heard it a moment ago
     #[arg(long)]
     client_is_off: bool,
-    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m [default: 30s]
     #[arg(long, value_name = "TIME")]
     patience: Option<DurationArg>,
-    /// Go on although writes that were acknowledged may be missing
+    /// Go on even if acknowledged writes may be missing
     #[arg(long)]
     accept_loss: bool,
     /// Print JSON
@@ -85,7 +87,7 @@ impl RestoreVolume {
             .filter(|_| self.id.len() == 32);
         let id = parsed.map(VolumeId).ok_or_else(|| {
             UsageError(format!(
-                "`{}` is no volume's id: 32 hexadecimal digits, as `netram disk replicas` lists them",
+                "`{}` is not a volume's id, which is 32 hexadecimal digits, as `netram volume replicas` lists it",
                 self.id
             ))
         })?;
@@ -149,12 +151,12 @@ impl RestoreVolume {
                     "claimed_s_ago": claim.ago.map(|ago| ago.as_secs()),
                     "claim_served": claim.served,
                 },
-                "journal": found.journal.as_ref().map(check::as_json),
+                "journal": found.journal.as_ref().map(open_check::as_json),
             }))?;
-            return check::end_check(refusal, true);
+            return open_check::end_check(refusal, true);
         }
         output::line(format_args!(
-            "the copy, {}, is {}; its client was heard {} ago{}",
+            "the copy, {}, is {}; its client was last heard {} ago{}",
             output::bytes(copy.bytes),
             copy.condition,
             output::age(copy.heard),
@@ -166,9 +168,9 @@ impl RestoreVolume {
         ))?;
         output::line(format_args!("of the copy, {claim}"))?;
         if let Some(journal) = &found.journal {
-            check::print_check(journal)?;
+            open_check::print_check(journal)?;
         }
-        check::end_check(refusal, false)
+        open_check::end_check(refusal, false)
     }
 
     fn tell(&self, restored: &RestoreReport) -> Result<()> {
@@ -182,23 +184,23 @@ impl RestoreVolume {
         let ago = since.saturating_sub(Duration::from_secs(restored.contact));
         match restored.closed {
             true => output::line(format_args!(
-                "the volume had been closed, and the data lender has all of it; its client was last noted {} ago. If it was \
-                 opened again without the data lender since, what it wrote then is not here",
+                "the volume had been closed, and the data lender has all of it; its client was last heard {} ago. Writes of a later \
+                 opening without the data lender are not here",
                 output::age(ago)
             ))?,
             false => output::line(format_args!(
-                "the data lender had last noted its client {} ago; what the client wrote after it had lost the data \
-                 lender and all lenders at once, nobody can know",
+                "the data lender last heard its client {} ago; writes after the client lost the data lender and all lenders \
+                 at once are not here",
                 output::age(ago)
             ))?,
         }
         if self.lender.is_empty() {
             output::line(format_args!(
-                "no --lender was given: its writes wait for this disk until {} or NETRAM_LENDERS names lenders",
+                "no --lender was given: writes wait for this disk until {} or NETRAM_LENDERS names lenders",
                 VolumePaths::at(&self.volume).settings_file().display()
             ))?;
         }
-        output::line("attach or serve it now; its blocks come from the data lender meanwhile")
+        output::line("attach or serve it now; blocks come from the data lender until all are here")
     }
 
     fn data_security(&self, lenders: &Security) -> Result<Security> {
@@ -208,7 +210,7 @@ impl RestoreVolume {
         }
     }
 
-    /// The settings of the new volume: its data lender is the one it came from.
+    /// Returns the settings of the new volume, whose data lender is the one that it came from.
     fn settings(&self) -> Result<toml::Table> {
         let mut table = toml::Table::new();
         let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();

@@ -1,4 +1,4 @@
-//! `netram disk resync`.
+//! `netram volume resync`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,18 +17,17 @@ use crate::output;
 
 /// Make a data lender's copy of a volume equal to it
 ///
-/// This happens by itself whenever the data lender comes back: then only what
-/// changed is sent. With this command every block is compared (--whole), or what
-/// is known to have changed is sent now. The volume may be attached or served
-/// meanwhile; an interrupted command does not stop it.
+/// This happens by itself when the data lender comes back; then only changed blocks are sent.
+/// The command sends them now, or with --whole compares every block. The volume may be attached
+/// or served meanwhile; interrupting the command does not stop the work.
 ///
-///   netram disk resync /var/lib/netram/db
+///   netram volume resync /var/lib/netram/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ResyncVolume {
     /// The volume's directory
     volume: PathBuf,
-    /// Compare every block, even with a copy that has more than this volume, or another history: it is
+    /// Compare every block. A copy that has more than this volume, or another history, is
     /// overwritten
     #[arg(long)]
     whole: bool,
@@ -67,5 +66,5 @@ fn resync_here(path: &Path, whole: bool) -> Result<ResyncOutcome> {
     });
     bar.end();
     volume.close()?;
-    done?.context("nobody cancels this resync")
+    done?.context("this resync is never cancelled")
 }

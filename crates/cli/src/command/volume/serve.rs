@@ -1,4 +1,4 @@
-//! `netram disk serve`.
+//! `netram volume serve`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,40 +18,41 @@ use super::{absolute, refuse_attached};
 use crate::options::DurationArg;
 use crate::output;
 
-/// Serve a volume to network block device clients
+/// Serve a volume to network block device (NBD) clients
 ///
-/// Says `listening ADDRESS` for each address, then `ready`. Ends with SIGTERM,
-/// when what was asked is answered and the volume is closed. Other machines are
-/// let in with TLS only, unless --insecure says otherwise.
+/// Runs in the foreground until SIGTERM, and then answers what was asked and closes the volume.
+/// Standard output has a line `listening ADDRESS` for each address, then `ready`. Other machines
+/// may connect with TLS only, unless --insecure is given.
 ///
-///   netram disk serve /var/lib/netram/db --listen unix:/run/db.nbd
+///   netram volume serve /var/lib/netram/db --listen unix:/run/db.nbd
 ///   nbdinfo 'nbd+unix:///?socket=/run/db.nbd'
-///   netram disk serve db --listen tcp://0.0.0.0:10809 --tls /etc/pki/nbd
+///   netram volume serve db --listen tcp://0.0.0.0:10809 --tls /etc/pki/nbd
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ServeVolume {
     /// The volume's directory
     volume: PathBuf,
-    /// Where to listen: unix:/PATH or tcp://HOST:PORT; several may be given
+    /// Address to listen on: unix:/PATH or tcp://HOST:PORT; repeat it for several
     #[arg(long, value_name = "ADDRESS", required = true)]
     listen: Vec<NetAddress>,
-    /// What clients call it; the empty name means it too
+    /// Name by which clients ask for it; the empty name works too [default: the name of the
+    /// volume's directory]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m; without it as the settings say
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m [default: as in the
+    /// settings, or 30s]
     #[arg(long, value_name = "TIME")]
     patience: Option<DurationArg>,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// Require TLS, with ca-cert.pem, server-cert.pem and server-key.pem of this directory
+    /// Require TLS, with the files ca-cert.pem, server-cert.pem and server-key.pem in this directory
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
-    /// Let other machines read and change everything, in clear
+    /// Let other machines read and change everything without TLS
     #[arg(long, conflicts_with = "tls")]
     insecure: bool,
-    /// Let other users of this machine connect to Unix sockets, as far as the directory's permissions let
-    /// them
+    /// Let other users of this machine connect to Unix sockets, if the directory's permissions do
     #[arg(long)]
     other_users: bool,
 }
@@ -82,7 +83,7 @@ impl ServeVolume {
             insecure: self.insecure,
             other_users: self.other_users,
         };
-        // Before clients are let in: a signal in between must not end it without closing the volume.
+        // Before the first client: a signal in between must not end this without closing the volume.
         let mut signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
         let server = Arc::new(NbdServer::start(config)?);
         let control = control(&volume, &server);
@@ -98,15 +99,15 @@ impl ServeVolume {
         match Arc::into_inner(volume) {
             Some(volume) => volume.close()?,
             None => bail!(
-                "{} still wait for the volume; the next opening recovers it",
-                output::count(left as u64, "connection")
+                "{} for the volume; the next opening recovers it",
+                output::counted(left as u64, "connection still waits", "connections still wait")
             ),
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Lets other processes operate the volume, if that can be: it is served either way.
+/// Lets other commands ask this process about the volume; it is served even if that fails.
 fn control(volume: &Arc<Volume>, server: &Arc<NbdServer>) -> Option<VolumeControl> {
     let server = Arc::clone(server);
     let front = move || {

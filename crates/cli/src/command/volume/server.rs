@@ -1,4 +1,4 @@
-//! The process that has an attached volume open; started by `netram disk attach` only.
+//! The process that has an attached volume open; only `netram volume attach` starts it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use netram_attach::{AttachMethod, serve, serve_nbd, serve_ublk};
 use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumePaths};
 use serde::{Deserialize, Serialize};
 
-/// Its part, as `netram play` is given it.
+/// The part that this process plays, as JSON on its command line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VolumeServerPart {
     serve_volume: PathBuf,
     way: AttachMethod,
     read_only: bool,
-    /// How long opening waits for lenders, in place of what the settings say.
+    /// How long opening waits for lenders; `None`: as in the settings.
     patience: Option<Duration>,
 }
 
@@ -58,7 +58,7 @@ impl VolumeServerPart {
             AttachMethod::Fuse => serve(open),
             AttachMethod::Ublk => serve_ublk(open),
         };
-        // Whatever happened to the device, what was written is brought to the disk.
+        // Even if the device failed, what was written is brought to the disk.
         let closed = opened.map_or(Ok(()), |(volume, control)| {
             drop(control);
             match Arc::into_inner(volume) {

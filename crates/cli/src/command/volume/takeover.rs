@@ -1,4 +1,4 @@
-//! `netram disk takeover`.
+//! `netram volume takeover`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,41 +14,39 @@ use crate::output;
 
 /// Make a data lender's copy a volume of its own, on the data lender's machine
 ///
-/// For when the client's machine is gone for good. BE SURE THAT IT IS OFF. A client
-/// that is only cut off goes on acknowledging writes from its own disk, and they are
-/// lost: nothing on the network can stop it (docs/disk.md). A copy whose client was
-/// heard within the last 10 s is refused unless --client-is-off says that it is.
+/// For a volume whose own machine is gone for good. BE SURE THAT IT IS OFF. A machine that is
+/// only cut off goes on acknowledging writes from its own disk, and these are lost.
 ///
-/// The lenders that held the newest writes must answer. All are asked first; only
-/// if they suffice the old client is fenced. --check stops after the question and
-/// changes nothing: exit code 0 if it would succeed, 3 if it would be refused. The
-/// data lender lets go of a copy a few seconds after its client went; it need not
-/// be stopped.
+/// The lenders that held the newest writes must answer. All are asked first; only if they
+/// suffice the old machine is fenced. A copy whose machine was heard within the last 10 s is
+/// refused, unless --client-is-off says that it is off. --check stops after the question and
+/// changes nothing: the exit code is 0 if it would succeed, 3 if it would be refused. The data
+/// lender need not be stopped.
 ///
-///   netram disk takeover --check /var/lib/netram/kept/0123456789abcdef0123456789abcdef
-///   netram disk takeover /var/lib/netram/kept/0123456789abcdef0123456789abcdef
-///   netram disk attach /var/lib/netram/kept/0123456789abcdef0123456789abcdef --name db
+///   netram volume takeover /var/lib/netram/kept/0123456789abcdef0123456789abcdef --check
+///   netram volume takeover /var/lib/netram/kept/0123456789abcdef0123456789abcdef
+///   netram volume attach /var/lib/netram/kept/0123456789abcdef0123456789abcdef --name db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct TakeOverVolume {
-    /// The copy's directory, below the data lender's --data
+    /// The copy's directory, in the directory of the data lender's --data
     replica: PathBuf,
-    /// The cluster key's file, for the lenders that held the newest writes
+    /// File with the cluster key, for the lenders that held the newest writes
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
-    /// No key and no encryption; only for lenders on this machine
+    /// Use no key and no encryption; only for lenders on this machine
     #[arg(long)]
     insecure: bool,
-    /// Only ask; nothing is changed
+    /// Only ask whether it would succeed; change nothing
     #[arg(long)]
     check: bool,
-    /// The client's machine is off, although it was heard a moment ago
+    /// State that the old machine is off, although it was heard a moment ago
     #[arg(long)]
     client_is_off: bool,
-    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m [default: 30s]
     #[arg(long, value_name = "TIME")]
     patience: Option<DurationArg>,
-    /// Go on although writes that were acknowledged may be missing
+    /// Go on even if acknowledged writes may be missing
     #[arg(long)]
     accept_loss: bool,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! Databases as they are, on a mounted directory (`netram mount`) and on a volume (`netram disk attach`,
+//! Databases as they are, on a mounted directory (`netram mount`) and on a volume (`netram volume attach`,
 //! ext4): the database is killed, its client, whoever serves the directory or the device, a lender, and all
 //! of them in turn. Every commit that was acknowledged is there afterwards, and the database's own check
 //! finds nothing.

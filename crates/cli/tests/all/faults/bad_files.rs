@@ -301,5 +301,8 @@ fn a_journal_of_records_is_not_taken_for_a_bank() {
         sparse: false,
     };
     let refused = client.try_recover().expect_err("its records are no transactions");
-    assert!(refused.contains("does not belong to recoverable memory"), "{refused}");
+    assert!(
+        refused.contains("does not belong to recoverable memory"),
+        "{refused}"
+    );
 }

@@ -65,7 +65,7 @@ impl Grown<'_> {
 
     fn capacity(&self) -> u64 {
         let shown: serde_json::Value =
-            serde_json::from_str(&self.rvm(&["show", &self.log(), "--json"])).unwrap();
+            serde_json::from_str(&self.rvm(&["status", &self.log(), "--json"])).unwrap();
         shown["capacity"].as_u64().unwrap()
     }
 

@@ -1,7 +1,7 @@
 //! Real processes under real faults: a client and its lenders are killed, stopped, cut off and given bad
 //! disks, and after each fault everything that was acknowledged is there.
 //!
-//! A test starts `netram lend` processes and a client process (`worker`, this test binary again), tells the
+//! A test starts `netram lender serve` processes and a client process (`worker`, this test binary again), tells the
 //! story of one fault, and lets a later client process compare what it recovers with what the earlier ones
 //! acknowledged. What a machine cannot do (no root, no loop devices, no strace) is skipped with a line that
 //! begins `SKIPPED`.

@@ -76,7 +76,14 @@ impl Site {
     fn counts(&self, index: usize) -> (u64, u64, u64) {
         let mut line = self.network.on(LENDERS[index]);
         let key = self.place.key().display().to_string();
-        let status = [crate::common::program(), "status", "--json", "--key-file", &key];
+        let status = [
+            crate::common::program(),
+            "lender",
+            "status",
+            "--json",
+            "--key-file",
+            &key,
+        ];
         line.extend(status.map(str::to_owned));
         line.push(self.lenders[index].address.clone());
         let rest: Vec<&str> = line[1..].iter().map(String::as_str).collect();

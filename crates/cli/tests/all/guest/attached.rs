@@ -1,4 +1,4 @@
-//! `netram disk attach` by the kernel's own NBD client: in a guest, for few machines have that driver loaded.
+//! `netram volume attach` by the kernel's own NBD client: in a guest, for few machines have that driver loaded.
 
 use crate::faults::harness::random::FaultsRandom;
 use crate::guest::machine::{Guest, can_boot};
@@ -17,7 +17,10 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
         Ok(guest) => guest,
         Err(missing) => return skipped(NAME, &missing),
     };
-    let netram = format!("NETRAM_DISK_RUN=/run/netram {} disk", crate::common::program());
+    let netram = format!(
+        "NETRAM_VOLUME_RUN=/run/netram {} volume",
+        crate::common::program()
+    );
     guest.must(&format!(
         "{netram} create /run/db --size 48MiB --journal-size 16MiB"
     ));

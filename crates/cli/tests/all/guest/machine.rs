@@ -143,7 +143,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `netram disk serve`. With `slow_disk` each sync of the journal's file takes 200 ms longer, so
+    /// Starts `netram volume serve`. With `slow_disk` each sync of the journal's file takes 200 ms longer, so
     /// that what was written meanwhile is in this process's memory and the lender's only.
     pub(crate) fn of_volume(cable: &Cable, volume: &Path, slow_disk: bool) -> Server {
         let mut command = cable.here();
@@ -156,7 +156,7 @@ impl Server {
                 "inject=fdatasync:delay_enter=200000",
             ]);
         }
-        command.args([crate::common::program(), "disk", "serve", "--insecure"]);
+        command.args([crate::common::program(), "volume", "serve", "--insecure"]);
         command.args(["--name", "db", "--listen", &Cable::address()]);
         Server::start(command.arg(volume))
     }

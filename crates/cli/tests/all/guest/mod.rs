@@ -76,7 +76,7 @@ impl GuestFixture {
             _lender: lender,
         };
         let mut create = netram();
-        create.args(["disk", "create", "--size", "64MiB", "--journal-size", "32MiB"]);
+        create.args(["volume", "create", "--size", "64MiB", "--journal-size", "32MiB"]);
         create
             .args(["--insecure", "--lender", &listen])
             .arg(place.volume());
@@ -218,8 +218,8 @@ fn check_on_this_machine(place: &GuestFixture, synced: u64) {
     let directory = place.directory.path();
     let disk = |arguments: &[&str]| {
         let mut command = netram();
-        command.arg("disk").args(arguments).arg(place.volume());
-        finish(command.env("NETRAM_DISK_RUN", directory.join("run")))
+        command.arg("volume").args(arguments).arg(place.volume());
+        finish(command.env("NETRAM_VOLUME_RUN", directory.join("run")))
     };
     let ran = disk(&["attach", "--way", "fuse", "--name", "db"]);
     if ran.code != 0 {
@@ -262,7 +262,10 @@ fn a_guest_that_loses_its_server_connects_again_and_finds_every_synced_file_and_
         .map_or(synced, |number| number + 1);
     guest.must("umount /run/mount; nbd-client -d /dev/nbd0");
     let mut grow = netram();
-    let grown = finish(grow.args(["disk", "grow", "--size", "96MiB"]).arg(place.volume()));
+    let grown = finish(
+        grow.args(["volume", "grow", "--size", "96MiB"])
+            .arg(place.volume()),
+    );
     assert_eq!(grown.code, 0, "{}", grown.err);
     let server = place.serve(false);
     guest.must(&Cable::client(CONNECTIONS));

@@ -1,4 +1,4 @@
-//! `netram disk attach` by the kernel's ublk: in a guest under QEMU, for User-mode Linux has no such driver.
+//! `netram volume attach` by the kernel's ublk: in a guest under QEMU, for User-mode Linux has no such driver.
 //!
 //! One story, for booting takes most of its time: a raw device, a file system whose server and supervisor are
 //! killed, then the whole machine is cut off, and another boot finds what was synced, some of it in a
@@ -37,7 +37,7 @@ fn a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed() {
         .unwrap();
     // In time for the guest, which does not look again at directories that it knows.
     let key = directory.path().join("key").display().to_string();
-    assert_eq!(finish(netram().args(["key", "new", &key])).code, 0);
+    assert_eq!(finish(netram().args(["key", "create", &key])).code, 0);
     let disk = directory.path().join("disk");
     File::create_new(&disk).unwrap().set_len(DISK).unwrap();
     let kernel = match Kernel::find() {
@@ -59,7 +59,10 @@ fn a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed() {
     );
     let mut story = Story {
         guest,
-        netram: format!("NETRAM_DISK_RUN=/run/netram {} disk", crate::common::program()),
+        netram: format!(
+            "NETRAM_VOLUME_RUN=/run/netram {} volume",
+            crate::common::program()
+        ),
         moments: moments(),
         synced: 0,
     };

@@ -45,8 +45,12 @@ fn a_directory_whose_newest_files_are_elsewhere_is_empty_until_it_is_recovered()
     fs::write(mounted.dir().join("log"), b"synced").unwrap();
     File::open(mounted.dir().join("log")).unwrap().sync_all().unwrap();
     mounted.kill();
-    let ran = finish(netram().arg("unmount").arg(mounted.dir()));
-    assert!(ran.code == 1 && ran.err.contains("netram recover"), "{}", ran.err);
+    let ran = finish(netram().args(["mount", "detach"]).arg(mounted.dir()));
+    assert!(
+        ran.code == 1 && ran.err.contains("netram mount recover"),
+        "{}",
+        ran.err
+    );
     // Nothing is there that a database could start with, and nothing can be made.
     assert!(!mounted.dir().join("log").exists());
     let made = fs::write(mounted.dir().join("log"), b"new");
@@ -60,11 +64,17 @@ fn a_directory_whose_newest_files_are_elsewhere_is_empty_until_it_is_recovered()
         }
     }
     let other = mounted.directory.path().join("other");
-    let ran = finish(netram().arg("mount").arg(mounted.dir()).arg("--on").arg(&other));
+    let ran = finish(
+        netram()
+            .args(["mount", "attach"])
+            .arg(mounted.dir())
+            .arg("--on")
+            .arg(&other),
+    );
     assert!(ran.err.contains("belongs to the journal"), "{}", ran.err);
     let ran = mounted.recover();
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.out.contains("records were done again"), "{}", ran.out);
+    assert!(ran.out.contains("recovered, "), "{}", ran.out);
     assert_eq!(fs::read(mounted.dir().join("log")).unwrap(), b"synced");
     assert_eq!(
         fs::read_dir(mounted.dir()).unwrap().count(),
@@ -94,7 +104,12 @@ fn without_the_lender_that_may_have_more_nothing_is_mounted_and_it_is_named() {
     let error = mounted.refused();
     assert!(error.contains(&socket), "{error}");
     drop(empty);
-    let ran = finish(netram().arg("recover").arg(mounted.dir()).arg("--accept-loss"));
+    let ran = finish(
+        netram()
+            .args(["mount", "recover"])
+            .arg(mounted.dir())
+            .arg("--accept-loss"),
+    );
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.err.contains("loss was accepted"), "{}", ran.err);
     // The process alone was killed: what it had written is there for all that.
@@ -190,7 +205,7 @@ fn a_full_disk_is_told_to_whoever_writes_and_what_was_synced_stays() {
 fn a_wrong_word_is_told_before_anything_is_made() {
     let directory = tempfile::tempdir().unwrap();
     let (dir, journal) = (directory.path().join("dir"), directory.path().join("dir/journal"));
-    let mount = |words: &[&str]| finish(netram().arg("mount").arg(&dir).args(words));
+    let mount = |words: &[&str]| finish(netram().args(["mount", "attach"]).arg(&dir).args(words));
     let on = journal.to_str().unwrap();
     let ran = mount(&["--on", on]);
     assert!(ran.code != 0 && !journal.exists(), "{}", ran.err);
@@ -216,7 +231,11 @@ fn lenders_that_do_not_count_are_told_of() {
     fs::create_dir(&dir).unwrap();
     let lender = LenderProcess::start("feed", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
     let mut command = netram();
-    command.arg("mount").arg(&dir).arg("--on").arg(&journal);
+    command
+        .args(["mount", "attach"])
+        .arg(&dir)
+        .arg("--on")
+        .arg(&journal);
     command.args(["--insecure", "--lender", &lender.address]);
     let mut server = start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
     let mut said = String::new();
@@ -229,7 +248,7 @@ fn lenders_that_do_not_count_are_told_of() {
         said.contains("power domain") && said.contains("--domain"),
         "{said}"
     );
-    let ran = finish(netram().arg("unmount").arg(&dir));
+    let ran = finish(netram().args(["mount", "detach"]).arg(&dir));
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(server.wait().unwrap().success());
 }

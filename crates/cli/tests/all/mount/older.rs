@@ -68,7 +68,7 @@ fn is_refused_and_the_newest_is_not(mounted: &MountFixture, older: &Path, newest
 fn mount_again(mounted: &MountFixture) -> Command {
     let mut command = mounted.program();
     command
-        .arg("mount")
+        .args(["mount", "attach"])
         .arg(mounted.dir())
         .arg("--on")
         .arg(mounted.journal());

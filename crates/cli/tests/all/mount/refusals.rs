@@ -183,7 +183,7 @@ fn refuse_all(wanted: impl Fn(u64) -> bool) {
     for (round, (call, error, nth)) in (0_u64..).zip(all).filter(|(round, _)| wanted(*round)) {
         refuse(&mut mounted, call, error, nth, round);
     }
-    let ran = finish(mounted.program().arg("unmount").arg(mounted.dir()));
+    let ran = finish(mounted.program().args(["mount", "detach"]).arg(mounted.dir()));
     assert_eq!(ran.code, 0, "{}", ran.err);
 }
 

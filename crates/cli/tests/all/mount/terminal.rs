@@ -66,7 +66,7 @@ fn closing_its_terminal_ends_no_mount() {
     let _lender = LenderProcess::start("terminal", &["--insecure", "--listen", &socket]);
     let (dir, journal) = (mounted.dir(), mounted.journal());
     let line = format!(
-        "exec {} mount {} --on {} --journal-size 4MiB --insecure --one-domain --members 1 --lender {socket}",
+        "exec {} mount attach {} --on {} --journal-size 4MiB --insecure --one-domain --members 1 --lender {socket}",
         netram().get_program().display(),
         dir.display(),
         journal.display(),
@@ -90,7 +90,7 @@ fn closing_its_terminal_ends_no_mount() {
         assert_eq!(fs::read(&path).unwrap(), [number; 5000]);
     }
     assert!(server.stat().is_some(), "its server has ended");
-    let ran = finish(netram().arg("unmount").arg(&dir));
+    let ran = finish(netram().args(["mount", "detach"]).arg(&dir));
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     wait_until("the server ends", || server.stat().is_none());
 }

@@ -152,7 +152,7 @@ fn a_file_on_a_disk_does_for_lenders() {
     assert_eq!(ran.code, 1, "{}", ran.err);
     assert!(
         ran.err
-            .contains("the most bytes of a spill file; it must be a page at least"),
+            .contains("the maximum size of the spill file; it must be at least a page"),
         "{}",
         ran.err
     );

@@ -61,7 +61,7 @@ impl RunTestbed {
             directory,
         };
         let ran = finish(site.run("256KiB", &[], Path::new("true")).arg("word"));
-        if ran.err.contains("may not have page faults served") || ran.err.contains("this kernel has no") {
+        if ran.err.contains("may not handle page faults") || ran.err.contains("this kernel has no") {
             skipped(&ran.err);
             return None;
         }
@@ -89,7 +89,7 @@ impl RunTestbed {
             command.env_remove(name);
         }
         command
-            .args(["run", "--insecure", "--local", local, "--lenders"])
+            .args(["run", "--insecure", "--local", local, "--lender"])
             .arg(self.addresses())
             .arg(format!("--report={}", self.report().display()))
             .args(options)
@@ -106,7 +106,13 @@ impl RunTestbed {
 
     /// What lenders say of themselves.
     fn status(&self, lender: usize) -> Value {
-        let ran = finish(netram().args(["status", "--insecure", "--json", &self.lenders[lender].address]));
+        let ran = finish(netram().args([
+            "lender",
+            "status",
+            "--insecure",
+            "--json",
+            &self.lenders[lender].address,
+        ]));
         let answers: Value = serde_json::from_str(&ran.out).unwrap();
         answers[0]["report"].clone()
     }
@@ -174,7 +180,7 @@ fn small_allocations_lie_there_too_if_that_is_asked_for() {
 fn reported(site: &RunTestbed, program: &Path) -> Command {
     let mut command = netram();
     command
-        .args(["run", "--insecure", "--local=2MiB", "--report", "--lenders"])
+        .args(["run", "--insecure", "--local=2MiB", "--report", "--lender"])
         .arg(site.addresses())
         .arg("--")
         .arg(program)

@@ -28,11 +28,7 @@ fn without_netram_it_is_no_database_and_stays_as_it_is() {
     let found = site.shell("select n from t;\n.tables\n");
     assert_eq!(found.out.split_whitespace().collect::<Vec<_>>(), ["7", "t"]);
     let twice = finish(&mut site.netram("create"));
-    assert!(
-        twice.code != 0 && twice.err.contains("already"),
-        "{}",
-        twice.err
-    );
+    assert!(twice.code != 0 && twice.err.contains("already"), "{}", twice.err);
 }
 
 #[test]
@@ -41,10 +37,10 @@ fn what_netram_does_not_hold_is_not_opened_and_it_is_said_how_it_would_be() {
         return;
     }
     let site = SqliteTestbed::new("sqlite-free", 0);
-    assert_eq!(finish(&mut site.netram("release")).code, 0);
+    assert_eq!(finish(&mut site.netram("detach")).code, 0);
     let refused = site.shell("select 1;\n");
     assert!(refused.err.contains("netram sqlite create"), "{}", refused.err);
-    for what in ["release", "recover", "status"] {
+    for what in ["detach", "recover", "status"] {
         let refused = finish(&mut site.netram(what));
         assert!(
             refused.code != 0 && refused.err.contains("does not manage"),
@@ -122,8 +118,9 @@ fn lenders_that_do_not_count_are_told_of() {
     create.args(["sqlite", "create"]).arg(&database);
     let made = finish(create.args(["--insecure", "--lender", &lender.address]));
     assert_eq!(made.code, 0, "{}", made.err);
-    let told =
-        |said: &str| said.contains("commits wait for the disk") && said.contains("netram lend --domain");
+    let told = |said: &str| {
+        said.contains("commits wait for the disk") && said.contains("netram lender serve --domain")
+    };
     assert!(told(&made.err), "{}", made.err);
     let mut shell = Command::new("sqlite3");
     shell
@@ -203,7 +200,7 @@ fn who_may_not_look_into_the_directory_is_told_whose_it_is() {
         crate::common::skipped("the program lies where other users may not look");
         return;
     }
-    for what in ["status", "recover", "release", "create"] {
+    for what in ["status", "recover", "detach", "create"] {
         let refused = nobody(&mut site.netram(what));
         assert!(
             refused.code != 0

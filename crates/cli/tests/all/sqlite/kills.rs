@@ -39,7 +39,7 @@ fn kills(mode: &str, rounds: u64) {
         }
         said.iter().for_each(|said| assert!(site.check(said) > 10));
     }
-    let released = crate::sqlite::finish(&mut site.netram("release"));
+    let released = crate::sqlite::finish(&mut site.netram("detach"));
     assert_eq!(released.code, 0, "{}", released.err);
     let found = crate::sqlite::finish(
         std::process::Command::new("sqlite3")

@@ -106,7 +106,7 @@ impl SqliteTestbed {
 
     /// The same with other journals; nothing was written yet.
     fn with_journals(self, seats: usize, bytes: &str) -> SqliteTestbed {
-        let released = finish(&mut self.netram("release"));
+        let released = finish(&mut self.netram("detach"));
         assert_eq!(released.code, 0, "{}", released.err);
         self.create(seats, bytes);
         self

@@ -54,7 +54,7 @@ fn power(mode: &str, rounds: u64) {
     }
     assert!(again > 0, "the disk had everything each time");
     let root = site.disk.as_ref().unwrap().at.clone();
-    let released = finish(&mut site.netram("release"));
+    let released = finish(&mut site.netram("detach"));
     assert_eq!(released.code, 0, "{}", released.err);
     unmount(&root, UnmountFlags::DETACH).unwrap();
 }

@@ -2,7 +2,7 @@
 //! a workload of small synced files, fio, an fsx of our own, stress-ng, PostgreSQL, MariaDB. Each is brought
 //! back, and asked by its own tools and by ours whether all that it had acknowledged is there.
 //!
-//! A test makes lenders (`netram lend`), a volume, a device (`netram disk attach`), and a file system on it.
+//! A test makes lenders (`netram lender serve`), a volume, a device (`netram volume attach`), and a file system on it.
 //! `testbed::Site` tells how; the other modules are workloads and what they demand. What a machine lacks is
 //! skipped with a line that begins `SKIPPED`.
 //!

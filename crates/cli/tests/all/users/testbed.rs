@@ -232,10 +232,10 @@ impl UsersTestbed {
     fn disk(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = netram();
         command
-            .arg("disk")
+            .arg("volume")
             .args(arguments)
             .current_dir(self.directory.path());
-        finish(command.env("NETRAM_DISK_RUN", self.path("run")))
+        finish(command.env("NETRAM_VOLUME_RUN", self.path("run")))
     }
 
     /// What is attached.
@@ -316,7 +316,7 @@ impl UsersTestbed {
     /// Datagrams that each lender has taken.
     pub(crate) fn datagrams(&self) -> Vec<u64> {
         let mut status = netram();
-        status.args(["status", "--json", "--insecure"]);
+        status.args(["lender", "status", "--json", "--insecure"]);
         status.args(self.lenders.iter().map(|lender| &lender.address));
         let answers: Value = serde_json::from_str(&finish(&mut status).out).unwrap_or_default();
         let count = |answer: &Value| answer["report"]["counters"]["datagrams"].as_u64().unwrap_or(0);
@@ -325,7 +325,7 @@ impl UsersTestbed {
 
     /// Whether the data lender has all that the client's disk has, as far as the lenders do not have it.
     pub(crate) fn is_kept(&self) -> bool {
-        let shown = self.disk(&["show", "db", "--json"]).out;
+        let shown = self.disk(&["status", "db", "--json"]).out;
         let shown: Value = serde_json::from_str(&shown).unwrap_or_default();
         shown["live"]["data_lender"]["in_service"] == true
     }
@@ -369,7 +369,7 @@ impl UsersTestbed {
     /// Waits until every lender is a member, which holds what is written.
     pub(crate) fn wait_for_members(&self) {
         until("all lenders are members", || {
-            let shown = self.disk(&["show", "db", "--json"]).out;
+            let shown = self.disk(&["status", "db", "--json"]).out;
             let shown: Value = serde_json::from_str(&shown).unwrap_or_default();
             let lenders = shown["live"]["lenders"].as_array();
             lenders.is_some_and(|lenders| {
@@ -382,7 +382,7 @@ impl UsersTestbed {
     pub(crate) fn close(self) {
         self.unmount();
         self.detach();
-        let scrubbed = self.disk(&["scrub", "db"]);
+        let scrubbed = self.disk(&["check", "db"]);
         assert_eq!(scrubbed.code, 0, "{}{}", scrubbed.out, scrubbed.err);
     }
 }

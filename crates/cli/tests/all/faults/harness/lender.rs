@@ -1,4 +1,4 @@
-//! A `netram lend` process.
+//! A `netram lender serve` process.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ impl FaultsLender {
         let (key, store_path) = (place.key().display().to_string(), store.display().to_string());
         let fixed = [
             crate::common::program(),
-            "lend",
+            "lender",
+            "serve",
             "--with-parent",
             "--listen",
             address,

@@ -21,14 +21,14 @@ fn status_shows_lenders_that_answer_and_those_that_do_not() {
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
     );
     let address = lender.address.as_str();
-    let alive = run(["status", address, "--insecure", "--json"]);
+    let alive = run(["lender", "status", address, "--insecure", "--json"]);
     assert_eq!(alive.code, 0, "{}", alive.err);
     let answer = &json(&alive.out)[0];
     assert_eq!(answer["address"], address);
     assert_eq!(answer["report"]["domain"], "ups-1");
     assert_eq!(answer["report"]["memory"]["used"], 0);
 
-    let both = run(["status", address, "unix:/nowhere/a.sock", "--insecure"]);
+    let both = run(["lender", "status", address, "unix:/nowhere/a.sock", "--insecure"]);
     assert_eq!(both.code, 1, "an unreachable lender shows in the exit code");
     assert!(
         both.out.contains("ups-1") && both.out.contains("unix:/nowhere/a.sock"),
@@ -45,7 +45,7 @@ fn status_says_why_a_lender_does_not_answer_as_its_clients_do() {
     let directory = tempfile::tempdir().unwrap();
     let key = |name: &str| {
         let path = directory.path().join(name).to_str().unwrap().to_owned();
-        assert_eq!(run(["key", "new", &path]).code, 0);
+        assert_eq!(run(["key", "create", &path]).code, 0);
         path
     };
     let (ours, theirs) = (key("ours"), key("theirs"));
@@ -67,6 +67,7 @@ fn status_says_why_a_lender_does_not_answer_as_its_clients_do() {
     ];
     for (address, key, away) in cases {
         let said = run([
+            "lender",
             "status",
             address,
             "--key-file",
@@ -99,7 +100,7 @@ fn status_tells_of_a_lender_whose_machine_is_short_of_memory() {
             let lent = if short { 0 } else { 8 << 20 };
             let given = (8 << 20) - lent;
             if memory["deposits_limit"] == lent && memory["given_back"] == given {
-                return run(["status", &lender.address, "--insecure"]).out;
+                return run(["lender", "status", &lender.address, "--insecure"]).out;
             }
             assert!(Instant::now() < until, "{memory}");
         }
@@ -109,14 +110,20 @@ fn status_tells_of_a_lender_whose_machine_is_short_of_memory() {
     let out = until_short(true);
     assert!(out.contains("lending, insecure, short of memory"), "{out}");
     assert!(
-        out.contains("deposits may have 0 B of 8.0 MiB, 0 slots are asked back, and 8.0 MiB given back"),
+        out.contains("far memory may use 0 B of 8.0 MiB, 0 slots are asked back, 8.0 MiB returned"),
         "{out}"
     );
 }
 
 #[test]
 fn how_short_of_memory_a_machine_may_be_is_checked() {
-    let lend = ["lend", "--listen", "unix:/nowhere/a.sock", "--insecure"];
+    let lend = [
+        "lender",
+        "serve",
+        "--listen",
+        "unix:/nowhere/a.sock",
+        "--insecure",
+    ];
     for (option, value, says) in [
         ("--pressure", "101", "a percentage of the time, from 0 to 100"),
         ("--pressure", "much", "invalid value"),
@@ -133,15 +140,18 @@ fn a_lender_with_a_key_tells_strangers_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let (key, other) = (file("key"), file("other"));
-    run(["key", "new", &key]);
-    run(["key", "new", &other]);
+    run(["key", "create", &key]);
+    run(["key", "create", &other]);
     let socket = format!("unix:{}", file("lender.sock"));
     let lender = LenderProcess::start("secure", &["--listen", &socket, "--key-file", &key]);
-    assert_eq!(run(["status", &lender.address, "--key-file", &key]).code, 0);
-    let wrong = run(["status", &lender.address, "--key-file", &other]);
+    assert_eq!(
+        run(["lender", "status", &lender.address, "--key-file", &key]).code,
+        0
+    );
+    let wrong = run(["lender", "status", &lender.address, "--key-file", &other]);
     assert_eq!(wrong.code, 1);
     assert!(wrong.out.contains("cluster key is not ours"), "{}", wrong.out);
-    let without = run(["status", &lender.address, "--insecure"]);
+    let without = run(["lender", "status", &lender.address, "--insecure"]);
     assert_eq!(without.code, 1);
     assert!(
         without.out.contains("requires the cluster key"),
@@ -149,7 +159,7 @@ fn a_lender_with_a_key_tells_strangers_nothing() {
         without.out
     );
     assert_eq!(
-        run(["status", &lender.address, "--key-file", &key]).code,
+        run(["lender", "status", &lender.address, "--key-file", &key]).code,
         0,
         "and it is unharmed"
     );
@@ -174,7 +184,8 @@ fn two_lenders_do_not_lend_the_same_memory() {
     let lender = LenderProcess::start("first", &["--listen", "tcp://127.0.0.1:0", "--insecure"]);
     let store = lender.store().to_str().unwrap();
     let second = run([
-        "lend",
+        "lender",
+        "serve",
         "--listen",
         "tcp://127.0.0.1:0",
         "--insecure",
@@ -191,7 +202,8 @@ fn two_lenders_do_not_lend_the_same_memory() {
     let spare = format!("/dev/shm/netram-test-{}-spare.mem", std::process::id());
     let spare = spare.as_str();
     let taken = run([
-        "lend",
+        "lender",
+        "serve",
         "--listen",
         &lender.address,
         "--insecure",
@@ -208,7 +220,7 @@ fn two_lenders_do_not_lend_the_same_memory() {
 #[test]
 fn a_lender_reads_its_configuration_file_and_refuses_what_it_does_not_know() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("lend.toml");
+    let path = directory.path().join("lender.toml");
     let file = path.to_str().unwrap();
     std::fs::write(
         &path,
@@ -216,10 +228,10 @@ fn a_lender_reads_its_configuration_file_and_refuses_what_it_does_not_know() {
     )
     .unwrap();
     let lender = LenderProcess::start("config", &["--config", file]);
-    let status = run(["status", &lender.address, "--insecure", "--json"]);
+    let status = run(["lender", "status", &lender.address, "--insecure", "--json"]);
     assert_eq!(json(&status.out)[0]["report"]["domain"], "from-file");
     std::fs::write(&path, "lisen = ['tcp://127.0.0.1:0']").unwrap();
-    let refused = run(["lend", "--config", file]);
+    let refused = run(["lender", "serve", "--config", file]);
     assert_eq!(refused.code, 1);
     assert!(
         refused.err.contains("lisen") && refused.err.contains(file),
@@ -235,17 +247,17 @@ fn a_journal_is_made_shown_verified_and_recovered() {
     let dir = path.to_str().unwrap();
     let made = run(["journal", "create", dir, "--size", "1MiB"]);
     assert_eq!(made.code, 0, "{}", made.err);
-    let shown = json(&run(["journal", "show", dir, "--json"]).out);
+    let shown = json(&run(["journal", "status", dir, "--json"]).out);
     assert!(made.out.contains(shown["journal"].as_str().unwrap()));
     assert_eq!(shown["capacity"], 1 << 20);
     assert_eq!(shown["view"]["epoch"], 0);
     let recovered = run(["journal", "recover", dir]);
     assert_eq!(recovered.code, 0, "{}", recovered.err);
     assert!(recovered.out.contains("this is epoch 1"), "{}", recovered.out);
-    let verified = run(["journal", "verify", dir]);
+    let verified = run(["journal", "check", dir]);
     assert_eq!(verified.code, 0);
     assert!(verified.out.contains("every record is whole"), "{}", verified.out);
-    assert!(run(["journal", "show", dir]).out.contains("epoch     1"));
+    assert!(run(["journal", "status", dir]).out.contains("epoch     1"));
     assert_eq!(
         run(["journal", "create", dir]).code,
         1,
@@ -258,7 +270,7 @@ fn what_is_no_journal_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let dir = path.to_str().unwrap();
-    for command in ["show", "verify", "recover"] {
+    for command in ["status", "check", "recover"] {
         let ran = run(["journal", command, dir]);
         assert_eq!(ran.code, 1);
         assert!(
@@ -269,7 +281,7 @@ fn what_is_no_journal_is_refused_by_name() {
     }
     run(["journal", "create", dir, "--size", "1MiB"]);
     std::fs::write(path.join("log"), vec![7; 4096]).unwrap();
-    let ran = run(["journal", "show", dir]);
+    let ran = run(["journal", "status", dir]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("log"), "{}", ran.err);
     let tiny = directory.path().join("tiny");

@@ -1,4 +1,4 @@
-//! `netram disk scrub`.
+//! `netram volume check`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,20 +16,19 @@ use super::absolute;
 use super::opener::{VolumeProgress, ask_opener, unexpected_reply};
 use crate::output;
 
-/// How long the data lender may get no further before the scrub begins without it.
+/// How long the data lender may make no progress before the check begins without it.
 const COPY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Read every block of a volume and compare it with its checksum
+/// Check every block of a volume against its checksum
 ///
-/// It may be attached or served meanwhile: whoever has it open reads it then,
-/// beside its users. Otherwise it is opened, which recovers it if it was not
-/// closed. Bad blocks are mended from the data lender's copy, where there is one.
-/// What remains is to be written anew. Exit code 1 when anything does.
+/// Bad blocks are repaired from the data lender's copy, if there is one; the others are named,
+/// and are good again once they are written. The exit code is 1 if any remain. The volume may be
+/// attached or served meanwhile. Otherwise it is opened, which recovers it if it was not closed.
 ///
-///   netram disk scrub /var/lib/netram/db
+///   netram volume check /var/lib/netram/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct ScrubVolume {
+pub struct CheckVolume {
     /// The volume's directory
     volume: PathBuf,
     /// Print JSON
@@ -37,10 +36,10 @@ pub struct ScrubVolume {
     json: bool,
 }
 
-impl ScrubVolume {
+impl CheckVolume {
     pub(super) fn run(self) -> Result<ExitCode> {
         let path = absolute(&self.volume)?;
-        let what = || format!("scrubbing {}", self.volume.display());
+        let what = || format!("checking {}", self.volume.display());
         let findings = match ask_opener(&path, &VolumeRequest::Scrub).with_context(what)? {
             Some(VolumeReply::Scrubbed(findings)) => findings,
             Some(told) => return Err(unexpected_reply(&told)),
@@ -66,7 +65,7 @@ impl ScrubVolume {
 fn scrub_here(path: &Path) -> Result<ScrubFindings> {
     let (volume, _) = Volume::open(path)?;
     if volume.paths().settings()?.data_lender.is_some() && !volume.wait_for_data_lender(COPY_PATIENCE) {
-        output::remark("the data lender does not have everything now: bad blocks may stay bad");
+        output::remark("the data lender does not have everything now: bad blocks may remain bad");
     }
     let bar = VolumeProgress::default();
     let found = scrub(&volume, &AtomicBool::new(false), &mut |progress| {
@@ -74,7 +73,7 @@ fn scrub_here(path: &Path) -> Result<ScrubFindings> {
     });
     bar.end();
     volume.close()?;
-    found?.context("nobody cancels this scrub")
+    found?.context("this check is never cancelled")
 }
 
 fn tell(findings: &ScrubFindings) -> Result<()> {
@@ -92,7 +91,7 @@ fn tell(findings: &ScrubFindings) -> Result<()> {
     ] {
         if count > 0 {
             let mended = if what == "block" {
-                " mended from the data lender"
+                " repaired from the data lender"
             } else {
                 ""
             };

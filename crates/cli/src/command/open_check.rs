@@ -1,4 +1,5 @@
-//! What the `--check` of several commands says: what would happen, and who is needed. Nothing is changed.
+//! The answer to `--check` of several commands: whether an opening would succeed, and which lenders it needs.
+//! Nothing is changed.
 
 use std::process::ExitCode;
 
@@ -10,11 +11,10 @@ use serde_json::{Value, json};
 use super::journal::answer_name;
 use crate::output;
 
-/// The exit code of a check that says that the operation would be refused: neither a failure of the check nor
-/// a usage error.
+/// Exit code of a check if the operation would be refused: neither a failure of the check nor a usage error.
 const WOULD_BE_REFUSED: u8 = 3;
 
-/// Ends a check: the operation would succeed, or be refused for this reason.
+/// Ends a check: the operation would succeed, or would be refused for this reason.
 pub(crate) fn end_check(refusal: Option<&dyn std::error::Error>, json: bool) -> Result<ExitCode> {
     if !json {
         match refusal {
@@ -30,13 +30,16 @@ pub(crate) fn end_check(refusal: Option<&dyn std::error::Error>, json: bool) -> 
     })
 }
 
-/// The journal and its members, in sentences.
+/// Prints the journal and its lenders, in sentences.
 pub(crate) fn print_check(check: &OpenCheck) -> Result<()> {
     let members = check.members.len();
     output::line(format_args!("the local log ends at LSN {}", check.local_end))?;
     match (check.needed, members) {
         (0, _) => output::line("no lender is needed")?,
-        (needed, members) => output::line(format_args!("{needed} of {members} lenders must answer"))?,
+        (needed, members) => output::line(format_args!(
+            "{needed} of {} must answer",
+            output::count(members as u64, "lender")
+        ))?,
     }
     for (address, answer, told) in &check.members {
         output::line(format_args!(
@@ -60,8 +63,8 @@ fn answer_text(answer: PeerAnswer, told: Option<&MemberReport>) -> String {
         _ => format!("fenced by epoch {} (writer {})", told.fence_epoch, told.writer),
     };
     let holds = match (&told.window, answer) {
-        _ if told.partial => "an earlier release, which cannot say what it holds".to_owned(),
-        (None, _) | (_, PeerAnswer::Amnesiac) => "does not have the window any more".to_owned(),
+        _ if told.partial => "runs an earlier release, which cannot say what it holds".to_owned(),
+        (None, _) | (_, PeerAnswer::Amnesiac) => "no longer has the journal's bytes".to_owned(),
         (Some(window), PeerAnswer::AheadOfReplica) => format!(
             "holds LSN {} to {}, and the client went on without its data lender",
             window.trim, window.held
@@ -71,7 +74,7 @@ fn answer_text(answer: PeerAnswer, told: Option<&MemberReport>) -> String {
     format!("{holds}; {fence}")
 }
 
-/// The same for programs.
+/// Returns the same as JSON.
 pub(crate) fn as_json(check: &OpenCheck) -> Value {
     let member = |(address, answer, told): &(String, PeerAnswer, Option<MemberReport>)| {
         let window = told.as_ref().and_then(|told| told.window);

@@ -1,4 +1,4 @@
-//! `netram rvm show`.
+//! `netram rvm status`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,24 +17,23 @@ use super::verdict::LogVerdict;
 use crate::command::journal::view_as_json;
 use crate::output;
 
-/// Show a log's positions, its segments and their heaps, its view and its
-/// settings
+/// Show a log's positions, segments, heaps, lenders and settings
 ///
-/// Nothing is changed and no lender is asked; a program may have the log open.
-/// Exit code 1 when the log itself is damaged; `check` looks for all damage.
+/// Nothing is changed and no lender is asked; a program may have the log open. The exit code is
+/// 1 if the log is damaged; `netram rvm check` looks for all damage.
 ///
-///   netram rvm show bank.log
+///   netram rvm status bank.log
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ShowLog {
-    /// The log
+    /// The log's file, or the directory that holds all of it
     log: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What there is to show.
+/// Everything that is shown of a log.
 struct LogDescription {
     inspection: LogInspection,
     end: Lsn,
@@ -44,7 +43,7 @@ struct LogDescription {
     settings: Result<StoreSettings, String>,
 }
 
-/// One segment, with its file's length or why the file is of no use.
+/// A segment, with its file's length or why the file cannot be used.
 struct SegmentDescription {
     view: SegmentView,
     file: Result<u64, String>,
@@ -60,7 +59,7 @@ impl ShowLog {
             let notes = Vec::new();
             (BTreeMap::new(), LogVerdict { damage, notes })
         });
-        // Without all of the log nobody can say what a heap looks like. A file that cannot be read is told as
+        // Without all of the log, the state of a heap is unknown. A file that cannot be read is reported as
         // such.
         let heap = |view: &SegmentView| match verdict.damage.is_empty() {
             true => heap_in(view, overlays.get(&view.number)).ok().flatten(),
@@ -148,7 +147,7 @@ impl LogDescription {
             used as f64 * 100.0 / capacity as f64
         ))?;
         output::line(format_args!(
-            "          LSN {} to {} on this disk: {} for the segments",
+            "          LSN {} to {} on this disk: {} to apply to segments",
             superblock.head.lsn,
             self.end,
             output::count(self.records, "record")
@@ -169,15 +168,15 @@ impl LogDescription {
             view.version, view.epoch, view.rule
         ))?;
         if view.members.is_empty() {
-            return output::line("members   none: this disk has everything");
+            return output::line("lenders   none: this disk has everything");
         }
         for member in &view.members {
             let counts = match view.counting {
                 true => format!("holds what came after LSN {}", view.base),
-                false => "does not count yet".to_owned(),
+                false => "does not count yet: commits wait for this disk".to_owned(),
             };
             output::line(format_args!(
-                "member    {} (power domain `{}`), {counts}",
+                "lender    {} (power domain `{}`), {counts}",
                 member.address, member.domain
             ))?;
         }
@@ -203,7 +202,7 @@ impl LogDescription {
             match file {
                 Err(trouble) => output::line(format_args!("          UNUSABLE: {trouble}"))?,
                 Ok(length) if *length > view.length => output::line(format_args!(
-                    "          the file has {} since it was last mapped",
+                    "          the file has grown to {} since it was last mapped",
                     output::bytes(*length)
                 ))?,
                 Ok(_) => (),
@@ -277,7 +276,7 @@ fn heap_as_json(heap: &SegmentHeap) -> Value {
     })
 }
 
-/// Whether a setting is other than its default.
+/// Whether a setting differs from its default.
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
@@ -290,7 +289,7 @@ fn identity(identity: &SegmentIdentity) -> Option<String> {
     (*identity != SegmentIdentity::default()).then(|| hex(identity, identity.len()))
 }
 
-/// The settings under their names in the file. The key is a file's name here, never its contents.
+/// Returns the settings under their names in the file: of the key, its file's name and never its contents.
 fn settings_as_json(settings: &StoreSettings) -> Value {
     let lenders: Vec<String> = settings.lenders.iter().map(ToString::to_string).collect();
     json!({

@@ -1,4 +1,4 @@
-//! `netram disk`: volumes made, looked at, grown, scrubbed, deleted; and attached, under a real file system
+//! `netram volume`: volumes made, looked at, grown, scrubbed, deleted; and attached, under a real file system
 //! with real lenders, by a server that is killed.
 
 mod full;
@@ -39,10 +39,10 @@ impl VolumeFixture {
     fn disk(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = netram();
         command
-            .arg("disk")
+            .arg("volume")
             .args(arguments)
             .current_dir(self.directory.path());
-        finish(command.env("NETRAM_DISK_RUN", self.path("run")))
+        finish(command.env("NETRAM_VOLUME_RUN", self.path("run")))
     }
 
     /// A subcommand that must go well, with --json.
@@ -123,7 +123,7 @@ fn a_volume_is_made_shown_grown_scrubbed_and_deleted() {
     assert_eq!(made["bytes"], 16 << 20);
     let twice = place.refused(&["create", "db", "--size", "16MiB"], 1);
     assert!(twice.contains("db"), "{twice}");
-    let shown = place.json(&["show", "db"]);
+    let shown = place.json(&["status", "db"]);
     assert_eq!(
         (&shown["bytes"], &shown["flush"], &shown["in_use"], &shown["id"]),
         (&(16 << 20).into(), &"disk".into(), &false.into(), &made["id"])
@@ -142,9 +142,9 @@ fn a_volume_is_made_shown_grown_scrubbed_and_deleted() {
     );
     let smaller = place.refused(&["grow", "db", "--size", "16MiB"], 1);
     assert!(smaller.contains("cannot shrink"), "{smaller}");
-    assert_eq!(place.json(&["show", "db"])["bytes"], 24 << 20);
+    assert_eq!(place.json(&["status", "db"])["bytes"], 24 << 20);
 
-    assert_eq!(place.json(&["scrub", "db"])["bad_blocks"], 0);
+    assert_eq!(place.json(&["check", "db"])["bad_blocks"], 0);
     let unsaid = place.refused(&["delete", "db"], 2);
     assert!(unsaid.contains("--yes"), "{unsaid}");
     // As a removal leaves it that was cut off.
@@ -153,8 +153,8 @@ fn a_volume_is_made_shown_grown_scrubbed_and_deleted() {
     assert!(unsaid.contains("left of a volume"), "{unsaid}");
     place.json(&["delete", "db", "--yes"]);
     assert!(!place.path("db").exists());
-    let gone = place.refused(&["show", "db"], 1);
-    assert!(gone.contains("netram disk create"), "{gone}");
+    let gone = place.refused(&["status", "db"], 1);
+    assert!(gone.contains("netram volume create"), "{gone}");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
     assert!(abroad.contains("other machines"), "{abroad}");
     let (mut command, socket) = (netram(), place.path("socket"));
     command.args([
-        "disk",
+        "volume",
         "serve",
         "db",
         "--listen",
@@ -183,7 +183,7 @@ fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
     let mut client = UnixStream::connect(socket).unwrap();
     client.read_exact(&mut greeting).unwrap();
     assert_eq!(&greeting, b"NBDMAGICIHAVEOPT");
-    let shown = place.json(&["show", "db"]);
+    let shown = place.json(&["status", "db"]);
     assert_eq!(shown["in_use"], true);
     let live = &shown["live"];
     assert_eq!(
@@ -191,24 +191,24 @@ fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
         (&server.0.id().into(), &"nbd".into())
     );
     assert_eq!(live["front"]["connections"], 1);
-    let metrics = place.disk(&["show", "db", "--metrics"]).out;
+    let metrics = place.disk(&["status", "db", "--metrics"]).out;
     assert!(
         metrics.contains("\nnetram_volume_size_bytes{volume=")
             && metrics.contains("\nnetram_volume_nbd_sessions_total{"),
         "{metrics}"
     );
     assert_eq!(place.json(&["grow", "db", "--size", "3MiB"])["before"], 1 << 20);
-    assert_eq!(place.json(&["show", "db"])["live"]["bytes"], 3 << 20);
-    assert_eq!(place.json(&["scrub", "db"])["bad_blocks"], 0);
+    assert_eq!(place.json(&["status", "db"])["live"]["bytes"], 3 << 20);
+    assert_eq!(place.json(&["check", "db"])["bad_blocks"], 0);
     let second = place.refused(&["serve", "db", "--listen", "unix:/nowhere"], 1);
     assert!(second.contains("in use"), "{second}");
     kill_process(Pid::from_child(&server.0), Signal::TERM).unwrap();
     assert!(server.0.wait().unwrap().success());
-    let shown = place.json(&["show", "db"]);
+    let shown = place.json(&["status", "db"]);
     assert_eq!((&shown["in_use"], &shown["live"]), (&false.into(), &Value::Null));
     let no_copy = place.refused(&["takeover", "db"], 1);
-    assert!(no_copy.contains("no data lender's copy"), "{no_copy}");
-    let closed = place.refused(&["show", "db", "--metrics"], 1);
+    assert!(no_copy.contains("not a data lender's copy"), "{no_copy}");
+    let closed = place.refused(&["status", "db", "--metrics"], 1);
     assert!(closed.contains("not attached or served"), "{closed}");
 }
 
@@ -230,7 +230,7 @@ fn settings_that_make_no_sense_make_no_volume() {
     // The error named this variable, and nobody read it.
     let mut create = netram();
     create.args([
-        "disk",
+        "volume",
         "create",
         "db",
         "--size",
@@ -281,7 +281,7 @@ fn a_scrub_names_the_block_that_rotted() {
     let at = fifth.expect("block 5 is in the image") as u64 * 4096;
     let image = File::options().write(true).open(path).unwrap();
     image.write_all_at(b"rot", at + 77).unwrap();
-    let ran = place.disk(&["scrub", "db", "--json"]);
+    let ran = place.disk(&["check", "db", "--json"]);
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     let found: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(
@@ -302,9 +302,9 @@ fn an_attached_volume_is_let_go_and_changed_only_when_nobody_uses_it() {
     let link = place.path("run/dev/db");
     assert_eq!(attached["link"], link.to_str().unwrap());
     let again = place.refused(&["attach", "db"], 1);
-    assert!(again.contains("attached already"), "{again}");
+    assert!(again.contains("already attached"), "{again}");
     let refused = place.refused(&["delete", "db", "--yes"], 1);
-    assert!(refused.contains("netram disk detach"), "{refused}");
+    assert!(refused.contains("netram volume detach"), "{refused}");
     let (device, mount) = place.device_and_mount();
     tool("mkfs.ext4", &["-q", "-F", &device]).unwrap();
     tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
@@ -314,7 +314,7 @@ fn an_attached_volume_is_let_go_and_changed_only_when_nobody_uses_it() {
     place.json(&["detach", "db"]);
     assert!(link.symlink_metadata().is_err(), "the link stays");
     assert_eq!(place.json(&["list"]), Value::Array(Vec::new()));
-    let shown = place.json(&["show", "db"]);
+    let shown = place.json(&["status", "db"]);
     assert_eq!(
         (&shown["in_use"], &shown["attached"]),
         (&false.into(), &Value::Null)
@@ -373,11 +373,11 @@ fn a_mounted_file_system_grows_with_its_volume_and_its_volume_is_scrubbed_under_
     // More than there was room for.
     fs::write(Path::new(&mount).join("large"), vec![7; 100 << 20]).unwrap();
     tool("sync", &["-f", &mount]).unwrap();
-    let scrubbed = place.json(&["scrub", "db"]);
+    let scrubbed = place.json(&["check", "db"]);
     assert_eq!(scrubbed["bad_blocks"], 0);
     // Less what is in stages still, at most one open and three closed: only the image is read.
     assert!(scrubbed["read_bytes"].as_u64() > Some(50 << 20), "{scrubbed}");
-    let live = &place.json(&["show", "db"])["live"];
+    let live = &place.json(&["status", "db"])["live"];
     assert_eq!(live["bytes"], 192 << 20);
     let smaller = place.refused(&["grow", "db", "--size", "64MiB"], 1);
     assert!(smaller.contains("cannot shrink"), "{smaller}");
@@ -420,7 +420,7 @@ fn an_attached_volume_outlives_its_killed_server_with_every_synced_file() {
         check_files(&device, &mount, synced);
     }
     place.json(&["detach", "db"]);
-    let members = &place.json(&["show", "db"])["members"];
+    let members = &place.json(&["status", "db"])["members"];
     assert_eq!(
         *members,
         Value::Array(Vec::new()),

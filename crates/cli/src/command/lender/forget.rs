@@ -1,11 +1,11 @@
-//! `netram lender`: what an operator does about journals that nobody will end.
+//! `netram lender forget`: freeing the memory of a journal that no client will open again.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
-use netram_journal::forget::{self, ForgetList, UnfreedWindow, WindowRelease};
+use clap::Args;
+use netram_journal::forget;
 use netram_lender::JournalReport;
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::ForgetNotice as Forgetting;
@@ -13,50 +13,35 @@ use netram_proto::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind};
 use netram_transport::{Link, NetAddress, Security};
 
 use super::status;
-use crate::options::{DurationArg, SecurityArgs};
+use crate::options::{DurationArg, LenderAddresses, SecurityArgs};
 use crate::output;
 
-/// A journal whose client was connected this recently is not forgotten by mistake.
+/// A journal whose client was connected this recently is forgotten only with `--force`.
 const RECENT: Duration = Duration::from_secs(3600);
-/// Between two looks whether the lender has noticed that a connection ended.
+/// Time between two checks whether the lender has noticed that a connection ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Free what lenders keep for journals that are no more
+/// Make lenders forget a journal that no client will open again
 ///
-///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420 --key-file /etc/netram/key
-///   netram lender tell
-#[derive(Debug, Subcommand)]
-#[command(verbatim_doc_comment)]
-pub enum LenderCommand {
-    Forget(ForgetJournal),
-    Tell(TellLenders),
-}
-
-/// Have lenders forget a journal that nobody will open again
+/// For a journal whose directory was removed, or whose machine is gone. Its id, the bytes
+/// that lenders hold of it and the time of the last contact are in `netram lender status`.
 ///
-/// For journals whose directory was removed, or whose machine is gone. `netram status`
-/// shows their ids, the bytes held, and when a client was connected last. Refused
-/// while a client is connected. Refused without --force if one was within the last
-/// hour, or if the lender has a window of it: that may be all that is left of the
-/// newest commits, and what was not closed does not open without it.
+/// A lender refuses while a client is connected. Without --force it also refuses if a client
+/// was connected within the last hour, or if it holds bytes of the journal: these may be the
+/// only copy of the newest commits, and a journal that was not closed cannot be opened
+/// without them.
 ///
 ///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ForgetJournal {
-    /// The journal's id, as `netram status` shows it
+    /// The journal's id, as `netram lender status` shows it
     journal: String,
-    /// The lenders: tcp://host:port or unix:/path
-    #[arg(
-        required = true,
-        value_name = "ADDR",
-        env = "NETRAM_LENDERS",
-        value_delimiter = ','
-    )]
-    lenders: Vec<NetAddress>,
+    #[command(flatten)]
+    lenders: LenderAddresses,
     #[command(flatten)]
     security: SecurityArgs,
-    /// Although the journal was used of late, or its newest commits may be lost by it
+    /// Forget it even if it was used recently, or if its newest commits may be lost
     #[arg(long)]
     force: bool,
     /// How long to wait for each lender
@@ -64,81 +49,7 @@ pub struct ForgetJournal {
     timeout: DurationArg,
 }
 
-/// Tell lenders of deleted journals that were away when they were deleted
-///
-/// Whatever opens a journal does so, too. Lenders that are still away are listed, and
-/// make the exit code 1.
-///
-///   netram lender tell
-#[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
-pub struct TellLenders {
-    /// How long to wait for them in all
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    timeout: DurationArg,
-}
-
-/// Which windows of a deleted journal lenders may free.
-pub(crate) fn windows(force: bool) -> WindowRelease {
-    match force {
-        true => WindowRelease::All,
-        false => WindowRelease::Logged,
-    }
-}
-
-/// Names the lenders that have not freed everything, and says why.
-pub(crate) fn report_pending_forgets(untold: &[UnfreedWindow]) -> Result<()> {
-    for UnfreedWindow {
-        journal,
-        lender,
-        bytes_held: holds,
-    } in untold
-    {
-        match holds {
-            None => output::line(format_args!(
-                "{lender} is away; it will be told later that journal {journal} is over"
-            ))?,
-            Some(holds) => output::line(format_args!(
-                "{lender} keeps {} of journal {journal} that the deleted directory lacked: if that was a copy, its \
-                 original needs them. If nobody will recover them: netram lender forget {journal} {lender} --force",
-                output::bytes(*holds)
-            ))?,
-        }
-    }
-    Ok(())
-}
-
-/// The same as JSON: the lenders that will be told later, and those that keep bytes.
-pub(crate) fn pending_forgets_json(untold: &[UnfreedWindow]) -> (Vec<&str>, Vec<serde_json::Value>) {
-    let away = untold.iter().filter(|one| one.bytes_held.is_none());
-    let keeps = untold.iter().filter_map(|one| {
-        let bytes = one.bytes_held?;
-        Some(serde_json::json!({ "lender": one.lender, "bytes": bytes }))
-    });
-    (away.map(|one| one.lender.as_str()).collect(), keeps.collect())
-}
-
-impl LenderCommand {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        match self {
-            LenderCommand::Forget(forget) => forget.run(),
-            LenderCommand::Tell(tell) => tell.run(),
-        }
-    }
-}
-
-impl TellLenders {
-    fn run(self) -> Result<ExitCode> {
-        let untold = ForgetList::usual().map_or_else(Vec::new, |list| list.tell(self.timeout.0));
-        report_pending_forgets(&untold)?;
-        match untold.is_empty() {
-            true => Ok(ExitCode::SUCCESS),
-            false => Ok(ExitCode::FAILURE),
-        }
-    }
-}
-
-/// A lender's part of the journal.
+/// A lender's state of the journal.
 struct LenderPart {
     epoch: Epoch,
     writer: WriterId,
@@ -147,13 +58,13 @@ struct LenderPart {
 }
 
 impl ForgetJournal {
-    fn run(self) -> Result<ExitCode> {
+    pub(super) fn run(self) -> Result<ExitCode> {
         let security = self.security.security()?;
         let digits = u128::from_str_radix(&self.journal, 16);
         let journal =
-            digits.context("the journal's id is 32 hexadecimal digits; `netram status` shows it")?;
+            digits.context("the journal's id is 32 hexadecimal digits; `netram lender status` shows it")?;
         let mut all = true;
-        for lender in &self.lenders {
+        for lender in &self.lenders.all()? {
             match self.at(lender, JournalId(journal), &security) {
                 Ok(said) => output::line(format_args!("{lender}: {said}"))?,
                 Err(error) => {
@@ -170,7 +81,7 @@ impl ForgetJournal {
         let id = journal.to_string();
         let listed = report.journals.iter().find(|one| one.id == id);
         let Some(kept) = self.look(lender, journal, security)? else {
-            return Ok("it knows no such journal".to_owned());
+            return Ok("it does not know this journal".to_owned());
         };
         self.check(listed, &kept)?;
         let lenders = [lender.to_string()];
@@ -183,7 +94,7 @@ impl ForgetJournal {
             let mut link = status::connect_lender(lender, security, self.timeout.0)?;
             forget::talk(&mut forgetting, 0, &mut link, deadline);
             if forgetting.holds_more(0).is_some() {
-                bail!("it has got more of the journal a moment ago: a client uses it");
+                bail!("it received more of the journal a moment ago: a client is using it");
             }
             match Instant::now() < deadline && !forgetting.is_done(0) {
                 // It may not have noticed yet that our last connection ended.
@@ -198,9 +109,9 @@ impl ForgetJournal {
         }
         match self.look(lender, journal, security)? {
             Some(left) if left.bytes > 0 || left.epoch > kept.epoch => {
-                bail!("a newer client has taken the journal: it is not over")
+                bail!("a newer client has opened the journal: it is still in use")
             }
-            _ => Ok(format!("forgotten, with {}", output::bytes(kept.bytes))),
+            _ => Ok(format!("forgotten; {} freed", output::bytes(kept.bytes))),
         }
     }
 
@@ -216,13 +127,13 @@ impl ForgetJournal {
         if kept.bytes > 0 {
             let bytes = output::bytes(kept.bytes);
             bail!(
-                "it holds {bytes} of the journal, which may be the only copy of its newest commits; say --force if nobody will recover it"
+                "it holds {bytes} of the journal, which may be the only copy of its newest commits; say --force if it will not be recovered"
             );
         }
         if kept.has_window {
             bail!(
-                "it has a window of the journal, without which a journal that was not closed does not open; say --force if nobody will \
-                 recover it"
+                "it has a window of the journal, without which a journal that was not closed cannot be opened; say --force if it will \
+                 not be recovered"
             );
         }
         let heard = listed.and_then(|journal| journal.last_heard_age_s);
@@ -233,7 +144,7 @@ impl ForgetJournal {
         Ok(())
     }
 
-    /// Asks what the lender has, and changes nothing.
+    /// Asks the lender for its state of the journal, without changing it.
     fn look(
         &self,
         lender: &NetAddress,
@@ -253,7 +164,7 @@ impl ForgetJournal {
         ask(&mut link, FrameKind::ProbeReply, deadline, |frame| {
             let writer = ByteReader::new(frame.body)
                 .u64()
-                .map_err(|_| anyhow::anyhow!("it sent nonsense"))?;
+                .map_err(|_| anyhow::anyhow!("it sent an answer that cannot be read"))?;
             let window = frame.header.flags & Flag::KNOWN != 0;
             let held = frame.header.lsn.since(frame.header.stable);
             Ok((frame.header.epoch > Epoch(0)).then_some(LenderPart {
@@ -266,7 +177,7 @@ impl ForgetJournal {
     }
 }
 
-/// Waits for the answer.
+/// Waits for an answer of this kind.
 fn ask<T>(
     link: &mut Link,
     kind: FrameKind,

@@ -1,4 +1,4 @@
-//! `netram disk show`.
+//! `netram volume status`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,14 +16,13 @@ use super::opener::unexpected_reply;
 use super::{absolute, registry};
 use crate::output;
 
-/// Show a volume, and how it stands if it is open
+/// Show a volume's state
 ///
-/// It is not opened, nothing is changed, no lender is asked. A process that has it
-/// open (`netram disk attach` or `serve`) is asked how it stands: lenders, stages
-/// that wait for the image, counters, failures.
+/// Nothing is changed and no lender is asked. If the volume is attached or served, the process
+/// that has it open is asked for its lenders, what is not on the disk yet, counters and failures.
 ///
-///   netram disk show /var/lib/netram/db
-///   netram disk show db --metrics      # for Prometheus, while it is open
+///   netram volume status /var/lib/netram/db
+///   netram volume status /var/lib/netram/db --metrics      # for Prometheus
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ShowVolume {
@@ -32,12 +31,12 @@ pub struct ShowVolume {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print the open volume's numbers as Prometheus collects them
+    /// Print an open volume's counters for Prometheus
     #[arg(long, conflicts_with = "json")]
     metrics: bool,
 }
 
-/// What is known.
+/// Everything that is known of a volume.
 struct VolumeView {
     inspected: VolumeInspection,
     settings: VolumeSettings,
@@ -58,7 +57,7 @@ impl ShowVolume {
         if self.metrics {
             let Some(report) = &live else {
                 bail!(
-                    "{} is not attached or served; numbers are those of an open volume",
+                    "{} is neither attached nor served; only an open volume has metrics",
                     self.volume.display()
                 );
             };
@@ -120,7 +119,10 @@ impl VolumeView {
             Some(AttachEntry { record, alive: true }) => {
                 let restarts = match record.restarts {
                     0 => String::new(),
-                    more => format!(", by server {} since it is attached", u64::from(more) + 1),
+                    more => format!(
+                        ", served by process {} since it was attached",
+                        u64::from(more) + 1
+                    ),
                 };
                 format!(
                     "{} ({}){restarts}",
@@ -137,9 +139,9 @@ impl VolumeView {
                 report.pid,
                 output::age(Duration::from_secs(report.uptime_s))
             ),
-            (true, None) => "yes, by a process that answers no questions yet, or never does".to_owned(),
+            (true, None) => "yes, by a process that does not answer".to_owned(),
             (false, None) if seen.unapplied || !seen.members.is_empty() => {
-                "no; it was not closed: opening recovers it".to_owned()
+                "no; it was not closed, and the next opening recovers it".to_owned()
             }
             (false, None) => "no".to_owned(),
         };
@@ -166,7 +168,7 @@ impl VolumeView {
         ]
     }
 
-    /// How the open volume stands.
+    /// Returns the lines about an open volume.
     fn live_lines(&self) -> Vec<(&'static str, String)> {
         let Some(report) = &self.live else {
             return Vec::new();
@@ -239,7 +241,7 @@ impl VolumeView {
     }
 }
 
-/// How the data lender's copy stands.
+/// Returns the state of the data lender's copy.
 fn copy(status: &DataLenderStatus) -> String {
     let mut text = match (&status.trouble, status.in_service) {
         (Some(trouble), _) => trouble.clone(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::LenderProcess;
-use crate::disk::{
+use crate::volume::{
     VolumeFixture, can_attach, check_files, content, kill, skipped, tool, until, write_synced,
 };
 
@@ -60,7 +60,7 @@ fn a_file_system_only_waits_when_its_server_is_killed() {
             kill(&server);
             servers.push(server);
             until("another server has taken over", || {
-                let shown = place.json(&["show", "db"]);
+                let shown = place.json(&["status", "db"]);
                 let (attached, live) = (&shown["attached"], &shown["live"]);
                 let serves = live["pid"] == attached["server"]["id"];
                 (serves && attached["restarts"] == round + 1) || writing.is_finished()
@@ -97,7 +97,7 @@ fn servers_that_keep_dying_are_not_replaced_for_ever() {
     kill(&first);
     until("another server is there", || {
         let listed = listed();
-        listed[0]["attached"]["server"]["id"] != first && place.json(&["show", "db"])["live"] != Value::Null
+        listed[0]["attached"]["server"]["id"] != first && place.json(&["status", "db"])["live"] != Value::Null
     });
     fs::read(&device).unwrap();
     kill(&listed()[0]["attached"]["server"]["id"]);

@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::common::{LenderProcess, netram, start};
-use crate::disk::restart::can_be_replaced;
-use crate::disk::{
+use crate::volume::restart::can_be_replaced;
+use crate::volume::{
     Started, VolumeFixture, can_attach, check_files, kill, skipped, tool, until, write_synced,
 };
 
@@ -84,7 +84,7 @@ fn a_file_system_only_waits_when_its_server_hangs() {
         writing.join().unwrap()
     });
     let log = fs::read_to_string(place.path("run/db/log")).unwrap();
-    assert!(log.contains("it must hang"), "{log}");
+    assert!(log.contains("seems to hang"), "{log}");
     tool("umount", &[&mount]).unwrap();
     check_files(&device, &mount, synced);
     place.json(&["detach", "db"]);
@@ -115,7 +115,7 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
     place.json(&[&made[..], &["--lender", &lender.address, "--patience", "1h"]].concat());
     place.attach();
     until("the lender is a member", || {
-        place.json(&["show", "db"])["members"]
+        place.json(&["status", "db"])["members"]
             .as_array()
             .is_some_and(|members| !members.is_empty())
     });
@@ -134,9 +134,9 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
     drop(device);
     let mut command = netram();
     command
-        .args(["disk", "detach", "db"])
+        .args(["volume", "detach", "db"])
         .current_dir(place.directory.path());
-    command.env("NETRAM_DISK_RUN", place.path("run"));
+    command.env("NETRAM_VOLUME_RUN", place.path("run"));
     let mut detach = Started(start(command.stdout(Stdio::null())));
     until("the supervisor has heard", || {
         log().contains("the device is to go")
@@ -183,9 +183,9 @@ fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
     drop(device);
     let mut command = netram();
     command
-        .args(["disk", "detach", "db"])
+        .args(["volume", "detach", "db"])
         .current_dir(place.directory.path());
-    command.env("NETRAM_DISK_RUN", place.path("run"));
+    command.env("NETRAM_VOLUME_RUN", place.path("run"));
     let mut detach = Started(start(command.stdout(Stdio::null())));
     // On a busy machine the server may be seen to be silent before the device is begun to be let go.
     until("the supervisor says what it waits for", || {
@@ -230,7 +230,7 @@ fn a_forced_detach_waits_for_no_recovery() {
     place.json(&[&made[..], &["--lender", &lender.address, "--patience", "1h"]].concat());
     place.attach();
     until("the lender is a member", || {
-        place.json(&["show", "db"])["members"]
+        place.json(&["status", "db"])["members"]
             .as_array()
             .is_some_and(|members| !members.is_empty())
     });
@@ -251,6 +251,6 @@ fn a_forced_detach_waits_for_no_recovery() {
         "{refused}"
     );
     signal(&lender.id().into(), Signal::CONT);
-    let closed = place.json(&["show", "db"]);
+    let closed = place.json(&["status", "db"]);
     assert_eq!(closed["in_use"], false);
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::common::LenderProcess;
-use crate::disk::{VolumeFixture, can_attach, skipped, tool, until};
+use crate::volume::{VolumeFixture, can_attach, skipped, tool, until};
 
 /// A tiny disk in the place's directory of attachments.
 struct Tiny<'a>(&'a VolumeFixture);
@@ -72,7 +72,7 @@ fn what_is_attached_is_served_on_though_its_directory_is_full() {
     write(1);
     drop(lender);
     // Its server notices, and says so, where there is no room for what it says.
-    let shown = || place.json(&["show", "db"]);
+    let shown = || place.json(&["status", "db"]);
     until("it knows that its lender is gone", || {
         write(2);
         std::thread::sleep(Duration::from_millis(20));

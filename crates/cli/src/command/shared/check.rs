@@ -1,4 +1,4 @@
-//! `netram shared verify`.
+//! `netram shared check`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,15 +12,14 @@ use crate::output;
 
 /// Check a region's directory for damage and contradictions
 ///
-/// The log's checksums; the table's superblock, spans, versions, numbers and
-/// nodes against each other; the region's file against the table. The region's
-/// bytes have no checksum of their own. Nothing is changed. Exit code 1 when
+/// Checks the log's checksums, the table of locks and nodes, and the region's file against the
+/// table. The region's bytes have no checksums. Nothing is changed. The exit code is 1 if
 /// something is wrong.
 ///
-///   netram shared verify /var/lib/netram/plan
+///   netram shared check /var/lib/netram/plan
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct VerifyRegion {
+pub struct CheckRegion {
     /// The region's directory
     region: PathBuf,
     /// Print JSON
@@ -28,11 +27,11 @@ pub struct VerifyRegion {
     json: bool,
 }
 
-impl VerifyRegion {
+impl CheckRegion {
     pub(super) fn run(self) -> Result<ExitCode> {
         let mut seen = InspectedRegion::at(&self.region)?;
         let faults = seen.table.faults();
-        // Of a moving thing log and file may be of different moments.
+        // While it is served, log and file may be of different moments.
         let faults = faults.iter().map(ToString::to_string);
         match seen.is_served() {
             true => seen.verdict.notes.extend(faults),

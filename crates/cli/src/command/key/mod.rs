@@ -1,0 +1,63 @@
+//! `netram key`: the secret that the machines of a cluster share.
+
+mod create;
+mod status;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use netram_transport::ClusterKey;
+use ring::digest::{SHA256, digest};
+
+/// Bytes of a fingerprint: enough to tell keys apart, far too few to find one.
+const FINGERPRINT_BYTES: usize = 8;
+
+/// Make cluster keys and tell them apart
+///
+/// Lenders and clients of a cluster have the same key. Whoever has it may lend to the cluster
+/// and keep journals in it: treat it like a root password. A key file that other users can read
+/// is refused.
+///
+///   netram key create cluster.key
+///   netram key status cluster.key       # prints the same on all machines?
+#[derive(Debug, Subcommand)]
+#[command(verbatim_doc_comment)]
+pub enum KeyCommand {
+    Create(create::CreateKey),
+    Status(status::ShowKey),
+}
+
+impl KeyCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            KeyCommand::Create(create) => create.run(),
+            KeyCommand::Status(status) => status.run(),
+        }
+    }
+}
+
+/// Returns a name for the key that does not help to find it: the first digits of a hash of its 256 random bits.
+fn fingerprint(key: &ClusterKey) -> String {
+    let hash = digest(&SHA256, key.to_text().as_bytes());
+    let digits: Vec<String> = hash.as_ref()[..FINGERPRINT_BYTES]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("key id {}", digits.join(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_tells_keys_apart_and_shows_none_of_them() {
+        let (key, other) = (ClusterKey::generate(), ClusterKey::generate());
+        let id = fingerprint(&key);
+        assert_eq!(id, fingerprint(&key));
+        assert_ne!(id, fingerprint(&other));
+        let secret = key.to_text();
+        assert!(!secret.contains(id.trim_start_matches("key id ")));
+    }
+}

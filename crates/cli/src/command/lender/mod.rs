@@ -1,0 +1,49 @@
+//! `netram lender`: the service that lends memory, and what its operator asks of it.
+
+mod forget;
+mod notify;
+pub(crate) mod probe;
+mod serve;
+mod serve_settings;
+pub(crate) mod status;
+mod status_tables;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+#[cfg(feature = "products")]
+pub(crate) use notify::{pending_forgets_json, report_pending_forgets, windows};
+
+/// Lend this machine's memory to others, and look after lenders
+///
+/// A lender is a process that gives part of its machine's RAM to journals of other machines.
+/// Start one on each of two machines or more, with the same cluster key.
+///
+///   netram lender serve --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key --domain ups-1
+///   netram lender status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420 --key-file /etc/netram/key
+#[derive(Debug, Subcommand)]
+#[command(verbatim_doc_comment)]
+pub enum LenderCommand {
+    Serve(Box<serve::ServeLender>),
+    Status(status::ShowLenders),
+    Forget(forget::ForgetJournal),
+    Notify(notify::NotifyLenders),
+}
+
+impl LenderCommand {
+    /// Whether this is the lender itself.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self, LenderCommand::Serve(_))
+    }
+
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            LenderCommand::Serve(serve) => serve.run(),
+            LenderCommand::Status(status) => status.run(),
+            LenderCommand::Forget(forget) => forget.run(),
+            LenderCommand::Notify(notify) => notify.run(),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! `netram lender status`: the lenders, their clients' journals, and how far each has got.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use netram_journal::LinkFailure;
+use netram_lender::StatusReport;
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_transport::{Link, NetAddress, Security, connect};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+
+use super::status_tables;
+use crate::options::{DurationArg, LenderAddresses, SecurityArgs};
+use crate::output;
+
+/// Time between two reports with `--watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Show what lenders lend, and to whom
+///
+/// Prints a line for each lender, then a line for each journal. A lender that does not answer
+/// has a line too, and makes the exit code 1.
+///
+///   domain    label of the lender's power supply
+///   journals  journals that the lender must remember, of as many as it can
+///   trim      the journal's client has everything below this position on its own disk
+///   held      the lender holds the journal's bytes from `trim` up to this position
+///
+/// Further tables appear where there is something to show: pages of programs under
+/// `netram run`, copies of volumes, and appends that came by multicast.
+///
+///   netram lender status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///   netram lender status --lender unix:/run/netram.sock --insecure --json
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct ShowLenders {
+    #[command(flatten)]
+    lenders: LenderAddresses,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// Print JSON: a list of objects with `address`, and `report` or `error`
+    #[arg(long)]
+    json: bool,
+    /// Repeat every second until interrupted
+    #[arg(long)]
+    watch: bool,
+    /// How long to wait for each lender
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    timeout: DurationArg,
+}
+
+/// One lender's answer.
+#[derive(Debug, Serialize)]
+pub(crate) struct LenderAnswer {
+    pub(crate) address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) report: Option<StatusReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl ShowLenders {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let lenders = self.lenders.all()?;
+        let security = self.security.security()?;
+        loop {
+            let answers = ask_all(&lenders, &security, self.timeout.0);
+            if self.json {
+                output::json(&answers)?;
+            } else {
+                status_tables::show(&answers)?;
+            }
+            if !self.watch {
+                let all = answers.iter().all(|answer| answer.error.is_none());
+                return Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
+            std::thread::sleep(WATCH_EVERY);
+            if !self.json {
+                output::line("")?;
+            }
+        }
+    }
+}
+
+/// Asks all lenders at once, so that one that does not answer delays no other.
+pub(crate) fn ask_all(lenders: &[NetAddress], security: &Security, timeout: Duration) -> Vec<LenderAnswer> {
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = lenders
+            .iter()
+            .map(|address| (address, scope.spawn(move || ask(address, security, timeout))))
+            .collect();
+        asked
+            .into_iter()
+            .map(|(address, answer)| {
+                let answer = answer.join().unwrap_or_else(|_| bail!("asking it panicked"));
+                let (report, error) = match answer {
+                    Ok(report) => (Some(report), None),
+                    Err(error) => (None, Some(output::sentence(&error))),
+                };
+                LenderAnswer {
+                    address: address.to_string(),
+                    report,
+                    error,
+                }
+            })
+            .collect()
+    })
+}
+
+/// Connects to a lender. The error has the same sentences as a client's.
+pub(super) fn connect_lender(
+    address: &NetAddress,
+    security: &Security,
+    timeout: Duration,
+) -> Result<Link, LinkFailure> {
+    connect(address, security, timeout).map_err(|error| LinkFailure::from(&error))
+}
+
+/// Asks one lender for its report.
+pub(super) fn ask(address: &NetAddress, security: &Security, timeout: Duration) -> Result<StatusReport> {
+    let deadline = Instant::now() + timeout;
+    let mut link = connect_lender(address, security, timeout)?;
+    link.send(&[&FrameHeader::new(FrameKind::Status).encode(0)])?;
+    loop {
+        link.flush()?;
+        if let Some(packet) = link.receive()? {
+            let frame = Frame::parse(packet)?;
+            match frame.header.kind {
+                FrameKind::Report => {
+                    return StatusReport::from_frame_body(frame.body)
+                        .context("it sent a report that cannot be read");
+                }
+                FrameKind::Refuse
+                    if RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::DataOnly) =>
+                {
+                    bail!("it takes data sessions only at this address: ask at another of its addresses")
+                }
+                // A lender sends neither of these.
+                FrameKind::ShareAck => {
+                    bail!("it is the server of a shared region: ask it with `netram shared status`")
+                }
+                FrameKind::Refuse
+                    if RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::RegionOnly) =>
+                {
+                    bail!(
+                        "it belongs to a shared region and is not a lender: ask the region's server with `netram shared status`"
+                    )
+                }
+                FrameKind::Refuse => bail!("it refused to report"),
+                _ => continue,
+            }
+        }
+        await_bytes(&link, deadline)?;
+    }
+}
+
+/// Waits until the link has bytes to read.
+pub(super) fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec {
+        tv_sec: left.as_secs() as i64,
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    match poll(
+        &mut [PollFd::from_borrowed_fd(link.fd(), PollFlags::IN)],
+        Some(&timeout),
+    ) {
+        Ok(0) => Err(LinkFailure::NoAnswer.into()),
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,236 @@
+//! The tables of `netram lender status`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use netram_journal::config::DOMAIN_DEFAULT;
+use netram_lender::{CopiesReport, JournalReport, StatusReport};
+
+use super::status::LenderAnswer;
+use crate::output;
+
+/// Prints all that the lenders answered.
+pub(super) fn show(answers: &[LenderAnswer]) -> Result<()> {
+    output::line(lenders(answers))?;
+    let reports = || answers.iter().filter_map(|answer| answer.report.as_ref());
+    for report in reports() {
+        if let Some(copies) = report.copies.filter(|copies| copies.copies > 0) {
+            output::line(copies_line(&report.name, &copies))?;
+        }
+    }
+    for line in reports().filter_map(pressure_line) {
+        output::line(line)?;
+    }
+    for table in [journals(answers), deposits(answers), multicast(answers)]
+        .into_iter()
+        .flatten()
+    {
+        output::line(table)?;
+    }
+    if let Some(report) = reports().find(|report| report.domain == DOMAIN_DEFAULT) {
+        output::line(format_args!(
+            "domain `{DOMAIN_DEFAULT}`: lender {} has no power label. It counts only for journals of machines with another label, \
+             or with one-domain; label it with `netram lender serve --domain`",
+            report.name
+        ))?;
+    }
+    Ok(())
+}
+
+/// Returns the table of lenders.
+fn lenders(answers: &[LenderAnswer]) -> String {
+    let mut lenders = output::table(
+        &[
+            "lender", "address", "domain", "state", "used", "free", "lent", "journals", "up",
+        ],
+        4,
+    );
+    for answer in answers {
+        let Some(report) = &answer.report else {
+            let error = answer.error.as_deref().unwrap_or_default();
+            lenders.add_row(["-", &answer.address, "-", error, "-", "-", "-", "-", "-"]);
+            continue;
+        };
+        let memory = &report.memory;
+        lenders.add_row([
+            report.name.clone(),
+            answer.address.clone(),
+            report.domain.clone(),
+            state(report),
+            output::bytes(memory.used),
+            output::bytes(memory.free),
+            output::bytes(memory.reserved),
+            match report.journals_max {
+                // An earlier release does not say.
+                0 => (report.journals.len() + report.journals_left_out).to_string(),
+                max => format!("{} of {max}", report.journals_used),
+            },
+            output::age(Duration::from_secs(report.uptime_s)),
+        ]);
+    }
+    lenders.to_string()
+}
+
+/// Returns the table of journals; `None` if no lender has one.
+fn journals(answers: &[LenderAnswer]) -> Option<String> {
+    let mut journals = output::table(
+        &[
+            "journal",
+            "lender",
+            "epoch",
+            "trim",
+            "held",
+            "bytes",
+            "window",
+            "last append",
+            "last heard",
+        ],
+        2,
+    );
+    let mut any = false;
+    for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
+        for journal in &report.journals {
+            any = true;
+            let age = journal
+                .last_append_age_ms
+                .map(|ms| output::age(Duration::from_millis(ms)));
+            journals.add_row([
+                journal.id.clone(),
+                report.name.clone(),
+                journal.epoch.to_string(),
+                journal.trim.to_string(),
+                journal.held.to_string(),
+                output::bytes(journal.used_bytes),
+                match journal.window_bytes {
+                    0 => "none".to_owned(),
+                    bytes => output::bytes(bytes),
+                },
+                age.map_or_else(|| "-".to_owned(), |age| format!("{age} ago")),
+                last_contact(journal),
+            ]);
+        }
+    }
+    any.then(|| journals.to_string())
+}
+
+/// Returns when a client of the journal was connected last.
+fn last_contact(journal: &JournalReport) -> String {
+    match journal.last_heard_age_s {
+        _ if journal.sessions > 0 => "connected".to_owned(),
+        Some(age) => format!("{} ago", output::age(Duration::from_secs(age))),
+        None => "-".to_owned(),
+    }
+}
+
+/// Returns the table of far-memory pages by owner; `None` if there are none.
+fn deposits(answers: &[LenderAnswer]) -> Option<String> {
+    let mut table = output::table(
+        &[
+            "deposit",
+            "lender",
+            "owner",
+            "slots",
+            "with a page",
+            "asked back",
+            "bytes",
+        ],
+        3,
+    );
+    let mut any = false;
+    for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
+        for deposit in &report.deposits {
+            any = true;
+            let owner = if deposit.connected { "connected" } else { "away" };
+            table.add_row([
+                deposit.id.clone(),
+                report.name.clone(),
+                owner.to_owned(),
+                deposit.slots.to_string(),
+                deposit.held.to_string(),
+                deposit.asked_back.to_string(),
+                output::bytes(deposit.bytes),
+            ]);
+        }
+    }
+    any.then(|| table.to_string())
+}
+
+/// Returns the table of multicast appends by lender; `None` if none came.
+fn multicast(answers: &[LenderAnswer]) -> Option<String> {
+    let mut table = output::table(
+        &[
+            "multicast",
+            "group",
+            "datagrams",
+            "missing",
+            "doubled",
+            "forged",
+            "strange",
+        ],
+        2,
+    );
+    let mut any = false;
+    for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
+        let counters = &report.counters;
+        let dropped = |kind| counters.datagrams_dropped.get(kind).copied().unwrap_or(0);
+        let counts = [
+            counters.datagrams,
+            counters.datagrams_missing,
+            dropped("doubled"),
+            dropped("forged"),
+            dropped("strange"),
+        ];
+        if counts.iter().all(|count| *count == 0) {
+            continue;
+        }
+        any = true;
+        let group = report.multicast.clone().unwrap_or_else(|| "-".to_owned());
+        let row = [report.name.clone(), group];
+        table.add_row(row.into_iter().chain(counts.map(|count| count.to_string())));
+    }
+    any.then(|| table.to_string())
+}
+
+/// Returns what a lender does because its machine is short of memory; `None` if it is not.
+fn pressure_line(report: &StatusReport) -> Option<String> {
+    let memory = report.memory;
+    let limit = memory.deposits_limit.filter(|_| memory.is_short())?;
+    let asked = report
+        .deposits
+        .iter()
+        .map(|deposit| u64::from(deposit.asked_back));
+    Some(format!(
+        "{} is short of memory: far memory may use {} of {}, {} asked back, {} returned to the machine",
+        report.name,
+        output::bytes(limit),
+        output::bytes(memory.deposits_max),
+        output::counted(asked.sum(), "slot is", "slots are"),
+        output::bytes(memory.given_back),
+    ))
+}
+
+/// Returns the space that a data lender's copies take.
+fn copies_line(name: &str, copies: &CopiesReport) -> String {
+    let quota = copies
+        .quota
+        .map_or_else(String::new, |quota| format!(", quota {}", output::bytes(quota)));
+    format!(
+        "{name} keeps {}: {} on its disk, {} once all blocks are written{quota}",
+        output::counted(copies.copies, "copy of a volume", "copies of volumes"),
+        output::bytes(copies.taken_bytes),
+        output::bytes(copies.promised_bytes),
+    )
+}
+
+fn state(report: &StatusReport) -> String {
+    if report.stopping {
+        return "stopping".to_owned();
+    }
+    let insecure = if report.secure { "" } else { ", insecure" };
+    let short = if report.memory.is_short() {
+        ", short of memory"
+    } else {
+        ""
+    };
+    format!("lending{insecure}{short}")
+}

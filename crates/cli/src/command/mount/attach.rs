@@ -1,0 +1,329 @@
+//! `netram mount attach`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use netram_mount::{MountOptions, MountReport};
+use netram_proto::port::Durability;
+use netram_store::StoreSettings;
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::record::{self, MountRecord};
+use super::{path_texts, report_unrecorded, volume};
+use crate::background::{self, SELF};
+use crate::notify::notify;
+use crate::options::{DurationArg, SizeArg, UsageError};
+use crate::output;
+use crate::settings::{self, LenderArgs, put};
+
+/// Default bytes of a new journal.
+const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// Mount a directory on a journal: synced writes there wait for lenders instead of the disk
+///
+/// Stop the program that uses DIR before, and start it afterwards: it finds its files as they
+/// were. JOURNAL is created if it does not exist; the lenders given here are then written to its
+/// settings file (netram.toml in it), which may be edited. Everything goes to the disk in the
+/// background.
+///
+/// Stays in the foreground until `netram mount detach`, SIGTERM or SIGINT, and ends once no
+/// program has a file open there. With --background it returns as soon as DIR is mounted, or
+/// fails and says why.
+///
+///   netram mount attach /var/lib/postgresql/15/main/pg_wal --on /var/lib/netram/wal --background \
+///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///   netram mount attach /var/lib/postgresql/15/main/pg_wal --on /var/lib/netram/wal --background
+///
+/// If the machine stops meanwhile, DIR is empty until the same command, or `netram mount
+/// recover`, has brought everything acknowledged to it.
+///
+/// On a VOLUME (made by `netram volume create`) DIR is the file system on it, as for a whole
+/// database: the volume is attached and mounted on DIR, which must be empty. Needs root.
+///
+///   netram mount attach /srv/db --on /var/lib/netram/db --format ext4 --background
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct AttachDirectory {
+    /// The directory
+    dir: PathBuf,
+    /// The journal's directory, outside DIR, which is created if missing; or a volume's directory
+    #[arg(long, value_name = "JOURNAL|VOLUME")]
+    on: PathBuf,
+    /// Return when it is mounted, and go on in the background
+    #[arg(long)]
+    background: bool,
+    /// Make this file system on a volume that has none
+    #[arg(long, value_name = "KIND", value_parser = volume::FORMATS)]
+    format: Option<String>,
+    /// Bytes of a new journal: how much can be written before the disk has it [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    journal_size: Option<SizeArg>,
+    #[command(flatten)]
+    lenders: LenderArgs,
+    /// What a sync waits for: remote (lenders as --rule says, or the disk if too few count), disk,
+    /// or both [default: remote]
+    #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk", "both"])]
+    sync: Option<String>,
+    /// Interval at which everything is brought to the disk; sooner if the journal is half full
+    /// [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    checkpoint: Option<DurationArg>,
+    /// Threads that answer the kernel, 1 to 64 [default: 4]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: Option<u8>,
+    /// Let the kernel read files itself that no program has open for writing, which is faster. A
+    /// program that then opens such a file for writing cannot map it into memory
+    #[arg(long)]
+    passthrough: bool,
+    /// Go on even if acknowledged writes may be missing
+    #[arg(long)]
+    accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Be the process in the background
+    #[arg(long, hide = true, conflicts_with = "background")]
+    detached: bool,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    with_parent: bool,
+    /// Microseconds added to every sync of the disk, for `netram-lab bench`
+    #[arg(long, hide = true, value_name = "N", default_value_t = 0)]
+    modelled_sync_us: u32,
+}
+
+/// How long lenders may take to join before it is reported that syncs wait for the disk.
+const MEMBERS_PATIENCE: Duration = Duration::from_secs(3);
+/// Name of the settings file in a journal's directory.
+const SETTINGS: &str = "netram.toml";
+
+impl AttachDirectory {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        if self.with_parent {
+            netram_process::die_with_parent()?;
+        }
+        if self.background {
+            return self.start();
+        }
+        if self.detached {
+            rustix::process::setsid().context("leaving the terminal")?;
+        }
+        if !self.dir.exists() && !netram_mount::is_mounted(&self.dir) {
+            let dir = self.dir.display();
+            bail!("there is no directory {dir}; make it: mkdir -p {dir}");
+        }
+        if volume::is_volume(&self.on) {
+            return self.on_volume();
+        }
+        if self.format.is_some() {
+            let sentence = format!(
+                "--format makes a file system on a volume, and {} is not one",
+                self.on.display()
+            );
+            return Err(UsageError(sentence).into());
+        }
+        netram_mount::check(&self.dir, &self.on)?;
+        self.make_journal()?;
+        let usual = MountOptions::default();
+        let options = MountOptions {
+            durability: match self.sync.as_deref() {
+                Some("disk") => Durability::Disk,
+                Some("both") => Durability::Both,
+                _ => Durability::Remote,
+            },
+            checkpoint: self.checkpoint.map_or(usual.checkpoint, |time| time.0),
+            threads: self.threads.map_or(usual.threads, usize::from),
+            passthrough: self.passthrough,
+            accept_loss: self.accept_loss,
+            modelled_sync_delay: Duration::from_micros(self.modelled_sync_us.into()),
+        };
+        // Before anything is mounted: a signal in between must not leave it mounted.
+        let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let (mount, report) = netram_mount::Mount::begin(&self.dir, &self.on, options)?;
+        let record = MountRecord::keep(&self.dir, &self.on);
+        print_report(&self.dir, &report, self.json)?;
+        notify("READY=1");
+        report_waiting(&mount);
+        self.say_ready()?;
+        let ended = until_unmounted(mount, signals);
+        drop(record);
+        ended?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Starts this command again in the background, and waits until it has mounted the directory.
+    fn start(&self) -> Result<ExitCode> {
+        let arguments = std::env::args_os()
+            .skip(1)
+            .map(|argument| match argument == "--background" {
+                true => "--detached".into(),
+                false => argument,
+            });
+        let mut command = Command::new(SELF);
+        command.args(arguments);
+        for line in background::start(command, &record::log_file(&self.dir)?)? {
+            output::line(line)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Says that the directory is mounted, if this is the process in the background.
+    fn say_ready(&self) -> Result<()> {
+        match self.detached {
+            true => background::ready(),
+            false => Ok(()),
+        }
+    }
+
+    /// Mounts a volume's file system on the directory.
+    fn on_volume(&self) -> Result<ExitCode> {
+        let lenders = !self.lenders.typed_table()?.is_empty();
+        let journals = [
+            ("--lender and what belongs to it", lenders),
+            ("--journal-size", self.journal_size.is_some()),
+            ("--sync", self.sync.is_some()),
+            ("--checkpoint", self.checkpoint.is_some()),
+            ("--threads", self.threads.is_some()),
+            ("--passthrough", self.passthrough),
+            ("--accept-loss", self.accept_loss),
+        ];
+        if let Some((flag, _)) = journals.into_iter().find(|(_, given)| *given) {
+            let sentence = format!(
+                "{} is a volume, whose settings are in its netram.toml: {flag} is for journals",
+                self.on.display()
+            );
+            return Err(UsageError(sentence).into());
+        }
+        if !rustix::process::geteuid().is_root() {
+            bail!("mounting a volume needs root, because it makes a block device; run it with sudo");
+        }
+        let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let mounted = volume::VolumeMount::begin(&self.dir, &self.on, self.format.as_deref())?;
+        match self.json {
+            true => output::json(&json!({ "directory": self.dir, "device": mounted.device() }))?,
+            false => output::line(format_args!(
+                "mounted {}, {}",
+                self.dir.display(),
+                mounted.device().display()
+            ))?,
+        }
+        notify("READY=1");
+        self.say_ready()?;
+        mounted.wait(signals)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Creates the journal with its settings, unless it exists.
+    fn make_journal(&self) -> Result<()> {
+        let what = || format!("creating {}", self.on.display());
+        let bytes = self.journal_size.map_or(JOURNAL_BYTES_DEFAULT, |size| size.0);
+        let (mut settings, file) = (self.lenders.table()?, self.on.join(SETTINGS));
+        if !netram_mount::create_journal(&self.on, bytes).with_context(what)? {
+            return self.check_settings(&file);
+        }
+        put(&mut settings, "key-file", self.lenders.key()?);
+        let read = |path: &Path| {
+            StoreSettings::load(path)?
+                .journal_config()
+                .map(drop)
+                .map_err(Into::into)
+        };
+        settings::write(&file, &settings, read).inspect_err(|_| {
+            // Nothing can have been written to it yet.
+            let _ = std::fs::remove_dir_all(&self.on);
+        })
+    }
+
+    /// Refuses lenders that an existing journal's settings file does not name: it would not be clear which are
+    /// meant.
+    fn check_settings(&self, file: &Path) -> Result<()> {
+        let typed = self.lenders.typed_table()?;
+        let there: toml::Table = match std::fs::read_to_string(file) {
+            Ok(text) => toml::from_str(&text).with_context(|| file.display().to_string())?,
+            Err(_) => toml::Table::new(),
+        };
+        if typed.iter().all(|(key, value)| there.get(key) == Some(value)) {
+            return Ok(());
+        }
+        let lenders: Vec<&str> = there
+            .get("lenders")
+            .and_then(toml::Value::as_array)
+            .map(|all| all.iter().filter_map(toml::Value::as_str).collect())
+            .unwrap_or_default();
+        let lenders = match lenders.is_empty() {
+            true => "no lenders".to_owned(),
+            false => format!("the lenders {}", lenders.join(", ")),
+        };
+        let sentence = format!(
+            "the journal {} exists, with {lenders}, and other settings than these: leave out --lender and what belongs to it, \
+             or edit {}",
+            self.on.display(),
+            file.display()
+        );
+        Err(UsageError(sentence).into())
+    }
+}
+
+fn print_report(dir: &Path, report: &MountReport, json: bool) -> Result<()> {
+    let again = &report.recovered;
+    report_unrecorded(dir, again);
+    if json {
+        return output::json(&json!({
+            "directory": dir,
+            "files": report.nodes,
+            "records": again.records,
+            "bytes": again.bytes,
+            "made": again.created,
+            "removed": again.removed,
+            "renamed": again.renamed,
+            "unrecorded": path_texts(&again.unrecorded),
+        }));
+    }
+    if again.records > 0 {
+        output::line(format_args!(
+            "{} recovered, {} in files",
+            output::count(again.records, "record"),
+            output::bytes(again.bytes)
+        ))?;
+    }
+    output::line(format_args!(
+        "mounted {}, {}",
+        dir.display(),
+        output::counted(report.nodes as u64, "file or directory", "files and directories")
+    ))
+}
+
+/// Says why syncs wait for the disk if lenders do not count: otherwise only the slowness would show it.
+fn report_waiting(mount: &netram_mount::Mount) {
+    let journal = mount.journal();
+    if journal.status().writer.lenders.is_empty() {
+        return;
+    }
+    if let Err(why) = journal.wait_for_members(MEMBERS_PATIENCE) {
+        output::remark(format_args!("syncs wait for the disk: {why}"));
+    }
+}
+
+/// Waits until the directory is unmounted; unmounts it on a signal.
+fn until_unmounted(mount: netram_mount::Mount, mut signals: Signals) -> Result<()> {
+    let (handle, dir) = (signals.handle(), mount.dir().to_path_buf());
+    let waiting = std::thread::Builder::new()
+        .name("netram-waiting".to_owned())
+        .spawn(move || {
+            let ended = mount.wait();
+            handle.close();
+            ended
+        })?;
+    for _ in signals.forever() {
+        if let Err(error) = netram_mount::unmount(&dir) {
+            tracing::warn!(%error, "the directory stays mounted");
+        }
+    }
+    let ended = waiting.join();
+    Ok(ended.map_err(|_| anyhow::anyhow!("waiting for the mount panicked"))??)
+}

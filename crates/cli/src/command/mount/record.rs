@@ -1,0 +1,104 @@
+//! Records of mounted directories, which say on what journal each is: the kernel's table does not.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::table::resolved;
+
+/// The record of a mounted directory, a file as long as the process that serves it lives.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct MountRecord {
+    directory: PathBuf,
+    journal: PathBuf,
+    pid: u32,
+}
+
+impl MountRecord {
+    /// Writes the record. Without it only `netram mount list` and `status` know less, so a failure is not one of
+    /// the mount.
+    pub(super) fn keep(dir: &Path, journal: &Path) -> Option<MountRecord> {
+        let record = MountRecord {
+            directory: resolved(dir).ok()?,
+            journal: journal.canonicalize().ok()?,
+            pid: std::process::id(),
+        };
+        let written = record.write();
+        written
+            .inspect_err(|error| tracing::warn!(%error, "`netram mount list` will not show the journal"))
+            .ok()?;
+        Some(record)
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let path = file(&self.directory, "json")?;
+        fs::write(path, serde_json::to_vec(self)?)
+    }
+
+    /// Returns the journal of a mounted directory, if its record can be read.
+    pub(super) fn journal_of(dir: &Path) -> Option<PathBuf> {
+        let bytes = fs::read(place().join(name(dir, "json"))).ok()?;
+        let record: MountRecord = serde_json::from_slice(&bytes).ok()?;
+        (record.directory == dir).then(|| record.journal.clone())
+    }
+}
+
+impl Drop for MountRecord {
+    fn drop(&mut self) {
+        // The record of a later process must stay.
+        if MountRecord::journal_of(&self.directory).is_some_and(|journal| journal == self.journal) {
+            let _ = fs::remove_file(place().join(name(&self.directory, "json")));
+        }
+    }
+}
+
+/// Returns the log of a directory that is mounted in the background.
+pub(super) fn log_file(dir: &Path) -> Result<PathBuf> {
+    file(&resolved(dir)?, "log").with_context(|| format!("making {}", place().display()))
+}
+
+/// Returns the path of a directory's file, whose own directory is made.
+fn file(dir: &Path, ending: &str) -> io::Result<PathBuf> {
+    let place = place();
+    DirBuilder::new().mode(0o700).recursive(true).create(&place)?;
+    Ok(place.join(name(dir, ending)))
+}
+
+/// Returns the directory of records: root's, or the user's own.
+fn place() -> PathBuf {
+    const NAME: &str = "netram-mount";
+    if rustix::process::geteuid().is_root() {
+        return Path::new("/run").join(NAME);
+    }
+    let variable = |name| std::env::var_os(name).filter(|dir| !dir.is_empty());
+    match (variable("XDG_RUNTIME_DIR"), variable("HOME")) {
+        (Some(dir), _) => Path::new(&dir).join(NAME),
+        (None, Some(home)) => Path::new(&home).join(".local/state").join(NAME),
+        (None, None) => Path::new("/run").join(NAME),
+    }
+}
+
+/// Returns a file name for a directory: its path with `-` for `/`, and `%` before what would be ambiguous.
+fn name(dir: &Path, ending: &str) -> String {
+    let text = dir.to_string_lossy();
+    let escaped = text.trim_matches('/').replace('%', "%%").replace('-', "%-");
+    format!("{}.{ending}", escaped.replace('/', "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_two_directories_differ() {
+        let names = ["/srv/a-b", "/srv/a/b", "/srv/a%-b", "/srv/a%/b"].map(|dir| name(Path::new(dir), "log"));
+        for (index, one) in names.iter().enumerate() {
+            assert!(!names[..index].contains(one), "{names:?}");
+            assert!(!one.contains('/'));
+        }
+    }
+}

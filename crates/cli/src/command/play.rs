@@ -1,0 +1,147 @@
+//! `netram play`: a shell with two lenders running, to try netram on one machine.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use netram_transport::ClusterKey;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::options::Size;
+use crate::output;
+
+/// Two: one of them may be killed, and nothing is lost.
+const LENDERS: [&str; 2] = ["a", "b"];
+/// Added to a signal's number, as shells report an end by a signal.
+const SIGNALLED: u8 = 128;
+
+/// Open a shell with two lenders running
+///
+/// Starts two lenders on this machine, in two failure domains, and a shell in
+/// which NETRAM_LENDERS and NETRAM_KEY_FILE are set: every command of netram, and
+/// every program that uses it, finds the lenders without a flag. The lenders end
+/// with the shell, and the memory they lent is freed.
+///
+/// Both lenders share this machine's power, so this is for trying, not for
+/// keeping. Kill one (`kill -9`, their numbers are in NETRAM_PLAY_LENDERS) and see
+/// that nothing is lost.
+///
+///   netram play
+///   netram play -- python3 bank.py      # a command in place of a shell
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Play {
+    /// Memory that each lender lends
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    memory: Size,
+    /// The command to run in place of $SHELL
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// A lender process. It ends when this is dropped, and gives its memory back.
+struct PlayLender {
+    process: Child,
+    address: String,
+    store: PathBuf,
+}
+
+impl Play {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let directory = tempfile::Builder::new().prefix("netram-play-").tempdir()?;
+        let key_file = directory.path().join("cluster.key");
+        ClusterKey::generate().save_new(&key_file)?;
+        let mut lenders = Vec::new();
+        for name in LENDERS {
+            lenders.push(PlayLender::start(name, &key_file, self.memory)?);
+        }
+        let addresses: Vec<&str> = lenders.iter().map(|lender| lender.address.as_str()).collect();
+        let ids: Vec<String> = lenders.iter().map(|lender| lender.process.id().to_string()).collect();
+        if self.command.is_empty() {
+            output::remark(format_args!(
+                "two lenders, {} each: {}\nNETRAM_LENDERS and NETRAM_KEY_FILE are set in this shell; leave it with `exit`",
+                output::bytes(self.memory.0),
+                addresses.join(", ")
+            ));
+        }
+        let mut command = self.shell();
+        command
+            .env("NETRAM_LENDERS", addresses.join(","))
+            .env("NETRAM_KEY_FILE", &key_file)
+            .env("NETRAM_PLAY_LENDERS", ids.join(" "));
+        // Ctrl-C is for what runs in the shell. The handler is reset when the shell replaces this program's copy.
+        let _interrupts = signal_hook::flag::register(signal_hook::consts::SIGINT, Default::default())?;
+        let name = command.get_program().display().to_string();
+        let status = command.status().with_context(|| format!("starting {name}"))?;
+        drop(lenders);
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        let signal = status.signal().and_then(|signal| u8::try_from(signal).ok());
+        Ok(ExitCode::from(code.unwrap_or_else(|| {
+            SIGNALLED.saturating_add(signal.unwrap_or_default())
+        })))
+    }
+
+    fn shell(&self) -> Command {
+        match self.command.split_first() {
+            Some((program, arguments)) => {
+                let mut command = Command::new(program);
+                command.args(arguments);
+                command
+            }
+            None => Command::new(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())),
+        }
+    }
+}
+
+impl PlayLender {
+    fn start(name: &str, key_file: &Path, memory: Size) -> Result<PlayLender> {
+        let name = format!("play-{}-{name}", std::process::id());
+        let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
+        let mut command = Command::new(netram_process::this_program()?);
+        let without = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|name| name.starts_with("NETRAM_")));
+        for (variable, _) in without {
+            command.env_remove(variable);
+        }
+        command
+            .args(["lender", "serve", "--with-parent", "--listen", "tcp://127.0.0.1:0"])
+            .args(["--name", &name, "--domain", &name, "--memory", &memory.0.to_string(), "--store"])
+            .arg(&store)
+            .arg("--key-file")
+            .arg(key_file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let process = command.spawn().context("starting a lender")?;
+        let mut lender = PlayLender {
+            process,
+            address: String::new(),
+            store,
+        };
+        let lines = lender.process.stdout.take().map(BufReader::new);
+        for line in lines.into_iter().flat_map(BufRead::lines) {
+            let line = line.context("reading what a lender prints")?;
+            if let Some(address) = line.strip_prefix("listening ") {
+                address.clone_into(&mut lender.address);
+            }
+            if line == "ready" {
+                break;
+            }
+        }
+        ensure!(
+            !lender.address.is_empty(),
+            "a lender ended before it was ready; its reason is above"
+        );
+        Ok(lender)
+    }
+}
+
+impl Drop for PlayLender {
+    fn drop(&mut self) {
+        // An order to end; one that has been killed already is only waited for.
+        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
+        let _ = self.process.wait();
+        let _ = std::fs::remove_file(&self.store);
+    }
+}
