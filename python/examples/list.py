@@ -3,10 +3,10 @@
     netram shared create /var/lib/list --size 1MiB --span-size 1MiB
     netram shared serve /var/lib/list --listen tcp://0.0.0.0:7440 --key-file cluster.key
 
-    python list.py tcp://plan:7440 node-1 cluster.key add milk bread    # on any machines, at once: each its directory
+    python list.py tcp://plan:7440 node-1 cluster.key add milk bread    # each process has its own directory
     python list.py tcp://plan:7440 node-2 cluster.key add salt
-    python list.py tcp://plan:7440 node-3 cluster.key show              # all, newest first
-    python list.py tcp://plan:7440 node-4 cluster.key take              # the newest: said once, whoever asks
+    python list.py tcp://plan:7440 node-3 cluster.key show              # all entries, newest first
+    python list.py tcp://plan:7440 node-4 cluster.key take              # removes and prints the newest entry
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import netram
 import netram.shared
 from netram.shared import Node, NodeHeap
 
-LOCK = 0  # over all of the region: the heap is under it
-FIRST = 0  # the root that has the newest entry
-ENTRY = struct.Struct("Q48s")  # the next entry's block, and a text
+LOCK = 0  # covers the whole region with its heap
+FIRST = 0  # root of the newest entry
+ENTRY = struct.Struct("Q48s")  # block of the next entry, and a text
 
 
 def heap_of(node: Node) -> NodeHeap:
-    """The heap; whoever comes first makes it."""
+    """The heap, made by the first process that finds none."""
     with node.begin() as txn:
         txn.acquire(LOCK)
         try:
             return txn.heap(LOCK)
-        except netram.NoHeap:  # and nothing else: a heap that is only damaged, or newer, would be voided
+        except netram.NoHeap:  # only this error: formatting would erase a damaged or newer heap
             txn.format_heap(LOCK)
     return heap_of(node)
 
 
 def add(node: Node, heap: NodeHeap, text: str) -> None:
-    with node.begin() as txn:  # commits at the end: from then on it is safe, and everybody's
+    with node.begin() as txn:  # commits at the end: then the entry is safe and visible to all
         txn.acquire(LOCK)
         entry = heap.store(txn, ENTRY.pack(heap.root(FIRST), text.encode()))
         heap.set_root(txn, FIRST, entry)
@@ -51,7 +51,7 @@ def show(node: Node, heap: NodeHeap) -> None:
 
 
 def take(node: Node, heap: NodeHeap) -> bool:
-    """Takes the newest entry out; False: there was none."""
+    """Removes and prints the newest entry; returns False if there is none."""
     with node.begin() as txn:
         txn.acquire(LOCK)
         entry = heap.root(FIRST)

@@ -1,4 +1,4 @@
-"""Recoverable memory: map a file, change it in place, commit. After a crash it is what was committed.
+"""Recoverable memory: map a file, change it in place, commit. After a crash it has the committed content.
 
     import netram
     import numpy
@@ -12,8 +12,8 @@
         balances[7] -= 100
         balances[8] += 100
 
-A commit waits for the memory of other machines (lenders) instead of the disk: about one network round trip. All of
-it is in docs/python.md.
+A commit waits for the memory of other machines (lenders) instead of the disk: about one network round trip.
+docs/guide/python.md describes the package.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ __all__ = [
 
 __version__: str = _netram.__version__
 
-# A child of fork has no threads and shares files and sockets with its parent: what it inherits refuses to be used.
+# A child of fork has no threads and shares files and sockets with its parent, so inherited objects are refused.
 _os.register_at_fork(after_in_child=_netram._inherited)
-# What a program leaves open is written to the disk, so that the next opening need not ask lenders.
+# Stores left open are written to the disk at exit, so that the next opening need not ask lenders.
 _atexit.register(_netram._close_all)

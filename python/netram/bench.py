@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     program = shutil.which(chosen.netram)
     if program is None:
-        parser.error(f"the program {chosen.netram} does not exist; install netram (`make install`) or name it with --netram")
+        parser.error(f"no program {chosen.netram}; install netram (`make install`) or pass its path with --netram")
     with tempfile.TemporaryDirectory(prefix="netram-python-", dir=chosen.dir) as directory:
         rows = measure(program, Path(directory), chosen.quick)
     if chosen.json:

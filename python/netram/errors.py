@@ -1,7 +1,7 @@
-"""What can go wrong: one class for each thing that a program may want to do about it.
+"""Exceptions: one class for each reaction that a program may have.
 
-Every message says what to do. Beside these, closing or unmapping what arrays still look into raises BufferError, and
-a wrong argument TypeError or ValueError, as everywhere in Python.
+Every message says what to do. Closing or unmapping memory that arrays still view raises BufferError, and a wrong
+argument raises TypeError or ValueError, as elsewhere in Python.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ __all__ = [
 
 
 class Error(Exception):
-    """The base of every exception here."""
+    """Base class of all exceptions in this package."""
 
 
 class OpenError(Error):
-    """A store was not opened or created. Nothing was lost by trying."""
+    """A store could not be opened or created. Nothing was lost."""
 
 
 class InUse(OpenError):
-    """Another process, or another store of this one, has the log or the segment. Close that first."""
+    """Another process, or another store of this one, has the log or the segment open. Close that first."""
 
 
 class RecoveryRefused(OpenError):
     """Lenders that may hold committed data did not answer; the message names them.
 
-    Bring one back and open again. Only if they are gone for good, open with accept_loss=True.
+    Restore one of them and open again. Only if they are permanently lost, open with accept_loss=True.
     """
 
 
 class SegmentError(Error):
-    """A segment is missing, exists already, has another size, or cannot be mapped as asked."""
+    """A segment is missing, already exists, has another size, or cannot be mapped as requested."""
 
 
 class RangeError(Error, ValueError):
-    """Bytes outside a region or a segment, or more than a transaction can carry. Nothing changed."""
+    """Bytes are outside a region or segment, or too many for a transaction. Nothing changed."""
 
 
 class CommitError(Error):
-    """A commit did not come about, or nobody knows whether it did."""
+    """A commit failed, or its outcome is unknown."""
 
-    #: False: nothing was logged; the transaction can be retried or aborted. True: it was logged and may be found at
-    #: the next opening; never take it for aborted.
+    #: False: nothing was logged, and the transaction can be retried or aborted. True: the outcome is unknown; the
+    #: next opening may find the commit, so never treat it as aborted.
     unknown: bool
-    #: Where the log has it, when the outcome is unknown.
+    #: LSN of the record if the outcome is unknown.
     lsn: int | None
 
     def __init__(self, message: str, unknown: bool = False, lsn: int | None = None) -> None:
@@ -88,43 +88,43 @@ class LendersMissing(Error, TimeoutError):
 
 
 class HeapError(Error):
-    """The heap is damaged or of another version, there is none, or the offset is no block of it."""
+    """The heap is damaged or has another version, or the offset is not a block of it."""
 
 
 class NoHeap(HeapError):
-    """There is no heap at all: make one. Nothing else is told so, for that would void every block."""
+    """The region contains no heap: make one. Never raised for a damaged or newer heap, which that would erase."""
 
 
 class NoRoom(HeapError, MemoryError):
-    """No free block is large enough. Free some, or use a larger heap."""
+    """No free block is large enough. Free blocks, or use a larger heap."""
 
 
 class PageLost(Error):
-    """Every lender that had a page of far memory has lost it, and with it what was there."""
+    """Every lender that had a page of far memory has lost it, so its content is gone."""
 
 
 class BusyError(Error):
-    """Not now: transactions are open, or another thread is using this one."""
+    """The object is in use: transactions are open, or another thread is using it."""
 
 
 class ClosedError(Error, ValueError):
-    """The store is closed, the region unmapped, the transaction ended, or the process a fork of the one that opened."""
+    """The store is closed, the region unmapped, the transaction ended, or the process forked after the opening."""
 
 
 class JoinError(OpenError):
-    """No node joined a shared region. Nothing was lost by trying."""
+    """The node could not join a shared region. Nothing was lost."""
 
 
 class Gone(Error):
-    """There is no node any more: it was fenced, fell behind, or lost its journal. Leave or abandon it, and join again."""
+    """The node has ended: it was fenced, fell behind, or lost its journal. Leave or abandon it, and join again."""
 
 
 class Unknown(CommitError):
-    """A commit on shared memory is neither done nor undone: join again, and ask Node.outcome(node, number)."""
+    """The outcome of a commit on shared memory is unknown: join again, and call Node.outcome(node, number)."""
 
-    #: Whose record it is.
+    #: Id of the node that wrote the record.
     node: int
-    #: Which of its records.
+    #: Number of the record.
     number: int
 
     def __init__(self, message: str, node: int, number: int) -> None:
@@ -134,22 +134,22 @@ class Unknown(CommitError):
 
 
 class Lost(CommitError):
-    """The node has lost its locks: what the transaction did is undone. Begin again."""
+    """The node has lost its locks, and the transaction was undone. Begin again."""
 
 
 class Stray(CommitError):
-    """A commit found stores that the transaction may not make: without the lock, or not declared. Put back, and aborted."""
+    """A commit found stores without the lock, or undeclared ones. They were undone, and the transaction was aborted."""
 
-    #: Where in the region the first of them begins, and in this process.
+    #: Offset in the region of the first such store, and its address in this process.
     offset: int
     address: int
-    #: Its bytes.
+    #: Length of the first store, in bytes.
     length: int
-    #: How many there are.
+    #: Number of such stores.
     count: int
-    #: The lock that covers its first byte; None: no lock does.
+    #: The lock that covers its first byte; None if no lock does.
     lock: int | None
-    #: Whether the transaction had that lock exclusively: the bytes were not declared.
+    #: Whether the transaction held that lock exclusively, so that only the declaration was missing.
     held: bool
 
     def __init__(
@@ -172,17 +172,17 @@ class Stray(CommitError):
 
 
 class Served(Error):
-    """No copy of a region is saved while its server may live: try again when the node's lease is over."""
+    """A copy of a region cannot be saved while its server may exist: try again after the node's lease has expired."""
 
 
 class SaveError(Error):
-    """A copy of a region could not be written. Nothing is left of it."""
+    """A copy of a region could not be written. Its files were removed."""
 
 
 class LockError(Error):
-    """There is no such lock, too many are wanted, or a transaction that cannot be undone wants one out of order."""
+    """The lock does not exist, is one too many, or is out of order in a transaction that cannot be undone."""
 
-    #: The lock that it is about.
+    #: The lock that the error concerns.
     lock: int | None
 
     def __init__(self, message: str, lock: int | None = None) -> None:
@@ -191,16 +191,16 @@ class LockError(Error):
 
 
 class Died(LockError):
-    """The lock is in use, and was acquired out of order: abort, and begin with it."""
+    """The lock is in use, and was acquired out of order: abort, and acquire it first."""
 
 
 class TimedOut(LockError, TimeoutError):
-    """The lock did not come in time: somebody holds it for long, or the server is away."""
+    """The lock was not granted in time: another transaction holds it, or the server is unreachable."""
 
 
 class NotHeld(LockError, ValueError):
-    """Bytes under no lock that this transaction holds as it must: exclusively, to write. Nothing changed."""
+    """The transaction does not hold the lock of some bytes, or not exclusively for writing. Nothing changed."""
 
 
 class Expired(Error):
-    """Too much was held back for a reader: what it saw is past. Its accept() goes on."""
+    """Too many commits were held back for a reader, so its pinned state was given up. Its accept() continues."""

@@ -1,14 +1,15 @@
-"""Far memory: arrays larger than this machine's memory. What does not fit is at lenders, encrypted, each page at two of them.
+"""Far memory: arrays larger than local memory. Pages that do not fit are at two lenders each, encrypted.
 
     import netram.far
 
-    arena = netram.far.open("16GiB", "2GiB", lenders=["tcp://10.0.0.2:7420", "tcp://10.0.0.3:7420"], key_file="cluster.key")
-    matrix = arena.empty((30_000, 30_000), "float64")   # zeros, nowhere until they are written
+    lenders = ["tcp://10.0.0.2:7420", "tcp://10.0.0.3:7420"]
+    arena = netram.far.open("16GiB", "2GiB", lenders=lenders, key_file="cluster.key")
+    matrix = arena.empty((30_000, 30_000), "float64")   # zeros, without memory until they are written
     matrix[:, 7] += 1
 
-An array is a NumPy array as any other. A page that is referenced while it is away comes from a lender, and another one leaves.
-Far memory is memory: what is in it ends with the process. docs/far.md says how it works and what it survives;
-docs/python.md has the calls.
+The arrays are ordinary NumPy arrays. Access to a remote page fetches it from a lender, and another page leaves. Far
+memory is not storage: its content ends with the process. docs/design/far.md describes the design and the failures it
+survives, docs/guide/python.md the calls.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ _default: Arena | None = None
 
 
 class Arena:
-    """Addresses of which a part has memory here. Its arrays may outlive it; it ends with the last of them."""
+    """A range of addresses, part of which has local memory. It ends when it and the last of its arrays are gone."""
 
     def __init__(self, inner: _netram.Arena) -> None:
         self._inner = inner
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float, order: str = "C") -> NDArray[Any]:
-        """An array of this shape, of zeros. Raises NoRoom when the arena has not so many addresses in a row."""
+        """An array of zeros with this shape. Raises NoRoom if not enough adjacent addresses are free."""
         import numpy
 
         kind = numpy.dtype(dtype)
         if kind.hasobject:
-            raise TypeError(f"far memory has numbers, no Python objects: {kind}")
+            raise TypeError(f"far memory can hold numbers, but no Python objects: {kind}")
         if order not in ("C", "F"):
             raise ValueError(f'order is "C" or "F", not {order!r}')
         sides = (shape,) if isinstance(shape, int) else tuple(shape)
         if any(side < 0 for side in sides):
-            raise ValueError(f"a side of {sides} is below zero")
+            raise ValueError(f"a dimension of {sides} is below zero")
         count = 1
         for side in sides:
             count *= int(side)
@@ -57,16 +58,16 @@ class Arena:
         return numpy.ndarray(sides, kind, buffer=memoryview(memory), order="C" if order == "C" else "F")
 
     def memory(self, size: int | str) -> FarMemory:
-        """So many bytes, zeros, as a buffer: what empty() makes an array of."""
+        """A buffer of size zero bytes, like the one behind an array from empty()."""
         return self._inner.memory(size)
 
     def status(self) -> ArenaStatus:
-        """How it stands: pages here and away, faults, lenders."""
+        """Status: local and remote pages, faults, lenders."""
         return self._inner.status()
 
     @property
     def size(self) -> int:
-        """Bytes of its addresses."""
+        """Length of its address range in bytes."""
         return self._inner.size
 
     def __repr__(self) -> str:
@@ -96,18 +97,20 @@ def open(
 ) -> Arena:
     """Open an arena of size bytes of addresses, of which at most local bytes have memory here; the rest is at lenders.
 
-    lenders: their addresses. key_file is the cluster's key; insecure=True goes without, on this machine only. copies: at how many
-    lenders a page is, 1 or 2; with 2, one may die and no page is lost. per_lender: the most bytes at each. spill: a directory
-    on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none;
-    spill_size: its most bytes. hidden: bytes of local for pages on their way out. packed: bytes of local for pages that
-    stay here compressed. words: gather() and scatter() leave pages away until so many blocks of 16 bytes of one were used,
-    1 to 256, or "measured", what they and pages cost; pages come whole unless given. patched: bytes of local for
-    what was scattered so. replacement: which page leaves, "dueling", "fifo", "clock", "lru" or "random". threads: so many
-    faults are served at once. user_faults_only=True needs no right to userfaultfd, but then system calls on pages that are
-    away (reading a file into an array) fail. wait: "spin", "yield" or "block". patience: seconds that growing waits for room.
+    lenders: their addresses. key_file: the cluster key's file; insecure=True works without one, on this machine only.
+    copies: number of lenders that hold each page, 1 or 2; with 2 the death of one loses no page. per_lender: most bytes
+    at each lender. spill: a directory on a local disk for a file that holds the second copy with one lender, and the
+    only copy without lenders; spill_size: its most bytes.
 
-    Returns at once; lenders are connected meanwhile. Raises OpenError. The first one that is opened is the one that
-    netram.far.empty takes.
+    hidden: local bytes for pages on their way out. packed: local bytes for pages kept compressed. words: gather() and
+    scatter() leave a page remote until this many blocks of 16 bytes of it were used, 1 to 256, or "measured", by the
+    cost of both; by default pages are transferred whole. patched: local bytes for elements scattered so. replacement:
+    which page leaves, "dueling", "fifo", "clock", "lru" or "random". threads: number of faults served at once.
+    user_faults_only=True needs no right to userfaultfd, but then system calls on remote pages, such as reading a file
+    into an array, fail. wait: "spin", "yield" or "block". patience: seconds that an allocation waits for room.
+
+    Returns at once; lenders are connected in the background. Raises OpenError. The first arena opened is the one that
+    netram.far.empty uses.
     """
     global _default
     arena = Arena(
@@ -140,18 +143,19 @@ def open(
 def empty(
     shape: int | Sequence[int], dtype: DTypeLike = float, order: str = "C", *, arena: Arena | None = None
 ) -> NDArray[Any]:
-    """An array of zeros in an arena; in the first that was opened, unless one is given."""
+    """An array of zeros in an arena: the given one, or the first that was opened."""
     chosen = arena if arena is not None else _default
     if chosen is None:
-        raise ClosedError("there is no arena yet; open one with netram.far.open")
+        raise ClosedError("no arena is open; open one with netram.far.open")
     return chosen.empty(shape, dtype, order)
 
 
 def gather(array: NDArray[Any], indices: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """The elements of a far array at these places of array.reshape(-1), as array.reshape(-1)[indices] has them.
+    """The elements of a far array at these indices, like array.reshape(-1)[indices].
 
-    In an arena that was opened with words= those that are away come in one round trip a lender, and their pages stay where they are until
-    they have earned to come. The array is contiguous. Raises IndexError; PageLost where every copy of a page is lost.
+    In an arena opened with words= remote elements are fetched in one round trip per lender, and their pages stay remote
+    until they were used often enough. The array must be contiguous. Raises IndexError, and PageLost if every copy of a
+    page is lost.
     """
     import numpy
 
@@ -167,10 +171,11 @@ def gather(array: NDArray[Any], indices: ArrayLike, out: NDArray[Any] | None = N
 
 
 def scatter(array: NDArray[Any], indices: ArrayLike, values: ArrayLike) -> None:
-    """Store values at these places of a far array, as array.reshape(-1)[indices] = values does; of a place that is named twice the last stays.
+    """Store values at these indices of a far array, like array.reshape(-1)[indices] = values.
 
-    In an arena that was opened with words= what is away is kept here until its page comes, and costs no round trip. The array is
-    contiguous. After an error some are stored, and others are not. Raises IndexError; PageLost where every copy of a page is lost; NoRoom.
+    For a repeated index the last value stays. In an arena opened with words= values for remote pages are kept locally
+    until the page is fetched, and cost no round trip. The array must be contiguous. After an error some values are
+    stored. Raises IndexError, NoRoom, and PageLost if every copy of a page is lost.
     """
     import numpy
 
@@ -180,7 +185,7 @@ def scatter(array: NDArray[Any], indices: ArrayLike, values: ArrayLike) -> None:
 
 
 def _places(array: NDArray[Any], indices: ArrayLike) -> tuple[FarMemory, NDArray[Any]]:
-    """The memory that an array lies in, and places of that memory."""
+    """The memory behind an array, and the indices converted to indices of that memory."""
     import numpy
 
     owner: Any = array
@@ -196,8 +201,9 @@ def _places(array: NDArray[Any], indices: ArrayLike) -> tuple[FarMemory, NDArray
     if places.size == 0:
         places = places.astype("int64")
     if places.dtype.kind not in "iu":
-        raise TypeError(f"places are whole numbers, not {places.dtype}")
+        raise TypeError(f"indices must be whole numbers, not {places.dtype}")
     if places.size > 0 and (int(places.max()) >= array.size or int(places.min()) < -array.size):
-        raise IndexError(f"places {int(places.min())} to {int(places.max())} of {array.size}")
+        lowest, highest = int(places.min()), int(places.max())
+        raise IndexError(f"indices {lowest} to {highest} are out of range of {array.size} elements")
     places = places.astype("int64")
     return memory, (numpy.where(places < 0, places + array.size, places) + first).astype("<u8")

@@ -6,11 +6,11 @@
     with netram.shared.join("tcp://plan:7440", "node-1", key_file="cluster.key") as node:
         with node.begin() as txn:               # commits at the end; an exception aborts
             txn.acquire(7)                      # exclusively; hold="shared" to read
-            seats = txn.array(7 * 65536, 100)   # 100 int64 under lock 7, declared, to be written
+            seats = txn.array(7 * 65536, 100)   # 100 int64 under lock 7, declared and writable
             seats[3] -= 1
 
-A commit is safe when lenders have it, and brings the other processes' memory up to date. docs/shared.md says how, and what it
-survives; docs/python.md has the calls.
+A commit is safe when lenders have it, and it updates the other processes' memory. docs/design/shared.md describes the
+design and the failures it survives, docs/guide/python.md the calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests share: a store on a temporary directory, and lenders as processes of their own."""
+"""Fixtures: a store in a temporary directory, and lenders as separate processes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _names = itertools.count()
 
 
 def program() -> str:
-    """The netram binary: what `cargo build` left, unless NETRAM says otherwise."""
+    """Path of the netram program: from `cargo build`, unless NETRAM is set."""
     target = os.environ.get("CARGO_TARGET_DIR", str(Path(__file__).parents[2] / "target"))
     return os.environ.get("NETRAM", f"{target}/debug/netram")
 
 
 class Lender:
-    """A lender process. `stop` kills it and gives its memory back."""
+    """A lender process. `stop` kills it and frees its memory."""
 
     def __init__(self, *arguments: str, size: str = "16MiB") -> None:
         self.size = size
@@ -63,19 +63,19 @@ class Lender:
         self.memory.unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """Starts it again where it listened, with the memory that it finds."""
+        """Starts it again at the same address, with the memory that remains."""
         self.start(self.address)
 
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings of whoever runs the tests are theirs."""
+    """Removes the user's own settings from the environment."""
     without_settings(monkeypatch)
 
 
 @pytest.fixture
 def lender() -> Iterator[Callable[..., Lender]]:
-    """Starts lenders; stops them when the test ends."""
+    """Starts lenders, and stops them when the test ends."""
     started: list[Lender] = []
 
     def start(*arguments: str, size: str = "16MiB") -> Lender:
@@ -94,7 +94,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(directory: Path) -> Iterator[netram.Store]:
-    """A store without lenders. It must be closable at the end, unless the test closed it."""
+    """A store without lenders. It must be closable when the test ends, unless the test closed it."""
     store = netram.open(directory / "bank.log", create=True, log_size="1MiB")
     yield store
     store.close()
@@ -106,13 +106,13 @@ def region(store: netram.Store, directory: Path) -> netram.Region:
 
 
 def reopened(directory: Path, segment: str = "bank.data", **settings: Any) -> tuple[netram.Store, netram.Region]:
-    """The store of `directory` again, and its segment."""
+    """Opens the store of `directory` again; returns it with its segment."""
     store = netram.open(directory / "bank.log", **settings)
     return store, store.segment(directory / segment).map()
 
 
 class Server:
-    """`netram shared serve`, over a region of its own. Its lease is longer than a busy machine lets a node be silent."""
+    """`netram shared serve` for a new region. Its lease is longer than a node is silent on a busy machine."""
 
     SPAN, LOCKS = 4096, 8
     #: Longer than any step takes on a busy machine.
@@ -156,12 +156,12 @@ def without_settings(patch: pytest.MonkeyPatch) -> None:
 def served(directory: Path, **shape: Any) -> Iterator[Server]:
     """A lender and a server."""
     key = directory / "cluster.key"
-    # Whatever happens, to the server or to the test: none of both stays.
+    # Both are stopped, whatever happens to the server or the test.
     with contextlib.ExitStack() as ended:
         with pytest.MonkeyPatch.context() as patch:
             without_settings(patch)
             subprocess.run([program(), "key", "create", key], check=True, stdout=subprocess.DEVNULL)
-            # Windows of several nodes, and of some that are gone and not forgotten yet.
+            # For the windows of several nodes, including ended ones that are not forgotten yet.
             lender = Lender("--key-file", str(key), "--domain", "ups-1", size="128MiB")
             ended.callback(lender.stop)
             server = Server(directory, lender, key, **shape)
@@ -171,20 +171,20 @@ def served(directory: Path, **shape: Any) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests: four programs have to be started for it."""
+    """One server for all tests, because it needs four programs."""
     with served(tmp_path_factory.mktemp("shared")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def serving_heaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One with two locks, each over enough for a heap."""
+    """A server with two locks, each covering enough for a heap."""
     with served(tmp_path_factory.mktemp("heaps"), span=1 << 17, locks=2) as server:
         yield server
 
 
 def erased(server: Server, directory: Path) -> Server:
-    """The server, its region all zeros, and a directory for this test's nodes."""
+    """The server with its region zeroed, and a directory for this test's nodes."""
     server.directory = directory
     with server.join("eraser") as node, node.begin() as txn:
         txn.acquire_all([lock for lock, _, _ in node.spans])
@@ -203,7 +203,7 @@ def heaps(serving_heaps: Server, own_settings: None, tmp_path: Path) -> Server:
 
 
 def until(what: Callable[[], bool]) -> None:
-    """Waits for what happens elsewhere."""
+    """Waits until a condition holds."""
     end = time.monotonic() + Server.PATIENCE
     while not what():
         assert time.monotonic() < end
@@ -211,7 +211,7 @@ def until(what: Callable[[], bool]) -> None:
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of what is stored (docs/design/heap.md)."""
+    """The checksum of stored data (docs/design/heap.md)."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -221,17 +221,17 @@ def crc32c(data: bytes) -> int:
 
 
 def newer_heap(header: bytes) -> bytes:
-    """The first 36 bytes of a heap, as a release to come would have made it."""
+    """The first 36 bytes of a heap with a later version."""
     header = header[:8] + (2).to_bytes(4, "little") + header[12:32]
     return header + crc32c(header).to_bytes(4, "little")
 
 
 class Child:
-    """A Python process that runs `script`, to be heard line by line and killed."""
+    """A Python process that runs `script`; its output is read line by line, and it can be killed."""
 
     def __init__(self, script: str, *arguments: object) -> None:
         command = [sys.executable, "-c", script, *map(str, arguments)]
-        # Not where the tests were started: Python would look for the package there, and find its source.
+        # Not in the current directory, where Python would import the package from its source.
         self.process = subprocess.Popen(command, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def hears(self) -> str:

@@ -1,4 +1,4 @@
-"""Objects used in any order, from several threads, whatever has become of them: exceptions, never a crash."""
+"""Objects used in any order, from several threads, in any state, raise exceptions and never crash."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import Child, reopened
 
-# Each thread does random things to objects that all of them share. What is refused is refused by an exception of the
-# package, or BufferError; anything else, and any signal, fails the test.
+# Each thread performs random operations on shared objects. Only exceptions of the package and BufferError are allowed;
+# any other exception or a signal fails the test.
 ABUSER = """
 import gc, random, sys, threading
 import numpy, netram
@@ -32,7 +32,7 @@ def act(rng):
     offset, length = rng.choice([0, 8, 4096, 65536, 10**9]), rng.choice([0, 1, 100, 4096, 10**9])
     choice = rng.randrange(24)
     if store is None or store.closed:
-        # What another thread kept of the last store holds it open: away with it.
+        # Objects of another thread keep the last store open, so they are dropped.
         for kind in pool:
             pool[kind].clear()
         del store, region, view, tx, heap
@@ -78,7 +78,7 @@ def act(rng):
     elif choice == 19 and tx and view is not None:
         tx.set_range(view[: length % 5000])
     elif choice == 20 and view is not None and len(view) > 9:
-        # The heap's own bytes are not spared.
+        # Also overwrites the heap's own bytes.
         view[rng.choice([9, rng.randrange(len(view))])] = rng.randrange(256)
     elif choice in (21, 22) and heap and tx:
         keep("view", memoryview(region)[: heap.store(tx, bytes(length % 9000))])

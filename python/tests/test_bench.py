@@ -1,4 +1,4 @@
-"""The measurement runs, and its rows are what they say. What they measure is not looked at: this machine is busy."""
+"""The benchmark runs and prints every row. Its figures are not checked, because the machine is busy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_quick_run_fills_every_row(directory: Path, capsys: pytest.CaptureFixt
     assert list(directory.iterdir()) == [], "nothing is left behind"
 
 
-def test_without_the_program_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_program_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         netram.bench.main(["--netram", "/nowhere/netram"])
     assert "make install" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""SIGKILL in the middle, recovery from a real lender."""
+"""SIGKILL at any time, and recovery from a real lender."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import Child, Lender, reopened
 
 import netram
 
-# Transfers between two accounts for ever; says how many are acknowledged. Each transfer changes both and a counter.
+# Transfers between two accounts forever, and prints the number of acknowledged transfers. Each also changes a counter.
 TELLER = """
 import sys, netram, numpy
 directory, lenders = sys.argv[1], sys.argv[2:]
@@ -36,14 +36,14 @@ def settings(*lenders: Lender) -> dict[str, Any]:
 
 
 def killed_after(teller: Child, commits: int) -> int:
-    """Kills the teller in mid-run; the last transfer that it called acknowledged."""
+    """Kills the running teller; returns the last transfer that it reported as acknowledged."""
     for _ in range(commits):
         last = int(teller.hears())
     teller.kill()
     return last
 
 
-def test_nothing_acknowledged_is_lost_to_a_kill(
+def test_a_kill_loses_no_acknowledged_commit(
     directory: Path, child: Callable[..., Child], lender: Callable[..., Lender]
 ) -> None:
     lenders = lender(), lender()
@@ -64,8 +64,8 @@ def test_nothing_acknowledged_is_lost_to_a_kill(
 def test_the_newest_commits_come_from_the_lender(
     directory: Path, child: Callable[..., Child], lender: Callable[..., Lender]
 ) -> None:
-    # Killed by its own hand right after the commit: the disk is given the record a millisecond later at the earliest,
-    # unless the system gives the process no time until then. So it is tried again.
+    # The process kills itself right after the commit. The record is written to the disk at least a millisecond later,
+    # unless the system suspends the process until then. So the test retries.
     script = TELLER.replace("print(n, flush=True)", "os.kill(os.getpid(), 9)").replace("import sys", "import os, sys")
     one = lender()
     for transfers in range(1, 51):
@@ -93,7 +93,7 @@ def test_a_lender_that_restarts_keeps_the_window(
     store.close()
 
 
-def test_recovery_without_what_lenders_held_is_refused_and_names_them(
+def test_recovery_without_needed_lenders_is_refused_and_names_them(
     directory: Path, child: Callable[..., Child], lender: Callable[..., Lender]
 ) -> None:
     one = lender()
@@ -113,7 +113,7 @@ def test_recovery_without_what_lenders_held_is_refused_and_names_them(
     store.close()
 
 
-def test_waiting_for_a_lender_that_is_away_can_be_interrupted(
+def test_waiting_for_a_missing_lender_can_be_interrupted(
     directory: Path, child: Callable[..., Child], lender: Callable[..., Lender]
 ) -> None:
     one = lender()
@@ -121,7 +121,7 @@ def test_waiting_for_a_lender_that_is_away_can_be_interrupted(
     one.kill()
     script = """
 import os, signal, sys, threading, netram
-# Whoever runs tests in the background may have had it ignored.
+# A background job may inherit it as ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
@@ -139,7 +139,7 @@ except KeyboardInterrupt:
     store.close()
 
 
-def test_a_writer_that_a_newer_one_replaced_is_told(directory: Path, lender: Callable[..., Lender]) -> None:
+def test_a_writer_replaced_by_a_newer_one_gets_an_error(directory: Path, lender: Callable[..., Lender]) -> None:
     one = lender()
     store = netram.open(directory / "bank.log", create=True, log_size="1MiB", **settings(one))
     region = store.segment(directory / "bank.data", size=4096, create=True).map()
@@ -151,7 +151,7 @@ def test_a_writer_that_a_newer_one_replaced_is_told(directory: Path, lender: Cal
     netram.open(directory.parent / "copy" / "bank.log", adopt_segments=True, **settings(one)).close()
     number = 0
     with pytest.raises(netram.CommitError, match="fenced") as told:
-        # Until it hears, its own disk may still take commits.
+        # Until it notices, its own disk may still accept commits.
         while True:
             number += 1
             tx = store.transaction()
@@ -166,7 +166,7 @@ def test_a_writer_that_a_newer_one_replaced_is_told(directory: Path, lender: Cal
     try:
         store.close()
     except netram.LogError as error:
-        # Whether anything was left to be written is a matter of a millisecond.
+        # Whether a record was still unwritten depends on a millisecond.
         assert "fenced" in str(error)
     assert store.closed and region.closed
 

@@ -1,4 +1,4 @@
-"""What the documents show runs."""
+"""The examples in the documents run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TREE = Path(__file__).parents[2]
 
 
 def examples(document: str) -> str:
-    """The Python blocks of a document, one after the other."""
+    """The Python blocks of a document, concatenated."""
     blocks = (TREE / document).read_text(encoding="utf-8").split("```python\n")[1:]
     assert blocks, f"{document} shows nothing"
     return "\n".join(block.partition("```")[0] for block in blocks)

@@ -1,4 +1,4 @@
-"""Far memory: arrays of which a part is at lenders, with real lenders."""
+"""Far memory: arrays that are partly at lenders, with real lenders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = 16 << 20
 
 
 def opened(*lenders: Lender, local: int = LOCAL, size: int = SIZE, copies: int = 2) -> netram.far.Arena:
-    """An arena; skips where this machine has none."""
+    """An arena; skips the test on a machine without far memory."""
     addresses = [lender.address for lender in lenders]
     try:
         return netram.far.open(size, local, lenders=addresses, insecure=True, copies=copies)
@@ -37,7 +37,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_array_of_four_times_the_cap_has_what_was_written_also_when_a_lender_dies(
+def test_an_array_four_times_the_cap_survives_the_death_of_a_lender(
     lender: Callable[..., Lender],
 ) -> None:
     one, two = lender(size="64MiB"), lender(size="64MiB")
@@ -47,7 +47,7 @@ def test_an_array_of_four_times_the_cap_has_what_was_written_also_when_a_lender_
     numbers[:] = numpy.arange(512 * 1024).reshape(512, 1024)
     status = arena.status()
     assert status.used <= status.cap == LOCAL // 4096 and status.sent > 0
-    # Every page has both its copies.
+    # Every page has both of its copies.
     until(lambda: arena.status().short == 0 and arena.status().aside == 0)
     one.kill()
     expected = numpy.arange(512 * 1024).reshape(512, 1024)
@@ -55,7 +55,7 @@ def test_an_array_of_four_times_the_cap_has_what_was_written_also_when_a_lender_
     assert arena.status().fetched > 0 and arena.status().lost == 0
 
 
-def test_numpy_computes_in_far_memory_what_it_computes_in_its_own(lender: Callable[..., Lender]) -> None:
+def test_numpy_results_in_far_memory_equal_those_in_local_memory(lender: Callable[..., Lender]) -> None:
     arena = opened(lender(size="64MiB"), copies=1)
     own = numpy.random.default_rng(1).random((300, 1000))
     far = netram.far.empty((300, 1000), arena=arena)
@@ -69,7 +69,7 @@ def test_numpy_computes_in_far_memory_what_it_computes_in_its_own(lender: Callab
     assert (flat == numpy.sort(own, axis=None)).all()
 
 
-def test_a_local_disk_does_where_there_is_no_lender(directory: Path) -> None:
+def test_an_arena_works_with_a_local_disk_and_no_lender(directory: Path) -> None:
     try:
         arena = netram.far.open(SIZE, LOCAL, spill=directory, spill_size="64MiB")
     except netram.OpenError as error:
@@ -84,7 +84,7 @@ def test_a_local_disk_does_where_there_is_no_lender(directory: Path) -> None:
     assert not list(directory.iterdir()), "the file has no name"
 
 
-def test_a_file_is_read_into_pages_that_are_away(lender: Callable[..., Lender], directory: Path) -> None:
+def test_a_file_can_be_read_into_remote_pages(lender: Callable[..., Lender], directory: Path) -> None:
     arena = opened(lender(size="64MiB"), copies=1)
     content = os.urandom(4 << 20)
     (directory / "content").write_bytes(content)
@@ -98,7 +98,7 @@ def test_a_file_is_read_into_pages_that_are_away(lender: Callable[..., Lender], 
     assert bytes(memory) == content
 
 
-def test_memory_comes_back_with_its_last_view_and_outlives_the_arenas_name(lender: Callable[..., Lender]) -> None:
+def test_memory_is_freed_with_its_last_view_and_outlives_the_arena_object(lender: Callable[..., Lender]) -> None:
     arena = opened(lender(size="64MiB"), copies=1)
     for _ in range(3):
         half = arena.empty(SIZE // 16, "int64")
@@ -110,13 +110,13 @@ def test_memory_comes_back_with_its_last_view_and_outlives_the_arenas_name(lende
         part[:] = 3
         del part
     last = arena.empty(SIZE, "int8")
-    # Nothing else of the test needs it: netram.far.empty keeps the first arena of a process.
+    # Released explicitly: netram.far.empty keeps the first arena of a process.
     del arena
     last[:] = 5
     assert (last == 5).all()
 
 
-def test_what_cannot_be_is_refused_with_what_to_do(lender: Callable[..., Lender]) -> None:
+def test_invalid_arguments_raise_errors_with_the_remedy(lender: Callable[..., Lender]) -> None:
     address = lender().address
     with pytest.raises(netram.OpenError, match="256 KiB at least"):
         netram.far.open("1MiB", 4096, lenders=[address], insecure=True)
@@ -150,7 +150,7 @@ if child == 0:
     try:
         arena.memory(10)
     except netram.ClosedError:
-        # A reference is a segmentation fault, never zeros.
+        # An access is a segmentation fault and never returns zeros.
         os._exit(int(numbers[3]) == 7)
     os._exit(9)
 _, status = os.waitpid(child, 0)
@@ -159,7 +159,7 @@ assert (numbers == 7).all()
 """
 
 
-def test_a_forked_child_has_none_of_it(lender: Callable[..., Lender]) -> None:
+def test_a_forked_child_has_no_far_memory(lender: Callable[..., Lender]) -> None:
     one = lender()
     opened(one)
     ran = run(FORKING, one.address)
@@ -167,7 +167,7 @@ def test_a_forked_child_has_none_of_it(lender: Callable[..., Lender]) -> None:
 
 
 def with_words(words: int | str, one: Lender) -> netram.far.Arena:
-    """An arena of which elements come and go without their pages; skips where this machine has none."""
+    """An arena with access to single elements; skips the test on a machine without far memory."""
     try:
         return netram.far.open(SIZE, LOCAL, lenders=[one.address], insecure=True, copies=1, words=words, packed=0)
     except netram.OpenError as error:
@@ -181,7 +181,7 @@ def test_elements_are_gathered_and_scattered_without_their_pages(lender: Callabl
     own = numpy.random.default_rng(3).random((2000, 512))
     far = arena.empty((2000, 512))
     far[:] = own
-    # Of the first 1000 rows, a page each, no more are here than of all; which, the arena chooses. Nothing is on its way.
+    # No more of the first 1000 rows, one page each, are local than the cap allows. No page is being transferred.
     until(lambda: arena.status().aside == 0 and arena.status().used < arena.status().cap)
     before = arena.status()
     column = numpy.arange(1000) * 512
@@ -190,14 +190,14 @@ def test_elements_are_gathered_and_scattered_without_their_pages(lender: Callabl
     assert after.fetched == before.fetched and 1000 - before.used <= after.words <= 1000
     netram.far.scatter(far, column + 8, own[:1000, 7])
     own[:1000, 8] = own[:1000, 7]
-    # Some pages may come: where no frame was free for what is kept of them.
+    # Some pages may be fetched, because no frame was free for their elements.
     after = arena.status()
     assert 0 < after.written <= 1000 and after.patched > 0
     out = numpy.empty((500, 2))
     places = column.reshape(500, 2) + 8
     assert netram.far.gather(far, places, out) is out
     assert (out == own.reshape(-1)[places]).all()
-    # Places from the end, of a part, one twice, of whole numbers, one value for all.
+    # Negative indices, a slice, a repeated index, integers, one value for all.
     part = far[3:1500]
     netram.far.scatter(part, [0, -1, 0], [1, 2, 3])
     own[3, 0], own[1499, -1] = 3, 2
@@ -207,7 +207,7 @@ def test_elements_are_gathered_and_scattered_without_their_pages(lender: Callabl
     assert (far == own).all()
 
 
-def test_words_follow_what_they_cost_and_arenas_without_them_bring_pages(lender: Callable[..., Lender]) -> None:
+def test_measured_words_follow_costs_and_arenas_without_words_fetch_pages(lender: Callable[..., Lender]) -> None:
     one = lender(size="64MiB")
     for arena in (with_words("measured", one), opened(one, copies=1)):
         far = arena.empty(SIZE // 16, "int64")
@@ -220,7 +220,7 @@ def test_words_follow_what_they_cost_and_arenas_without_them_bring_pages(lender:
         assert (far == own).all()
 
 
-def test_places_that_cannot_be_are_refused(lender: Callable[..., Lender]) -> None:
+def test_invalid_indices_are_refused(lender: Callable[..., Lender]) -> None:
     arena = with_words(8, lender())
     far = arena.empty((10, 10))
     for places in (100, -101, [3, 100]):

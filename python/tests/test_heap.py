@@ -17,7 +17,7 @@ def heap(region: netram.Region) -> netram.Heap:
     return netram.Heap.format(region)
 
 
-def test_blocks_come_and_go_with_their_transactions(store: netram.Store, heap: netram.Heap) -> None:
+def test_blocks_are_allocated_and_freed_by_their_transactions(store: netram.Store, heap: netram.Heap) -> None:
     with store.transaction() as tx:
         kept, freed = heap.store(tx, b"kept"), heap.store(tx, b"freed")
         empty = heap.allocate(tx, 100)
@@ -107,7 +107,7 @@ def test_one_region_has_one_heap(store: netram.Store, region: netram.Region, hea
     assert heap.check() == again.check() == []
 
 
-def test_what_is_no_block_is_refused(
+def test_an_invalid_block_is_refused(
     store: netram.Store, region: netram.Region, heap: netram.Heap, directory: Path
 ) -> None:
     with store.transaction() as tx:
@@ -125,7 +125,7 @@ def test_what_is_no_block_is_refused(
         with pytest.raises(netram.RangeError):
             heap.free(tx, -1)
         heap.free(tx, block)
-        with pytest.raises(netram.HeapError, match="free already"):
+        with pytest.raises(netram.HeapError, match="already freed"):
             heap.free(tx, block)
     with store.transaction() as tx:
         block = heap.store(tx, b"block")
@@ -135,9 +135,9 @@ def test_what_is_no_block_is_refused(
         with pytest.raises(netram.RangeError, match="outside the block"):
             heap.write(tx, block, b"ab", heap.size(block) - 1)
         for root in (64, 2**40):
-            with pytest.raises(netram.RangeError, match="no root"):
+            with pytest.raises(netram.RangeError, match="does not exist"):
                 heap.set_root(tx, root, block)
-            with pytest.raises(netram.RangeError, match="no root"):
+            with pytest.raises(netram.RangeError, match="does not exist"):
                 heap.root(root)
         with pytest.raises(TypeError):
             heap.store(tx, "text")  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def test_what_is_no_block_is_refused(
     assert [place for place, _ in heap.check()] == [block]
 
 
-def test_a_full_heap_says_so_and_gives_everything_back(store: netram.Store, heap: netram.Heap) -> None:
+def test_a_full_heap_raises_no_room_and_can_be_emptied(store: netram.Store, heap: netram.Heap) -> None:
     blocks = []
     with pytest.raises(netram.NoRoom, match="no room for") as full:
         while True:
@@ -187,10 +187,10 @@ def test_regions_without_a_heap_or_with_a_damaged_one(store: netram.Store, regio
     assert not isinstance(damaged.value, netram.NoHeap)
 
 
-def test_a_heap_of_a_release_to_come_is_not_taken_for_none(
+def test_a_heap_of_a_later_version_does_not_count_as_none(
     store: netram.Store, region: netram.Region, heap: netram.Heap, directory: Path
 ) -> None:
-    """A program that makes a heap where there is none would void all that is in it."""
+    """Programs make a heap if there is none, which would erase this one."""
     with store.transaction() as tx:
         tx.write(region, 0, newer_heap(region[:36]))
     region.unmap()
@@ -200,7 +200,7 @@ def test_a_heap_of_a_release_to_come_is_not_taken_for_none(
     assert not isinstance(newer.value, netram.NoHeap)
 
 
-def test_a_heap_goes_with_its_region(store: netram.Store, region: netram.Region, heap: netram.Heap) -> None:
+def test_a_heap_is_closed_with_its_region(store: netram.Store, region: netram.Region, heap: netram.Heap) -> None:
     with store.transaction() as tx:
         block = heap.store(tx, b"x")
     region.unmap()

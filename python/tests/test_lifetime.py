@@ -1,4 +1,4 @@
-"""Objects that outlive what they came from: an exception, never a crash, and memory that lives as long as a view."""
+"""Objects that outlive their origin raise exceptions and never crash; memory lives as long as a view."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import netram
 
 
 def mapped(path: Path) -> int:
-    """How many mappings of the file this process has."""
+    """Number of mappings of the file in this process."""
     return sum(line.rstrip("\n").endswith(str(path)) for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-def test_closing_with_views_is_refused_and_leaves_all_usable(store: netram.Store, region: netram.Region) -> None:
+def test_closing_with_views_is_refused_and_changes_nothing(store: netram.Store, region: netram.Region) -> None:
     view = memoryview(region)
-    with pytest.raises(BufferError, match="1 view .* looks into its regions"):
+    with pytest.raises(BufferError, match="1 view .* of its memory"):
         store.close()
     second = numpy.frombuffer(view, dtype=numpy.uint8)
     with pytest.raises(BufferError):
@@ -149,7 +149,7 @@ def test_a_stale_address_is_found_in_no_region(store: netram.Store, directory: P
     assert mapped(directory / "data") == 0
 
 
-def test_the_wrong_ways_to_make_objects_are_refused() -> None:
+def test_objects_cannot_be_instantiated_directly() -> None:
     for made in (netram.Store, netram.Segment, netram.Region, netram.Transaction, netram.Commit, netram.Query):
         with pytest.raises(TypeError):
             made()
@@ -166,7 +166,7 @@ def test_a_view_in_a_frame_of_an_exception_does_not_hide_it(directory: Path) -> 
     store.close()
 
 
-def test_many_stores_leave_nothing_behind(directory: Path) -> None:
+def test_many_stores_leak_no_resources(directory: Path) -> None:
     def threads() -> int:
         return len(list(Path("/proc/self/task").iterdir()))
 

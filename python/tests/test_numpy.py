@@ -68,7 +68,7 @@ def test_a_strided_array_declares_its_hull(
             tx.set_range(matrix[part])
             matrix[...] = -1.0
             1 / 0
-        # An abort puts back exactly what was declared, and so shows it.
+        # An abort restores exactly the declared bytes.
         restored = [place for place in range(0, 16000, 8) if region[place : place + 8] == bytes(8)]
         assert restored == list(range(first, last, 8))
         del matrix

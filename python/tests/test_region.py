@@ -43,12 +43,12 @@ def test_a_view_is_the_memory_itself(region: netram.Region) -> None:
     assert io.BytesIO(region).read(8)[7] == 42
     with pytest.raises(BufferError):
         region.unmap()
-    # The ctypes object above holds the view, too: it goes with the last reference.
+    # The ctypes object above also holds the view, which ends with the last reference.
     del view
     region.unmap()
 
 
-def test_parts_of_a_segment_are_mapped_apart(store: netram.Store, directory: Path) -> None:
+def test_parts_of_a_segment_can_be_mapped_separately(store: netram.Store, directory: Path) -> None:
     segment = store.segment(directory / "data", size=3 * 4096 + 100, create=True)
     first, last = segment.map(0, 4096), segment.map(offset=3 * 4096)
     assert (len(first), len(last), last.offset) == (4096, 100, 3 * 4096)
@@ -58,14 +58,14 @@ def test_parts_of_a_segment_are_mapped_apart(store: netram.Store, directory: Pat
         segment.map(0)
     last.unmap()
     first.unmap()
-    # Committed and not yet in the file: a new mapping has it all the same.
+    # Committed but not yet in the file: a new mapping shows it all the same.
     assert segment.map()[-10:] == b"0123456789"
 
 
 @pytest.mark.parametrize(
     ("offset", "length"), [(1, 0), (8192, 0), (0, 4097), (4096, 1), (-4096, 0), (0, -1), (2**62, 0), (0, 2**70)]
 )
-def test_a_mapping_that_makes_no_sense_is_refused(
+def test_an_invalid_mapping_is_refused(
     store: netram.Store, directory: Path, offset: int, length: int
 ) -> None:
     segment = store.segment(directory / "data", size=4096, create=True)
@@ -74,7 +74,7 @@ def test_a_mapping_that_makes_no_sense_is_refused(
     segment.map()
 
 
-def test_unmapping_forgets_what_was_not_committed(store: netram.Store, region: netram.Region, directory: Path) -> None:
+def test_unmapping_discards_uncommitted_bytes(store: netram.Store, region: netram.Region, directory: Path) -> None:
     with region:
         with store.transaction() as tx:
             tx.write(region, 0, b"kept")
@@ -124,7 +124,7 @@ def test_a_large_segment_costs_nothing_until_it_is_touched(store: netram.Store, 
 
 
 def test_arrays_of_ctypes_are_declared(directory: Path) -> None:
-    # Such an array gives its shape and no strides.
+    # Such an array exports a shape but no strides.
     store = netram.open(directory / "bank.log", create=True, log_size="1MiB")
     region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
     row = (ctypes.c_int64 * 8).from_buffer(region, 64)
@@ -136,7 +136,7 @@ def test_arrays_of_ctypes_are_declared(directory: Path) -> None:
         region_bytes = memoryview(region)
         region_bytes[56:136] = b"\xff" * 80
         1 / 0
-    # An abort puts back exactly what was declared, and so shows it.
+    # An abort restores exactly the declared bytes.
     assert region[56:136] == b"\xff" * 8 + bytes(64) + b"\xff" * 8
     with store.transaction() as tx:
         for array in (row, table, single, none):

@@ -16,7 +16,7 @@ from netram.shared import Node, NodeTransaction
 
 SPAN, LOCKS, PATIENCE = Server.SPAN, Server.LOCKS, Server.PATIENCE
 
-# Adds one under two locks at once, for ever; says each number once it is committed.
+# Adds one under two locks at once, forever; prints each number after its commit.
 TELLER = """
 import sys, netram.shared
 server, directory, key = sys.argv[1:]
@@ -47,7 +47,7 @@ def get(node: Node, lock: int) -> int:
         return int.from_bytes(txn.read(lock * SPAN, 8), "little")
 
 
-def test_what_one_node_commits_the_other_finds_under_the_lock(server: Server) -> None:
+def test_a_commit_is_visible_to_another_node_under_the_lock(server: Server) -> None:
     with server.join("one") as one, server.join("two") as two:
         assert one.id != two.id and one.locks == LOCKS and len(one.memory) == SPAN * LOCKS
         assert one.span(2) == (2, 2 * SPAN, SPAN) and one.span_at(3 * SPAN - 1) == one.span(2)
@@ -81,7 +81,7 @@ def test_an_exception_aborts_and_frees_the_lock(server: Server) -> None:
             txn.commit()
 
 
-def test_memory_is_written_under_its_lock_and_by_what_a_transaction_gave(server: Server) -> None:
+def test_memory_is_written_under_its_lock_through_the_transaction(server: Server) -> None:
     with server.join("one") as node:
         whole = numpy.frombuffer(node.memory, dtype=numpy.int32)
         with pytest.raises(ValueError, match="read-only"):
@@ -121,7 +121,7 @@ def test_memory_is_written_under_its_lock_and_by_what_a_transaction_gave(server:
         del whole, twin, backwards
 
 
-def test_locks_that_are_not_had_are_exceptions_that_name_them(server: Server) -> None:
+def test_errors_name_the_lock_that_is_missing(server: Server) -> None:
     with server.join("one") as one, server.join("two") as two:
         holds, waits = one.begin(), two.begin()
         holds.acquire(1)
@@ -147,7 +147,7 @@ def test_locks_that_are_not_had_are_exceptions_that_name_them(server: Server) ->
         never.commit()
 
 
-def test_a_reader_sees_what_was_until_it_accepts(server: Server) -> None:
+def test_a_reader_sees_the_pinned_state_until_it_accepts(server: Server) -> None:
     with server.join("one") as one, server.join("two", pinned=4096) as two:
         add(one, 1)
         assert get(two, 1) == 1
@@ -159,7 +159,7 @@ def test_a_reader_sees_what_was_until_it_accepts(server: Server) -> None:
             assert reader.read(SPAN, 1) == b"\2"
             with pytest.raises(netram.RangeError):
                 reader.read(SPAN * LOCKS - 1, 2)
-            # Too much is held back.
+            # Too many commits are held back.
             while not reader.expired:
                 add(one, 1)
             with pytest.raises(netram.shared.Expired):
@@ -170,7 +170,7 @@ def test_a_reader_sees_what_was_until_it_accepts(server: Server) -> None:
             reader.accept()
 
 
-def test_a_node_stays_while_something_of_it_is_in_use(server: Server) -> None:
+def test_a_node_cannot_leave_while_it_is_in_use(server: Server) -> None:
     node = server.join("one")
     view, txn = memoryview(node.memory), node.begin()
     with pytest.raises(BufferError, match="1 view"):
@@ -215,7 +215,7 @@ def test_an_array_outlives_every_other_object(server: Server) -> None:
     other.leave()
 
 
-def test_a_node_that_is_gone_says_so_and_another_goes_on(server: Server) -> None:
+def test_a_fenced_node_raises_gone_and_another_continues(server: Server) -> None:
     node = server.join("one")
     add(node, 1)
     txn = node.begin(restore=False)
@@ -248,7 +248,7 @@ def test_many_threads_and_nodes_count_together(server: Server) -> None:
         node.leave()
 
 
-def test_a_transaction_is_for_one_thread_at_a_time_and_waits_with_the_interpreter_free(server: Server) -> None:
+def test_a_transaction_serves_one_thread_and_releases_the_interpreter(server: Server) -> None:
     with server.join("one") as one, server.join("two") as two:
         holds, waits = one.begin(), two.begin()
         holds.acquire(1)
@@ -262,14 +262,14 @@ def test_a_transaction_is_for_one_thread_at_a_time_and_waits_with_the_interprete
                 return True
             return False
 
-        # That this thread runs shows that the other one waits without the interpreter.
+        # This thread runs, so the other one waits without the interpreter.
         until(busy)
         holds.commit()
         thread.join()
         waits.commit()
 
 
-def test_what_a_killed_process_committed_the_next_one_finds_whole(
+def test_commits_of_a_killed_process_are_complete_for_the_next(
     server: Server, child: Callable[..., Child]
 ) -> None:
     tellers = [child(TELLER, server.address, server.directory / name, server.key) for name in ("three", "four")]
@@ -278,7 +278,7 @@ def test_what_a_killed_process_committed_the_next_one_finds_whole(
         teller.kill()
     with server.join("one") as node:
         assert get(node, 1) == get(node, 2) >= said
-    # The victim's successor, which offers what it left.
+    # The victim's successor, which offers its records.
     with server.join("three") as node:
         assert get(node, 1) == get(node, 2) >= said
 
@@ -311,7 +311,7 @@ print("left", flush=True)
     assert [forking.hears(), forking.hears(), forking.end()] == ["6", "left", 0]
 
 
-def test_joining_is_refused_in_words(server: Server) -> None:
+def test_invalid_joins_raise_errors_with_a_reason(server: Server) -> None:
     key = server.key
     with pytest.raises(ValueError, match="insecure=True"):
         netram.shared.join(server.address, server.directory / "one")
@@ -319,11 +319,11 @@ def test_joining_is_refused_in_words(server: Server) -> None:
         netram.shared.join(server.address, server.directory / "one", key_file=key, insecure=True)
     with pytest.raises(ValueError, match='server "somewhere"'):
         netram.shared.join("somewhere", server.directory / "one", key_file=key)
-    with pytest.raises(ValueError, match="no region's id"):
+    with pytest.raises(ValueError, match="not the id of a region"):
         server.join("one", region="zz")
     with pytest.raises(netram.shared.Gone, match="another region"):
         server.join("one", region="1")
-    with pytest.raises(ValueError, match="no number of seconds"):
+    with pytest.raises(ValueError, match="not a number of seconds"):
         server.join("one", patience=-1.0)
     with pytest.raises(netram.shared.JoinError):
         server.join("one", key_file=server.directory / "no.key")

@@ -1,4 +1,4 @@
-"""Shared regions whose stores are found; what a node tells; a copy saved when the server is lost."""
+"""Shared regions whose stores are found; reports of a node; a copy saved when the server is lost."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_stores_to_the_whole_memory_are_found_by_page(server: Server, capture: s
 
 
 @pytest.mark.parametrize("capture", ["verified", "reported"])
-def test_undeclared_stores_are_found_where_they_are_looked_for(server: Server, capture: str) -> None:
+def test_undeclared_stores_are_found_in_verified_regions(server: Server, capture: str) -> None:
     with server.join("one", capture=capture) as one, server.join("two") as two:
         with begun(one, 1) as txn:
             kept = txn.array(SPAN, 2)
@@ -94,7 +94,7 @@ def test_undeclared_stores_are_found_where_they_are_looked_for(server: Server, c
         del kept
 
 
-def test_pages_of_every_habit_are_the_same_at_both(server: Server) -> None:
+def test_adaptive_pages_are_the_same_at_both_nodes(server: Server) -> None:
     with server.join("one", capture="adaptive") as one, server.join("two") as two:
         for number in range(20):
             with begun(one, 1) as txn:
@@ -102,12 +102,12 @@ def test_pages_of_every_habit_are_the_same_at_both(server: Server) -> None:
         assert under_lock(two, 1, 1600) == (19).to_bytes(8, "little") * 200
 
 
-def test_a_node_tells_how_it_stands(server: Server) -> None:
+def test_a_node_reports_its_state(server: Server) -> None:
     with server.join("one", listen=f"unix:{server.directory}/peers") as one, server.join("two") as two:
         assert one.spans == [(lock, lock * SPAN, SPAN) for lock in range(Server.LOCKS)]
         assert one.progress.appended == 0 and one.left_behind == []
         end = time.monotonic() + PATIENCE
-        # Of two ways the records take the quicker one counts.
+        # Records take two paths, and the faster one counts.
         while two.straight.taken + two.straight.forgotten == 0:
             assert time.monotonic() < end
             with begun(one, 1) as txn:
@@ -122,20 +122,20 @@ def test_a_node_tells_how_it_stands(server: Server) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"capture": "none"}, 'no capture "none"'),
+        ({"capture": "none"}, 'capture "none"'),
         ({"find": "luck"}, 'not "luck"'),
         ({"full": "up"}, 'not "up"'),
         ({"listen": "here"}, "here"),
         ({"group": "127.0.0.1:1"}, "multicast"),
     ],
 )
-def test_a_choice_that_is_none_is_refused(server: Server, wrong: dict[str, str], says: str) -> None:
+def test_an_invalid_choice_is_refused(server: Server, wrong: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         server.join("one", **wrong)
 
 
-def test_a_region_whose_server_is_lost_is_made_again_of_a_copy(tmp_path: Path, own_settings: None) -> None:
-    # The lease must end, and not before the node has written, on a busy machine either.
+def test_a_lost_region_is_rebuilt_from_a_copy(tmp_path: Path, own_settings: None) -> None:
+    # The lease must expire, but on a busy machine not before the node has written.
     with served(tmp_path, lease="5s") as server:
         node = server.join("one")
         with begun(node, 1) as txn:

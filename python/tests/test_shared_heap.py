@@ -1,4 +1,4 @@
-"""Persistent heaps in shared regions: blocks that nodes of this process and of others share."""
+"""Persistent heaps in shared regions: blocks shared by nodes of this process and of others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(node: Node, lock: int) -> NodeHeap:
         return txn.heap(lock)
 
 
-def test_what_one_node_allocates_another_finds_and_frees(heaps: Server) -> None:
+def test_a_block_of_one_node_can_be_freed_by_another(heaps: Server) -> None:
     with heaps.join("one") as one, heaps.join("two") as two:
         heap = formatted(one, 1)
         with one.begin() as txn:
@@ -121,7 +121,7 @@ def test_a_block_is_written_by_its_heap_and_a_transaction_of_its_node(heaps: Ser
             assert other.read(block, 4) == b"mine"
         with one.begin() as txn:
             txn.acquire(1)
-            # Of another node: it would be stored in this one's copy.
+            # The other node's block would be stored in this node's copy.
             with pytest.raises(netram.RangeError):
                 other.write(txn, block, b"lost")
         with one.begin() as txn:
@@ -135,7 +135,7 @@ def test_a_block_is_written_by_its_heap_and_a_transaction_of_its_node(heaps: Ser
             assert other.read(block, 4) == b"mine"
 
 
-def test_a_heap_of_a_release_to_come_is_not_taken_for_none(heaps: Server) -> None:
+def test_a_heap_of_a_later_version_does_not_count_as_none(heaps: Server) -> None:
     with heaps.join("one") as one:
         formatted(one, 0)
         with one.begin() as txn:
@@ -156,7 +156,7 @@ def test_a_heap_of_a_release_to_come_is_not_taken_for_none(heaps: Server) -> Non
             assert two.memory[:4096] == before, "the example has made no heap over it"
 
 
-def test_a_heap_that_was_formatted_again_is_another_one(heaps: Server) -> None:
+def test_a_reformatted_heap_invalidates_the_old_object(heaps: Server) -> None:
     node = heaps.join("one")
     old = formatted(node, 1)
     new = formatted(node, 1)
@@ -166,7 +166,7 @@ def test_a_heap_that_was_formatted_again_is_another_one(heaps: Server) -> None:
     with heaps.join("two") as two, two.begin() as txn:
         other = opened(node, 1)
         txn.acquire(1)
-        # Of another node: its region is not this transaction's.
+        # The other node's region is not this transaction's.
         with pytest.raises(netram.RangeError):
             other.allocate(txn, 8)
     node.leave()
@@ -174,7 +174,7 @@ def test_a_heap_that_was_formatted_again_is_another_one(heaps: Server) -> None:
         new.root(0)
 
 
-def test_a_reader_follows_a_list_as_it_was(heaps: Server) -> None:
+def test_a_reader_follows_a_list_in_the_pinned_state(heaps: Server) -> None:
     with heaps.join("one") as one, heaps.join("two") as two:
         heap = formatted(one, 1)
         with one.begin() as txn:
@@ -192,7 +192,7 @@ def test_a_reader_follows_a_list_as_it_was(heaps: Server) -> None:
             assert seen.read(seen.root(0), 6) == b"second"
 
 
-def test_the_examples_processes_share_a_list_and_take_each_entry_once(heaps: Server) -> None:
+def test_the_example_takes_each_entry_of_the_shared_list_once(heaps: Server) -> None:
     def start(name: str, *words: str) -> subprocess.Popen[str]:
         command: list[str | Path] = [sys.executable, EXAMPLE, heaps.address, heaps.directory / name, heaps.key, *words]
         return subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, text=True)

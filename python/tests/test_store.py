@@ -1,4 +1,4 @@
-"""Opening, creating, closing, and what a store tells."""
+"""Opening, creating, closing and querying a store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_directory_can_hold_a_store(directory: Path) -> None:
         assert store.query().tail == 0
 
 
-def test_create_asks_for_an_existing_log_or_makes_one(directory: Path) -> None:
+def test_create_opens_an_existing_log_or_creates_one(directory: Path) -> None:
     for epoch in (1, 2):
         with netram.open(str(directory / "bank.log"), create=True, log_size=65536) as store:
             assert store.recovered.epoch == epoch
@@ -45,7 +45,7 @@ def test_create_asks_for_an_existing_log_or_makes_one(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["1 parsec", -1, 1.5, 1, "2TiB", None])
-def test_a_size_that_makes_no_sense_is_refused(directory: Path, size: object) -> None:
+def test_an_invalid_size_is_refused(directory: Path, size: object) -> None:
     if size is None:
         with pytest.raises(netram.SegmentError, match="needs a size"):
             with netram.open(directory / "log", create=True, log_size="1MiB") as store:
@@ -55,7 +55,7 @@ def test_a_size_that_makes_no_sense_is_refused(directory: Path, size: object) ->
         netram.create(directory / "log", size)  # type: ignore[arg-type]
 
 
-def test_the_settings_file_stands_beside_the_log(directory: Path) -> None:
+def test_the_settings_file_is_read_beside_the_log(directory: Path) -> None:
     netram.create(directory / "bank.log", "1MiB")
     (directory / "bank.log.toml").write_text("lenders = ['tcp://127.0.0.1:1']\ninsecure = true\n")
     with netram.open(directory / "bank.log") as store:
@@ -67,7 +67,7 @@ def test_the_settings_file_stands_beside_the_log(directory: Path) -> None:
         netram.open(directory / "bank.log")
 
 
-def test_the_environment_stands_over_the_file_and_arguments_over_both(
+def test_the_environment_overrides_the_file_and_arguments_override_both(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netram.create(directory / "bank.log", "1MiB")
@@ -96,7 +96,7 @@ def test_the_environment_stands_over_the_file_and_arguments_over_both(
         ({"truncation_threshold": 100}, "100 %"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(directory: Path, settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(directory: Path, settings: dict[str, Any], message: str) -> None:
     netram.create(directory / "bank.log", "1MiB")
     with pytest.raises((ValueError, netram.OpenError), match=message):
         netram.open(directory / "bank.log", **settings)
@@ -104,7 +104,7 @@ def test_settings_that_make_no_sense_are_refused(directory: Path, settings: dict
         pass
 
 
-def test_a_second_opening_is_refused_and_says_so(store: netram.Store, directory: Path) -> None:
+def test_a_second_opening_is_refused_with_the_process_id(store: netram.Store, directory: Path) -> None:
     with pytest.raises(netram.InUse, match=f"process {os.getpid()}"):
         netram.open(directory / "bank.log")
     code = f"import netram\ntry: netram.open({str(directory / 'bank.log')!r})\nexcept netram.InUse as e: print(e)"
@@ -147,13 +147,13 @@ def test_segments_are_found_created_and_forgotten(store: netram.Store, directory
     assert "sparse" in repr(sparse)
 
 
-def test_a_name_that_is_no_text_is_refused(store: netram.Store, directory: Path) -> None:
+def test_a_path_that_is_not_utf8_is_refused(store: netram.Store, directory: Path) -> None:
     name = os.fsdecode(os.fsencode(directory) + b"/\xff")
     with pytest.raises(netram.SegmentError, match="UTF-8"):
         store.segment(name, size=4096, create=True)
 
 
-def test_query_and_statistics_tell_what_happened(store: netram.Store, region: netram.Region) -> None:
+def test_query_and_statistics_reflect_commits(store: netram.Store, region: netram.Region) -> None:
     with store.transaction("disk") as tx:
         tx.write(region, 100, b"abc")
         query = store.query()
@@ -195,7 +195,7 @@ def test_flush_and_truncate_move_the_log_on(store: netram.Store, region: netram.
         store.flush("soon")  # type: ignore[arg-type]
 
 
-def test_what_was_committed_is_there_after_closing_and_opening(directory: Path) -> None:
+def test_commits_survive_closing_and_opening(directory: Path) -> None:
     with netram.open(directory / "bank.log", create=True, log_size="1MiB") as store:
         region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         with store.transaction() as tx:
@@ -207,7 +207,7 @@ def test_what_was_committed_is_there_after_closing_and_opening(directory: Path) 
     store.close()
 
 
-def test_a_damaged_log_is_refused_with_a_sentence(directory: Path) -> None:
+def test_a_damaged_log_is_refused_with_a_message(directory: Path) -> None:
     netram.create(directory / "bank.log", "1MiB")
     with (directory / "bank.log").open("r+b") as log:
         log.write(b"\x55" * 16384)
@@ -218,7 +218,7 @@ def test_a_damaged_log_is_refused_with_a_sentence(directory: Path) -> None:
         netram.open(directory / "bank.log")
 
 
-def test_without_lenders_waiting_for_them_says_so(store: netram.Store) -> None:
+def test_waiting_for_lenders_fails_if_none_are_configured(store: netram.Store) -> None:
     with pytest.raises(netram.LendersMissing, match="no lenders are configured"):
         store.wait_for_lenders(0.05)
     with pytest.raises(TimeoutError):
@@ -245,14 +245,14 @@ def test_a_commit_reaches_its_lender(lender: Callable[..., Lender], directory: P
         assert store.query().blocked is None
 
 
-def test_lenders_in_one_domain_do_not_count_unasked(lender: Callable[..., Lender], directory: Path) -> None:
+def test_lenders_in_one_domain_do_not_count_by_default(lender: Callable[..., Lender], directory: Path) -> None:
     settings: dict[str, Any] = {"lenders": [lender().address], "insecure": True}
     with netram.open(directory / "bank.log", create=True, log_size="1MiB", **settings) as store:
         with pytest.raises(netram.LendersMissing, match="one-domain|are members"):
             store.wait_for_lenders(1.0)
 
 
-def test_a_cluster_key_opens_what_it_locked(lender: Callable[..., Lender], directory: Path) -> None:
+def test_a_store_with_a_cluster_key_needs_that_key(lender: Callable[..., Lender], directory: Path) -> None:
     from conftest import program
 
     for name in ("right.key", "wrong.key"):
@@ -269,7 +269,7 @@ def test_a_cluster_key_opens_what_it_locked(lender: Callable[..., Lender], direc
         assert one.reason is not None and "cluster key is not ours" in one.reason
 
 
-def test_what_is_left_open_is_closed_at_exit(child: Callable[..., Child], directory: Path) -> None:
+def test_a_store_left_open_is_closed_at_exit(child: Callable[..., Child], directory: Path) -> None:
     script = """
 import sys, netram
 store = netram.open(sys.argv[1] + "/bank.log", create=True, log_size="1MiB")

@@ -1,4 +1,4 @@
-"""Many threads, the interpreter free while a call waits, and forks."""
+"""Many threads, the interpreter released while a call waits, and forks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_one_transaction_is_for_one_thread_at_a_time(store: netram.Store, region
 
 
 def test_other_threads_run_while_a_commit_waits(directory: Path, child: Callable[..., Child]) -> None:
-    # Waiting for lenders that never come takes 0.3 s; a thread that could not run would count nothing meanwhile.
+    # Waiting for missing lenders takes 0.3 s; a blocked thread would count nothing in that time.
     script = """
 import sys, threading, netram
 store = netram.open(sys.argv[1] + "/bank.log", create=True, log_size="1MiB")
@@ -116,7 +116,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        # No exception may leave this block: it would go on running the parent's tests.
+        # No exception may leave this block: the child would continue the parent's tests.
         try:
             said = []
             uses: list[Callable[[], object]] = [
@@ -162,7 +162,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(
 
 
 def test_a_forked_child_that_exits_closes_nothing(store: netram.Store, region: netram.Region) -> None:
-    # multiprocessing's children end by os._exit; one that runs Python's own exit must do no harm either.
+    # Children of multiprocessing end by os._exit; one that runs Python's exit handlers must also do no harm.
     child = os.fork()
     if child == 0:
         try:

@@ -1,4 +1,4 @@
-"""Transactions: ranges, commit, abort, and what is refused."""
+"""Transactions: ranges, commit, abort, and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import SIZE, reopened
 import netram
 
 
-def test_a_commit_survives_and_says_who_holds_it(directory: Path) -> None:
+def test_a_commit_survives_and_reports_its_copies(directory: Path) -> None:
     with netram.open(directory / "bank.log", create=True, log_size="1MiB") as store:
         region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         tx = store.transaction("disk")
@@ -105,7 +105,7 @@ def test_ranges_of_a_region(directory: Path, part: tuple[int, ...], ranges: list
 
 
 @pytest.mark.parametrize("part", [(0, SIZE + 1), (SIZE + 1, 0), (SIZE, 1), (-1, 1), (0, -1), (2**63, 1), (1, 2**64)])
-def test_a_range_outside_is_refused_and_the_transaction_goes_on(
+def test_a_range_outside_is_refused_and_the_transaction_stays_open(
     store: netram.Store, region: netram.Region, part: tuple[int, int]
 ) -> None:
     with store.transaction() as tx:
@@ -122,7 +122,7 @@ def test_buffers_elsewhere_are_refused(store: netram.Store, region: netram.Regio
     with netram.open(directory / "other.log", create=True, log_size="1MiB") as other, store.transaction() as tx:
         foreign = other.segment(directory / "other", size=4096, create=True).map()
         for elsewhere in (bytearray(8), b"bytes", array.array("d", [1.0]), memoryview(foreign)):
-            with pytest.raises(netram.RangeError, match="no region that this store"):
+            with pytest.raises(netram.RangeError, match="not in a region that this store"):
                 tx.set_range(elsewhere)
         del elsewhere
         with pytest.raises(netram.RangeError, match="another log"):
@@ -148,7 +148,7 @@ def test_writes_take_any_buffer(store: netram.Store, region: netram.Region) -> N
         tx.write(region, 8, bytearray(b"abcdef"))
         tx.write(region, 16, memoryview(b"abcdef")[::2])
         tx.write(region, 24, b"")
-        # From the region itself, overlapping.
+        # From the region itself, with an overlap.
         tx.write(region, 9, memoryview(region)[8:14])
     assert region[:4] == b"\1\0\2\0"
     assert region[8:15] == b"aabcdef"
@@ -170,7 +170,7 @@ def test_a_transaction_too_large_stays_open_to_be_aborted(directory: Path) -> No
         assert tx.open and region[0] == ord("x")
         tx.abort()
         assert region[0] == 0
-        # At the end of a context the same is an abort.
+        # At the end of a context it is aborted instead.
         with pytest.raises(netram.CommitError), store.transaction() as tx:
             for offset in range(0, SIZE, 32768):
                 tx.write(region, offset, b"x" * 16384)
@@ -179,7 +179,7 @@ def test_a_transaction_too_large_stays_open_to_be_aborted(directory: Path) -> No
             tx.write(region, 0, b"small")
 
 
-def test_what_has_ended_is_refused(store: netram.Store, region: netram.Region) -> None:
+def test_an_ended_transaction_is_refused(store: netram.Store, region: netram.Region) -> None:
     committed, aborted = store.transaction(), store.transaction()
     committed.commit()
     aborted.abort()
@@ -203,7 +203,7 @@ def test_what_has_ended_is_refused(store: netram.Store, region: netram.Region) -
     tx.abort()
 
 
-def test_one_transaction_over_several_segments_is_whole(store: netram.Store, directory: Path) -> None:
+def test_a_transaction_over_several_segments_is_atomic(store: netram.Store, directory: Path) -> None:
     regions = [store.segment(directory / f"{n}", size=4096, create=True).map() for n in range(5)]
     with pytest.raises(ZeroDivisionError), store.transaction() as tx:
         for region in regions:
