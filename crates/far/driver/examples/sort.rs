@@ -1,7 +1,7 @@
 //! Sorts more numbers than the cap of local memory holds, with lenders named on the command line:
 //!
 //! ```text
-//! netram lend --insecure --listen tcp://127.0.0.1:7420 --memory 1GiB &
+//! netram lender serve --insecure --listen tcp://127.0.0.1:7420 --memory 1GiB &
 //! cargo run --release -p netram-far --example sort -- tcp://127.0.0.1:7420
 //! ```
 

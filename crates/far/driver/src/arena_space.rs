@@ -1,4 +1,4 @@
-//! All of an arena for one holder, who hands its addresses out himself: an allocator.
+//! All of an arena for one owner that allocates its addresses itself, such as a memory allocator.
 
 use std::ops::Range;
 
@@ -7,9 +7,8 @@ use netram_far_machine::limit::PAGE_BYTES;
 use crate::arena::{Arena, ArenaStatus, FarAccessError};
 use crate::sys::ArenaArea;
 
-/// All addresses of an arena. What they hold is between those who have them; here pages are only thrown away.
-/// A reference to a page that is lost is a bus error (`SIGBUS`), and one by a child of `fork` a segmentation
-/// fault.
+/// All addresses of an arena. Their content is up to the owner; this type only discards pages. A reference to
+/// a lost page raises a bus error (`SIGBUS`), and a reference by a child of `fork` a segmentation fault.
 #[derive(Debug)]
 pub struct ArenaSpace {
     arena: Arena,
@@ -17,7 +16,7 @@ pub struct ArenaSpace {
 }
 
 impl ArenaSpace {
-    /// All of it. `None`: a vector has a part.
+    /// Takes the whole arena. `None`: a vector has a part of it.
     pub fn of(arena: &Arena) -> Option<ArenaSpace> {
         let area = arena.take(arena.pages())?;
         area.dump(0..arena.pages(), false);
@@ -27,36 +26,39 @@ impl ArenaSpace {
         })
     }
 
-    /// Where it is; whole pages.
+    /// The address range, in whole pages.
     pub fn addresses(&self) -> Range<usize> {
         let start = self.area.as_ptr().addr();
         start..start + self.area.pages().len() * PAGE_BYTES
     }
 
-    /// Throws away what these pages hold, counted from the first one: they are zeros from now on, and
-    /// nowhere. Waits until a thread of the arena has heard of it, 10 to 30 µs.
+    /// Discards pages, counted from the first: they are zeros from now on, stored nowhere. Waits until a
+    /// thread of the arena has recorded it, 10 to 30 µs.
     pub fn empty(&self, pages: Range<usize>) {
-        assert!(pages.end <= self.area.pages().len(), "pages of the arena");
+        assert!(pages.end <= self.area.pages().len(), "the pages are in the arena");
         self.arena.empty(pages);
     }
 
-    /// A core dump has these pages from now on, as far as they are here; without a word it has none.
+    /// Includes these pages in core dumps, as far as they are local. By default they are not.
     pub fn dump(&self, pages: Range<usize>) {
         self.area.dump(pages, true);
     }
 
-    /// Whether these pages were never written, or thrown away since: they are zeros, and nowhere.
+    /// Whether a page was never written, or was discarded since: zeros, stored nowhere.
     pub fn is_blank(&self, page: usize) -> bool {
         self.arena.is_blank(page)
     }
 
-    /// Waits until more can be kept: not while so many pages wait for room at lenders that nothing more may
-    /// leave.
+    /// Waits while so many pages wait for room at lenders that none can be evicted.
+    ///
+    /// # Errors
+    ///
+    /// [`FarAccessError::NoRoom`] if that takes longer than the arena's patience.
     pub fn room(&self) -> Result<(), FarAccessError> {
         self.arena.room()
     }
 
-    /// How it stands.
+    /// Figures of the arena.
     pub fn status(&self) -> ArenaStatus {
         self.arena.status()
     }

@@ -1,4 +1,4 @@
-//! The barest pager that `userfaultfd` allows: the floor that an arena's faults are measured beside.
+//! The barest possible pager with `userfaultfd`: the baseline of measurements of an arena's faults.
 
 use std::io;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use crate::seal::PageBytes;
 use crate::sys::{MappedMemory, SignalsBlocked, Uffd, UffdError, UffdFeatures, UffdMessage};
 
-/// Pages that are brought when they are referenced, by one thread, one at a time. Nothing is checked, written
-/// back or brought ahead, and pages go when that is asked for.
+/// Pages that one thread fetches when they are referenced, one at a time. It verifies, writes back and
+/// prefetches nothing, and drops pages on request.
 #[derive(Debug)]
 pub struct BarePager {
     memory: Arc<MappedMemory>,
@@ -28,7 +28,7 @@ struct Stop {
     waker: Waker,
 }
 
-/// What the thread has.
+/// State of the thread.
 struct PagerThread<F> {
     memory: Arc<MappedMemory>,
     stop: Arc<Stop>,
@@ -38,8 +38,12 @@ struct PagerThread<F> {
 }
 
 impl BarePager {
-    /// So many pages, of which none is here. `fetch` fills the page of that number, or says that it cannot:
-    /// then that page, and all others that are not here, are zeros.
+    /// Maps `pages` pages, none of them local. `fetch` fills the page of a number; if it returns `false`,
+    /// that page and all further ones are zeros.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if `userfaultfd` or the thread is refused.
     pub fn open<F>(pages: usize, wait: WaitPolicy, fetch: F) -> io::Result<BarePager>
     where
         F: FnMut(usize, &mut PageBytes) -> bool + Send + 'static,
@@ -74,14 +78,18 @@ impl BarePager {
         })
     }
 
-    /// The first eight bytes of a page. Panics if there is no such page.
+    /// First eight bytes of a page. Panics if there is no such page.
     pub fn first(&self, page: usize) -> u64 {
         let mut bytes = [0; 8];
         self.memory.read(page * PAGE_BYTES, &mut bytes);
         u64::from_ne_bytes(bytes)
     }
 
-    /// All pages go.
+    /// Drops all pages.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
     pub fn empty(&self) -> io::Result<()> {
         self.memory.empty(0, self.memory.bytes() / PAGE_BYTES)
     }
@@ -90,18 +98,19 @@ impl BarePager {
 impl Drop for BarePager {
     fn drop(&mut self) {
         self.stop.wanted.store(true, Ordering::SeqCst);
-        // One that cannot be woken ends with the process.
+        // A thread that cannot be woken ends with the process.
         if self.stop.waker.wake().is_ok()
             && let Some(thread) = self.thread.take()
         {
-            // A panic has been printed where it happened.
+            // The panic message was printed when it happened.
             let _ = thread.join();
         }
     }
 }
 
 impl<F: FnMut(usize, &mut PageBytes) -> bool> PagerThread<F> {
-    /// Whoever waits when this returns finds zeros: the kernel sees to it when `sight` is closed.
+    /// Loop of the thread. Threads still waiting at its end get zeros from the kernel when the `userfaultfd`
+    /// is closed.
     fn run(mut self, wait: WaitPolicy) {
         let _signals = SignalsBlocked::here();
         let mut bytes = Box::new([0; PAGE_BYTES]);
@@ -129,7 +138,7 @@ impl<F: FnMut(usize, &mut PageBytes) -> bool> PagerThread<F> {
 
     fn put(&self, page: usize, bytes: &PageBytes) -> bool {
         match self.uffd.copy(&self.memory, page * PAGE_BYTES, bytes) {
-            // Two threads have missed it, and it came for the first one.
+            // Two threads missed the page, and it was fetched for the first.
             Err(Errno::EXIST) => {
                 let woken = self.uffd.wake(&self.memory, page * PAGE_BYTES, PAGE_BYTES);
                 woken.is_ok()
@@ -148,7 +157,7 @@ mod tests {
 
     const PAGES: usize = 8;
 
-    /// `None`: this process may have none, and that was said.
+    /// Opens a pager. `None`: this process may not, which is reported.
     fn opened(fetched: &Arc<AtomicUsize>, last: usize) -> Option<BarePager> {
         let fetched = Arc::clone(fetched);
         let opened = BarePager::open(PAGES, WaitPolicy::default(), move |page, bytes| {
@@ -156,14 +165,14 @@ mod tests {
             fetched.fetch_add(1, Ordering::SeqCst) < last
         });
         if let Err(error) = &opened {
-            // Nobody is left to be told if this cannot be written.
+            // If this cannot be written, there is no other way to report it.
             let _ = writeln!(io::stderr(), "\nSKIPPED the barest pager: {error}");
         }
         opened.ok()
     }
 
     #[test]
-    fn pages_come_when_they_are_referenced_and_once_only_until_they_go() {
+    fn a_page_is_fetched_once_until_it_is_dropped() {
         let fetched = Arc::new(AtomicUsize::new(0));
         let Some(pager) = opened(&fetched, usize::MAX) else {
             return;
@@ -178,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_fetched_is_zeros_and_nobody_waits_for_it() {
+    fn a_page_that_cannot_be_fetched_is_zeros() {
         let fetched = Arc::new(AtomicUsize::new(0));
         let Some(pager) = opened(&fetched, 1) else {
             return;

@@ -1,8 +1,8 @@
-//! Blocks of a sealed page by themselves. GCM's key stream is AES of nonce and number, so a block opens
-//! without the others; what proves a page proves nothing of them.
+//! Decryption of single blocks of a sealed page. GCM's key stream is AES of nonce and block number, so a
+//! block can be decrypted without the others; the page's tag does not verify it.
 //!
-//! `ring` seals pages faster, and gives nobody its key stream; so the same key is here a second time, in the
-//! AES that the links' handshake uses.
+//! `ring` seals pages faster but does not expose the key stream. The same key is therefore kept a second
+//! time, for the AES implementation that the links' handshake uses.
 
 use aes::Aes256;
 use aes::cipher::{BlockEncrypt, KeyInit};
@@ -11,20 +11,20 @@ use netram_far_machine::limit::BLOCK_BYTES;
 
 type Block = aes::Block;
 
-/// Blocks that are encrypted together: enough to keep the processor's AES busy.
+/// Number of blocks encrypted together: enough to keep the processor's AES units busy.
 const TOGETHER: usize = 32;
 
-/// GCM's numbers of a page's blocks begin with this: 1 is the tag's.
+/// GCM counter of a page's first block; 1 is used for the tag.
 const FIRST: u32 = 2;
 
-/// Opens blocks, and marks them.
+/// Decrypts blocks, and computes their MACs.
 pub(crate) struct BlockCipher {
     pages: Aes256,
     mac_cipher: Aes256,
 }
 
 impl BlockCipher {
-    /// `pages`: the key that pages are sealed with. `marks`: another.
+    /// `pages`: the key that seals pages. `marks`: a different key, for MACs.
     pub(crate) fn new(pages: &[u8; 32], marks: &[u8; 32]) -> BlockCipher {
         BlockCipher {
             pages: Aes256::new(pages.into()),
@@ -32,8 +32,8 @@ impl BlockCipher {
         }
     }
 
-    /// Opens blocks of pages, one behind the other: of each page the version under which it was sealed, and
-    /// which blocks.
+    /// Decrypts blocks of pages, one after another. `names`: for each page the version of its seal and the
+    /// block numbers.
     pub(crate) fn open<'n>(&self, names: impl Iterator<Item = (u64, &'n [u8])>, sealed: &mut [u8]) {
         let of_page =
             |(version, numbers): (u64, &'n [u8])| numbers.iter().map(move |number| counter(version, *number));
@@ -51,7 +51,8 @@ impl BlockCipher {
         }
     }
 
-    /// What is kept of blocks until their pages prove them: of each a CBC-MAC over two blocks, cut short.
+    /// Appends the MACs of blocks, kept until their pages verify them: a truncated CBC-MAC over two blocks
+    /// each.
     pub(crate) fn mac_blocks(&self, blocks: &[SealedBlock], marks: &mut Vec<BlockMac>) {
         for blocks in blocks.chunks(TOGETHER) {
             let mut states = [Block::default(); TOGETHER];
@@ -79,7 +80,7 @@ impl BlockCipher {
     }
 }
 
-/// What GCM encrypts to have a block's key stream: the nonce, which is the version, and the block's number.
+/// Input of AES for a block's key stream: the nonce, which is the version, and the GCM counter.
 fn counter(version: u64, number: u8) -> Block {
     let mut block = Block::default();
     block[..8].copy_from_slice(&version.to_le_bytes());

@@ -1,33 +1,32 @@
-//! What a depot is to be.
+//! Settings of remote pages.
 
 use std::path::PathBuf;
 
 use netram_far_machine::limit::DEPOSIT_GROW_SLOTS;
 use netram_transport::{NetAddress, Security, WaitPolicy};
 
-/// Settings of a depot. Take the default and name lenders.
+/// Settings of remote pages. Start from the default, and set lenders.
 #[derive(Clone, Debug)]
 pub struct RemotePagesConfig {
     /// The lenders, up to 16; none only with a spill file.
     pub lenders: Vec<NetAddress>,
-    /// How links to them are protected.
+    /// Encryption and authentication of the links.
     pub security: Security,
-    /// In how many places a page is to be: 1 or 2. With 2, a lender may die whenever
-    /// [`PageDirectoryStatus`](netram_far_machine::deposit::Status) says that no page is short, and no page
-    /// is lost.
+    /// Number of copies of each page: 1 or 2. With 2, any one lender may die without loss while
+    /// [`PageDirectoryStatus`](netram_far_machine::deposit::PageDirectoryStatus) reports no page as short.
     pub copies: usize,
-    /// The most pages at each lender.
+    /// Maximum number of pages at each lender.
     pub pages_max: u32,
-    /// Pages for which room is asked at once.
+    /// Number of pages for which room is requested at a time.
     pub grow: u32,
-    /// A directory on a local disk, for a file without a name: the second copy where there is one lender, the
-    /// only one where there is none, and where pages go for which no lender has room. They move to lenders
-    /// when those have. `None`: there is no such file.
+    /// Directory on a local disk for the spill file, an unnamed file. It has the second copy if there is one
+    /// lender, the only copy if there is none, and pages for which no lender has room; those move to lenders
+    /// later. `None`: no spill file.
     pub spill: Option<PathBuf>,
-    /// The most bytes of that file, a page at least. It takes disk space 16 MiB at a time
-    /// ([`grow`](Self::grow)), and keeps it until the depot is dropped.
+    /// Maximum bytes of the spill file, at least a page. It takes disk space in steps of 16 MiB
+    /// ([`grow`](Self::grow)), and keeps it until the pages are dropped.
     pub spill_bytes: u64,
-    /// What the thread that has the links does while nothing comes.
+    /// Behaviour of the thread that has the links while nothing arrives: spin or sleep.
     pub wait: WaitPolicy,
 }
 

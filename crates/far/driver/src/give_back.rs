@@ -1,4 +1,4 @@
-//! Gives back what an owner has left at lenders that has ended without a word.
+//! Frees the pages that an owner left at lenders when it ended without closing its links.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use netram_transport::{
 
 use crate::config::RemotePagesConfig;
 
-/// How long a lender has to take the link, and then to answer.
+/// Time limit for connecting to a lender, and then for its answers.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// No session comes after this one, so none of the owner's can be newer.
+/// The highest session number, so that no session of the owner can be newer.
 const LAST: Epoch = Epoch(u32::MAX);
-/// What a lender says: that it has the session, and that nothing is in the deposit.
+/// Number of answers expected from a lender: to the session, and to the resize to no slots.
 const ANSWERS: usize = 2;
 
-/// Why a lender is not told.
+/// Why a lender was not told.
 #[derive(Debug, thiserror::Error)]
 enum GiveBackError {
     #[error(transparent)]
@@ -27,24 +27,24 @@ enum GiveBackError {
     Link(#[from] LinkError),
     #[error("waiting for it: {0}")]
     System(#[from] std::io::Error),
-    #[error("it said something else")]
+    #[error("it sent an unexpected frame")]
     Misconduct,
     #[error("it did not answer in time")]
     Silent,
 }
 
-/// Tells all lenders at once that the owner of this deposit has ended. Its pages are gone there when this
-/// returns; a lender that cannot be told within a few seconds keeps them for its lease. Only for an owner
-/// that uses them no more: it would be fenced.
+/// Tells all lenders in parallel that the owner of this deposit has ended, and waits a few seconds for them.
+/// A lender that cannot be reached keeps the pages for its lease. Only for an owner that no longer uses them:
+/// it would be fenced.
 pub fn give_back(config: &RemotePagesConfig, deposit: DepositId) {
     thread::scope(|scope| {
         for address in &config.lenders {
             let give_back = move || {
                 if let Err(error) = tell(address, &config.security, deposit) {
-                    tracing::debug!(%address, %error, "a lender keeps a deposit for its lease");
+                    tracing::debug!(%address, %error, "a lender could not be told that a deposit is no longer used; it keeps the pages until the lease ends");
                 }
             };
-            // Without room for a thread they are told one after the other.
+            // If no thread can be started, lenders are told one after another.
             if thread::Builder::new().spawn_scoped(scope, give_back).is_err() {
                 give_back();
             }
@@ -63,9 +63,9 @@ fn tell(address: &NetAddress, security: &Security, deposit: DepositId) -> Result
     };
     let id = deposit.0.to_le_bytes();
     link.queue(&[&header(FrameKind::Deposit).encode(id.len()), &id])?;
-    // To no slots.
+    // Zero slots.
     link.queue(&[&header(FrameKind::Resize).encode(0)])?;
-    // Less than any link takes at once.
+    // Small enough for any link to take at once.
     link.flush()?;
     let until = Instant::now() + PATIENCE;
     let mut events = ReadyEvents::with_capacity(1);
@@ -74,7 +74,7 @@ fn tell(address: &NetAddress, security: &Security, deposit: DepositId) -> Result
         while let Some(packet) = link.receive()? {
             match Frame::parse(packet) {
                 Ok(frame) if frame.header.kind == FrameKind::DepositAck => answers += 1,
-                // Whatever it wants back, it gets.
+                // A request to give back slots is fulfilled anyway.
                 Ok(frame) if frame.header.kind == FrameKind::Withdraw => (),
                 _ => return Err(GiveBackError::Misconduct),
             }

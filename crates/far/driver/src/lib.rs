@@ -1,26 +1,25 @@
 //! Far memory: pages that this machine has no room for, in the memory of lenders.
 //!
 //! A [`FarVec`] is a vector that may be larger than this machine's memory: its pages are in an [`Arena`],
-//! which has a cap. A [`RemotePages`] takes pages by number and gives them back. Where each is, and what
-//! becomes of it when a lender dies, decides `netram_far_machine::deposit`; which of them is here,
-//! `netram_far_machine::arena`. Here are the links, the seals, the faults, and the bytes that must not go
-//! yet.
+//! which has a cap of local memory. [`RemotePages`] stores pages by number. `netram_far_machine::deposit`
+//! decides where each page is and what happens when a lender dies; `netram_far_machine::arena` decides which
+//! pages are local. This crate has the links, the seals, the faults, and the bytes of pending pages.
 //!
-//! | module | decides |
+//! | module | does |
 //! |---|---|
-//! | [`config`] | which lenders, how many copies, how much of each |
-//! | `seal` | what a page is at a lender; `block_cipher`: and some of it |
-//! | `bare_pager` | the floor of all this: a pager that does nothing but bring pages |
-//! | `remote_pages` | the handle; `remote_pages/driver.rs`: the links; `remote_pages/lead.rs`: who has them |
-//! | `pack` | pages, compressed |
-//! | `spill` | the spill file |
-//! | `arena` | the handle; beside it: the threads that serve faults, evict and bring ahead |
-//! | `vec` | a vector in an arena |
+//! | [`config`] | settings: lenders, copies, bounds |
+//! | `arena` | an arena: its handle, and the threads that serve faults, evict and prefetch |
 //! | `arena_space` | all of an arena, for an allocator |
-//! | [`give_back()`] | what an owner has left that has ended |
-//! | [`process_limits`] | whether a process's limits leave an arena room |
-//! | [`run`] | what `netram run` tells the library that it has a program load |
-//! | [`threads`] | how its threads begin |
+//! | `vec` | a vector in an arena |
+//! | `remote_pages` | storage of pages by number; `remote_pages/driver.rs`: the links; `remote_pages/leader.rs`: which thread drives them |
+//! | `seal` | sealing of pages; `block_cipher`: decryption of single blocks |
+//! | `compression` | compressed pages |
+//! | `spill` | the spill file |
+//! | `bare_pager` | a baseline for measurements: a pager that only fetches pages |
+//! | [`give_back()`] | frees what an ended owner left at lenders |
+//! | [`process_limits`] | checks whether a process's limits allow an arena |
+//! | [`run`] | settings that `netram run` passes to the preloaded library |
+//! | [`threads`] | start of the crate's threads |
 //! | `sys` | memory and `userfaultfd`: the crate's one unsafe module |
 #![deny(unsafe_code)]
 

@@ -1,45 +1,45 @@
-//! Whether the limits of a process leave far memory room: asked before a program is begun, for one that runs
-//! out of them later is hard to explain.
+//! Checks whether the limits of a process allow far memory. Asked before a program starts, because a limit
+//! reached later is hard to explain.
 
 use rustix::process::{Resource, getrlimit};
 
 use crate::run::RunSettings;
 
-/// What a program takes beside its far memory, of addresses and of data.
+/// Bytes of addresses and data that a program may take beside its far memory.
 const OTHER_BYTES: u64 = 1 << 30;
-/// Files that an arena's threads have open, beside two a lender: standard ones, what tells of faults, what
-/// each thread waits on, the spill file, and for a moment those by which who gives back at the end is begun.
-/// Threads and program count apart.
+/// Files that an arena's threads have open, beside two per lender: standard ones, the `userfaultfd`, one for
+/// each thread to wait on, the spill file, and briefly those for starting the cleanup process. Threads and
+/// program count separately.
 const FILES: u64 = 24;
 
-/// A limit of this process leaves far memory no room. Raise it, or take less.
+/// Why a limit of this process leaves no room for far memory. Raise it, or use less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProcessLimitError {
-    /// The arena's addresses are more than it may have.
-    #[error("the limit on addresses (ulimit -v) is {}: raise it, or give --size no more than it leaves beside 1 GiB for the program's other memory", ByteSize(*limit))]
+    /// The arena's addresses exceed the limit on address space.
+    #[error("the limit on addresses (ulimit -v) is {}: raise it, or choose a --size that leaves 1 GiB of it for the program's other memory", ByteSize(*limit))]
     Addresses {
-        /// Bytes.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// All of an arena counts as data, used or not.
-    #[error("the limit on data (ulimit -d) is {}, and all of --size counts: raise it, or give --size no more than it leaves beside 1 GiB for the program's other memory", ByteSize(*limit))]
+    /// The arena's size exceeds the limit on data, for which all of it counts, used or not.
+    #[error("the limit on data (ulimit -d) is {}, and all of --size counts: raise it, or choose a --size that leaves 1 GiB of it for the program's other memory", ByteSize(*limit))]
     Data {
-        /// Bytes.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// The threads that serve the arena need more.
+    /// The threads that serve the arena need more open files.
     #[error(
-        "the limit on open files (ulimit -n) is {limit}, and far memory takes {needed} with so many lenders: raise it"
+        "the limit on open files (ulimit -n) is {limit}, but far memory needs {needed} with this many lenders: raise it"
     )]
     Files {
-        /// Files.
+        /// The limit on open files.
         limit: u64,
-        /// How many there are to be.
+        /// Number of files needed.
         needed: u64,
     },
 }
 
-/// A limit: `None` is none.
+/// Limits of a process; `None`: unlimited.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limits {
     addresses: Option<u64>,
@@ -47,10 +47,11 @@ struct Limits {
     files: Option<u64>,
 }
 
-/// Looks at this process's limits.
+/// Checks this process's limits.
 ///
 /// # Errors
-/// The first of them that is too low.
+///
+/// The first limit that is too low.
 pub fn check(settings: &RunSettings) -> Result<(), ProcessLimitError> {
     let current = |resource| getrlimit(resource).current;
     let limits = Limits {
@@ -79,7 +80,7 @@ impl Limits {
     }
 }
 
-/// Bytes, for people.
+/// A number of bytes, displayed for people.
 struct ByteSize(u64);
 
 impl std::fmt::Display for ByteSize {
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_is_too_low_is_named_with_its_remedy_and_no_limit_is_none() {
+    fn a_limit_that_is_too_low_is_named_with_its_remedy() {
         let size = 8 << 30;
         let said = |limits: Limits| limits.allow(size, 2).map_err(|error| error.to_string());
         assert_eq!(said(Limits::default()), Ok(()));

@@ -1,5 +1,5 @@
-//! What `netram run` tells the library that it has a program load (crates/far/preload): a text in a variable
-//! of the environment, a line a setting.
+//! Settings that `netram run` passes to the preloaded library (crates/far/preload): a text in an environment
+//! variable, one setting per line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,81 +11,86 @@ use netram_transport::{ClusterKey, KeyError, NetAddress, Security};
 use crate::arena::ArenaConfig;
 use crate::config::RemotePagesConfig;
 
-/// The variable of the environment that has the settings.
+/// Environment variable with the settings.
 pub const SETTINGS: &str = "NETRAM_RUN_SETTINGS";
-/// The library's file.
+/// File name of the library.
 pub const LIBRARY: &str = "libnetram_preload.so";
-/// The variable of the environment that names it, for who has not installed it.
+/// Environment variable with the library's path, for use without installation.
 pub const LIBRARY_VARIABLE: &str = "NETRAM_FARRUN";
-/// The subcommand that gives back what a program has left at lenders.
+/// Subcommand that frees what a program left at lenders.
 pub const GIVE_BACK: &str = "give-back";
-/// The variable of the dynamic loader that names libraries to be loaded before all others.
+/// Environment variable of the dynamic loader that names libraries to preload.
 pub const PRELOAD: &str = "LD_PRELOAD";
 
-/// The least that an allocation must have to lie in the arena, by default.
+/// Default minimum bytes of an allocation in the arena.
 pub const THRESHOLD_DEFAULT: u64 = 128 << 10;
-/// Bytes of addresses, by default. They cost nothing until they are used.
+/// Default bytes of addresses. They cost nothing until they are used.
 pub const SIZE_DEFAULT: u64 = 256 << 30;
-/// How long an allocation waits while no lender has room.
+/// Time for which an allocation waits while no lender has room.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pages for which room is asked at once. Many programs are short, and need little.
+/// Number of pages for which room is requested at a time. Small, because many programs are short and need
+/// little.
 const GROW: u32 = 1024;
 
-/// How a program's heap is to lie in far memory.
+/// Settings of a program whose heap is in far memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSettings {
-    /// The file of `netram` itself, which gives back what the program leaves at lenders.
+    /// Path of `netram` itself, which frees what the program leaves at lenders.
     pub netram: PathBuf,
-    /// The cap of local memory, in bytes.
+    /// The cap of local memory in bytes.
     pub local_bytes: u64,
-    /// The most bytes that the program may have there.
+    /// Maximum bytes of the program's far memory.
     pub size_bytes: u64,
-    /// The least bytes of an allocation that lies there.
+    /// Minimum bytes of an allocation in far memory.
     pub threshold_bytes: u64,
     /// The lenders.
     pub lenders: Vec<NetAddress>,
-    /// The cluster key's file. `None`: no key.
+    /// File with the cluster key. `None`: no key.
     pub key_file: Option<PathBuf>,
-    /// In how many places a page is to be.
+    /// Number of copies of each page.
     pub copies: usize,
-    /// A directory for the spill file. `None`: there is none.
+    /// Directory of the spill file. `None`: no spill file.
     pub spill: Option<PathBuf>,
-    /// The most bytes of that file.
+    /// Maximum bytes of the spill file.
     pub spill_bytes: u64,
-    /// Bytes of the cap for pages that stay here compressed. `None`: as many as every arena has.
+    /// Bytes of the cap for packed pages. `None`: the default of an arena.
     pub packed_bytes: Option<u64>,
-    /// Pages come before the program waits for them.
+    /// Whether pages are prefetched.
     pub look_ahead: bool,
-    /// Programs that the program starts have an arena each, too.
+    /// Whether programs that the program starts get an arena each, too.
     pub children: bool,
-    /// What was moved is told at the end.
+    /// Destination of the final report.
     pub report: RunReport,
 }
 
-/// Where it is told what was moved.
+/// Destination of a run's report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunReport {
-    /// Nowhere.
+    /// No report.
     None,
-    /// In a line on standard error.
+    /// A line on standard error.
     Line,
-    /// As JSON in this file.
+    /// JSON in this file.
     File(PathBuf),
 }
 
-/// Why a text is no settings.
+/// Why a text is not settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunSettingsError {
-    /// No setting is written so.
-    #[error("`{0}` is no setting of a run")]
+    /// A line is not a setting.
+    #[error("`{0}` is not a setting of a run")]
     Line(String),
-    /// Without it there is no run.
-    #[error("settings of a run without `{0}`")]
+    /// A required setting is missing.
+    #[error("the settings of the run lack `{0}`")]
     Missing(&'static str),
 }
 
 impl RunSettings {
-    /// The arena that it takes. Reads the key.
+    /// Settings of the arena. Reads the key file.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError`] if the key file cannot be read.
     pub fn arena(&self) -> Result<ArenaConfig, KeyError> {
         let security = match &self.key_file {
             Some(path) => Security::Key(ClusterKey::load(path)?),
@@ -218,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_read_as_they_are_written() {
+    fn written_settings_parse_to_themselves() {
         assert_eq!(settings().to_string().parse(), Ok(settings()));
         let plain = RunSettings {
             key_file: None,
@@ -233,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_is_refused_by_its_line() {
+    fn an_unknown_or_missing_setting_is_named() {
         let text = format!("{}colour blue\n", settings());
         let refused = text.parse::<RunSettings>().unwrap_err();
         assert_eq!(refused, RunSettingsError::Line("colour blue".to_owned()));

@@ -1,10 +1,10 @@
-//! What a page is at a lender: AES-256-GCM under a key that is drawn with the depot and never leaves it. The
-//! nonce is the page's version, which never repeats in a depot; page and version are the associated data.
-//! What is sealed is a page, or one compressed, which is shorter; its length is proven as well. The tag stays
-//! here, so that a page takes no more than a slot.
+//! Sealing of pages: AES-256-GCM with a key that is drawn at the start and never leaves the process. The
+//! nonce is the page's version, which never repeats; page and version are the associated data. A page is
+//! sealed as it is or compressed, in which case its length is verified too. The tag is kept locally, so that
+//! a page fits its slot.
 //!
-//! A lender can neither read a page, nor change it, nor give an older one or another one back, unnoticed.
-//! About 1 µs a page.
+//! A lender can neither read a page nor change it, nor return an older or another one, unnoticed. Costs about
+//! 1 µs per page.
 
 use std::sync::Arc;
 
@@ -17,23 +17,23 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::block_cipher::BlockCipher;
 use crate::compression::PlainPage;
 
-/// What proves a page to be the one that left.
+/// Authentication tag of a sealed page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageTag([u8; 16]);
 
-/// A page's bytes.
+/// Bytes of a page.
 pub(crate) type PageBytes = [u8; PAGE_BYTES];
 
-/// In which form pages leave.
+/// Form in which pages are sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SealForm {
-    /// As they are given, compressed or not.
+    /// As given, compressed or not.
     AsGiven,
-    /// Whole: a block is then where it is in the page, and can be had by itself.
+    /// Uncompressed, so that a block is at its offset and can be read by itself.
     Whole,
 }
 
-/// Seals pages, for whoever has the time. Which tag is a page's is the [`PageSealer`]'s to know.
+/// Seals pages from any thread. [`PageSealer`] knows which tag is current.
 pub(crate) struct PageCipher {
     form: SealForm,
     key: LessSafeKey,
@@ -41,23 +41,23 @@ pub(crate) struct PageCipher {
 
 pub(crate) struct PageSealer {
     cipher: Arc<PageCipher>,
-    /// The same key, for blocks by themselves.
+    /// The same key, for single blocks.
     blocks: Arc<BlockCipher>,
-    /// By page: of what left last.
+    /// Tag of each page's last sealed version.
     tags: Vec<PageTag>,
 }
 
 impl PageCipher {
-    /// Seals a page. The version is new.
+    /// Seals a page. `version` must be new.
     pub(crate) fn seal(&self, page: Page, version: u64, clear: &PlainPage) -> (Arc<[u8]>, PageTag) {
         let mut sealed: Arc<[u8]> = self.formed(clear, |bytes| bytes.into());
-        let bytes = Arc::get_mut(&mut sealed).expect("nobody else has it yet");
+        let bytes = Arc::get_mut(&mut sealed).expect("the buffer is not shared yet");
         let tag = self.seal_in_place(page, version, bytes);
         (sealed, tag)
     }
 
-    /// What proves the page under this version. What is sealed for it goes nowhere, so that no version seals
-    /// two pages.
+    /// Tag of a page under a version. The sealed bytes are discarded, so that no version seals two contents
+    /// that leave.
     pub(crate) fn tag(&self, page: Page, version: u64, clear: &PlainPage) -> PageTag {
         let mut room = [0; PAGE_BYTES];
         self.formed(clear, |bytes| {
@@ -70,13 +70,13 @@ impl PageCipher {
     fn seal_in_place(&self, page: Page, version: u64, bytes: &mut [u8]) -> PageTag {
         let aad = Aad::from(associated(page, version));
         let tag = self.key.seal_in_place_separate_tag(nonce(version), aad, bytes);
-        let tag = tag.expect("a page is far smaller than what one nonce may seal");
+        let tag = tag.expect("a page is far smaller than the limit of one nonce");
         let mut known = PageTag::default();
         known.0.copy_from_slice(tag.as_ref());
         known
     }
 
-    /// Gives what is to be sealed of a page.
+    /// Passes the bytes to seal to `what`.
     fn formed<T>(&self, clear: &PlainPage, what: impl FnOnce(&[u8]) -> T) -> T {
         match (self.form, clear) {
             (SealForm::AsGiven, _) | (SealForm::Whole, PlainPage::Whole(_)) => what(clear.parts()),
@@ -90,7 +90,7 @@ impl PageCipher {
 }
 
 impl PageSealer {
-    /// With a new key.
+    /// A sealer with a new random key.
     pub(crate) fn generate(form: SealForm) -> Result<PageSealer, Unspecified> {
         let (mut key, mut marks) = ([0; 32], [0; 32]);
         SystemRandom::new().fill(&mut key)?;
@@ -105,22 +105,22 @@ impl PageSealer {
         })
     }
 
-    /// What opens blocks of pages that stay away.
+    /// Decrypts blocks of remote pages.
     pub(crate) fn blocks(&self) -> Arc<BlockCipher> {
         Arc::clone(&self.blocks)
     }
 
-    /// What seals without this.
+    /// Seals pages without this value.
     pub(crate) fn cipher(&self) -> Arc<PageCipher> {
         Arc::clone(&self.cipher)
     }
 
-    /// What proves what was sealed last of the page.
+    /// Tag of the page's last sealed version.
     pub(crate) fn tag(&self, page: Page) -> Option<PageTag> {
         self.tags.get(page.0 as usize).copied()
     }
 
-    /// The page has been sealed, and is put now.
+    /// Records the tag of a page that was sealed elsewhere and is put now.
     pub(crate) fn tell(&mut self, page: Page, tag: PageTag) {
         let index = page.0 as usize;
         if index >= self.tags.len() {
@@ -190,11 +190,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_opens_as_what_it_is_and_as_nothing_else() {
+    fn only_the_sealed_bytes_of_a_page_and_version_open() {
         let mut sealer = PageSealer::generate(SealForm::AsGiven).unwrap();
         let page = PlainPage::whole(&[7; PAGE_BYTES]);
         let sealed = sealer.seal(Page(3), 9, &page);
-        // Another page's tag, so that every page has one.
+        // Seal another page, so that both have a tag.
         sealer.seal(Page(4), 10, &page);
         let mut bytes = sealed.to_vec();
         assert!(bytes.iter().filter(|byte| **byte == 7).count() < 100);
@@ -219,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_opens_without_its_page_and_its_mark_tells_it_from_any_other() {
+    fn a_block_opens_without_its_page_and_has_its_own_mac() {
         let mut sealer = PageSealer::generate(SealForm::Whole).unwrap();
         let mut clear = [0; PAGE_BYTES];
         for (at, byte) in clear.iter_mut().enumerate() {
             *byte = (at / 16) as u8;
         }
-        // As many blocks as a page has, although it would be shorter compressed.
+        // The form `Whole` stores a full page, although it would compress.
         let packed = PlainPage::pack(&clear).unwrap();
         let sealed = sealer.seal(Page(3), 9, &packed);
         assert_eq!(sealed.len(), PAGE_BYTES);
@@ -242,7 +242,7 @@ mod tests {
             bytes[at..at + 16].to_vec()
         };
         let mut given: Vec<u8> = numbers.iter().flat_map(|number| part(&sealed, *number)).collect();
-        // Two pages of one version: only a name for the same blocks, twice.
+        // The same version twice, only to split the block numbers.
         let names = [(9, &numbers[..1]), (9, &numbers[1..])];
         sealer.blocks().open(names.into_iter(), &mut given);
         let expected: Vec<u8> = numbers.iter().flat_map(|number| part(&clear, *number)).collect();

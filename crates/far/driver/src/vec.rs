@@ -1,4 +1,4 @@
-//! A vector whose values may be elsewhere.
+//! A vector in far memory.
 
 mod words;
 
@@ -10,12 +10,12 @@ use netram_far_machine::limit::PAGE_BYTES;
 use crate::arena::{Arena, FarAccessError};
 use crate::sys::{ArenaArea, Pod};
 
-/// A vector in an arena, with a fixed capacity.
+/// A vector of fixed capacity in an arena.
 ///
 /// [`get`](FarVec::get), [`set`](FarVec::set), [`gather`](FarVec::gather) and [`scatter`](FarVec::scatter)
-/// fail when a page is lost. A slice is memory as any other: a reference to a value that is away waits for
-/// its page, and to one that is lost it is a bus error (`SIGBUS`). A child of `fork` has none of it: there
-/// each reference is a segmentation fault, never zeros.
+/// return an error if a page is lost. A slice is used like any memory: a reference to a remote value waits
+/// for its page, and one to a lost value raises a bus error (`SIGBUS`). A child of `fork` does not inherit
+/// the vector: a reference there is a segmentation fault, never zeros.
 #[derive(Debug)]
 pub struct FarVec<T: Pod> {
     arena: Arena,
@@ -25,19 +25,19 @@ pub struct FarVec<T: Pod> {
     kind: PhantomData<T>,
 }
 
-/// Why there is no vector, or why it does not grow.
+/// Why a vector cannot be made or extended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FarVecError {
-    /// The arena has not so many addresses in a row.
-    #[error("the arena has no {pages} pages in a row")]
+    /// The arena has no contiguous range of addresses of that size.
+    #[error("the arena has no {pages} contiguous free pages")]
     Addresses {
-        /// Pages that were asked for.
+        /// Number of pages requested.
         pages: usize,
     },
-    /// It has a fixed capacity.
+    /// The vector is at its fixed capacity.
     #[error("a vector of {capacity} values is full")]
     Full {
-        /// Its capacity.
+        /// The capacity in values.
         capacity: usize,
     },
     /// The new values cannot be stored.
@@ -46,10 +46,14 @@ pub enum FarVecError {
 }
 
 impl<T: Pod> FarVec<T> {
-    /// An empty vector with room for so many values. Room costs nothing until it is used.
+    /// An empty vector with a capacity. Capacity costs nothing until it is used.
+    ///
+    /// # Errors
+    ///
+    /// [`FarVecError::Addresses`] if the arena has no such range.
     pub fn with_capacity(arena: &Arena, capacity: usize) -> Result<FarVec<T>, FarVecError> {
-        assert!(size_of::<T>() > 0, "a value without bytes needs no arena");
-        assert!(align_of::<T>() <= PAGE_BYTES, "a vector begins with a page");
+        assert!(size_of::<T>() > 0, "values have a size");
+        assert!(align_of::<T>() <= PAGE_BYTES, "a vector is aligned to a page");
         let bytes = capacity.saturating_mul(size_of::<T>());
         let pages = bytes.div_ceil(PAGE_BYTES).max(1);
         let area = arena.take(pages).ok_or(FarVecError::Addresses { pages })?;
@@ -62,29 +66,38 @@ impl<T: Pod> FarVec<T> {
         })
     }
 
-    /// So many zeros.
+    /// A vector of `length` zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`FarVecError::Addresses`] if the arena has no such range.
     pub fn zeros(arena: &Arena, length: usize) -> Result<FarVec<T>, FarVecError> {
         let mut vec = FarVec::with_capacity(arena, length)?;
         vec.length = length;
         Ok(vec)
     }
 
-    /// How many values it has.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has none.
+    /// Whether the vector has no values.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// How many it can have.
+    /// Maximum number of values.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Adds a value. Refused while so many pages wait for room at lenders that none may leave.
+    /// Appends a value.
+    ///
+    /// # Errors
+    ///
+    /// [`FarVecError::Full`] at the capacity; [`FarVecError::Access`] if the page is lost, or no lender has
+    /// room.
     pub fn push(&mut self, value: T) -> Result<(), FarVecError> {
         if self.length == self.capacity {
             return Err(FarVecError::Full {
@@ -92,7 +105,7 @@ impl<T: Pod> FarVec<T> {
             });
         }
         let index = self.length;
-        // A look at each new page is enough: what is here already needs no room.
+        // Checked once per page: a page that is local already needs no room.
         if (index * size_of::<T>()).is_multiple_of(PAGE_BYTES) {
             self.arena.room()?;
         }
@@ -103,7 +116,7 @@ impl<T: Pod> FarVec<T> {
         })
     }
 
-    /// Drops the last values. Pages that had only them are nowhere from now on.
+    /// Drops the last values. Pages without other values are discarded.
     pub fn truncate(&mut self, length: usize) {
         if length >= self.length {
             return;
@@ -115,8 +128,12 @@ impl<T: Pod> FarVec<T> {
         self.length = length;
     }
 
-    /// A value. Where the arena allows [words](crate::WordAccess), one that is away comes without its page,
-    /// until that has earned to come.
+    /// Reads a value. With [words](crate::WordAccess), a remote value is read without its page until the
+    /// page's counter is spent.
+    ///
+    /// # Errors
+    ///
+    /// [`FarAccessError`] if its page is lost or cannot be brought.
     pub fn get(&self, index: usize) -> Result<T, FarAccessError> {
         self.get_word(index).map_or_else(|| self.get_in_page(index), Ok)
     }
@@ -126,8 +143,12 @@ impl<T: Pod> FarVec<T> {
         self.with_pages(pages, |vec| vec.as_slice()[index])
     }
 
-    /// Stores a value. Where the arena allows [words](crate::WordAccess), one whose page is away is kept here
-    /// until that comes.
+    /// Stores a value. With [words](crate::WordAccess), a value of a remote page is kept locally until the
+    /// page arrives.
+    ///
+    /// # Errors
+    ///
+    /// [`FarAccessError`] if its page is lost or cannot be brought.
     pub fn set(&mut self, index: usize, value: T) -> Result<(), FarAccessError> {
         match self.set_word(index, value) {
             true => Ok(()),
@@ -143,36 +164,36 @@ impl<T: Pod> FarVec<T> {
         Ok(())
     }
 
-    /// All values, as memory.
+    /// All values as a slice.
     pub fn as_slice(&self) -> &[T] {
         self.area.slice(self.length)
     }
 
-    /// All values, as memory to be written.
+    /// All values as a mutable slice.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         self.area.slice_mut(self.length)
     }
 
-    /// Where it begins, for code that keeps its own discipline: C, Python. The address stays while the vector
-    /// lives.
+    /// Address of the first value, for code with its own discipline such as C or Python. It is valid while
+    /// the vector lives.
     ///
-    /// Whoever dereferences it vouches that nobody has a slice of the vector meanwhile, and that no two
-    /// threads store to the same bytes.
+    /// A caller that dereferences it must make sure that no slice of the vector exists meanwhile, and that no
+    /// two threads store to the same bytes.
     pub fn as_ptr(&self) -> *mut T {
         self.area.as_ptr().cast()
     }
 
-    /// All values, in their order.
+    /// Iterates over all values in order.
     pub fn iter(&self) -> std::iter::Copied<std::slice::Iter<'_, T>> {
         self.as_slice().iter().copied()
     }
 
-    /// The pages of a value.
+    /// Pages of a value.
     fn pages(&self, index: usize) -> std::ops::Range<u32> {
         self.pages_of(size_of::<T>(), index)
     }
 
-    /// The pages of a value, if values had so many bytes.
+    /// Pages of a value if values had `size` bytes.
     fn pages_of(&self, size: usize, index: usize) -> std::ops::Range<u32> {
         let length = self.length * size_of::<T>() / size;
         assert!(index < length, "value {index} of {length}");
@@ -192,7 +213,7 @@ impl<T: Pod> FarVec<T> {
         Ok(result)
     }
 
-    /// Pins a page; if that fails, those from `first` on are let go.
+    /// Pins a page; on failure unpins those from `first` on.
     fn pin(&self, first: u32, page: u32) -> Result<(), FarAccessError> {
         self.arena.pin(Page(page)).inspect_err(|_| {
             (first..page).for_each(|page| self.arena.unpin(Page(page)));
@@ -202,7 +223,7 @@ impl<T: Pod> FarVec<T> {
 
 impl<T: Pod> Drop for FarVec<T> {
     fn drop(&mut self) {
-        // What comes after it in the same place begins with zeros.
+        // The next owner of these pages begins with zeros.
         self.arena.empty(self.area.pages());
     }
 }

@@ -1,13 +1,13 @@
 //! Far memory as values: a program's memory of which a part lies at lenders.
 //!
-//! Nothing here reads a clock, opens a socket, starts a thread or uses `unsafe`. `netram-far` drives it;
-//! `netram-sim` and the study of paging policies run the same machines.
+//! Nothing here reads a clock, opens a socket, starts a thread or uses `unsafe`. `netram-far` drives these
+//! machines; so do `netram-sim` and the study of paging policies.
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`paging`] | which page is in local memory, which beyond, and what moves when one is referenced |
-//! | [`arena`] | a program's memory of which a part is elsewhere: what a fault gets, which frame leaves, what comes ahead |
-//! | [`deposit`] | pages of one machine's arena in other machines' memory: the lender's side, the owner's side |
+//! | [`arena`] | how a fault is served, which page is evicted, what is prefetched |
+//! | [`deposit`] | where an owner's pages are in lenders' memory: the lender's side and the owner's side |
+//! | [`paging`] | the paging policies of a paper, for the study and as the arena's replacement |
 //! | [`limit`] | every bound, and the relations between bounds |
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The arena's memory, handed out: addresses for the program, pages for [`PageRuns`].
+//! The program's heap in the arena: addresses for the program, pages for [`PageRuns`].
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,38 +12,38 @@ use crate::page_runs::{PageRange, PageRuns};
 use crate::slabs::{SLAB_PAGES, SLOT_ALIGN, SlabClass, SlabTable};
 use crate::start::remark;
 
-/// Pages by which what a core dump has becomes more.
+/// Step, in pages, by which the part included in core dumps grows.
 const DUMP_PAGES: u32 = 4096;
 
 pub(crate) struct PreloadHeap {
     space: ArenaSpace,
     addresses: Range<usize>,
     parts: Mutex<PreloadHeapState>,
-    /// The least bytes of an allocation that lies here.
+    /// Minimum bytes of an allocation in the arena.
     pub(crate) threshold: usize,
-    /// That memory was refused has been said.
+    /// Whether a refusal of memory has been reported.
     complained: AtomicBool,
 }
 
-/// Who has what.
+/// State of the allocations.
 pub(crate) struct PreloadHeapState {
     runs: PageRuns,
     slabs: SlabTable,
-    /// So many pages from the first one on are in a core dump, as far as they are here: all that were ever
-    /// used, and few others.
+    /// Number of pages from the first that core dumps include, as far as they are local: all ever used, and
+    /// few others.
     dumped: u32,
 }
 
-/// Memory for the program.
+/// An allocation for the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PreloadBlock {
     pub(crate) address: usize,
-    /// It may have what somebody else has left.
+    /// Whether it may have content of an earlier allocation.
     pub(crate) used: bool,
 }
 
 impl PreloadHeapState {
-    /// So many pages from the first one on may hold something.
+    /// Number of pages from the first that may have content.
     pub(crate) fn used_pages(&self) -> u32 {
         match self.runs.taken_pages() {
             0 => 0,
@@ -75,7 +75,7 @@ impl PreloadHeap {
         }
     }
 
-    /// Where it is.
+    /// The address range.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.addresses.clone()
     }
@@ -84,7 +84,7 @@ impl PreloadHeap {
         self.addresses.contains(&address)
     }
 
-    /// Memory, aligned. `None`: there are no more addresses, or no lender has room.
+    /// Allocates aligned memory. `None`: there are no free addresses, or no lender has room.
     pub(crate) fn take(&self, bytes: usize, align: usize) -> Option<PreloadBlock> {
         let class = match align <= SLOT_ALIGN {
             true => SlabClass::of(bytes),
@@ -117,9 +117,9 @@ impl PreloadHeap {
         })
     }
 
-    /// Whole pages of zeros, aligned to a page and to `align`. `None`: as above.
+    /// Allocates whole pages of zeros, aligned to a page and to `align`. `None`: as [`PreloadHeap::take`].
     pub(crate) fn take_pages(&self, bytes: usize, align: usize) -> Option<usize> {
-        // Larger than any arena: nothing that `--size` could help.
+        // Larger than any arena, so a larger `--size` would not help.
         let pages = u32::try_from(bytes.div_ceil(PAGE_BYTES)).ok()?;
         let align = align.div_ceil(PAGE_BYTES) as u64;
         if !self.has_room() {
@@ -129,7 +129,7 @@ impl PreloadHeap {
         let first = parts.runs.take(pages, align.max(1));
         match first {
             Some(first) => self.use_up_to(&mut parts, first + pages),
-            // More could not help where no address has such a number.
+            // A larger arena would not help if no address has that alignment.
             None if align as usize > self.addresses.len() / PAGE_BYTES => (),
             None => self.complain_of_size(),
         }
@@ -137,7 +137,7 @@ impl PreloadHeap {
         Some(self.address(first?))
     }
 
-    /// How many bytes whoever holds this address has, if it is his first.
+    /// Size of the allocation that begins at an address.
     pub(crate) fn bytes(&self, address: usize) -> Option<usize> {
         let parts = self.lock();
         if parts.slabs.has(address) {
@@ -150,7 +150,7 @@ impl PreloadHeap {
         Some(pages as usize * PAGE_BYTES)
     }
 
-    /// Takes back a slot of a slab. `false`: this is none.
+    /// Frees a slot of a slab. `false`: the address is not in one.
     pub(crate) fn give_slot(&self, address: usize) -> bool {
         let mut parts = self.lock();
         if !parts.slabs.has(address) {
@@ -164,13 +164,13 @@ impl PreloadHeap {
         true
     }
 
-    /// Whether somebody holds all of it.
+    /// Whether the whole range is allocated.
     pub(crate) fn has_all(&self, addresses: Range<usize>) -> bool {
         self.lock().runs.has_all(self.pages(&addresses))
     }
 
-    /// Makes all of it somebody's who maps memory there, and zeros. `false`: some of it is nobody's to have,
-    /// and nothing has changed.
+    /// Allocates a range, as zeros, for a mapping at its addresses. `false`: some of it is not available, and
+    /// nothing has changed.
     pub(crate) fn claim(&self, addresses: Range<usize>) -> bool {
         let pages = self.pages(&addresses);
         let mut parts = self.lock();
@@ -185,25 +185,25 @@ impl PreloadHeap {
         claimed
     }
 
-    /// Whether nobody holds any of it, and somebody may.
+    /// Whether the whole range is free.
     pub(crate) fn are_free(&self, addresses: &Range<usize>) -> bool {
         self.lock().runs.are_free(&self.pages(addresses))
     }
 
-    /// Gives the addresses of what somebody holds to a mapping that is not the arena's, for good: the kernel
-    /// would have to be told of the arena anew.
+    /// Lends allocated addresses to a mapping of another kind, for good: the kernel would have to be told of
+    /// the arena anew.
     pub(crate) fn lend(&self, addresses: Range<usize>) {
         self.lock().runs.lend(self.pages(&addresses));
     }
 
-    /// The first of these addresses that are lent, as many as are in a row.
+    /// The first contiguous lent part of a range.
     pub(crate) fn next_lent(&self, addresses: &Range<usize>) -> Option<Range<usize>> {
         let lent = self.lock().runs.next_lent(&self.pages(addresses))?;
         Some(self.address(lent.start)..self.address(lent.end))
     }
 
-    /// Gives a holder more or less, where he is. `false`: there is not so much in a row, or so little that he
-    /// should go elsewhere.
+    /// Resizes an allocation in place. `false`: there is no room after it, or it shrinks so much that it
+    /// should move.
     pub(crate) fn resize(&self, address: usize, bytes: usize) -> bool {
         let Some(had) = self.bytes(address) else {
             return false;
@@ -211,7 +211,7 @@ impl PreloadHeap {
         if self.lock().slabs.has(address) {
             return bytes <= had && bytes > had / 2;
         }
-        // More than there are addresses is no size.
+        // More pages than there are addresses.
         let Some(pages) = u32::try_from(bytes.div_ceil(PAGE_BYTES)).ok() else {
             return false;
         };
@@ -228,27 +228,27 @@ impl PreloadHeap {
         true
     }
 
-    /// Takes memory back, from however many holders; what nobody holds of it is passed over.
+    /// Frees a range that may span several allocations; unallocated parts are skipped.
     pub(crate) fn give(&self, addresses: Range<usize>) {
         let mut rest = self.pages(&addresses);
         loop {
             let Some(cut) = self.lock().runs.cut(&rest) else {
                 return;
             };
-            // What is given may be another's at once: it is not looked at again.
+            // The freed part may be allocated again at once and is not examined again.
             rest.start = cut.end;
-            // Not under the lock: it waits for another thread.
+            // Not under the lock, because it waits for another thread.
             self.make_zeros(&cut);
             self.lock().runs.give(cut);
         }
     }
 
-    /// Makes zeros of what somebody holds.
+    /// Discards the content of allocated memory, which becomes zeros.
     pub(crate) fn empty(&self, addresses: Range<usize>) {
         self.make_zeros(&self.pages(&addresses));
     }
 
-    /// What cannot be used again is nobody's from now on.
+    /// Abandons a range that cannot be used again.
     pub(crate) fn leave(&self, addresses: Range<usize>) {
         let mut rest = self.pages(&addresses);
         loop {
@@ -260,7 +260,7 @@ impl PreloadHeap {
         }
     }
 
-    /// Whether a page was never written, or given back since.
+    /// Whether a page was never written, or was freed since.
     pub(crate) fn is_blank(&self, page: usize) -> bool {
         abi::quietly(|| self.space.is_blank(page))
     }
@@ -269,25 +269,25 @@ impl PreloadHeap {
         abi::quietly(|| self.space.status())
     }
 
-    /// Bytes that the program has here.
+    /// Bytes allocated by the program.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.lock().runs.taken_pages() * PAGE_BYTES as u64
     }
 
-    /// Held while the process forks, so that the child's copy is whole.
+    /// Locks the state. Also held while the process forks, so that the child's copy is consistent.
     pub(crate) fn lock(&self) -> MutexGuard<'_, PreloadHeapState> {
-        // A panic under it ends the process: it cannot leave a function that C has called.
+        // A panic under the lock ends the process, because it cannot unwind into C.
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whole pages that touch these addresses, which lie in the arena.
+    /// The whole pages that these addresses of the arena touch.
     fn pages(&self, addresses: &Range<usize>) -> PageRange {
         let end = (addresses.end - self.addresses.start).div_ceil(PAGE_BYTES);
         self.page(addresses.start)..end as u32
     }
 
     fn page(&self, address: usize) -> u32 {
-        assert!(address >= self.addresses.start, "an address of the arena");
+        assert!(address >= self.addresses.start, "the address is in the arena");
         ((address - self.addresses.start) / PAGE_BYTES) as u32
     }
 
@@ -299,7 +299,7 @@ impl PreloadHeap {
         abi::quietly(|| self.space.empty(pages.start as usize..pages.end as usize));
     }
 
-    /// Somebody has a page below this one: a core dump is to have it.
+    /// Includes pages up to `end` in core dumps, now that they are used.
     fn use_up_to(&self, parts: &mut PreloadHeapState, end: u32) {
         if end > parts.dumped {
             let all = (self.addresses.len() / PAGE_BYTES) as u32;
@@ -318,13 +318,13 @@ impl PreloadHeap {
     }
 
     fn complain_of_size(&self) {
-        self.complain(&"the arena is full: give it more with --size");
+        self.complain(&"its far memory is full; raise --size");
     }
 
-    /// Once: a program that goes on without memory may ask often.
+    /// Reports once: a program that continues without memory may ask often.
     fn complain(&self, why: &dyn std::fmt::Display) {
         if !self.complained.swap(true, Ordering::Relaxed) {
-            remark(format_args!("the program gets no more memory: {why}"));
+            remark(format_args!("an allocation is refused: {why}"));
         }
     }
 }

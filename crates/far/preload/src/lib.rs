@@ -1,25 +1,25 @@
-//! The library that `netram run` has an unmodified program load before all others. Large allocations of the
-//! program, and what it maps of anonymous memory, lie in an arena of far memory.
+//! The library that `netram run` preloads into an unmodified program. The program's large allocations and
+//! anonymous mappings are in an arena of far memory.
 //!
 //! | file | does |
 //! |---|---|
-//! | `runs.rs` | decides which pages an allocation gets |
-//! | `slabs.rs` | packs small ones |
-//! | `heap.rs` | the arena's memory, handed out |
-//! | `start.rs` | the arena, begun in threads that share no descriptors with the program |
-//! | `heir.rs` | who gives back what the program leaves at lenders |
-//! | `report.rs` | what was moved, for people and programs |
-//! | `abi/alloc.rs` | `malloc` and its like, which the program calls here |
-//! | `abi/maps.rs` | `mmap` and its like |
-//! | `abi/over.rs` | what is mapped, unmapped and moved at the arena's addresses |
-//! | `abi/next.rs` | those functions of whoever else has them: the C library, or an allocator of the program's |
-//! | `abi/own.rs` | where this library itself has its memory: never in the arena |
-//! | `abi/pool.rs` | where the C library has what it takes in the name of the arena's threads |
-//! | `abi/fork.rs` | children; `abi/heritage.rs`: what their parent gives them of far memory; `abi/faults.rs`: when |
-//! | `abi/begin.rs` | the first and the last step of the process |
+//! | `start.rs` | starts the arena, in threads that share no descriptors with the program |
+//! | `heap.rs` | hands out the arena's memory |
+//! | `page_runs.rs` | decides which pages an allocation gets |
+//! | `slabs.rs` | packs small allocations |
+//! | `cleanup_process.rs` | frees what the program leaves at lenders |
+//! | `report.rs` | reports what was moved, for people and programs |
+//! | `abi/startup.rs` | the first and the last step of the process |
+//! | `abi/alloc.rs` | `malloc` and the other allocation functions |
+//! | `abi/maps.rs` | `mmap` and the other mapping functions |
+//! | `abi/remap.rs` | mappings made, removed and moved at the arena's addresses |
+//! | `abi/next_allocator.rs` | the allocation functions of the C library, or of another allocator of the program |
+//! | `abi/own_allocator.rs` | this library's own memory, which is never in the arena |
+//! | `abi/pool.rs` | memory that the C library allocates for the arena's threads |
+//! | `abi/fork.rs`, `abi/fork_copy.rs`, `abi/faults.rs` | forks; the child's copy of far memory; the fault that requests it |
 //!
-//! Only the program's own process has an arena; a child of `fork` has a copy of what is in it. What this
-//! cannot do is written in docs/far.md.
+//! Only the program's own process has an arena; a child of `fork` gets a copy of its content. The limits of
+//! this approach are in docs/design/far.md.
 #![deny(unsafe_code)]
 
 mod abi;

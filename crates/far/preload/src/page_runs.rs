@@ -1,32 +1,32 @@
-//! Which pages of the arena an allocation gets. A value: what it decides is done elsewhere.
+//! Decides which pages of the arena an allocation gets. A value; the effects are elsewhere.
 //!
-//! A page is free, held, or neither: it was cut off what held it, and what it has is being thrown away. What
-//! is free is zeros, so that memory that must be zeros costs nothing. All of this is known outside of the
-//! arena: looking for room brings no page.
+//! A page is free, allocated, or neither: cut off from an allocation while its content is being discarded.
+//! Free pages are zeros, so memory that must be zeros costs nothing. All records are outside of the arena, so
+//! searching touches no page of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Pages, by number.
+/// A range of page numbers.
 pub(crate) type PageRange = Range<u32>;
 
 #[derive(Debug)]
 pub(crate) struct PageRuns {
-    /// The number that the first page has among all addresses: by it pages are aligned.
+    /// Number of the first page among all addresses, to which alignment refers.
     origin: u64,
-    /// Free pages: the first of a run, and how many. No two runs touch.
+    /// Free runs: first page → number of pages. No two runs touch.
     free: BTreeMap<u32, u32>,
-    /// The same: how many, and the first.
+    /// The same runs by size: number of pages, first page.
     sizes: BTreeSet<(u32, u32)>,
-    /// Held pages.
+    /// Allocated runs: first page → number of pages.
     taken: BTreeMap<u32, u32>,
-    /// Pages whose addresses the program has given to a mapping of another kind. They are nobody's here for
-    /// good.
+    /// Runs whose addresses the program has given to a mapping of another kind. They are never used here
+    /// again.
     lent: BTreeMap<u32, u32>,
 }
 
 impl PageRuns {
-    /// So many pages, all free.
+    /// `pages` pages, all free.
     pub(crate) fn new(pages: u32, origin: u64) -> PageRuns {
         let mut runs = PageRuns {
             origin,
@@ -39,11 +39,11 @@ impl PageRuns {
         runs
     }
 
-    /// The smallest free run that has so many pages from an address on that is a multiple of `align` pages,
-    /// and of equals the first. `None`: there is none.
+    /// Takes the smallest free run that contains `pages` pages at a multiple of `align` pages; of equals the
+    /// first. `None`: there is none.
     ///
-    /// Small runs are used up before large ones are broken, and low pages before high ones: what is known of
-    /// pages is kept up to the highest.
+    /// Small runs are used up before large ones are split, and low pages before high ones, since records of
+    /// pages are kept up to the highest.
     pub(crate) fn take(&mut self, pages: u32, align: u64) -> Option<u32> {
         assert!(align.is_power_of_two(), "pages are aligned to powers of two");
         let wanted = pages.max(1);
@@ -62,12 +62,12 @@ impl PageRuns {
         Some(aligned)
     }
 
-    /// How many pages the holder of this one has, if it is his first.
+    /// Number of pages of the allocation that begins at this page.
     pub(crate) fn pages(&self, first: u32) -> Option<u32> {
         self.taken.get(&first).copied()
     }
 
-    /// Whether somebody holds all of these.
+    /// Whether all of these pages are allocated.
     pub(crate) fn has_all(&self, pages: PageRange) -> bool {
         let mut next = pages.start;
         while next < pages.end {
@@ -79,8 +79,8 @@ impl PageRuns {
         true
     }
 
-    /// Makes these pages somebody's who maps memory there: what of them is free is held from now on. `false`:
-    /// some are neither free nor held, and nothing has changed.
+    /// Allocates the free ones of these pages for a mapping at their addresses. `false`: some are neither
+    /// free nor allocated, and nothing has changed.
     pub(crate) fn claim(&mut self, pages: PageRange) -> bool {
         let mut next = pages.start;
         while next < pages.end {
@@ -99,12 +99,12 @@ impl PageRuns {
         true
     }
 
-    /// Whether all of these are free.
+    /// Whether all of these pages are free.
     pub(crate) fn are_free(&self, pages: &PageRange) -> bool {
         end_in(&self.free, pages.start).is_some_and(|end| end >= pages.end)
     }
 
-    /// Gives the addresses of held pages away for good, to a mapping that is not the arena's.
+    /// Lends allocated pages to a mapping of another kind, for good.
     pub(crate) fn lend(&mut self, pages: PageRange) {
         let mut rest = pages;
         while let Some(cut) = self.cut(&rest) {
@@ -119,13 +119,13 @@ impl PageRuns {
         }
     }
 
-    /// The first of these that are lent, as many as are in a row.
+    /// The first contiguous lent part of these pages.
     pub(crate) fn next_lent(&self, pages: &PageRange) -> Option<PageRange> {
         let (first, length) = overlap(&self.lent, pages)?;
         Some(first.max(pages.start)..(first + length).min(pages.end))
     }
 
-    /// Gives a holder more pages where his end, if they are free. `false`: they are not.
+    /// Extends an allocation if the pages after it are free. Returns whether they were.
     pub(crate) fn grow(&mut self, first: u32, pages: u32) -> bool {
         let Some(had) = self.pages(first) else {
             return false;
@@ -143,11 +143,10 @@ impl PageRuns {
         }
     }
 
-    /// Takes pages away from whoever holds the first of these that is held. What was cut off of that holder;
-    /// nobody gets it before [`PageRuns::give`]. `None`: nobody holds any.
+    /// Cuts pages off the first allocation that overlaps the range. Returns the part cut off, which is not
+    /// allocated before [`PageRuns::give`]. `None`: none is allocated.
     ///
-    /// One holder at a time, for a list of them would be an allocation, and where there are many one that
-    /// comes back here.
+    /// One allocation per call: a list of several would itself be an allocation, which could call back here.
     pub(crate) fn cut(&mut self, pages: &PageRange) -> Option<PageRange> {
         let (first, length) = overlap(&self.taken, pages)?;
         self.taken.remove(&first);
@@ -161,7 +160,7 @@ impl PageRuns {
         Some(first.max(pages.start)..end.min(pages.end))
     }
 
-    /// Makes pages free that were cut off, and are zeros by now.
+    /// Frees pages that were cut off and are zeros now.
     pub(crate) fn give(&mut self, pages: PageRange) {
         let (mut first, mut length) = (pages.start, pages.end - pages.start);
         let before = self.free.range(..first).next_back();
@@ -178,7 +177,7 @@ impl PageRuns {
         self.insert(first, length);
     }
 
-    /// How many pages are held.
+    /// Number of allocated pages.
     pub(crate) fn taken_pages(&self) -> u64 {
         self.taken.values().copied().map(u64::from).sum()
     }
@@ -196,7 +195,7 @@ impl PageRuns {
     }
 }
 
-/// The first of these spans that has any of the pages.
+/// The first of these runs that overlaps the pages.
 fn overlap(spans: &BTreeMap<u32, u32>, pages: &PageRange) -> Option<(u32, u32)> {
     if pages.is_empty() {
         return None;
@@ -208,7 +207,7 @@ fn overlap(spans: &BTreeMap<u32, u32>, pages: &PageRange) -> Option<(u32, u32)> 
     before.filter(touches).or_else(|| next().filter(touches))
 }
 
-/// The end of the span that has this page.
+/// End of the run that contains a page.
 fn end_in(spans: &BTreeMap<u32, u32>, page: u32) -> Option<u32> {
     let (first, length) = spans.range(..=page).next_back()?;
     Some(first + length).filter(|end| *end > page)
@@ -227,13 +226,13 @@ mod tests {
         }
     }
 
-    /// What was held of these, in order.
+    /// The allocated parts of a range, in order.
     fn cut(runs: &mut PageRuns, pages: PageRange) -> Vec<PageRange> {
         iter::from_fn(|| runs.cut(&pages)).collect()
     }
 
     #[test]
-    fn the_smallest_run_that_fits_is_taken_and_neighbours_become_one_again() {
+    fn the_smallest_fitting_run_is_taken_and_freed_runs_merge() {
         let mut runs = PageRuns::new(100, 0);
         let all: Vec<u32> = [10, 5, 20, 5, 60]
             .map(|pages| runs.take(pages, 1).unwrap())
@@ -242,10 +241,14 @@ mod tests {
         assert_eq!(runs.take(1, 1), None);
         free(&mut runs, 0..10);
         free(&mut runs, 15..35);
-        assert_eq!(runs.take(8, 1), Some(0), "of 10 and 20 the smaller");
+        assert_eq!(runs.take(8, 1), Some(0), "the smaller of 10 and 20");
         assert_eq!(runs.take(8, 1), Some(15));
         assert_eq!(runs.cut(&(15..23)), Some(15..23));
-        assert_eq!(runs.take(13, 1), None, "what is not zeros yet is nobody's");
+        assert_eq!(
+            runs.take(13, 1),
+            None,
+            "pages that are not zeros yet are not free"
+        );
         runs.give(15..23);
         assert_eq!(runs.take(13, 1), Some(15));
         free(&mut runs, 0..100);
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_what_is_held_can_be_given_back() {
+    fn a_part_of_an_allocation_can_be_freed() {
         let mut runs = PageRuns::new(64, 0);
         assert_eq!((runs.take(16, 1), runs.take(16, 1)), (Some(0), Some(16)));
         assert_eq!(cut(&mut runs, 12..20), [12..16, 16..20]);
@@ -263,27 +266,27 @@ mod tests {
         runs.give(12..16);
         runs.give(16..20);
         assert!(runs.grow(0, 20));
-        assert!(!runs.grow(0, 21), "somebody has it");
-        assert!(runs.has_all(0..32), "by two holders");
-        assert_eq!(runs.cut(&(40..50)), None, "nobody had it");
-        assert_eq!(runs.cut(&(25..25)), None, "nothing of it");
-        assert_eq!(runs.pages(20), Some(12), "it is whole still");
+        assert!(!runs.grow(0, 21), "the next page is allocated");
+        assert!(runs.has_all(0..32), "by two allocations");
+        assert_eq!(runs.cut(&(40..50)), None, "it was not allocated");
+        assert_eq!(runs.cut(&(25..25)), None, "an empty range");
+        assert_eq!(runs.pages(20), Some(12), "it is unchanged");
         assert_eq!(runs.taken_pages(), 32);
     }
 
     #[test]
-    fn what_must_be_aligned_is_and_what_that_leaves_is_free() {
+    fn alignment_leaves_the_skipped_pages_free() {
         let mut runs = PageRuns::new(1024, 0);
         assert_eq!(runs.take(3, 1), Some(0));
         assert_eq!(runs.take(100, 256), Some(256));
         assert_eq!(runs.take(253, 1), Some(3));
-        assert_eq!(runs.take(600, 256), None, "from 512 on there are 512");
+        assert_eq!(runs.take(600, 256), None, "only 512 pages follow page 512");
         assert_eq!(runs.take(512, 512), Some(512));
     }
 
-    /// An arena begins wherever the kernel has room for it.
+    /// An arena may begin at any page of the address space.
     #[test]
-    fn addresses_are_aligned_and_not_numbers_of_pages() {
+    fn alignment_refers_to_addresses() {
         let mut runs = PageRuns::new(1 << 16, 0x7_1234_5601);
         for align in [1, 256, 1 << 14] {
             let first = runs.take(3, align).unwrap();
@@ -294,28 +297,28 @@ mod tests {
     }
 
     #[test]
-    fn holes_can_be_claimed_and_what_is_lent_is_nobodys_here() {
+    fn free_pages_can_be_claimed_and_lent_ones_cannot() {
         let mut runs = PageRuns::new(64, 0);
         assert_eq!(runs.take(32, 1), Some(0));
         free(&mut runs, 8..16);
         assert!(runs.are_free(&(8..16)) && !runs.are_free(&(7..16)));
-        assert!(runs.claim(4..20), "held, free, and held");
+        assert!(runs.claim(4..20), "allocated, free and allocated pages");
         assert!(runs.has_all(0..32) && !runs.has_all(0..33));
         assert!(runs.claim(30..40) && runs.has_all(0..40));
         runs.lend(10..12);
         runs.lend(11..14);
-        assert!(!runs.claim(13..20), "a page of it is lent");
+        assert!(!runs.claim(13..20), "one page is lent");
         assert_eq!(runs.next_lent(&(0..64)), Some(10..14), "two are one");
         assert_eq!(runs.next_lent(&(12..13)), Some(12..13));
         free(&mut runs, 0..64);
         assert_eq!(runs.taken_pages(), 0);
-        assert_eq!(runs.take(60, 1), None, "two parts, and what is lent between them");
+        assert_eq!(runs.take(60, 1), None, "lent pages lie between two free parts");
         assert_eq!(runs.take(50, 1), Some(14));
     }
 
-    /// Against a plain picture of who has which page.
+    /// Compares with a simple table of owners.
     #[test]
-    fn no_page_has_two_holders_and_none_gets_lost() {
+    fn every_page_has_at_most_one_owner() {
         const PAGES: u32 = 200;
         let mut runs = PageRuns::new(PAGES, 0);
         let mut owner = vec![0_u32; PAGES as usize];
@@ -356,6 +359,6 @@ mod tests {
             assert_eq!(runs.taken_pages(), held, "step {step}");
         }
         free(&mut runs, 0..PAGES);
-        assert_eq!(runs.take(PAGES, 1), Some(0), "all of it is one again");
+        assert_eq!(runs.take(PAGES, 1), Some(0), "all pages form one run again");
     }
 }

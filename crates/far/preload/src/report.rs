@@ -1,4 +1,4 @@
-//! What was moved, in a line or as JSON.
+//! Report of what was moved, as a line or as JSON.
 
 use std::fmt;
 use std::fs;
@@ -10,13 +10,13 @@ use netram_far_machine::limit::PAGE_BYTES;
 use crate::heap::PreloadHeap;
 use crate::start::remark;
 
-/// What is told of a run.
+/// Figures of a run.
 struct RunSummary {
     status: ArenaStatus,
     allocated_bytes: u64,
 }
 
-/// Tells it where it is to be told.
+/// Writes the report to its destination.
 pub(crate) fn tell(heap: &PreloadHeap, report: &RunReport) {
     let run = RunSummary {
         status: heap.status(),
@@ -27,7 +27,7 @@ pub(crate) fn tell(heap: &PreloadHeap, report: &RunReport) {
         RunReport::Line => remark(format_args!("{run}")),
         RunReport::File(path) => {
             if let Err(error) = fs::write(path, run.json()) {
-                remark(format_args!("the report was not written: {error}"));
+                remark(format_args!("the report could not be written: {error}"));
             }
         }
     }
@@ -50,7 +50,7 @@ impl RunSummary {
             proved,
             sent,
             packed,
-            // A program as it is has none.
+            // An unmodified program does not use these.
             words: _,
             written: _,
             patch_fetches: _,
@@ -88,7 +88,7 @@ impl fmt::Display for RunSummary {
     }
 }
 
-/// So many pages.
+/// A number of pages, displayed in bytes.
 struct Mib(u64);
 
 impl fmt::Display for Mib {

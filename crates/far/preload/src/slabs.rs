@@ -1,37 +1,38 @@
-//! Allocations of less than a few pages, many in one run of pages: a *slab* has slots of one size. A value:
-//! runs come from [`PageRuns`](crate::page_runs::PageRuns), and go back to it.
+//! Small allocations, many in one run of pages: a *slab* has slots of one size. A value; its runs come from
+//! [`PageRuns`](crate::page_runs::PageRuns) and return there.
 //!
-//! Which slots are taken is known outside of the arena, so that neither taking nor giving one brings a page.
-//! What a slot has when it is taken is what its last holder left.
+//! Records of the slots are outside of the arena, so that neither allocating nor freeing touches a page of
+//! it. A slot keeps the content of its last owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use netram_far_machine::limit::PAGE_BYTES;
 
-/// Pages of a slab. What nobody has used of them costs nothing.
+/// Number of pages of a slab. Unused ones cost nothing.
 pub(crate) const SLAB_PAGES: u32 = 64;
 const SLAB_BYTES: usize = SLAB_PAGES as usize * PAGE_BYTES;
-/// The smallest slot.
+/// Smallest slot in bytes.
 const SLOT_BYTES_MIN: usize = 1 << SMALLEST;
 const SMALLEST: u32 = 10;
-/// Larger allocations have pages of their own: a last one that is half empty is little beside the others.
+/// Largest slot in bytes. Larger allocations get pages of their own, whose partly used last page is
+/// comparatively small.
 const SLOT_BYTES_MAX: usize = 1 << LARGEST;
 const LARGEST: u32 = 15;
-/// Sizes between one power of two and the next: no more than an eighth of a slot is unused.
+/// Number of slot sizes per power of two: at most an eighth of a slot is unused.
 const STEPS: usize = 8;
-/// Every slot's size is a multiple of this, and so is where it begins.
+/// Alignment of every slot's size and address.
 pub(crate) const SLOT_ALIGN: usize = SLOT_BYTES_MIN / STEPS;
 const WORD: usize = u64::BITS as usize;
 
 const _: () = assert!(SLOT_BYTES_MAX * STEPS <= SLAB_BYTES, "a slab has many slots");
 
-/// A slot's size, as one of few.
+/// One of the slot sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlabClass(usize);
 
 impl SlabClass {
-    /// The smallest that has so many bytes. `None`: they get pages of their own.
+    /// The smallest class with at least `bytes` bytes. `None`: larger than any slot.
     pub(crate) fn of(bytes: usize) -> Option<SlabClass> {
         let bytes = bytes.max(SLOT_BYTES_MIN);
         if bytes > SLOT_BYTES_MAX {
@@ -61,24 +62,24 @@ impl SlabClass {
 struct Slab {
     class: SlabClass,
     count: usize,
-    /// A bit a slot.
+    /// One bit per slot: allocated.
     taken: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct SlabTable {
-    /// By their first byte.
+    /// Slabs by address.
     slabs: BTreeMap<usize, Slab>,
-    /// Those that have a free slot, by class.
+    /// Slabs with a free slot, by class.
     open: BTreeMap<usize, BTreeSet<usize>>,
 }
 
 impl SlabTable {
-    /// A free slot, at the lowest address. `None`: this class needs another slab.
+    /// Allocates the free slot at the lowest address. `None`: this class needs another slab.
     pub(crate) fn take(&mut self, class: SlabClass) -> Option<usize> {
         let open = self.open.get_mut(&class.0)?;
         let start = *open.first()?;
-        let slab = self.slabs.get_mut(&start).expect("what is open is a slab");
+        let slab = self.slabs.get_mut(&start).expect("an open slab is in the table");
         let free = slab.taken.iter().position(|word| *word != u64::MAX);
         let index = free.expect("an open slab has a free slot");
         let bit = slab.taken[index].trailing_ones() as usize;
@@ -90,11 +91,11 @@ impl SlabTable {
         Some(start + (index * WORD + bit) * class.bytes())
     }
 
-    /// A run of [`SLAB_PAGES`] becomes a slab.
+    /// Turns a run of [`SLAB_PAGES`] into a slab.
     pub(crate) fn add(&mut self, class: SlabClass, start: usize) {
         let slots = class.slots();
         let mut taken = vec![0; slots.div_ceil(WORD)];
-        // What is beyond the last slot is nobody's.
+        // Bits after the last slot count as allocated.
         if let Some(last) = taken.last_mut()
             && !slots.is_multiple_of(WORD)
         {
@@ -114,7 +115,7 @@ impl SlabTable {
         self.at(address).is_some()
     }
 
-    /// The size of the slot that begins here. `None`: none that is taken does.
+    /// Size of the allocated slot that begins here. `None`: there is none.
     pub(crate) fn bytes(&self, address: usize) -> Option<usize> {
         let (start, slab) = self.at(address)?;
         let (index, within) = (
@@ -125,8 +126,8 @@ impl SlabTable {
         (within == 0 && taken).then(|| slab.class.bytes())
     }
 
-    /// Takes a slot back that [`SlabTable::bytes`] knows. The addresses of its slab, if that is none any
-    /// more: its last slot was given back, and its class has another one with room.
+    /// Frees an allocated slot. Returns the range of its slab if that is dissolved: it is empty, and its
+    /// class has another one with room.
     pub(crate) fn give(&mut self, address: usize) -> Option<Range<usize>> {
         let (start, _) = self.at(address)?;
         let slab = self.slabs.get_mut(&start)?;
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_has_what_is_asked_for_and_little_more() {
+    fn a_class_wastes_at_most_an_eighth() {
         assert_eq!(SlabClass::of(1).unwrap().bytes(), SLOT_BYTES_MIN);
         for bytes in SLOT_BYTES_MIN..=SLOT_BYTES_MAX {
             let class = SlabClass::of(bytes).unwrap();
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_apart_inside_and_known_by_where_they_begin() {
+    fn slots_do_not_overlap_and_are_found_by_address() {
         let mut slabs = SlabTable::default();
         let class = SlabClass::of(5000).unwrap();
         assert_eq!(slabs.take(class), None);
@@ -189,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_slab_goes_when_its_class_has_another() {
+    fn an_empty_slab_is_dissolved_if_its_class_has_another() {
         let mut slabs = SlabTable::default();
         let class = SlabClass::of(20_000).unwrap();
         slabs.add(class, 0);
         let first: Vec<usize> = std::iter::from_fn(|| slabs.take(class)).collect();
         slabs.add(class, SLAB_BYTES);
         let second = slabs.take(class).unwrap();
-        assert_eq!(slabs.give(second), None, "one with room is kept");
+        assert_eq!(slabs.give(second), None, "one slab with room is kept");
         let gone: Vec<_> = first.iter().filter_map(|slot| slabs.give(*slot)).collect();
         assert_eq!((gone.len(), gone.first()), (1, Some(&(0..SLAB_BYTES))));
         assert_eq!(slabs.take(class), Some(SLAB_BYTES));

@@ -1,5 +1,6 @@
-//! The arena of a run. Its threads have descriptors of their own: a program that closes all that it finds, as
-//! daemons do, or counts on the next number, meets none of ours; and no child inherits one.
+//! The arena of a run. Its threads have a descriptor table of their own. A program that closes all
+//! descriptors, as daemons do, or that relies on the next number, meets none of them, and no child inherits
+//! one.
 
 use std::error::Error;
 use std::fmt::Arguments;
@@ -21,24 +22,24 @@ use crate::abi;
 use crate::cleanup_process;
 use crate::heap::PreloadHeap;
 
-/// A process that dies, or ends, waits for its last lines no longer than this: where nobody reads them, it
-/// would wait for ever.
+/// Maximum time that a process that ends waits for its last lines to be written, in case standard error is
+/// not read.
 pub(crate) const EXIT_MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
 
 static LINES: OnceLock<LogWriter> = OnceLock::new();
 
-/// Why a program is not run.
+/// Why a program cannot be started.
 #[derive(Debug)]
 pub(crate) enum PreloadStartError {
-    /// What `netram run` has told makes no sense: library and program are of two versions.
+    /// The settings from `netram run` are invalid: library and program have different versions.
     Settings(RunSettingsError),
     /// The key cannot be read.
     Key(String),
-    /// The process may not have enough of something.
+    /// A limit of the process is too low.
     Room(ProcessLimitError),
-    /// There is no arena.
+    /// The arena cannot be opened.
     Arena(ArenaError),
-    /// The system refused something that every program needs.
+    /// A system call failed that works in every usual process.
     System(&'static str, io::Error),
 }
 
@@ -57,21 +58,22 @@ impl std::fmt::Display for PreloadStartError {
     }
 }
 
-/// What the environment says. The limits may be others than those that `netram run` had.
+/// Parses the settings from the environment. Checks the limits here, because they may differ from those of
+/// `netram run`.
 pub(crate) fn settings(text: &str) -> Result<RunSettings, PreloadStartError> {
     let settings = text.parse().map_err(PreloadStartError::Settings)?;
     process_limits::check(&settings).map_err(PreloadStartError::Room)?;
     Ok(settings)
 }
 
-/// A heap, with the threads that serve it. The caller has blocked all signals, and so they are in all of
-/// them: no handler of the program's runs there.
+/// Opens the heap and its threads. The caller has blocked all signals, which the threads inherit: no handler
+/// of the program runs in them.
 pub(crate) fn heap(settings: &RunSettings) -> Result<PreloadHeap, PreloadStartError> {
     let (sender, receiver) = sync_channel(1);
     let wanted = settings.clone();
     let body = move || {
         let opened = arena(&wanted);
-        // Who waits has not gone: it is the function below.
+        // The receiver is the calling function, which is waiting.
         let _ = sender.send(opened);
     };
     let spawned = std::thread::Builder::new()
@@ -80,12 +82,12 @@ pub(crate) fn heap(settings: &RunSettings) -> Result<PreloadHeap, PreloadStartEr
     spawned.map_err(|error| PreloadStartError::System("starting a thread", error))?;
     let ended = |_| PreloadStartError::System("starting", io::ErrorKind::Other.into());
     let arena = receiver.recv().map_err(ended)??;
-    let ground = ArenaSpace::of(&arena).expect("nobody else has had the new arena");
+    let ground = ArenaSpace::of(&arena).expect("a new arena is unused");
     Ok(PreloadHeap::new(ground, settings.threshold_bytes as usize))
 }
 
-/// Logs by a thread of its own: the program's standard error may be a pipe that nobody reads, or a disk that
-/// is full. An error is written before the process can die of it.
+/// Logs through a thread of its own, because the program's standard error may be an unread pipe or a full
+/// disk. An error is written before the process can die of it.
 fn log() -> io::Result<()> {
     let output = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let lines = LogWriter::to(output, |lost| {
@@ -94,7 +96,7 @@ fn log() -> io::Result<()> {
     let lines = LINES.get_or_init(|| lines);
     std::panic::set_hook(Box::new(|panic| {
         let text = format!("netram run: a defect: {}", netram_log::panic_lines(panic));
-        // It never fails.
+        // This never fails.
         let _ = lines.urgent(EXIT_MESSAGE_TIMEOUT).write_all(text.as_bytes());
     }));
     let errors = || lines.urgent(EXIT_MESSAGE_TIMEOUT);
@@ -103,12 +105,12 @@ fn log() -> io::Result<()> {
         .with_writer(errors.with_max_level(Level::ERROR).or_else(|| lines.clone()))
         .with_ansi(false)
         .finish();
-    // In a program that has a subscriber of its own, by the same library of another version, there are two.
+    // A program with its own subscriber, in another version of the same library, has two.
     let _ = tracing::subscriber::set_global_default(logged);
     Ok(())
 }
 
-/// A sentence on standard error from whoever may be the allocator, or a child with no thread beside it.
+/// Writes a message to standard error. Callable from the allocator, and from a child without other threads.
 pub(crate) fn remark(sentence: Arguments<'_>) {
     netram_log::try_write_line(
         io::stderr(),
@@ -117,17 +119,18 @@ pub(crate) fn remark(sentence: Arguments<'_>) {
     );
 }
 
-/// Has the last lines written, before the process ends.
+/// Writes the last log lines before the process ends.
 pub(crate) fn finish() {
     if let Some(lines) = LINES.get() {
         lines.drain(EXIT_MESSAGE_TIMEOUT);
     }
 }
 
-/// What every thread of the arena's does first: now it may still need what lies in the arena later.
+/// Runs first in every thread of the arena: everything allocated now is not needed later, when it could be in
+/// the arena.
 fn begin_thread() {
     abi::enlist();
-    // By this it has what the log keeps for each thread that has said something. Nobody hears it.
+    // Allocates the state that the logging library keeps for each thread, with a message that is discarded.
     let unheard = tracing_subscriber::fmt()
         .with_max_level(Level::ERROR)
         .with_writer(io::sink)
@@ -139,8 +142,8 @@ fn arena(settings: &RunSettings) -> Result<Arena, PreloadStartError> {
     threads::on_begin(begin_thread);
     abi::leave_descriptors()
         .map_err(|error| PreloadStartError::System("having descriptors of its own", error))?;
-    // Only now: what is logged goes to the standard error that these threads have.
-    // A program without standard error runs without a log.
+    // Only now, because the log goes to the standard error of these threads. A program without standard error
+    // runs without a log.
     drop(log());
     let config = settings
         .arena()
@@ -151,7 +154,7 @@ fn arena(settings: &RunSettings) -> Result<Arena, PreloadStartError> {
     {
         tracing::warn!(
             %error,
-            "nobody could be started who gives this program's pages back: lenders will keep them until their lease is over"
+            "the cleanup process could not be started: lenders will keep this program's pages until their lease ends"
         );
     }
     Ok(arena)

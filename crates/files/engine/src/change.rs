@@ -261,28 +261,9 @@ impl<'a> DirectoryChange<'a> {
             DirectoryChange::Make {
                 at,
                 node,
-                spec: made,
+                spec,
                 identity,
-            } => {
-                let FileOwner { user, group } = made.owner;
-                let kind = made.kind as u64;
-                let which = if identity.is_some() {
-                    MADE_BEFORE
-                } else {
-                    MADE_AFTER
-                };
-                put(
-                    &mut to,
-                    which,
-                    &[node.0, kind, made.mode.into(), user.into(), group.into()],
-                );
-                if let Some(InodeIdentity { inode, made_ns }) = identity {
-                    put_varint(&mut to, inode);
-                    put_varint(&mut to, made_ns);
-                }
-                put_place(&mut to, at);
-                put_bytes(&mut to, made.target);
-            }
+            } => put_made(&mut to, at, node, &spec, identity),
             DirectoryChange::Link { node, at } => {
                 put(&mut to, 3, &[node.0]);
                 put_place(&mut to, at);
@@ -380,29 +361,7 @@ fn decode<'a>(which: u8, from: &mut ByteReader<'a>) -> Result<DirectoryChange<'a
             offset: from.varint()?,
             length: from.varint()?,
         },
-        MADE_AFTER | MADE_BEFORE => {
-            let node = made_node(from)?;
-            let (kind, mode) = (node_kind(from.varint()?)?, number(from)?);
-            let (user, group) = (number(from)?, number(from)?);
-            let identity = match which {
-                MADE_BEFORE => Some(InodeIdentity {
-                    inode: from.varint()?,
-                    made_ns: from.varint()?,
-                }),
-                _ => None,
-            };
-            DirectoryChange::Make {
-                node,
-                identity,
-                at: place(from)?,
-                spec: InodeSpec {
-                    kind,
-                    mode,
-                    owner: FileOwner { user, group },
-                    target: bytes(from, TARGET_BYTES_MAX)?,
-                },
-            }
-        }
+        MADE_AFTER | MADE_BEFORE => decode_made(which, from)?,
         3 => DirectoryChange::Link {
             node: InodeId(from.varint()?),
             at: place(from)?,
@@ -440,6 +399,60 @@ fn decode<'a>(which: u8, from: &mut ByteReader<'a>) -> Result<DirectoryChange<'a
             lsn: Lsn(from.varint()?),
         },
         other => return Err(DirectoryDecodeError::Operation(other)),
+    })
+}
+
+fn put_made(
+    to: &mut Vec<u8>,
+    at: DirectoryEntry<'_>,
+    node: InodeId,
+    spec: &InodeSpec<'_>,
+    identity: Option<InodeIdentity>,
+) {
+    let FileOwner { user, group } = spec.owner;
+    let which = if identity.is_some() {
+        MADE_BEFORE
+    } else {
+        MADE_AFTER
+    };
+    let kind = spec.kind as u64;
+    put(
+        to,
+        which,
+        &[node.0, kind, spec.mode.into(), user.into(), group.into()],
+    );
+    if let Some(InodeIdentity { inode, made_ns }) = identity {
+        put_varint(to, inode);
+        put_varint(to, made_ns);
+    }
+    put_place(to, at);
+    put_bytes(to, spec.target);
+}
+
+fn decode_made<'a>(
+    which: u8,
+    from: &mut ByteReader<'a>,
+) -> Result<DirectoryChange<'a>, DirectoryDecodeError> {
+    let node = made_node(from)?;
+    let (kind, mode) = (node_kind(from.varint()?)?, number(from)?);
+    let (user, group) = (number(from)?, number(from)?);
+    let identity = match which {
+        MADE_BEFORE => Some(InodeIdentity {
+            inode: from.varint()?,
+            made_ns: from.varint()?,
+        }),
+        _ => None,
+    };
+    Ok(DirectoryChange::Make {
+        node,
+        identity,
+        at: place(from)?,
+        spec: InodeSpec {
+            kind,
+            mode,
+            owner: FileOwner { user, group },
+            target: bytes(from, TARGET_BYTES_MAX)?,
+        },
     })
 }
 

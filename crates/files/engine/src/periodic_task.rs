@@ -1,8 +1,8 @@
 //! Schedule of a repeated task: recording pending writes, or checkpoints.
 //!
 //! An error never ends the task, except for a checkpoint on a failed disk, whose content is unknown.
-//! `docs/design/directories.md` promises that a write is recorded within 50 ms; a thread that gave up would break that
-//! promise for every later write.
+//! `docs/design/directories.md` promises that a write is recorded within 50 ms; a thread that gave up would
+//! break that promise for every later write.
 
 use netram_proto::failure::RetryBackoff;
 use netram_proto::planted::{FaultSwitch, PlantedFault};
@@ -126,7 +126,7 @@ mod tests {
     }
 
     /// A catalog that did not fit on the disk ended all checkpoints, and with them the recording of writes.
-    /// `netram recover` then removed files whose only copy was on the disk.
+    /// `netram mount recover` then removed files whose only copy was on the disk.
     #[test]
     fn no_error_ends_the_task() {
         let mut duty = duty();

@@ -47,7 +47,7 @@ pub(crate) struct BackingDirectory {
 #[derive(Debug, thiserror::Error)]
 pub enum BackingDirectoryError {
     /// The directory belongs to another journal.
-    #[error("{} belongs to the journal {}; mount it with that journal, or run `netram recover` on it first", .dir.display(), .journal.display())]
+    #[error("{} belongs to the journal {}; mount it with that journal, or run `netram mount recover` on it first", .dir.display(), .journal.display())]
     OtherJournal {
         /// The mounted directory.
         dir: PathBuf,
@@ -144,7 +144,7 @@ impl BackingDirectory {
         let note = self.dir.join(NOTE);
         let text = format!(
             "netram has moved this directory's files away. Their newest changes are in the journal {}.\n\
-             Run `netram recover {}` to put the files back here, or `netram mount` to use them again.\n",
+             Run `netram mount recover {}` to put the files back here, or `netram mount` to use them again.\n",
             journal.display(),
             self.dir.display()
         );

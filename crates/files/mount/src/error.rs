@@ -98,9 +98,9 @@ pub enum MountError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// The last changes could not be written to the disk. The journal keeps them, and `netram recover` tries
-    /// again.
-    #[error("{}: the last changes could not be written to the disk ({source}); the journal keeps them: repair the disk and run `netram recover`", .dir.display())]
+    /// The last changes could not be written to the disk. The journal keeps them, and `netram mount recover`
+    /// tries again.
+    #[error("{}: the last changes could not be written to the disk ({source}); the journal keeps them: repair the disk and run `netram mount recover`", .dir.display())]
     Close {
         /// The directory.
         dir: PathBuf,

@@ -419,7 +419,7 @@ fn take_directory(
     let failed = |source: DirectoryOpenError| {
         // Recovery that fails has changed nothing. A directory that was not taken before gets its files back.
         if !was_taken && let Err(error) = ground.give_back() {
-            tracing::warn!(directory = %dir.display(), %error, "the directory could not be given back; run `netram recover` on it");
+            tracing::warn!(directory = %dir.display(), %error, "the directory could not be given back; run `netram mount recover` on it");
         }
         MountError::Open {
             dir: dir.to_path_buf(),

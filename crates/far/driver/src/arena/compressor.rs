@@ -1,6 +1,6 @@
-//! Which pages that leave are compressed: those that stay here packed, while that spares more than it costs
-//! (`netram_far_machine::arena`), and those that go over a link that takes longer for what is saved than
-//! compressing takes. And one now and then, so that both are known.
+//! Decides which evicted pages are compressed: those that stay packed in local memory while that saves more
+//! than it costs (`netram_far_machine::arena`), and those sent over a link on which the saved bytes take
+//! longer than compressing. Some pages are compressed as samples, so that both are known.
 
 use std::time::Instant;
 
@@ -11,31 +11,31 @@ use super::moves::ArenaCore;
 use crate::compression::PlainPage;
 use crate::seal::PageBytes;
 
-/// One page in so many is compressed to learn what that takes, and saves.
+/// One page in this many is compressed as a sample.
 const SAMPLE: u32 = 64;
 
-/// The evictor's.
+/// The evictor's compressor.
 #[derive(Debug, Default)]
 pub(super) struct Compressor {
     effort: CompressionBackoff,
     packs: bool,
     for_link: bool,
     pages: u32,
-    /// What compressing takes, and saves, in ns and bytes: means of the last samples.
+    /// Mean time in ns that compressing took in the last samples; `saves`: mean bytes saved.
     took: u64,
     saves: u64,
 }
 
 impl Compressor {
-    /// Pages are about to leave, a batch.
+    /// Begins a batch of evicted pages.
     pub(super) fn begin(&mut self, core: &ArenaCore) {
         self.packs = core.packs && core.monitor.lock().machine.packs();
-        // What is saved is saved twice: on its way there, and back.
+        // The saved bytes are saved twice: on the way to the lender and back.
         let spared_ns = 2 * self.saves * core.remote_pages.byte_ps() / 1000;
         self.for_link = core.compresses && spared_ns > self.took;
     }
 
-    /// Whether what is compressed now stays here.
+    /// Whether compressed pages of this batch stay in local memory.
     pub(super) fn packs(&self) -> bool {
         self.packs
     }

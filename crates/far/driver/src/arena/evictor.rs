@@ -1,5 +1,5 @@
-//! The thread that makes frames free, so that no fault has to: it hides pages, and gives those to the depot
-//! that nobody missed.
+//! The evictor: a thread that frees frames in advance, so that faults need not wait. It deactivates pages,
+//! and hands those that no thread missed to the page client.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,27 +14,27 @@ use super::moves::{ArenaCore, ZEROS, offset, staging_offset};
 use crate::compression::PlainPage;
 use crate::sys::locked_bytes;
 
-/// How often a page is tried that the kernel is busy with.
+/// Attempts at a page that the kernel is busy with.
 const TRIES: usize = 8;
-/// Between two words of faults for which no lender has room, and before the first: while lenders are being
-/// connected there is none either.
+/// Interval of log lines about faults that wait because no lender has room; also the delay before the first
+/// line, because lenders may still be connecting.
 const NO_ROOM_LOG_INTERVAL: Duration = Duration::from_secs(5);
-/// How long what is on its way to lenders may take to get less before more leaves.
+/// Time for which the evictor waits for frames in flight to arrive before it evicts more.
 const DRAIN_WAIT: Duration = Duration::from_millis(5);
-/// How long nothing is looked for unless somebody calls. In tests who is not called sleeps for good: else a
-/// call that is missing would only make them slow.
+/// Time after which the evictor looks for work unasked. In tests it practically never does, so that a missing
+/// notification shows as a hang.
 const IDLE_WAIT: Duration = match cfg!(test) {
     true => Duration::from_secs(3600),
     false => NO_ROOM_LOG_INTERVAL,
 };
 
-/// What became of a page that was to be hidden.
+/// Result of moving a page to its staging frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeactivateOutcome {
     Moved,
-    /// Something else uses it.
+    /// The page is in use elsewhere and stays.
     Stays,
-    /// It is not there: the program has thrown it away.
+    /// The page is gone: the program has discarded it.
     Gone,
 }
 
@@ -53,7 +53,8 @@ pub(super) fn run(core: &Arc<ArenaCore>) {
     }
 }
 
-/// Waits for work. `None`: all is over. `since`: from when on nothing can leave, or when that was said last.
+/// Waits for work. `None`: the arena is stopping. `since`: time since when no page can be evicted, or of the
+/// last log line about that.
 fn next_work(core: &ArenaCore, since: &mut Option<Instant>) -> Option<EvictionWork> {
     let mut state = core.monitor.lock();
     let mut flow: Option<(usize, Instant)> = None;
@@ -90,12 +91,12 @@ fn next_work(core: &ArenaCore, since: &mut Option<Instant>) -> Option<EvictionWo
         if began.is_some_and(|began| began.elapsed() >= NO_ROOM_LOG_INTERVAL) {
             *since = Some(Instant::now());
             tracing::error!(
-                "no lender takes an arena's pages: threads wait for a frame until one does{}",
+                "no lender has room for pages of far memory; threads of the program wait until one has{}",
                 core.remote_pages.why_away()
             );
         }
         if state.machine.has_starved() {
-            // What is aside has their frames.
+            // Pending pages hold the frames.
             core.remote_pages.hasten();
         }
         let waited = core.monitor.evict.wait_timeout(state, IDLE_WAIT);
@@ -125,7 +126,7 @@ fn tell_deactivated(core: &ArenaCore, page: Page, hid: DeactivateOutcome) {
     }
     assert!(
         dropped.is_none(),
-        "a page that is being hidden is in no berth yet"
+        "a page being deactivated is in no staging frame yet"
     );
     let next = core.tell(page, |machine| {
         machine.deactivated(page, hid == DeactivateOutcome::Moved)
@@ -133,8 +134,8 @@ fn tell_deactivated(core: &ArenaCore, page: Page, hid: DeactivateOutcome) {
     core.follow(page, next);
 }
 
-/// Pages and berths that stand one behind the other, in one go: most of what one takes by itself is to tell
-/// the other cores. How many of them were moved.
+/// Moves contiguous pages to contiguous staging frames with one call, since most of a single move's cost is
+/// to interrupt other cores. Returns how many were moved.
 fn move_out_run(core: &ArenaCore, run: &[(Page, StagingFrame)]) -> usize {
     let (Some(exchange), [(page, berth), _, ..]) = (&core.move_uffd, run) else {
         return 0;
@@ -149,7 +150,7 @@ fn move_out_run(core: &ArenaCore, run: &[(Page, StagingFrame)]) -> usize {
     bytes / PAGE_BYTES
 }
 
-/// The page is in its berth at once: no store of the program is lost on the way.
+/// Moves a page to its staging frame atomically, so that no store of the program is lost.
 fn move_out(core: &ArenaCore, page: Page, berth: StagingFrame) -> DeactivateOutcome {
     let Some(exchange) = &core.move_uffd else {
         return DeactivateOutcome::Stays;
@@ -174,44 +175,48 @@ fn move_out(core: &ArenaCore, page: Page, berth: StagingFrame) -> DeactivateOutc
             }
             Err(Errno::NOENT) => return DeactivateOutcome::Gone,
             Err(Errno::AGAIN) => std::thread::yield_now(),
-            // It is pinned: something outside of this process's instructions writes it.
+            // The page is pinned: a device or the kernel may write to it.
             Err(Errno::BUSY) => return DeactivateOutcome::Stays,
-            // The program has protected it: the kernel moves pages between memories of one kind only.
+            // The program may have protected the page: the kernel moves pages only between equal mappings.
             Err(Errno::INVAL) if has_looked => return DeactivateOutcome::Stays,
-            // Or locked it. What is locked could never leave, and the cap was promised.
+            // Or the page is locked. Locked pages could never be evicted and would break the cap, so the lock
+            // is removed.
             Err(Errno::INVAL) => {
                 let locked = locked_bytes();
                 if core.memory.unlock().is_err() {
                     return DeactivateOutcome::Stays;
                 }
-                // Protected memory looks the same, and may be unprotected by the next try.
+                // Protected memory gives the same error, and may be unprotected by the next attempt.
                 (has_looked, was_locked) = (true, locked_bytes() < locked);
             }
             Err(Errno::EXIST) if is_gone(core, page) => return DeactivateOutcome::Moved,
-            Err(error) => panic!("page {} could not be hidden: {error}", page.0),
+            Err(error) => panic!("page {} of far memory could not be moved out: {error}", page.0),
         }
     }
     DeactivateOutcome::Stays
 }
 
-/// Whether a page has been moved although the kernel says that its berth is taken.
+/// Whether a page was moved although the kernel reports that its staging frame is taken.
 ///
-/// Linux 6.18 looks again at a page whose entry changed while it looked: the program has just written there.
-/// It moves the page then, looks a third time for no reason, and says that the berth is taken. The last page
-/// of a run can meet this, too, and is not counted. This thread alone moves pages into the berth, and nobody
-/// puts a page where this one was before the machine says so: what is not there is in the berth.
+/// Linux 6.18 checks again if a page's entry changed meanwhile because the program wrote to it. It then moves
+/// the page, checks a third time for no reason, and reports that the frame is taken. The last page of a run
+/// can meet this too and is not counted. Only this thread moves pages into the frame, and no page is mapped
+/// at the old place before the machine allows it. A page missing there is therefore in the frame.
 fn is_gone(core: &ArenaCore, page: Page) -> bool {
     matches!(core.memory.is_there(page.0 as usize), Ok(false))
 }
 
-/// Where the kernel cannot move pages: writes wait while the page is copied, and then find it gone.
+/// Copies a page out if the kernel cannot move it: writers wait during the copy, and then fault.
 fn copy_out(core: &ArenaCore, page: Page, berth: StagingFrame) -> DeactivateOutcome {
     loop {
         match core.uffd.protect(&core.memory, offset(page), PAGE_BYTES) {
             Ok(()) => break,
             Err(Errno::NOENT) => return DeactivateOutcome::Gone,
             Err(Errno::AGAIN) => std::thread::yield_now(),
-            Err(error) => panic!("page {} could not be protected: {error}", page.0),
+            Err(error) => panic!(
+                "page {} of far memory could not be write-protected: {error}",
+                page.0
+            ),
         }
     }
     let mut bytes = ZEROS;
@@ -219,9 +224,9 @@ fn copy_out(core: &ArenaCore, page: Page, berth: StagingFrame) -> DeactivateOutc
     core.staging.write(staging_offset(berth), &bytes);
     core.monitor.lock().emptying = Some(page);
     if let Err(error) = core.memory.empty(page.0 as usize, 1) {
-        panic!("page {} could not be emptied: {error}", page.0);
+        panic!("page {} of far memory could not be discarded: {error}", page.0);
     }
-    // The word of it has been read, but perhaps not been taken for ours yet.
+    // The kernel's message was read, but may not have been recognized as ours yet.
     while core.monitor.lock().emptying.is_some() {
         std::thread::yield_now();
     }
@@ -256,10 +261,10 @@ fn send(core: &ArenaCore, pages: &[(Page, StagingFrame)], compressor: &mut Compr
     core.tell_all(left, |machine, page| machine.sent(page, true));
 }
 
-/// The page goes into the pack, unless somebody wants it, or has thrown it away.
+/// Puts a compressed page into the pack, unless it is wanted or was discarded.
 fn stay(core: &ArenaCore, page: Page, packed: PlainPage) -> MoveFollowUp {
     let length = packed.parts().len() as u32;
-    // Before the machine says that it is there.
+    // Before the machine reports that it is there.
     core.pack().insert(page, packed);
     core.tell(page, |machine| {
         let next = machine.packed(page, length);
@@ -270,11 +275,14 @@ fn stay(core: &ArenaCore, page: Page, packed: PlainPage) -> MoveFollowUp {
     })
 }
 
-/// The oldest of the pack go on, as they are.
+/// Hands the oldest packed pages to the page client, still compressed.
 fn pass(core: &ArenaCore, pages: &[Page]) {
     let packed = |page: &Page| {
         let packed = core.pack().get(page).cloned();
-        (*page, packed.expect("nobody else takes a page that is passed on"))
+        (
+            *page,
+            packed.expect("only the evictor takes a page that is sent on"),
+        )
     };
     let leaving: Vec<(Page, PlainPage)> = pages.iter().map(packed).collect();
     core.remote_pages.put_changed(&leaving);
@@ -292,18 +300,18 @@ mod tests {
     use crate::arena::tests::setup;
     use crate::sys::UffdFeatures;
 
-    /// What the kernel does by mistake once in some millions of moves, done on purpose.
+    /// Provokes the kernel's mistake, which occurs once in some millions of moves.
     #[test]
-    fn a_page_that_was_moved_although_the_kernel_says_no_is_hidden() {
+    fn a_move_that_the_kernel_wrongly_reports_as_failed_counts() {
         let Some(setup) = setup(UffdFeatures::NONE, |_| ()) else {
             return;
         };
         let core = setup.core();
         let Some(exchange) = &core.move_uffd else {
-            crate::arena::tests::skipped("this kernel moves no pages");
+            crate::arena::tests::skipped("this kernel cannot move pages (UFFDIO_MOVE)");
             return;
         };
-        // No program has anything there, so that no other thread takes either.
+        // The last page is blank, so no other thread moves it.
         let (page, berth) = (Page(core.pages() - 1), StagingFrame(0));
         let (at, to) = (offset(page), staging_offset(berth));
         core.uffd.copy(&core.memory, at, &[7; PAGE_BYTES]).unwrap();
@@ -313,11 +321,11 @@ mod tests {
         assert!(move_out(core, page, berth) == DeactivateOutcome::Moved);
         let mut bytes = ZEROS;
         core.staging.read(to, &mut bytes);
-        assert_eq!(bytes, [7; PAGE_BYTES], "it is in its berth");
-        // Two pages in one berth are a mistake of ours, by which one would be lost.
+        assert_eq!(bytes, [7; PAGE_BYTES], "the page is in its staging frame");
+        // Two pages for one staging frame would be a defect here, and lose one of them.
         core.uffd.copy(&core.memory, at, &[8; PAGE_BYTES]).unwrap();
         let hidden = catch_unwind(AssertUnwindSafe(|| move_out(core, page, berth)));
-        assert!(hidden.is_err(), "the berth has another page");
+        assert!(hidden.is_err(), "the staging frame has another page");
         core.staging.empty(berth.0 as usize, 1).unwrap();
         core.memory.empty(page.0 as usize, 1).unwrap();
     }

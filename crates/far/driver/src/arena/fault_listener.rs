@@ -1,8 +1,8 @@
-//! Who hears of faults: one handler at a time. The others sleep where no fault wakes them, until he has
-//! something for them.
+//! Choice of the handler that receives faults from the kernel: one at a time. The others sleep where no fault
+//! wakes them, until the listener has something for them.
 //!
-//! If all waited for the kernel, a fault woke one that sleeps, though another one polls: a wake-up for
-//! nothing, and a core that the program or the lender needs.
+//! If all handlers waited on the kernel, each fault would wake a sleeping one even while another polls. That
+//! would cost a needless wake-up, and a core that the program or the lender needs.
 
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 use super::moves::{ArenaCore, PageFault};
 use crate::remote_pages::IdleWork;
 
-/// What a handler is to do.
+/// Task for a handler.
 pub(super) enum HandlerTask {
     Fault(PageFault),
-    /// Faults that no message tells of.
+    /// Waiting faults for which the kernel sends no message.
     Waiting,
 }
 
-/// A handler's: with it it hears, if no other one does.
+/// A handler's access to faults: it listens if no other handler does.
 pub(super) struct FaultListener<'a> {
     core: &'a ArenaCore,
     epoll: std::os::fd::OwnedFd,
@@ -43,7 +43,7 @@ impl FaultListener<'_> {
         }
     }
 
-    /// Waits for something to do. `None`: all is over.
+    /// Waits for a task. `None`: the arena has ended.
     pub(super) fn wait(&mut self) -> Option<HandlerTask> {
         let hub = &self.core.monitor;
         let mut idle_since = Instant::now();
@@ -77,7 +77,7 @@ impl FaultListener<'_> {
         }
     }
 
-    /// Sleeps until the kernel has something to tell, or the bell rings.
+    /// Sleeps until the kernel has a message or the waker is triggered.
     fn sleep(&self) {
         let hub = &self.core.monitor;
         let mut state = hub.lock();
@@ -93,13 +93,13 @@ impl FaultListener<'_> {
         }
         hub.lock().sleeps = false;
         if let Err(error) = hub.waker.drain() {
-            panic!("the bell of an arena failed: {error}");
+            panic!("the waker of an arena failed: {error}");
         }
     }
 }
 
-/// Between two looks at the links a handler hears of other faults, and gives them to those who have nothing
-/// to do.
+/// While it waits for a lender, the listening handler also reads other faults, and hands them to idle
+/// handlers.
 impl IdleWork for FaultListener<'_> {
     fn look(&mut self) {
         if !self.listens {

@@ -1,5 +1,5 @@
-//! A thread that serves faults. There are several: one that waits for a lender keeps nobody else from his
-//! page.
+//! A handler: a thread that serves faults. An arena has several, so that one that waits for a lender does not
+//! delay other pages.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,16 +19,16 @@ use super::moves::{ArenaCore, PageFault, ZEROS, offset};
 use crate::remote_pages::IdleWork;
 use crate::sys::{SignalsBlocked, signal_thread};
 
-/// Said without an allocation: the allocator may be what waits.
+/// Written without an allocation, because the allocator may be what waits.
 const OURS: &[u8] =
-    b"netram: a thread that serves an arena needs memory that lies in that arena; it cannot be served. \
-Let the allocator that netram itself uses take its memory elsewhere.\n";
+    b"netram: a thread that serves far memory needs memory that is itself far; the program cannot continue. \
+Keep the allocator used by netram's own threads out of far memory.\n";
 
-/// How long the process waits with that on its lips.
+/// Time for which the process waits for standard error to accept that message.
 const EXIT_MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A thread that serves must not end while the program waits for it: then the process ends, and says so. No
-/// handler of the program's signals runs in it, for that could make a fault.
+/// Ends the process if a serving thread fails, since the program would wait for it forever. Signal handlers
+/// of the program do not run in the thread, because they could fault.
 pub(super) struct HandlerGuard {
     _signals: SignalsBlocked,
 }
@@ -44,13 +44,15 @@ impl HandlerGuard {
 impl Drop for HandlerGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!("a thread that serves an arena has failed: nobody can wait for its pages");
+            tracing::error!(
+                "a thread that serves far memory has failed, so its pages can no longer be fetched; ending the process"
+            );
             std::process::abort();
         }
     }
 }
 
-/// Marks the calling thread as one that serves.
+/// Registers the calling thread as one that serves the arena.
 pub(super) fn enlist(core: &ArenaCore) -> u32 {
     let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
     core.monitor.lock().own_threads.push(thread);
@@ -100,13 +102,13 @@ fn serve(core: &ArenaCore, fault: PageFault, meanwhile: &mut dyn IdleWork) {
     core.serve(fault.page, serve, fault.thread, meanwhile);
 }
 
-/// One of each of the faults that no message tells of: those for which there was no frame, and those that
-/// somebody read who had no time.
+/// Serves one fault of each kind without a message: one that waited for a frame, and one that was read by a
+/// busy handler.
 fn serve_waiting(core: &ArenaCore, meanwhile: &mut dyn IdleWork) {
     let mut state = core.monitor.lock();
     let (starved, deferred) = (state.machine.next_starved(), state.deferred.pop_front());
     if state.has_waiting() {
-        // Another one takes the next.
+        // Another handler takes the next one.
         core.monitor.notify_handler(&state);
     }
     core.monitor.notify_waiting(&state);
@@ -119,10 +121,10 @@ fn serve_waiting(core: &ArenaCore, meanwhile: &mut dyn IdleWork) {
     }
 }
 
-/// A thread that serves has made a fault.
+/// Handles a fault made by a serving thread.
 fn serve_ours(core: &ArenaCore, fault: PageFault, copier: bool) {
     if copier {
-        // What it was about to copy was thrown away by the program meanwhile.
+        // The page it was about to copy was discarded by the program meanwhile.
         return zero(core, fault.page);
     }
     netram_log::try_write_bytes(io::stderr(), OURS, EXIT_MESSAGE_TIMEOUT);
@@ -143,7 +145,7 @@ fn zero(core: &ArenaCore, page: Page) {
     }
 }
 
-/// Ends eviction and what comes ahead.
+/// Stops the evictor and the prefetcher.
 pub(super) fn stop(core: &ArenaCore) {
     let state = core.monitor.lock();
     core.monitor.stopping.store(true, Ordering::Release);
@@ -153,7 +155,7 @@ pub(super) fn stop(core: &ArenaCore) {
     core.monitor.ahead.notify_all();
 }
 
-/// Ends the handlers, when nothing else needs them.
+/// Stops the handlers, after everything that needs them.
 pub(super) fn end(core: &ArenaCore) {
     let state = core.monitor.lock();
     core.monitor.ended.store(true, Ordering::Release);

@@ -1,21 +1,21 @@
-//! The handle of an arena: addresses of which a part has memory here, and the rest at lenders.
+//! The handle of an arena: addresses of which a part has local memory, while the rest is at lenders.
 //!
-//! What is decided is `netram_far_machine::arena`'s. Its threads do: *handlers* bring pages that somebody
-//! waits for, one *evictor* makes frames free before they are needed, one thread brings pages *ahead*.
+//! `netram_far_machine::arena` decides. The threads act: *handlers* bring pages that the program waits for,
+//! one *evictor* frees frames in advance, one *prefetcher* brings pages ahead of need.
 //!
 //! | file | does |
 //! |---|---|
-//! | `moves.rs` | the moves, and what the kernel tells |
-//! | `handler.rs` | faults; `ear.rs`: which handler hears of them |
-//! | `evictor.rs` | hides pages and gives them to the depot; `compressor.rs`: which of them compressed |
-//! | `ahead.rs` | what comes before it is wanted |
-//! | `words.rs` | words of pages that stay away |
-//! | `patches.rs` | words that are written to them |
+//! | `moves.rs` | moves of pages, and the kernel's messages |
+//! | `handler.rs` | serves faults; `fault_listener.rs`: which handler receives them |
+//! | `evictor.rs` | deactivates and evicts pages; `compressor.rs`: which of them compressed |
+//! | `prefetcher.rs` | brings pages ahead of need |
+//! | `words.rs` | reads words of remote pages |
+//! | `patches.rs` | writes words to remote pages |
 //!
-//! Whether a page has changed since it came is not watched: sealing it again under its version tells
-//! (`RemotePages::keep`). Write protection would cost the program a fault a written page, and if the kernel
-//! resolves that itself, a write between the look and the move would be missed, for the move takes the mark
-//! off.
+//! Changes of pages are not tracked: sealing a page again under its old version shows whether it changed
+//! (`RemotePages::put_changed`). Write protection would cost the program a fault for each written page. If
+//! the kernel resolved those faults itself, a write between check and move would be missed, because the move
+//! clears the mark.
 
 mod compressor;
 mod evictor;
@@ -51,65 +51,65 @@ use crate::seal::SealForm;
 use crate::sys::{AreaAllocator, ArenaArea, MappedMemory, Uffd, UffdError, UffdFeatures};
 use crate::threads;
 
-/// Handlers that an arena may have.
+/// Maximum number of handlers of an arena.
 const HANDLERS_MAX: usize = 64;
-/// One frame in so many may be hidden, by default.
+/// Divisor of the cap: default part for inactive pages.
 const INACTIVE_SHARE: u32 = 8;
-/// One frame in so many may be taken by compressed pages, by default. With pages that take a third, as much
-/// more fits into the cap as these take.
+/// Divisor of the cap: default part for packed pages. If pages compress to a third, the cap then holds half
+/// as much again.
 const PACKED_SHARE: u32 = 4;
-/// One frame in so many may be taken by words that were written to pages that are away, by default, if what
-/// is hidden and packed leaves so many.
+/// Divisor of the cap: default part for patches, as far as inactive and packed pages leave it.
 const PATCHED_SHARE: u32 = 4;
-/// What every arena needs of the kernel.
+/// Kernel features that every arena needs.
 const NEEDED: UffdFeatures = UffdFeatures::REMOVE
     .and(UffdFeatures::UNMAP)
     .and(UffdFeatures::REMAP)
     .and(UffdFeatures::THREAD_ID);
-/// What it uses where it is to be had.
+/// Kernel features that are used if available.
 const WELCOME: UffdFeatures = UffdFeatures::POISON
     .and(UffdFeatures::PROTECT)
     .and(UffdFeatures::EXACT_ADDRESS);
 
-/// Settings of an arena. Take the default, and name lenders and sizes.
+/// Settings of an arena. Start from the default, and set lenders and sizes.
 #[derive(Clone, Debug)]
 pub struct ArenaConfig {
-    /// Bytes of addresses, up to 1 TiB; rounded up to whole pages. They cost nothing until they are used.
+    /// Size of the address range in bytes, up to 1 TiB; rounded up to whole pages. Addresses cost nothing
+    /// until they are used.
     pub bytes: u64,
-    /// The cap: bytes of local memory, 256 KiB at least. What is known of pages is not counted: 80 bytes for
-    /// each that was ever used.
+    /// The cap: bytes of local memory, at least 256 KiB. Records of pages are not counted: 80 bytes for each
+    /// page ever used.
     pub local_bytes: u64,
-    /// Bytes of the cap for pages that are on their way out, and come back without a lender if they are
-    /// referenced; at most half of it. `None`: an eighth.
+    /// Bytes of the cap for inactive pages, which are about to be evicted and come back without a lender when
+    /// referenced. At most half of the cap. `None`: an eighth.
     pub inactive_bytes: Option<u64>,
-    /// Bytes of the cap for pages that stay here compressed, and come back without a lender; with the hidden
-    /// ones at most three quarters of it. Pages that do not compress take none of it. `None`: a quarter,
-    /// while that spares more than it costs.
+    /// Bytes of the cap for pages kept compressed, which come back without a lender; with inactive pages at
+    /// most three quarters of the cap. Pages that do not compress use none. `None`: a quarter, while that
+    /// saves more than it costs.
     pub packed_bytes: Option<u64>,
-    /// Bytes of the cap for words that were written to pages that are away, where [`words`](Self::words) are
-    /// allowed: about 120 for the first of a page. With what is hidden and compressed at most three quarters
-    /// of the cap. When most of it is taken, the pages that were written first come home. `None`: a quarter,
-    /// or what the others leave of three quarters.
+    /// Bytes of the cap for values written to remote pages, if [`words`](Self::words) allows that: about 120
+    /// bytes for the first value of a page. With inactive and compressed pages at most three quarters of the
+    /// cap. When most of it is used, the pages written first are fetched. `None`: a quarter, or what the
+    /// others leave of three quarters.
     pub patched_bytes: Option<u64>,
-    /// Whether pages come before anybody waits for them, where a thread's faults tell which.
+    /// Prefetches pages along a thread's faults.
     pub look_ahead: bool,
-    /// Which page leaves.
+    /// Replacement policy.
     pub replacement: Replacement,
-    /// Threads that serve faults, 2 to 64: so many may wait for lenders at once.
+    /// Number of threads that serve faults, 2 to 64: as many faults can wait for lenders at a time.
     pub handlers: usize,
-    /// Serve no references by system calls: those that are given a slice whose pages are away fail with
-    /// `EFAULT`. Needs no right.
+    /// Does not serve references by system calls: a call given a slice with remote pages fails with `EFAULT`.
+    /// Needs no privilege.
     pub user_faults_only: bool,
-    /// Whether values that are away may come, and be written, without their pages:
+    /// Whether values of remote pages may be read and written without their pages, by
     /// [`FarVec::get`](crate::FarVec::get), [`set`](crate::FarVec::set), [`gather`](crate::FarVec::gather)
-    /// and [`scatter`](crate::FarVec::scatter). A slice's pages always come. Where they may, pages leave for
-    /// lenders uncompressed.
+    /// and [`scatter`](crate::FarVec::scatter). A slice always brings its pages. If allowed, pages are sent
+    /// to lenders uncompressed.
     pub words: WordAccess,
-    /// What handlers do while nobody waits for a page.
+    /// Behaviour of idle handlers: spin or sleep.
     pub wait: WaitPolicy,
-    /// How long an access that can fail waits for a frame while no lender has room.
+    /// Time for which an access that can fail waits for a frame while no lender has room.
     pub patience: Duration,
-    /// The lenders.
+    /// Lenders and their use.
     pub remote_pages: RemotePagesConfig,
 }
 
@@ -133,78 +133,79 @@ impl Default for ArenaConfig {
     }
 }
 
-/// Why there is no arena.
+/// Why an arena cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
-    /// The settings contradict a limit. Change them.
+    /// A setting is outside its bounds. Change it.
     #[error("{what}; it must be {must}")]
     BadConfig {
-        /// Which setting.
+        /// Name of the setting.
         what: &'static str,
-        /// What is allowed.
+        /// Allowed values.
         must: &'static str,
     },
-    /// The kernel cannot do it. Take a later one.
+    /// The kernel lacks a feature. Use a later one.
     #[error("this kernel has no {what}: an arena needs Linux 5.7 or later, with CONFIG_USERFAULTFD")]
     Kernel {
-        /// What it lacks.
+        /// The missing feature.
         what: &'static str,
     },
-    /// This process has no right to `userfaultfd`. Give it one, or serve no faults of system calls.
+    /// This process may not use `userfaultfd`. Grant access, or do not serve faults of system calls.
     #[error(
         "this process may not use userfaultfd ({source}): make /dev/userfaultfd readable and writable for it, or set the sysctl \
          vm.unprivileged_userfaultfd to 1, or take `user_faults_only`; in a container the seccomp profile must allow it"
     )]
     Refused {
-        /// What the system said.
+        /// Error that the system returned.
         source: std::io::Error,
     },
-    /// There is no depot.
+    /// The remote pages cannot be opened.
     #[error(transparent)]
     RemotePages(#[from] crate::remote_pages::RemotePagesOpenError),
-    /// The system refused something that every program needs.
+    /// A system call failed that works in every usual process.
     #[error("the arena cannot {step}")]
     System {
-        /// What was to be done.
+        /// Step that failed.
         step: &'static str,
-        /// What the system said.
+        /// Error that the system returned.
         source: std::io::Error,
     },
 }
 
-/// Why a value cannot be had, or stored.
+/// Why a value cannot be read or stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FarAccessError {
-    /// Its page is lost, and stays so until it is thrown away.
+    /// The value's page is lost, and stays lost until it is discarded.
     #[error(transparent)]
     Lost(PageGetError),
-    /// No lender has had room for so long that the cap is full of pages that have to leave. Add a lender, and
-    /// try again.
-    #[error("no lender has room: {aside} pages of an arena wait to leave")]
+    /// No lender has had room for some time, and the cap is full of pages waiting to be evicted. Add a lender
+    /// and try again.
+    #[error("no lender has room, and {aside} pages of far memory wait to be evicted; add a lender")]
     NoRoom {
-        /// Pages that wait.
+        /// Number of waiting pages.
         aside: usize,
     },
 }
 
-/// How an arena stands.
+/// Figures of an arena, for monitoring.
 #[derive(Clone, Debug)]
 pub struct ArenaStatus {
-    /// What has happened so far.
+    /// Counters so far.
     pub tally: ArenaTally,
-    /// Frames with a page, or one on its way.
+    /// Frames with a page or for an arriving one.
     pub used: u32,
-    /// Frames that compressed pages take.
+    /// Frames that packed pages take.
     pub packed: u32,
-    /// Frames that words take which were written to pages that are away.
+    /// Frames that patches take.
     pub patched: u32,
-    /// The cap, in pages.
+    /// The cap in pages.
     pub frames: u32,
-    /// Pages whose bytes are here because not all of their places have them.
+    /// Number of pending pages: their bytes are kept until all copies have them.
     pub pending: usize,
 }
 
-/// Addresses of which a part has memory here. Handles are cheap: all are one arena, which ends with the last.
+/// A handle of an arena: addresses of which a part has local memory. Clones share the arena, which ends with
+/// the last.
 #[derive(Clone)]
 pub struct Arena(Arc<Inner>);
 
@@ -212,7 +213,7 @@ struct Inner {
     core: Arc<ArenaCore>,
     areas: Arc<AreaAllocator>,
     handlers: Vec<JoinHandle<()>>,
-    /// Those who evict and bring ahead.
+    /// Threads of the evictor and the prefetcher.
     movers: Vec<JoinHandle<()>>,
     frames: u32,
     patience: Duration,
@@ -229,19 +230,27 @@ impl fmt::Debug for Arena {
 }
 
 impl Arena {
-    /// An arena of zeros. Returns at once; lenders are connected meanwhile, and until then what does not fit
-    /// waits.
+    /// Opens an arena of zeros and returns at once. Lenders connect in the background; until then, pages
+    /// beyond the cap wait.
+    ///
+    /// # Errors
+    ///
+    /// See [`ArenaError`].
     pub fn open(config: ArenaConfig) -> Result<Arena, ArenaError> {
         Arena::open_without(config, UffdFeatures::NONE)
     }
 
-    /// Whether these settings hold, and whether this process may have such an arena. Lenders are not asked.
+    /// Checks settings and this process's privileges without asking lenders.
+    ///
+    /// # Errors
+    ///
+    /// See [`ArenaError`].
     pub fn check(config: &ArenaConfig) -> Result<(), ArenaError> {
         check(config)?;
         offered(config.user_faults_only, UffdFeatures::NONE).map(drop)
     }
 
-    /// The same, as if the kernel lacked something.
+    /// As [`Arena::open`], as if the kernel lacked some features.
     pub(crate) fn open_without(config: ArenaConfig, lacking: UffdFeatures) -> Result<Arena, ArenaError> {
         let (pages, settings) = check(&config)?;
         let system = |step| move |source| ArenaError::System { step, source };
@@ -250,7 +259,7 @@ impl Arena {
         let moves = offered.has(UffdFeatures::MOVE);
         let memory = Arc::new(MappedMemory::map(pages as usize).map_err(system("map its addresses"))?);
         let backstage = MappedMemory::map(Machine::staging_frames(&settings) as usize)
-            .map_err(system("map its berths"))?;
+            .map_err(system("map its staging frames"))?;
         let features = NEEDED.and(WELCOME.common(offered));
         let sight = Uffd::open(user_only, features).map_err(refused)?;
         sight
@@ -295,7 +304,7 @@ impl Arena {
         Ok(Arena(Arc::new(inner)))
     }
 
-    /// How it stands.
+    /// Figures of the arena. Cheap.
     pub fn status(&self) -> ArenaStatus {
         let state = self.0.core.monitor.lock();
         ArenaStatus {
@@ -308,28 +317,27 @@ impl Arena {
         }
     }
 
-    /// Its depot: how lenders stand.
+    /// The remote pages, for figures of lenders.
     pub fn remote_pages(&self) -> &RemotePages {
         &self.0.core.remote_pages
     }
 
-    /// How many pages it has.
+    /// Number of pages.
     pub(crate) fn pages(&self) -> usize {
         self.0.core.pages() as usize
     }
 
-    /// Whether a page is zeros, and nowhere.
+    /// Whether a page is blank: zeros, stored nowhere.
     pub(crate) fn is_blank(&self, page: usize) -> bool {
         self.0.core.monitor.lock().machine.is_blank(Page(page as u32))
     }
 
-    /// A part of it. `None`: so many pages in a row are not free.
+    /// Takes an area of contiguous pages. `None`: there is none of that size.
     pub(crate) fn take(&self, pages: usize) -> Option<ArenaArea> {
         self.0.areas.take(pages)
     }
 
-    /// Waits until more can be kept: not while so many pages wait for room at lenders that nothing more may
-    /// leave.
+    /// Waits while so many pages wait for room at lenders that none can be evicted.
     pub(crate) fn room(&self) -> Result<(), FarAccessError> {
         let core = &self.0.core;
         let start = Instant::now();
@@ -347,7 +355,7 @@ impl Arena {
         }
     }
 
-    /// Brings a page, and keeps it in sight until [`Arena::unpin`]: 50 ns for one that is here.
+    /// Brings a page and keeps it resident until [`Arena::unpin`]. Costs 50 ns if the page is resident.
     pub(crate) fn pin(&self, page: Page) -> Result<(), FarAccessError> {
         let core = &self.0.core;
         let mut state = core.monitor.lock();
@@ -380,7 +388,7 @@ impl Arena {
                 }
                 serve => {
                     drop(state);
-                    // Nobody is told by a signal: a page that is lost was met above.
+                    // No signal is raised here: a lost page was detected above.
                     core.serve(page, serve, 0, &mut ());
                     state = core.monitor.lock();
                 }
@@ -389,7 +397,7 @@ impl Arena {
         }
     }
 
-    /// Pages that are about to be pinned are asked for together, so that their round trips overlap.
+    /// Prefetches pages that are about to be pinned, so that their round trips overlap.
     pub(crate) fn will_need(&self, pages: impl IntoIterator<Item = Page>) {
         let mut state = self.0.core.monitor.lock();
         state.machine.will_need(pages);
@@ -403,9 +411,9 @@ impl Arena {
         hub.may_leave(&state);
     }
 
-    /// Throws pages away: they are zeros from now on, and nowhere.
+    /// Discards pages: they are zeros from now on, stored nowhere.
     pub(crate) fn empty(&self, pages: std::ops::Range<usize>) {
-        // A child has none of it.
+        // A child process has no part of the arena.
         if pages.is_empty() || rustix::process::getpid() != self.0.process {
             return;
         }
@@ -416,18 +424,18 @@ impl Arena {
         } = &*self.0.core;
         loop {
             match memory.empty(pages.start, pages.len()) {
-                // The kernel lets go when a handler has read the word of it, which has this lock until it is
-                // known: who came between found a page that was lost lost still.
+                // The kernel continues when a handler has read its message. The handler holds this lock until
+                // the discard is recorded; otherwise a thread could still find a lost page lost.
                 Ok(()) => return drop(shape.read().unwrap_or_else(PoisonError::into_inner)),
-                // The program has unmapped some of it; the rest is empty.
+                // The program has unmapped some of the pages; the others are discarded.
                 Err(error) if error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => return,
-                // The program has locked all its memory. What is locked cannot leave.
+                // The program has locked all its memory. Locked pages cannot be discarded.
                 Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                     if let Err(error) = memory.unlock() {
-                        panic!("an arena's memory could not be unlocked: {error}");
+                        panic!("far memory could not be unlocked: {error}");
                     }
                 }
-                Err(error) => panic!("pages of an arena could not be emptied: {error}"),
+                Err(error) => panic!("pages of far memory could not be discarded: {error}"),
             }
         }
     }
@@ -436,7 +444,7 @@ impl Arena {
         let mut bytes = ZEROS;
         match self.0.core.remote_pages.get(page, &mut bytes) {
             Err(error) => error,
-            // The program has thrown it away meanwhile.
+            // The program has discarded the page meanwhile.
             Ok(_) => PageGetError::Failed,
         }
     }
@@ -446,7 +454,7 @@ impl Inner {
     fn start(&mut self, handlers: usize, wait: WaitPolicy) -> std::io::Result<()> {
         let hub = Arc::clone(&self.core.monitor);
         self.core.remote_pages.on_less_pending(move || {
-            // Under the lock, so that who is about to wait hears it.
+            // Under the lock, so that a thread about to wait is not missed.
             let waiting = hub.lock().waiting;
             hub.evict.notify_one();
             if waiting > 0 {
@@ -472,12 +480,12 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if rustix::process::getpid() != self.process {
-            // A child has neither the threads nor the memory.
+            // A child process has neither the threads nor the memory.
             return;
         }
         handler::stop(&self.core);
         self.core.remote_pages.close();
-        // A thread that failed has ended the process.
+        // A failed thread has ended the process already.
         self.movers.drain(..).for_each(|thread| drop(thread.join()));
         handler::end(&self.core);
         self.handlers.drain(..).for_each(|thread| drop(thread.join()));
@@ -501,7 +509,7 @@ fn check(config: &ArenaConfig) -> Result<(u32, ArenaSettings), ArenaError> {
     }
     let hidden = config.inactive_bytes.map_or(local / INACTIVE_SHARE, frames);
     if hidden > local / 2 {
-        return bad("the memory for hidden pages", "at most half of the cap");
+        return bad("the memory for inactive pages", "at most half of the cap");
     }
     if matches!(config.words, WordAccess::Counted(count) if !(COUNTER_MIN..=COUNTER_MAX).contains(&count)) {
         return bad("the count of words that bring a page", "from 1 to 256");
@@ -512,7 +520,7 @@ fn check(config: &ArenaConfig) -> Result<(u32, ArenaSettings), ArenaError> {
     let pack = config.packed_bytes.map_or(local / PACKED_SHARE, frames);
     if hidden + pack > local / 4 * 3 {
         return bad(
-            "the memory for hidden and for compressed pages",
+            "the memory for inactive and compressed pages",
             "at most three quarters of the cap",
         );
     }
@@ -520,7 +528,7 @@ fn check(config: &ArenaConfig) -> Result<(u32, ArenaSettings), ArenaError> {
     let patched = { config.patched_bytes }.map_or((local / PATCHED_SHARE).min(left), frames);
     if patched > left {
         return bad(
-            "the memory for hidden and for compressed pages and for words written",
+            "the memory for inactive pages, compressed pages and written words",
             "at most three quarters of the cap",
         );
     }
@@ -540,23 +548,24 @@ fn check(config: &ArenaConfig) -> Result<(u32, ArenaSettings), ArenaError> {
     Ok((pages as u32, settings))
 }
 
-/// What the kernel has for an arena.
+/// Features that the kernel offers for an arena.
 fn offered(user_only: bool, lacking: UffdFeatures) -> Result<UffdFeatures, ArenaError> {
     let offered = Uffd::offered(user_only).map_err(refused)?.without(lacking);
     if !offered.has(NEEDED) {
         return Err(ArenaError::Kernel {
-            what: "word of memory that is thrown away (UFFD_FEATURE_EVENT_REMOVE and its like)",
+            what: "userfaultfd events for discarded memory (UFFD_FEATURE_EVENT_REMOVE and others)",
         });
     }
     if !offered.has(UffdFeatures::MOVE) && !offered.has(UffdFeatures::PROTECT) {
         return Err(ArenaError::Kernel {
-            what: "UFFDIO_MOVE and no write protection by userfaultfd",
+            what: "UFFDIO_MOVE, and no write protection by userfaultfd either",
         });
     }
     Ok(offered)
 }
 
-/// What moves pages into berths. It tells nothing: what is missed there is a defect, and a bus error.
+/// The `userfaultfd` that moves pages to staging frames. It reports nothing: a missing page there is a
+/// defect, and a bus error.
 fn open_move_uffd(
     user_only: bool,
     offered: UffdFeatures,
@@ -565,7 +574,7 @@ fn open_move_uffd(
     let uffd = Uffd::open(user_only, UffdFeatures::SIGBUS.common(offered)).map_err(refused)?;
     let watched = uffd.register(backstage, false);
     watched.map_err(|source| ArenaError::System {
-        step: "watch its berths",
+        step: "watch its staging frames",
         source,
     })?;
     Ok(uffd)

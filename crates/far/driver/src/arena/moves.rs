@@ -1,5 +1,5 @@
-//! What an arena's threads share, and the moves that they do: each on a page that the machine has given to
-//! them alone.
+//! State shared by an arena's threads, and the moves they make: each of a page that the machine has assigned
+//! to the caller alone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,59 +21,60 @@ use crate::sys::{MappedMemory, Uffd, UffdMessage, signal_thread};
 
 pub(super) static ZEROS: PageBytes = [0; PAGE_BYTES];
 
-/// How often a thread that waits looks whether its patience is over.
+/// Interval at which a waiting thread checks its patience.
 const PATIENCE_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// One page in so many is measured where words are not counted by what it costs: that takes 0.1 us.
+/// One fetch in this many is measured if words do not depend on the measurement, which takes 0.1 µs.
 const MEASURED: u32 = 8;
-/// Between two attempts when the machine has no memory at all.
+/// Delay between two attempts when the machine has no free memory.
 const NO_MEMORY_WAIT: Duration = Duration::from_millis(5);
 
-/// What is decided, and who waits for it.
+/// The state of an arena, with its condition variables.
 pub(super) struct ArenaMonitor {
     state: Mutex<ArenaState>,
-    /// A page has come, or is lost, or all is over.
+    /// Signalled when a page arrived or is lost, and at the end.
     pub(super) changed: Condvar,
-    /// Eviction has work, or the depot has less aside.
+    /// Signalled when the evictor has work, or fewer pages are pending.
     pub(super) evict: Condvar,
-    /// Pages are to be brought ahead.
+    /// Signalled when pages are to be prefetched.
     pub(super) ahead: Condvar,
-    /// A handler that does not hear is to look.
+    /// Signalled when an idle handler has work.
     pub(super) idle: Condvar,
-    /// Faults wait that no message tells of, and whoever hears sleeps.
+    /// Wakes the listening handler for faults without a message.
     pub(super) waker: Waker,
-    /// Nothing is evicted or brought ahead any more.
+    /// Stops the evictor and the prefetcher.
     pub(super) stopping: AtomicBool,
-    /// No fault is served any more. It comes after: eviction waits for what only handlers read.
+    /// Stops the handlers. Set later, because the evictor waits for messages that only handlers read.
     pub(super) ended: AtomicBool,
 }
 
 pub(super) struct ArenaState {
     pub(super) machine: Machine,
-    /// What pages and words cost.
+    /// Measured costs of pages and words.
     pub(super) costs: CostModel,
-    /// Faults that were read by who had no time for them.
+    /// Faults read by a thread that was busy.
     pub(super) deferred: VecDeque<PageFault>,
-    /// A handler hears of faults.
+    /// Whether a handler listens for faults.
     pub(super) listening: bool,
-    /// It sleeps until it does.
+    /// Whether the listening handler sleeps.
     pub(super) sleeps: bool,
-    /// Handlers that wait for [`ArenaMonitor::idle`].
+    /// Number of handlers that wait for [`ArenaMonitor::idle`].
     pub(super) idle: usize,
-    /// Threads of the program that wait for [`ArenaMonitor::changed`].
+    /// Number of the program's threads that wait for [`ArenaMonitor::changed`].
     pub(super) waiting: usize,
-    /// Threads that serve the arena. Whatever they need must not lie in it.
+    /// Ids of the threads that serve the arena. Memory that they need must not be in it.
     pub(super) own_threads: Vec<u32>,
-    /// The one of them that copies pages out, where pages cannot be moved.
+    /// Id of the thread that copies pages out if the kernel cannot move them.
     pub(super) copier: Option<u32>,
-    /// A page that it empties: the kernel tells of that as if the program did.
+    /// Page that the evictor is discarding. The kernel reports that like a discard by the program, and it
+    /// must be ignored.
     pub(super) emptying: Option<Page>,
 }
 
-/// A thread waits for a page.
+/// A thread's fault on a page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageFault {
     pub(super) page: Page,
-    /// The byte of the arena, if the kernel tells it; else where the page begins.
+    /// Byte of the arena, if the kernel reports it; otherwise the page's first byte.
     pub(super) at: u64,
     pub(super) thread: u32,
 }
@@ -81,25 +82,25 @@ pub(super) struct PageFault {
 pub(super) struct ArenaCore {
     pub(super) monitor: Arc<ArenaMonitor>,
     pub(super) remote_pages: RemotePages,
-    /// What the program sees.
+    /// Memory that the program sees.
     pub(super) memory: Arc<MappedMemory>,
-    /// The berths.
+    /// Memory of the staging frames.
     pub(super) staging: MappedMemory,
     pub(super) uffd: Uffd,
-    /// By this pages are moved into berths. `None`: the kernel cannot; they are copied.
+    /// Moves pages to staging frames. `None`: the kernel cannot; pages are copied.
     pub(super) move_uffd: Option<Uffd>,
-    /// What a page costs is measured, for words are counted by it.
+    /// Whether page fetches are measured for the word counters.
     pub(super) measures: bool,
-    /// Pages that leave are compressed: to stay here, or to take less of a link.
+    /// Whether evicted pages are compressed, to be packed or to save transfer time.
     pub(super) compresses: bool,
-    /// Pages stay here compressed.
+    /// Whether pages are packed.
     pub(super) packs: bool,
-    /// Those that do. Whoever has the hub may take this, and never the other way round.
+    /// The packed pages. Lock order: the monitor before this.
     pub(super) pack: Mutex<BTreeMap<Page, PlainPage>>,
-    /// A lost page can be made a bus error once and for all.
+    /// Whether a lost page can be poisoned, so that each reference raises a bus error.
     pub(super) poisons: bool,
-    /// Held to read messages, and shared to put pages into sight: what the program throws away is known
-    /// before it is asked whether a page may come, or is thrown away after it came.
+    /// Held exclusively to read kernel messages, and shared to map pages. A discard is thus recorded either
+    /// before a page may arrive or after it has.
     pub(super) layout_lock: RwLock<()>,
 }
 
@@ -129,7 +130,7 @@ impl ArenaMonitor {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, ArenaState> {
-        // A panic of a thread that serves ends the process (`handler.rs`).
+        // A panic of a serving thread ends the process (`handler.rs`).
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,7 +142,7 @@ impl ArenaMonitor {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// A handler looks what it can do: one that has nothing to do, or else the one that hears.
+    /// Has a handler look for work: an idle one if there is one, otherwise the listener.
     pub(super) fn notify_handler(&self, state: &ArenaState) {
         match state.idle {
             0 if state.sleeps => self.wake_listener(),
@@ -150,7 +151,7 @@ impl ArenaMonitor {
         }
     }
 
-    /// All handlers look.
+    /// Has all handlers look for work.
     pub(super) fn notify_all_handlers(&self) {
         self.idle.notify_all();
         self.wake_listener();
@@ -158,19 +159,19 @@ impl ArenaMonitor {
 
     fn wake_listener(&self) {
         if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "the arena's handlers could not be woken");
+            tracing::error!(%error, "the handlers of far memory could not be woken");
         }
     }
 
-    /// Another one is to serve it.
+    /// Leaves a fault to another handler.
     pub(super) fn defer(&self, fault: PageFault) {
         let mut state = self.lock();
         state.deferred.push_back(fault);
         self.notify_handler(&state);
     }
 
-    /// Waits until something has come, or room has been made; or for a little, for patience ends without
-    /// word.
+    /// Waits until a page has arrived or a frame is free, but not longer than the interval at which patience
+    /// is checked.
     pub(super) fn wait_a_while<'a>(
         &'a self,
         mut state: MutexGuard<'a, ArenaState>,
@@ -182,16 +183,15 @@ impl ArenaMonitor {
         state
     }
 
-    /// A page may leave that could not a moment ago: it has come, or somebody has let it go. While somebody
-    /// waits for a frame, the evictor looks again. It may have found none that may leave, and heard of
-    /// nothing since.
+    /// Notes that a page may be evictable now. If threads wait for a frame, the evictor looks again: it may
+    /// have found no evictable page, and not been told since.
     pub(super) fn may_leave(&self, state: &ArenaState) {
         if state.machine.has_starved() {
             self.evict.notify_one();
         }
     }
 
-    /// Whoever has something to do after a fault was noted is woken.
+    /// Wakes the threads that have work after a fault was noted.
     pub(super) fn notify_waiting(&self, state: &ArenaState) {
         if state.machine.is_low() && !state.machine.has_enough_in_flight() {
             self.evict.notify_one();
@@ -203,26 +203,26 @@ impl ArenaMonitor {
 }
 
 impl ArenaState {
-    /// Whether there are faults that no message tells of, and that can be served.
+    /// Whether there are faults without a message that can be served.
     pub(super) fn has_waiting(&self) -> bool {
         !self.deferred.is_empty() || self.machine.has_starved() && self.machine.free() > 0
     }
 }
 
 impl ArenaCore {
-    /// How many pages it has.
+    /// Number of pages.
     pub(super) fn pages(&self) -> u32 {
         (self.memory.bytes() / PAGE_BYTES) as u32
     }
 
-    /// Gives a fault what the machine says.
+    /// Carries out the machine's action for a fault.
     pub(super) fn serve(&self, page: Page, serve: FaultAction, thread: u32, meanwhile: &mut dyn IdleWork) {
         match serve {
             FaultAction::Resident | FaultAction::Wait | FaultAction::Starved => (),
             FaultAction::Check | FaultAction::Zero => self.map_page(page, &ZEROS),
             FaultAction::Activate(berth) => self.activate(page, berth),
             FaultAction::Unpack => self.unpack(page),
-            // By what a page costs words are counted, and pages are packed.
+            // The word counters and packing depend on this cost.
             FaultAction::Fetch if self.measures || page.0.is_multiple_of(MEASURED) => {
                 self.fetch_measured(page, meanwhile);
             }
@@ -243,11 +243,11 @@ impl ArenaCore {
     }
 
     pub(super) fn pack(&self) -> MutexGuard<'_, BTreeMap<Page, PlainPage>> {
-        // A panic of a thread that serves ends the process (`handler.rs`).
+        // A panic of a serving thread ends the process (`handler.rs`).
         self.pack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings a page that somebody waits for.
+    /// Fetches a page that a thread waits for, and measures the time.
     fn fetch_measured(&self, page: Page, meanwhile: &mut dyn IdleWork) {
         let began = Instant::now();
         self.fetch(page, meanwhile);
@@ -257,7 +257,7 @@ impl ArenaCore {
         state.machine.fetch_took(ns);
     }
 
-    /// Brings a page from the depot.
+    /// Fetches a page from lenders.
     pub(super) fn fetch(&self, page: Page, meanwhile: &mut dyn IdleWork) {
         let mut bytes = ZEROS;
         match self.remote_pages.get_while(page, &mut bytes, meanwhile) {
@@ -273,7 +273,7 @@ impl ArenaCore {
         match error {
             PageGetError::Lost { .. } => self.lose(page, error),
             PageGetError::Failed if self.monitor.is_stopping() => (),
-            PageGetError::Failed => panic!("the depot has failed, and with it the arena"),
+            PageGetError::Failed => panic!("the links to lenders have failed, and with them the arena"),
         }
     }
 
@@ -299,7 +299,7 @@ impl ArenaCore {
         }
     }
 
-    /// Shows a page that was hidden.
+    /// Maps an inactive page.
     pub(super) fn activate(&self, page: Page, berth: StagingFrame) {
         let mut zeros = false;
         loop {
@@ -320,12 +320,12 @@ impl ArenaCore {
         }
     }
 
-    /// Whether the berth is empty by that.
+    /// Maps the page of a staging frame. Returns whether the frame is empty then.
     fn move_in(&self, page: Page, berth: StagingFrame) -> Result<bool, Errno> {
         let (to, from) = (offset(page), staging_offset(berth));
         if self.move_uffd.is_some() {
             let moved = self.uffd.take(&self.memory, to, &self.staging, from, PAGE_BYTES);
-            // Somebody has it in use, or has locked the arena: it is copied.
+            // The page is in use, or the arena is locked: copy it.
             if !matches!(moved, Err(Errno::BUSY | Errno::INVAL)) {
                 return moved.map(|()| true);
             }
@@ -335,16 +335,16 @@ impl ArenaCore {
             .map(|()| false)
     }
 
-    /// Whether a page is where it was to be put. If not, it is to be tried again.
+    /// Whether a page was mapped; otherwise the attempt is to be repeated.
     fn is_done(&self, put: Result<(), Errno>, page: Page) -> bool {
         match put {
             Ok(()) => true,
-            // What is there is newer; or nothing is there any more, for the program has unmapped it.
+            // A newer page is mapped there already, or the program has unmapped the range.
             Err(Errno::EXIST | Errno::NOENT) => {
                 self.wake(page);
                 true
             }
-            // The program is throwing something away, and waits until somebody has read that.
+            // The program is discarding memory, and waits until that message is read.
             Err(Errno::AGAIN) => {
                 if let Some(fault) = self.next_fault() {
                     self.monitor.defer(fault);
@@ -353,17 +353,17 @@ impl ArenaCore {
                 false
             }
             Err(Errno::NOMEM) => {
-                tracing::warn!("this machine has no memory for a page; it is tried again");
+                tracing::warn!("this machine has no free memory for a page; retrying");
                 std::thread::sleep(NO_MEMORY_WAIT);
                 false
             }
             // The process is ending.
             Err(Errno::SRCH) => true,
-            Err(error) => panic!("page {} could not be put into sight: {error}", page.0),
+            Err(error) => panic!("page {} of far memory could not be mapped: {error}", page.0),
         }
     }
 
-    /// Keeps a page that nobody waits for out of sight.
+    /// Puts a prefetched page into a staging frame.
     pub(super) fn stage(&self, page: Page, berth: StagingFrame, bytes: &PageBytes) {
         let held = match &self.move_uffd {
             Some(exchange) => loop {
@@ -378,7 +378,7 @@ impl ArenaCore {
             }
         };
         if let Err(error) = held {
-            panic!("a free berth took no page: {error}");
+            panic!("a free staging frame rejected a page: {error}");
         }
         let next = self.tell(page, |machine| machine.staged(page));
         self.follow(page, next);
@@ -390,7 +390,7 @@ impl ArenaCore {
             drop(shape);
             return self.map_page(page, &ZEROS);
         }
-        tracing::error!(error = %why, "a reference to it is a bus error");
+        tracing::error!(error = %why, "a page of far memory is lost; the program gets a bus error (SIGBUS) where it references it");
         let poisoned = match self.poisons {
             true => self.uffd.poison(&self.memory, offset(page), PAGE_BYTES),
             false => Ok(()),
@@ -410,8 +410,8 @@ impl ArenaCore {
         self.follow(page, next);
     }
 
-    /// Tells the machine of the same move of each of these, and does what is left to do for them; berths are
-    /// emptied together.
+    /// Reports the same move of several pages to the machine, and does what follows from it. Staging frames
+    /// are emptied together.
     pub(super) fn tell_all(
         &self,
         pages: impl Iterator<Item = Page>,
@@ -433,7 +433,7 @@ impl ArenaCore {
         self.drop_staging(dropped);
     }
 
-    /// Does what is left to do for a page.
+    /// Does what follows from a move.
     pub(super) fn follow(&self, page: Page, next: MoveFollowUp) {
         match next {
             MoveFollowUp::Done | MoveFollowUp::Abandon => (),
@@ -444,7 +444,8 @@ impl ArenaCore {
         }
     }
 
-    /// Tells the machine of a move; what the depot is to forget is forgotten before anybody else asks.
+    /// Reports a move to the machine. If the page client is to forget the page, that happens before any other
+    /// thread asks.
     pub(super) fn tell(&self, page: Page, what: impl FnOnce(&mut Machine) -> MoveFollowUp) -> MoveFollowUp {
         let mut state = self.monitor.lock();
         let next = self.ask(&mut state, page, what);
@@ -493,11 +494,11 @@ impl ArenaCore {
     }
 
     pub(super) fn wake(&self, page: Page) {
-        // What is not there any more has nobody waiting.
+        // The range may be unmapped; then no thread waits.
         let _ = self.uffd.wake(&self.memory, offset(page), PAGE_BYTES);
     }
 
-    /// Empties berths, and tells who waits for a frame.
+    /// Empties staging frames, and notifies threads that wait for a frame.
     pub(super) fn drop_staging(&self, mut berths: Vec<StagingFrame>) {
         if berths.is_empty() {
             return;
@@ -511,31 +512,31 @@ impl ArenaCore {
         }
     }
 
-    /// Berths that stand together are emptied together. They are in order.
+    /// Empties contiguous staging frames with one call. They must be sorted.
     fn empty(&self, berths: &[StagingFrame]) {
         for run in berths.chunk_by(|one, next| one.0 + 1 == next.0) {
             let Some(first) = run.first() else { continue };
             if let Err(error) = self.staging.empty(first.0 as usize, run.len()) {
-                panic!("berths could not be emptied: {error}");
+                panic!("staging frames could not be emptied: {error}");
             }
         }
     }
 
-    /// Reads what the kernel tells, up to the next fault. `None`: it tells nothing more.
+    /// Reads the kernel's messages up to the next fault. `None`: there is no further message.
     pub(super) fn next_fault(&self) -> Option<PageFault> {
         loop {
             let mut dropped = Vec::new();
             let shape = self.layout_lock.write().unwrap_or_else(PoisonError::into_inner);
             let message = match self.uffd.read() {
                 Ok(message) => message?,
-                Err(error) => panic!("the kernel does not tell of faults any more: {error}"),
+                Err(error) => panic!("reading faults from the kernel failed: {error}"),
             };
             match message {
                 UffdMessage::Fault { address, thread, .. } => {
                     if let Some((page, at)) = self.page_at(address) {
                         return Some(PageFault { page, at, thread });
                     }
-                    // A part of the arena that was moved away from it.
+                    // The fault is in a part of the arena that was moved away.
                     signal_thread(thread, Signal::BUS);
                 }
                 UffdMessage::Removed { start, end } | UffdMessage::Unmapped { start, end } => {
@@ -543,7 +544,7 @@ impl ArenaCore {
                 }
                 UffdMessage::Remapped { from, bytes } => {
                     tracing::error!(
-                        "a part of an arena was moved by mremap: what was not here of it is a bus error"
+                        "the program moved a part of far memory with mremap; references to its remote pages raise a bus error (SIGBUS)"
                     );
                     dropped = self.discard_range(from, from + bytes);
                 }
@@ -553,7 +554,7 @@ impl ArenaCore {
         }
     }
 
-    /// The program throws away what is there. What is to be dropped for it.
+    /// Records a discard by the program. Returns the staging frames to empty.
     fn discard_range(&self, start: usize, end: usize) -> Vec<StagingFrame> {
         let base = self.memory.address();
         let page = |address: usize| (address.max(base) - base) / PAGE_BYTES;
@@ -589,7 +590,7 @@ impl ArenaCore {
     }
 }
 
-/// Where a page is in the arena.
+/// Offset of a page in the arena, in bytes.
 pub(super) fn offset(page: Page) -> usize {
     page.0 as usize * PAGE_BYTES
 }

@@ -1,4 +1,4 @@
-//! Words that are written to pages that are away: they stay here until their page comes home.
+//! Words written to remote pages; they are kept locally until their page arrives.
 
 use std::sync::PoisonError;
 
@@ -9,32 +9,32 @@ use super::Arena;
 use super::moves::ArenaCore;
 use crate::seal::PageBytes;
 
-/// Pages that are written while faults wait for the lock.
+/// Number of pages that are written under one hold of the lock, while faults wait for it.
 const WRITTEN_AT_ONCE: usize = 256;
 
-/// What is to be written to one page.
+/// A write to one page.
 pub(crate) struct PageWrite<'a> {
     pub(crate) page: Page,
-    /// Blocks in which that lies.
+    /// Number of blocks that it touches.
     pub(crate) words: u32,
-    /// Bytes, and how many of the page come before them. Where they overlap the later ones stay.
+    /// Bytes with their offsets in the page. Where they overlap, the later ones remain.
     pub(crate) values: &'a [(usize, &'a [u8])],
 }
 
 impl Arena {
-    /// Writes to pages that are away, as long as they have not earned to come. Tells of each, in order,
-    /// whether that was done; else its page has to come.
+    /// Writes to remote pages as far as their counters allow. Tells for each, in order, whether it was done;
+    /// if not, its page must be brought.
     pub(crate) fn patch(&self, pages: &[PageWrite<'_>], mut tell: impl FnMut(bool)) {
         let core = &self.0.core;
         let all = pages.iter().map(|written| written.words as usize).sum();
         for pages in pages.chunks(WRITTEN_AT_ONCE) {
-            // What the program has thrown away may have been heard and not be known yet; what is written now
-            // would go with it.
+            // A discard may have been read from the kernel but not recorded yet. What is written now would be
+            // discarded with it.
             let shape = core.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
             let mut state = core.monitor.lock();
             drop(shape);
             if state.machine.free() == 0 {
-                // The evictor tells of it only when it has done what it does.
+                // The evictor reports pending pages only after it has finished a step.
                 state.machine.stashing(core.remote_pages.pending() as u32);
             }
             let initial = self.counter(&state, all);
@@ -53,7 +53,7 @@ impl Arena {
 }
 
 impl ArenaCore {
-    /// Puts into a page that has come from the depot what was written to it meanwhile.
+    /// Merges the patch of a page into its fetched bytes.
     pub(super) fn apply_patch(&self, page: Page, bytes: &mut PageBytes) {
         let patch = self.monitor.lock().machine.take_patch(page);
         if let Some(patch) = patch {
@@ -62,12 +62,12 @@ impl ArenaCore {
     }
 }
 
-/// Whether the block has to be fetched: not all of its bytes were written.
+/// Whether the block must be fetched, because not all of its bytes were written.
 pub(super) fn is_missing(number: u8, patch: &PagePatch) -> bool {
     !patch.is_whole(number)
 }
 
-/// The blocks as they are, out of those that were missing.
+/// Assembles the blocks from the fetched ones and the patch.
 pub(super) fn complete(numbers: &[u8], patch: &PagePatch, came: &[u8], bytes: &mut Vec<u8>) {
     let mut came = came.chunks_exact(BLOCK_BYTES);
     bytes.clear();

@@ -1,5 +1,5 @@
-//! The thread that brings pages before anybody waits for them: those that stand one behind the other and have
-//! come by then together, for that takes half the time of each by itself.
+//! The prefetcher: a thread that brings pages before the program waits for them. Contiguous pages that have
+//! arrived are mapped together, which takes half the time of single pages.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -12,11 +12,11 @@ use super::handler::{HandlerGuard, enlist};
 use super::moves::{ArenaCore, ZEROS, offset};
 use crate::seal::PageBytes;
 
-/// Pages that are put into sight together, at most: whoever waits for the first waits for all.
+/// Maximum number of pages mapped together: a thread that waits for the first waits for all of them.
 const TOGETHER: usize = 16;
 
-/// Pages that were asked for and are awaited, at most: what the program comes to meanwhile is asked for
-/// before the last of them is here, so that the link has always something to carry.
+/// Maximum number of requested pages that have not arrived. The next run is requested before the last one is
+/// complete, so that the link is never idle.
 const AWAITED_MAX: usize = 2 * PREFETCH_PAGES_MAX as usize;
 
 pub(super) fn run(core: &Arc<ArenaCore>) {
@@ -50,7 +50,7 @@ pub(super) fn run(core: &Arc<ArenaCore>) {
     }
 }
 
-/// How fast pages come, in ns a page, while more are awaited.
+/// Measures how fast pages arrive, in ns per page, while more are awaited.
 #[derive(Debug, Default)]
 struct FetchRate {
     since: Option<Instant>,
@@ -58,7 +58,7 @@ struct FetchRate {
 }
 
 impl FetchRate {
-    /// Pages that are measured together: the clock and the lock are nothing then.
+    /// Number of pages per measurement, which makes the cost of clock and lock negligible.
     const TOGETHER: u32 = 64;
 
     fn came(&mut self, core: &ArenaCore, pages: usize, last: bool) {
@@ -79,8 +79,8 @@ impl FetchRate {
 }
 
 impl ArenaCore {
-    /// Brings the first of these pages from the depot, and with it those behind it that have come as well.
-    /// How many.
+    /// Fetches the first of these pages, together with those after it that have arrived. Returns their
+    /// number.
     fn fetch_run(&self, pages: &[Page], room: &mut [PageBytes]) -> usize {
         let count = match self.remote_pages.get_run(pages, room, &mut ()) {
             Ok(count) => count,

@@ -1,4 +1,4 @@
-//! What a program may do to its arena, and kernels that offer less.
+//! Operations of a program on its arena, and kernels with fewer features.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -23,14 +23,14 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// What its threads share.
+    /// State shared by the arena's threads.
     pub(super) fn core(&self) -> &ArenaCore {
         &self.arena.0.core
     }
 }
 
-/// An arena at a quarter of `PAGES`, as if the kernel lacked something. `None`: this process has no right to
-/// one, and that was said.
+/// Makes an arena with a cap of a quarter of `PAGES`, as if the kernel lacked some features. `None`: this
+/// process lacks the privilege, which is reported.
 pub(super) fn setup(lacking: UffdFeatures, change: impl FnOnce(&mut ArenaConfig)) -> Option<Setup> {
     let dir = tempfile::Builder::new()
         .prefix("netram-test-")
@@ -75,10 +75,10 @@ pub(super) fn setup(lacking: UffdFeatures, change: impl FnOnce(&mut ArenaConfig)
     })
 }
 
-/// Says aloud that a test cannot be run here: what is merely printed is kept back while a test passes.
+/// Reports that a test cannot run here. Written directly, because output of a passing test is not shown.
 pub(super) fn skipped(missing: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Nobody is left to be told if this cannot be written.
+    // If this cannot be written, there is no other way to report it.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
@@ -95,7 +95,7 @@ fn check(vec: &FarVec<u64>, round: u64) {
 }
 
 #[test]
-fn where_pages_cannot_be_moved_they_are_copied() {
+fn without_moves_pages_are_copied() {
     let Some(setup) = setup(UffdFeatures::MOVE, |_| ()) else {
         return;
     };
@@ -105,7 +105,7 @@ fn where_pages_cannot_be_moved_they_are_copied() {
         fill(&mut vec, round);
         check(&vec, round);
     }
-    // A thread writes what others make leave.
+    // A thread writes pages that other threads cause to be evicted.
     let (left, right) = vec.as_mut_slice().split_at_mut(WORDS);
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -128,7 +128,7 @@ fn where_pages_cannot_be_moved_they_are_copied() {
 }
 
 #[test]
-fn an_arena_without_the_right_to_faults_of_system_calls_serves_the_programs_own() {
+fn an_unprivileged_arena_serves_user_mode_faults() {
     let Some(setup) = setup(UffdFeatures::NONE, |config| config.user_faults_only = true) else {
         return;
     };
@@ -138,7 +138,7 @@ fn an_arena_without_the_right_to_faults_of_system_calls_serves_the_programs_own(
 }
 
 #[test]
-fn a_kernel_that_does_not_tell_what_is_thrown_away_is_refused() {
+fn a_kernel_without_discard_events_is_refused() {
     let config = ArenaConfig::default();
     let refused = Arena::open_without(config, UffdFeatures::REMOVE).unwrap_err();
     assert!(
@@ -148,7 +148,7 @@ fn a_kernel_that_does_not_tell_what_is_thrown_away_is_refused() {
 }
 
 #[test]
-fn a_lock_on_an_arena_is_taken_off_and_the_cap_holds() {
+fn locked_pages_are_unlocked_so_that_the_cap_holds() {
     let Some(setup) = setup(UffdFeatures::NONE, |_| ()) else {
         return;
     };
@@ -164,7 +164,7 @@ fn a_lock_on_an_arena_is_taken_off_and_the_cap_holds() {
 }
 
 #[test]
-fn what_is_unmapped_is_given_up_and_the_rest_stays() {
+fn unmapped_pages_are_forgotten_and_the_others_stay() {
     let Some(setup) = setup(UffdFeatures::NONE, |_| ()) else {
         return;
     };
@@ -176,16 +176,13 @@ fn what_is_unmapped_is_given_up_and_the_rest_stays() {
     check(&kept, 1);
     let deadline = Instant::now() + Duration::from_secs(60);
     while setup.arena.remote_pages().status().lenders[0].used as usize > PAGES {
-        assert!(
-            Instant::now() < deadline,
-            "lenders keep what nobody can reference"
-        );
+        assert!(Instant::now() < deadline, "lenders still store unmapped pages");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 #[test]
-fn who_waits_for_a_frame_gets_it_when_a_page_is_let_go() {
+fn a_waiting_fault_gets_the_frame_of_an_unpinned_page() {
     let Some(setup) = setup(UffdFeatures::NONE, |_| ()) else {
         return;
     };
@@ -202,21 +199,24 @@ fn who_waits_for_a_frame_gets_it_when_a_page_is_let_go() {
         while !starved() {
             std::thread::sleep(Duration::from_millis(2));
         }
-        // The evictor has found that no page may leave, and sleeps.
+        // The evictor has found no evictable page, and sleeps.
         std::thread::sleep(Duration::from_millis(300));
         assert!(starved() && came.try_recv().is_err());
         (0..frames).for_each(|page| arena.unpin(Page(page)));
         let served = came.recv_timeout(Duration::from_secs(60));
-        // Who was not called is called now: the thread has to end.
+        // Notify the evictor now if it was not before: the thread must end.
         arena.0.core.monitor.evict.notify_one();
-        assert!(served.is_ok(), "a frame is free, and nobody looked");
+        assert!(
+            served.is_ok(),
+            "a frame was free, but the evictor was not notified"
+        );
         arena.unpin(Page(frames));
     });
 }
 
 #[test]
-fn what_was_thrown_away_is_known_to_be_when_that_returns() {
-    // Handlers that sleep would wait for the hub before they hear.
+fn a_discard_is_recorded_when_the_call_returns() {
+    // Sleeping handlers would wait for the monitor before they read the message.
     let Some(setup) = setup(UffdFeatures::NONE, |config| config.wait = WaitPolicy::Spin) else {
         return;
     };
@@ -232,16 +232,16 @@ fn what_was_thrown_away_is_known_to_be_when_that_returns() {
         });
         let early = thrown.recv_timeout(Duration::from_millis(300));
         drop(hub);
-        assert!(early.is_err(), "nobody can have been told of it");
+        assert!(early.is_err(), "the discard cannot have been recorded yet");
         thrown.recv().unwrap();
     });
     assert_eq!(vec.get(0), Ok(0));
 }
 
 #[test]
-fn words_of_a_page_that_is_thrown_away_are_not_given_once_that_was_heard() {
-    // The kernel lets the program go on when a handler has heard, which has not told the arena then: its page
-    // was there still, and at lenders.
+fn words_of_a_discarded_page_are_not_returned() {
+    // The kernel lets the program continue when a handler has read the discard, before it is recorded. Until
+    // then the page still counted as remote.
     let Some(setup) = setup(UffdFeatures::NONE, |config| {
         config.words = WordAccess::Counted(256)
     }) else {
@@ -267,7 +267,7 @@ fn words_of_a_page_that_is_thrown_away_are_not_given_once_that_was_heard() {
         let early = found.recv_timeout(Duration::from_millis(300));
         assert_eq!(core.discard(&mut core.monitor.lock(), page), None);
         drop(heard);
-        assert!(early.is_err(), "these words are of nobody any more");
+        assert!(early.is_err(), "these words were discarded");
         assert_eq!(found.recv(), Ok(true));
     });
 }

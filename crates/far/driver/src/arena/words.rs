@@ -1,4 +1,4 @@
-//! Words of pages that are away.
+//! Words of remote pages.
 
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -13,48 +13,48 @@ use super::patches::{complete, is_missing};
 use crate::compression::PlainPage;
 use crate::remote_pages::GatheredWords;
 
-/// Whether values of pages that are away may come by themselves.
+/// Whether values of remote pages may be read without their pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WordAccess {
-    /// Pages come whole, and proven.
+    /// Pages are fetched whole, and verified.
     #[default]
     Never,
-    /// A page comes when so many of its blocks of 16 bytes are wanted, 1 to 256; before that they come by
-    /// themselves, and are proven when the page comes.
+    /// A page is fetched when this many of its 16-byte blocks were used, 1 to 256. Until then blocks come
+    /// singly, and are verified when the page arrives.
     Counted(u32),
-    /// The same with a count that follows what pages and words cost as the program runs.
+    /// As `Counted`, with a count that follows the measured costs of pages and words.
     Measured,
 }
 
-/// What was found of blocks.
+/// Content of the requested blocks of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockValues<'b> {
-    /// They are zeros.
+    /// Zeros.
     Zeros,
-    /// They stayed away, and this is in them, in their order.
+    /// The blocks' bytes, in order; their page stayed where it is.
     Blocks(&'b [u8]),
-    /// They are in the page, and that is to be had.
+    /// The page must be used; it can be brought.
     Page,
 }
 
-/// Where blocks are to be had.
+/// Source of a page's blocks.
 enum BlockSource {
     Zeros,
     Page,
-    /// In a page of the pack, which this is.
+    /// A packed page, given here.
     Packed(PlainPage),
-    /// In the depot, but for what was written of them since.
+    /// Lenders, except for bytes written since.
     Remote(Option<PagePatch>),
 }
 
-/// Blocks of some pages, and where they are to be had.
+/// Blocks of some pages with their sources.
 struct BlockLookup<'w> {
     wanted: &'w BlockRequest,
-    /// One a page.
+    /// One source per page.
     sources: Vec<BlockSource>,
 }
 
-/// The numbers of all blocks of a page: a part of this names blocks that stand one behind the other.
+/// The numbers of all blocks of a page; a subslice names contiguous blocks.
 pub(crate) static NUMBERS: [u8; PAGE_BLOCKS] = {
     let mut numbers = [0; PAGE_BLOCKS];
     let mut index = 0;
@@ -66,12 +66,12 @@ pub(crate) static NUMBERS: [u8; PAGE_BLOCKS] = {
 };
 
 impl Arena {
-    /// Whether values may come by themselves.
+    /// Whether values may be read without their pages.
     pub(crate) fn takes_words(&self) -> bool {
         self.0.words != WordAccess::Never
     }
 
-    /// Blocks of one page: a look at where it is costs no allocation.
+    /// Reads blocks of one page. If the page is local, this costs no allocation.
     pub(crate) fn word<R>(&self, page: Page, numbers: &[u8], tell: impl FnOnce(BlockValues<'_>) -> R) -> R {
         let mut state = self.look();
         let initial = self.counter(&state, numbers.len());
@@ -91,16 +91,17 @@ impl Arena {
                 let mut tell = Some(tell);
                 let mut told = None;
                 self.fetch_words(sought, |found| told = tell.take().map(|tell| tell(found)));
-                told.expect("one page is told of")
+                told.expect("the callback is called for the page")
             }
         }
     }
 
-    /// Blocks of pages: those that are away in one round trip a lender. Tells of each page, in order.
+    /// Reads blocks of several pages; remote ones in one round trip per lender. Calls `tell` for each page,
+    /// in order.
     pub(crate) fn words(&self, wanted: &BlockRequest, tell: impl FnMut(BlockValues<'_>)) {
         let mut state = self.look();
         let initial = self.counter(&state, wanted.blocks());
-        // All of it is true of one moment.
+        // All sources are as of the same moment.
         let whence = |(page, numbers)| self.block_source(&mut state, page, numbers, initial);
         let whences = wanted.iter().map(whence).collect();
         drop(state);
@@ -113,11 +114,11 @@ impl Arena {
         );
     }
 
-    /// The lock, for a look at where pages are.
+    /// Locks the state in order to look at pages.
     fn look(&self) -> std::sync::MutexGuard<'_, ArenaState> {
         let core = &self.0.core;
-        // What the program has thrown away may have been heard and not be known yet; its words would still be
-        // given.
+        // A discard may have been read from the kernel but not recorded yet; its words would still be
+        // returned.
         let shape = core.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
         let state = core.monitor.lock();
         drop(shape);
@@ -138,7 +139,7 @@ impl Arena {
         }
     }
 
-    /// What a page's counter begins with, for so many blocks together.
+    /// Initial value of a page's counter for a request of `all` blocks.
     pub(super) fn counter(&self, state: &ArenaState, all: usize) -> u32 {
         match self.0.words {
             WordAccess::Never => COUNTER_MIN,
@@ -147,7 +148,7 @@ impl Arena {
         }
     }
 
-    /// What a page is wanted for that nobody has any more is given where nothing of it is missing.
+    /// Fetches missing blocks and calls `tell` for each page.
     fn fetch_words(&self, sought: BlockLookup<'_>, mut tell: impl FnMut(BlockValues<'_>)) {
         let missing = sought.missing();
         let came = self.fetch_missing(missing);
@@ -190,7 +191,7 @@ impl Arena {
         }
     }
 
-    /// `None`: nothing is to be had without its page.
+    /// Fetches the missing blocks. `None`: every page must be used itself.
     fn fetch_missing(&self, missing: BlockRequest) -> Option<GatheredWords> {
         let core = &self.0.core;
         if missing.is_empty() || !core.remote_pages.may_gather() {
@@ -208,7 +209,7 @@ impl Arena {
 }
 
 impl BlockLookup<'_> {
-    /// What is to be asked of lenders.
+    /// The blocks to request from lenders.
     fn missing(&self) -> BlockRequest {
         let mut missing = BlockRequest::with_capacity(self.wanted.len(), self.wanted.blocks());
         for ((page, numbers), whence) in self.wanted.iter().zip(&self.sources) {
@@ -225,7 +226,7 @@ impl BlockLookup<'_> {
     }
 }
 
-/// Blocks of a page that is here compressed.
+/// Blocks of a packed page.
 fn cut(clear: &PlainPage, numbers: &[u8]) -> Vec<u8> {
     let mut bytes = ZEROS;
     clear.unpack(&mut bytes);

@@ -1,5 +1,5 @@
-//! What an arena needs of its depot beside pages: whether one has to be sent at all, how many are still here,
-//! and an end to waiting.
+//! Operations for an arena: putting only changed pages, the number of pending pages, and the end of all
+//! waiting.
 
 use std::sync::atomic::Ordering;
 
@@ -9,11 +9,11 @@ use super::{ClientGuard, RemotePages};
 use crate::compression::PlainPage;
 use crate::seal::PageTag;
 
-/// A page that is about to leave.
+/// A page that is about to be put.
 struct PutPlan {
-    /// The version that stands, and what proves it.
+    /// Version that lenders have, with its tag.
     stored: Option<(u64, PageTag)>,
-    /// The one under which it leaves if it is another page.
+    /// Version for the page if it has changed.
     next: u64,
 }
 
@@ -28,12 +28,12 @@ impl PutPlan {
 }
 
 impl RemotePages {
-    /// As [`put`](RemotePages::put) for each of these, but for those that are what they were when they left
-    /// last, and whose copies still stand: nothing is sent of them.
+    /// Puts pages, except those that are unchanged since they were put last and whose copies still exist:
+    /// these are not sent.
     ///
-    /// A page is sealed once more under the version that it had: the same tag means the same bytes. 1.2 us,
-    /// and no write of the program has to be watched. Nobody else puts or forgets these pages meanwhile; they
-    /// are sealed while others have the shelf.
+    /// A page is sealed once more under its old version: an equal tag means equal bytes. That takes 1.2 µs,
+    /// and no write of the program needs to be tracked. No other thread may put or forget these pages
+    /// meanwhile. They are sealed without the client's lock.
     pub(crate) fn put_changed(&self, pages: &[(Page, PlainPage)]) {
         let mut shelf = self.shared.lock();
         let plans: Vec<PutPlan> = pages
@@ -56,7 +56,7 @@ impl RemotePages {
                     shelf.seals_mut().tell(*page, tag);
                     shelf.put_sealed(*page, plan.next, sealed, clear);
                 }
-                // A lender that had it may have gone since.
+                // A lender with a copy may have gone since.
                 None if shelf.current_version(*page) != plan.stored.map(|(version, _)| version) => {
                     shelf.put(*page, clear)
                 }
@@ -64,35 +64,34 @@ impl RemotePages {
             }
         }
         drop(shelf);
-        // Who waits for what was there before takes this.
+        // Waiters for the old content get this one.
         self.shared.tell();
         self.shared.leadership.nudge();
     }
 
-    /// Pages whose bytes are aside: in this machine's memory, because not all of their places have them.
+    /// Number of pending pages: their bytes are kept in local memory until all copies have them.
     pub fn pending(&self) -> usize {
         self.shared.lock().pending()
     }
 
-    /// This is called whenever bytes have gone from aside, by who has the links. It must not wait. The first
-    /// one that is named stays.
+    /// Sets a function that the thread with the links calls whenever fewer pages are pending. It must not
+    /// block. Only the first call has an effect.
     pub(crate) fn on_less_pending(&self, call: impl Fn() + Send + Sync + 'static) {
         // A second caller would be a second arena.
         let _ = self.shared.listener.set(Box::new(call));
     }
 
-    /// The memory of what is aside is wanted: it is sent at once, even if nobody waits for anything of
-    /// lenders.
+    /// Has pending pages sent at once, because their memory is needed, even if no thread waits for lenders.
     pub(crate) fn hasten(&self) {
         self.shared.leadership.hasten();
     }
 
-    /// What a byte that leaves takes of a lender's link while that has more to carry, in ps; 0: none had yet.
+    /// Time that a byte takes on a lender's link under load, in ps; 0: not measured yet.
     pub(crate) fn byte_ps(&self) -> u64 {
         self.shared.byte_ps.load(Ordering::Relaxed)
     }
 
-    /// Nobody gets a page any more; whoever waits for one learns that the depot has failed.
+    /// Ends all waiting with an error: no page can be fetched from now on.
     pub(crate) fn close(&self) {
         self.shared.fail();
     }

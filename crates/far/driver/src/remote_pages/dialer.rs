@@ -1,5 +1,5 @@
-//! Who connects a lender: a thread each, for that waits. It is there from the beginning (`threads.rs` says
-//! why).
+//! Connects lenders, with a thread for each because connecting blocks. Threads are started at the beginning
+//! (`threads.rs` says why).
 
 use std::io;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::threads;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A lender, and what came of connecting it.
+/// Index of a lender, and the result of connecting it.
 pub(super) type DialResult = (usize, Result<Link, ConnectError>);
 
-/// Connects one lender. Its thread ends after this, when it has done what it was asked last.
+/// Connects one lender on request. Dropping this ends its thread after the last request.
 pub(super) struct Dialer {
     requests: SyncSender<()>,
 }
@@ -28,7 +28,7 @@ impl Dialer {
         sender: Sender<DialResult>,
     ) -> io::Result<Dialer> {
         let (asked, asks) = sync_channel(1);
-        // A depot that is gone needs no link, and its dialers do not keep it.
+        // Threads must not keep remote pages alive that are no longer used.
         let depot = Arc::downgrade(shared);
         let body = move || {
             while asks.recv().is_ok() {
@@ -44,9 +44,9 @@ impl Dialer {
         Ok(Dialer { requests: asked })
     }
 
-    /// Has the lender connected. `false`: nobody is there who could.
+    /// Requests a connection. `false`: the thread has ended.
     pub(super) fn dial(&self) -> bool {
-        // One that is asked already does it once.
+        // A request that is still queued counts for both.
         !matches!(self.requests.try_send(()), Err(TrySendError::Disconnected(())))
     }
 }

@@ -1,4 +1,5 @@
-//! The links to lenders: sends what the machine says, tells it what comes. Who drives says `lead.rs`.
+//! Drives the links to lenders: sends the machine's frames and gives it those that arrive. `leader.rs`
+//! decides which thread does so.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -20,18 +21,18 @@ use crate::seal::PageSealer;
 
 const WAKER: u64 = u64::MAX;
 const EVENTS: usize = 32;
-/// How often the time is looked at.
+/// Interval at which the machine is told the time.
 const TICK: Duration = Duration::from_millis(100);
-/// How often a lender is asked whether it is there.
+/// Interval of pings to each lender.
 const PING: Duration = Duration::from_secs(1);
-/// A lender that says nothing for so long is gone, whatever its link says.
+/// Time after which a silent lender is considered gone, whatever its link says.
 const SILENCE: Duration = Duration::from_nanos(DEPOSIT_TIMEOUT.0);
-/// Between two attempts to connect.
+/// Delay between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(500);
-/// After a lender was no use for a reason that only its operator, or ours, can mend.
+/// Delay after a failure that only an operator can resolve.
 const RETRY_REFUSED: Duration = Duration::from_secs(30);
 
-/// A link to a lender, or the way there.
+/// State of the link to a lender.
 enum LinkState {
     Idle { again: Instant },
     Connecting,
@@ -47,18 +48,18 @@ struct LinkSession {
     pace: LinkRate,
 }
 
-/// Why a session ends.
+/// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 enum SessionEnd {
     #[error("{0}")]
     Link(LinkError),
-    #[error("it sent what answers nothing that it was asked")]
+    #[error("protocol violation: its frame answers no request")]
     Misconduct,
-    #[error("it refused: {0:?}")]
+    #[error("it refused the session: {0:?}")]
     Refused(Option<RefusalReason>),
-    #[error("no deposits are taken there, or no more")]
+    #[error("it accepts no deposits, or is stopping")]
     NoDeposit,
-    #[error("it is a lender that another address leads to as well; two copies there would be one copy")]
+    #[error("another configured address leads to the same lender, so two copies there would be one copy")]
     Twin,
     #[error("it did not answer in time")]
     Silent,
@@ -91,7 +92,7 @@ pub(super) struct LinkDriver {
     events: ReadyEvents,
     started: Instant,
     now: Instant,
-    /// When the house is looked after next.
+    /// Time of the next housekeeping.
     tick: Instant,
 }
 
@@ -124,8 +125,8 @@ impl LinkDriver {
         })
     }
 
-    /// Sends and polls until it is `enough`. `false`: nothing has come for so long that it is time to sleep,
-    /// which only the keeper does here.
+    /// Sends and polls until `enough` is true. `false`: nothing has arrived for so long that it is time to
+    /// sleep, which only the maintenance thread does here.
     pub(super) fn drive(&mut self, mut enough: impl FnMut() -> bool, meanwhile: &mut dyn IdleWork) -> bool {
         let policy = self.shared.config.wait;
         self.now = Instant::now();
@@ -151,7 +152,7 @@ impl LinkDriver {
         }
     }
 
-    /// Drives until somebody else wants to, or all is over; sleeps when nothing comes.
+    /// Drives the links until another thread wants them or everything ends; sleeps while nothing arrives.
     pub(super) fn maintain(&mut self) {
         let policy = self.shared.config.wait;
         self.now = Instant::now();
@@ -182,10 +183,10 @@ impl LinkDriver {
         self.shared.leadership.is_wanted() || self.shared.is_stopping()
     }
 
-    /// Sleeps until something comes or is to be sent, or the house has to be looked after.
+    /// Sleeps until something arrives, something is to be sent, or housekeeping is due.
     fn sleep(&mut self) -> bool {
         self.shared.leadership.will_sleep();
-        // Whatever was told before that is seen now; whoever tells something later ends the sleep.
+        // Anything noted before this point is seen now; anything noted later ends the sleep.
         self.take_others();
         self.settle();
         let timeout = match self.is_relieved() {
@@ -197,7 +198,7 @@ impl LinkDriver {
         came
     }
 
-    /// Takes what has come. `true`: something has.
+    /// Receives frames. Returns whether any arrived.
     fn take_in(&mut self, timeout: Duration) -> bool {
         if let Err(error) = self.poller.wait(&mut self.events, Some(timeout)) {
             panic!("waiting for lenders failed: {error}");
@@ -207,7 +208,7 @@ impl LinkDriver {
         if came {
             let woken = self.events.iter().any(|ready| ready.token == WAKER);
             if woken && let Err(error) = self.shared.leadership.waker().drain() {
-                panic!("the depot's waker failed: {error}");
+                panic!("the waker of remote pages failed: {error}");
             }
             (0..self.links.len()).for_each(|lender| self.receive(lender));
         }
@@ -219,7 +220,7 @@ impl LinkDriver {
         came
     }
 
-    /// Takes what other threads of the depot's have: links that are made, and what the disk says.
+    /// Takes results of other threads: new links, and replies of the spill file.
     fn take_others(&mut self) {
         self.take_arrivals();
         self.receive_spill();
@@ -255,13 +256,13 @@ impl LinkDriver {
         }
     }
 
-    /// Has a lender connected, by the thread that does nothing else.
+    /// Has a lender connected by its dialer thread.
     fn dial(&mut self, lender: usize) {
         self.links[lender] = match self.dialers[lender].dial() {
             true => LinkState::Connecting,
             false => {
                 tracing::error!(
-                    "the thread that connects a lender has failed: that lender is lost until the program is run anew"
+                    "the thread that connects a lender has failed; the lender is not used until the program is restarted"
                 );
                 self.idle()
             }
@@ -298,7 +299,7 @@ impl LinkDriver {
             self.links[lender] = match (added, said) {
                 (Ok(()), Ok(())) => LinkState::Up(session),
                 (added, said) => {
-                    tracing::warn!(%address, ?added, ?said, "a lender's link was lost at once");
+                    tracing::warn!(%address, ?added, ?said, "a new link to a lender failed immediately");
                     self.idle()
                 }
             };
@@ -364,7 +365,7 @@ impl LinkDriver {
         self.shared.lock().links().on_unlinked(lender, now);
     }
 
-    /// Tells what became of pages, and sends what is to be sent.
+    /// Notifies waiters, and sends pending frames.
     pub(super) fn settle(&mut self) {
         let mut changed = false;
         self.shared.lock().settle(|_: &DirectoryEvent| changed = true);
@@ -385,17 +386,17 @@ impl LinkDriver {
             if let Err(error) = send_all(&self.shared, session, lender, now) {
                 self.end(lender, error.into());
             } else if let Err(error) = session.watch(&self.poller, lender) {
-                panic!("a link that is waited for cannot be waited for otherwise: {error}");
+                panic!("a link's registration with the poller could not be changed: {error}");
             }
         }
     }
 
-    /// A lender that is told so frees the memory at once.
+    /// Tells all lenders that the deposits are no longer needed, so that they free the memory at once.
     pub(super) fn give_all_back(&mut self) {
         for way in &mut self.links {
             if let LinkState::Up(session) = way {
                 let header = session.header(FrameKind::Resize, self.shared.owner());
-                // One that cannot be told learns it by its lease.
+                // A lender that cannot be told frees it when the lease ends.
                 let _ = session.send_frame(&header, &[&[]]);
             }
         }
@@ -431,11 +432,11 @@ impl LinkSession {
         self.link.flush().map(|_| ())
     }
 
-    /// Waits for room to write while something waits to be sent.
+    /// Waits for writability only while frames are queued.
     fn watch(&mut self, poller: &Poller, lender: usize) -> std::io::Result<()> {
         let stuck = match self.link.flush() {
             Ok(whole) => !whole,
-            // The next receive tells.
+            // The next receive reports the error.
             Err(_) => return Ok(()),
         };
         if stuck == self.waits_to_write {
@@ -451,23 +452,23 @@ impl LinkSession {
     }
 }
 
-/// Tells the shelf what a lender says. `true`: somebody may have waited for it.
+/// Passes a lender's frame to the client. Returns whether a waiter may be affected.
 fn handle_frame(shared: &Inner, lender: usize, frame: &Frame<'_>, now: Time) -> Result<bool, SessionEnd> {
     let heard = shared.lock().handle_frame(lender, frame, now)?;
     for page in &heard.forged {
         let address = &shared.config.lenders[lender];
-        tracing::error!(%address, page = page.0, "a lender gave a page that is not the one it was given");
+        tracing::error!(%address, page = page.0, "a lender returned a page whose bytes are not those it was given; the copy is dropped");
     }
     for page in &heard.disproved {
         tracing::error!(
             page = page.0,
-            "words of a page were not what is in it: a lender has lied, and the program has used that"
+            "a lender returned forged words of a page, and the program has used them"
         );
     }
     Ok(heard.fetched + heard.gathered > 0)
 }
 
-/// Sends a lender what the shelf has for it, as far as the link takes it.
+/// Sends a lender's pending frames, as far as the link takes them.
 fn send_all(shared: &Inner, session: &mut LinkSession, lender: usize, now: Time) -> Result<(), LinkError> {
     while session.link.flush()? {
         let next = shared.lock().next_frame(lender, now);

@@ -1,18 +1,18 @@
-//! Blocks of pages that stay away.
+//! Reads of single blocks of remote pages.
 
 use netram_far_machine::deposit::{BlockRequest, GatherOutcome, GatherResult};
 
 use super::{ClientGuard, RemotePages};
 
-/// Pages of which blocks are asked for while others wait for the lock: 0.1 ms.
+/// Number of pages requested under one hold of the lock, which takes 0.1 ms.
 const ASKED_AT_ONCE: usize = 1024;
 
-/// What came of blocks that were asked for, in the clear.
+/// Result of a gather, decrypted.
 pub(crate) struct GatheredWords(Vec<GatherResult>);
 
 impl GatheredWords {
-    /// Of each page, in order: its blocks, one behind the other. `None`: the page is to be had whole, or is
-    /// lost, and [`RemotePages::get`] will tell.
+    /// The blocks of each page, in order. `None`: the page must be fetched whole, or is lost as
+    /// [`RemotePages::get`] reports.
     pub(crate) fn pages(&self) -> impl Iterator<Item = Option<&[u8]>> {
         self.0.iter().flat_map(|part| {
             let page = |index| match part.outcome(index) {
@@ -25,13 +25,12 @@ impl GatheredWords {
 }
 
 impl RemotePages {
-    /// Whether what is gathered can still be remembered until it is proven. If not, pages are to be fetched
-    /// whole.
+    /// Whether gathered blocks can still be remembered until they are verified. If not, fetch whole pages.
     pub(crate) fn may_gather(&self) -> bool {
         self.shared.lock().may_gather()
     }
 
-    /// Blocks of pages. All are asked for before any is waited for.
+    /// Reads blocks of pages. All are requested before any is awaited.
     pub(crate) fn gather(&self, wanted: BlockRequest) -> GatheredWords {
         let mut tickets = Vec::with_capacity(wanted.len().div_ceil(ASKED_AT_ONCE));
         for part in parts(wanted) {

@@ -1,11 +1,10 @@
-//! Who has the links: whoever waits for something that comes by them.
+//! Leadership of the links: a waiting thread drives them.
 //!
-//! Between two who wait they lie free. Who waits takes them, sends what is to be sent, and polls until he has
-//! what he waits for: on a page's way no thread is woken, neither to send nor to be told. The others who wait
-//! meanwhile *follow*: who has the links tells them. Nobody but the *keeper*, a thread of the depot's own,
-//! sleeps on the links. He takes them when they have lain for long, when something is
-//! [due](LinkLeadership::hasten), and when who waits has polled so long for nothing that it had better sleep;
-//! he gives them to the first who comes to wait.
+//! Between waits the links are free. A waiting thread takes them, sends what is to be sent, and polls until
+//! it has what it waits for. A page's fetch thus wakes no other thread. Other waiting threads *follow*: the
+//! leader notifies them. Only the *maintenance thread* sleeps on the links. It takes them when they were free
+//! for long, when something is [due](LinkLeadership::hasten), and when a leader has polled in vain for so
+//! long that it should sleep. It yields them to the next thread that waits.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,20 +16,20 @@ use super::driver::LinkDriver;
 use super::{ClientGuard, Inner};
 use crate::sys::SignalsBlocked;
 
-/// How long the links lie before the keeper takes them.
+/// Time for which the links may be free before the maintenance thread takes them.
 const UNLED_MAX: Duration = Duration::from_millis(2);
-/// How long anybody else has them: signals wait meanwhile.
+/// Maximum time for which another thread leads: its signals are blocked meanwhile.
 pub(super) const LEADER_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// What a thread can do while it waits.
+/// Work that a thread can do while it waits.
 pub(crate) trait IdleWork {
-    /// Called between two looks at the links. Must not wait.
+    /// Called between two polls of the links. Must not block.
     fn look(&mut self);
-    /// The thread is about to sleep.
+    /// Called before the thread sleeps.
     fn will_sleep(&mut self);
 }
 
-/// Nothing.
+/// No work.
 impl IdleWork for () {
     fn look(&mut self) {}
     fn will_sleep(&mut self) {}
@@ -38,21 +37,21 @@ impl IdleWork for () {
 
 pub(super) struct LinkLeadership {
     slot: Mutex<LeaderSlot>,
-    /// The keeper is to look.
+    /// Signalled when the maintenance thread should look.
     released: Condvar,
-    /// Ends the keeper's sleep on the links.
+    /// Ends the maintenance thread's sleep on the links.
     waker: Waker,
-    /// He sleeps on them, or is about to.
+    /// Whether it sleeps on them, or is about to.
     asleep: AtomicBool,
-    /// Somebody wants the links that he has.
+    /// Whether a thread wants the links that it has.
     wanted: AtomicBool,
-    /// Who follows: changed under the shelf's lock.
+    /// Number of followers. Changed under the client's lock.
     followers: AtomicUsize,
 }
 
 struct LeaderSlot {
     driver: Option<Box<LinkDriver>>,
-    /// He is to take it at once.
+    /// Whether the maintenance thread should take the links at once.
     due: bool,
     released_at: Instant,
 }
@@ -77,18 +76,18 @@ impl LinkLeadership {
         &self.waker
     }
 
-    /// There is something to send that nobody waits for yet: it goes with what is sent next, in [`UNLED_MAX`]
-    /// at the latest. To be called after the shelf has been told.
+    /// Notes that a frame should be sent for which no thread waits. It goes with the next one, after
+    /// [`UNLED_MAX`] at the latest. To be called after the client was told.
     pub(super) fn nudge(&self) {
         if self.asleep.swap(false, Ordering::SeqCst)
             && let Err(error) = self.waker.wake()
         {
-            tracing::error!(%error, "the depot's links could not be woken; they are looked at a little later");
+            tracing::error!(%error, "the thread with the links could not be woken; frames are sent a little later");
         }
     }
 
-    /// The links are taken at once if nobody has them. This touches no descriptor: any thread may call it,
-    /// even one that has others (`netram run`).
+    /// Has the links taken at once if they are free. Touches no descriptor, so that a thread with another
+    /// descriptor table may call it (`netram run`).
     pub(super) fn hasten(&self) {
         let mut place = self.slot();
         if place.driver.is_some() && !std::mem::replace(&mut place.due, true) {
@@ -96,23 +95,23 @@ impl LinkLeadership {
         }
     }
 
-    /// Something has come that only who has the links can take.
+    /// Notes that another thread has a result that only the leader can take.
     pub(super) fn summon(&self) {
         self.nudge();
         self.hasten();
     }
 
-    /// Whether somebody waits whom who has the links has to tell.
+    /// Whether threads follow that the leader must notify.
     pub(super) fn has_followers(&self) -> bool {
         self.followers.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the keeper is to give the links away.
+    /// Whether the maintenance thread should yield the links.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::SeqCst)
     }
 
-    /// From now on whoever has something for the links ends the keeper's sleep.
+    /// Announces that the maintenance thread is about to sleep, so that later notes wake it.
     pub(super) fn will_sleep(&self) {
         self.asleep.store(true, Ordering::SeqCst);
     }
@@ -121,7 +120,7 @@ impl LinkLeadership {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// The links, if nobody has them. The keeper gives them away soon.
+    /// Takes the links if they are free. Otherwise the maintenance thread will yield them soon.
     fn take(&self) -> Option<Box<LinkDriver>> {
         let driver = self.slot().driver.take();
         if driver.is_none() {
@@ -130,7 +129,7 @@ impl LinkLeadership {
         driver
     }
 
-    /// Whether nobody has the links.
+    /// Whether the links are free.
     fn is_free(&self) -> bool {
         let lies = self.slot().driver.is_some();
         if !lies {
@@ -140,12 +139,12 @@ impl LinkLeadership {
     }
 
     fn want(&self) {
-        // One who is not the keeper lays them soon anyway.
+        // A leader other than the maintenance thread releases them soon anyway.
         self.wanted.store(true, Ordering::SeqCst);
         self.nudge();
     }
 
-    /// The keeper waits for the links. `None`: all is over.
+    /// Waits until the maintenance thread should take the links. `None`: everything has ended.
     fn wait_for_links(&self, shared: &Inner) -> Option<Box<LinkDriver>> {
         let mut place = self.slot();
         loop {
@@ -178,17 +177,17 @@ impl LinkLeadership {
     }
 
     fn slot(&self) -> MutexGuard<'_, LeaderSlot> {
-        // Nothing panics under this lock.
+        // No code panics under this lock.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The links, as long as a thread has them. Signals wait meanwhile: a handler that needed a page would wait
-/// for whom it interrupted.
+/// The links, while a thread leads. Signals are blocked: a handler that needs a page would wait for the
+/// thread that it interrupted.
 struct LinkLeaderGuard<'a> {
     shared: &'a Inner,
     driver: Option<Box<LinkDriver>>,
-    /// The keeper is to take them next.
+    /// Whether the maintenance thread should take the links next.
     yields: bool,
     _signals: SignalsBlocked,
 }
@@ -203,7 +202,7 @@ impl<'a> LinkLeaderGuard<'a> {
         }
     }
 
-    /// `false`: it is time to sleep, and not here.
+    /// Returns `false` if it is time to sleep, which a leader must not do.
     fn drive(&mut self, enough: impl FnMut() -> bool, meanwhile: &mut dyn IdleWork) -> bool {
         let done = { self.driver.as_mut() }.is_none_or(|driver| driver.drive(enough, meanwhile));
         self.yields = !done;
@@ -231,16 +230,16 @@ impl Drop for LinkLeaderGuard<'_> {
             if !self.shared.leadership.has_followers() {
                 return;
             }
-            // Whoever has seen that the links were taken, and is about to wait, has the lock.
+            // Synchronise with a thread that saw the links taken and is about to wait under this lock.
             drop(self.shared.lock());
         }
-        // One of those who still wait takes them.
+        // One of the remaining waiters takes the links.
         self.shared.changed.notify_all();
     }
 }
 
 impl Inner {
-    /// Waits until it is `enough`, or the depot has failed, or for `patience`.
+    /// Waits until `enough` is true, the links have failed, or `patience` has passed.
     pub(super) fn wait_until<'a>(
         &'a self,
         mut shelf: ClientGuard<'a>,
@@ -265,7 +264,7 @@ impl Inner {
             drop(shelf);
             meanwhile.will_sleep();
             shelf = self.lock();
-            // Before all is looked at once more: who changes it later tells.
+            // Register as a follower before the last check: a later change is notified.
             self.leadership.followers.fetch_add(1, Ordering::SeqCst);
             let is_up = enough(&mut shelf) || is_over() || may_lead && self.leadership.is_free();
             if !is_up {
@@ -276,7 +275,7 @@ impl Inner {
         }
     }
 
-    /// Sends what is to be sent, if nobody has the links; else who has them does.
+    /// Sends pending frames if the links are free; otherwise their leader does.
     pub(super) fn send(&self) {
         match self.lead() {
             Some(mut lead) => lead.send(),
@@ -289,7 +288,7 @@ impl Inner {
         Some(LinkLeaderGuard::new(self, driver))
     }
 
-    /// Sleeps until something has come, or the links lie free.
+    /// Sleeps until something arrives or the links are free.
     fn follow<'a>(&'a self, shelf: ClientGuard<'a>, until: Option<Instant>) -> ClientGuard<'a> {
         match until {
             None => self.changed.wait(shelf).unwrap_or_else(PoisonError::into_inner),
@@ -301,7 +300,7 @@ impl Inner {
         }
     }
 
-    /// Tells those who follow, if there are any.
+    /// Notifies the followers, if there are any.
     pub(super) fn tell(&self) {
         if self.leadership.has_followers() {
             self.changed.notify_all();
@@ -309,15 +308,15 @@ impl Inner {
     }
 }
 
-/// What the keeper does, as long as there is a depot.
+/// Loop of the maintenance thread.
 pub(super) fn keep(shared: &Arc<Inner>, driver: LinkDriver) {
-    // Nobody else ends him, and no signal's handler runs here.
+    // Signal handlers do not run in this thread.
     let _signals = SignalsBlocked::here();
     shared.leadership.release(Box::new(driver), true);
     while let Some(driver) = shared.leadership.wait_for_links(shared) {
         LinkLeaderGuard::new(shared, driver).keep();
     }
-    // Whoever had the links had the depot, which is about to go: they lie here, or somebody has failed.
+    // All leaders held a reference that is about to go, so the links are free here, or a leader has failed.
     let driver = shared.leadership.slot().driver.take();
     if let Some(mut driver) = driver {
         driver.give_all_back();

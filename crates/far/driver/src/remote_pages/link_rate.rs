@@ -1,13 +1,13 @@
-//! How fast a link carries what is put: by that it is decided whether to compress.
+//! Measures how fast a link carries puts, which decides whether compressing pays.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Of a mean, the part that one measurement is.
+/// Reciprocal of a new measurement's weight in the mean.
 const SHARE: u64 = 8;
 
-/// Frames of pages that are on their way over one link.
+/// Frames of pages in flight on one link.
 #[derive(Debug, Default)]
 pub(super) struct LinkRate {
     in_flight: VecDeque<InFlightFrame>,
@@ -18,19 +18,19 @@ pub(super) struct LinkRate {
 #[derive(Clone, Copy, Debug)]
 struct InFlightFrame {
     bytes: usize,
-    /// How many had landed when it was sent.
+    /// Number of acknowledged frames when this one was sent.
     landings: u64,
 }
 
 impl LinkRate {
-    /// A frame of pages is on its way.
+    /// Records that a frame of pages was sent.
     pub(super) fn sent(&mut self, bytes: usize) {
         let landings = self.landings;
         self.in_flight.push_back(InFlightFrame { bytes, landings });
     }
 
-    /// The first of those on their way has landed. What it took counts if it was on its way when the one
-    /// before it landed: else the link had nothing to carry for a while.
+    /// Records that the first frame in flight was acknowledged. Its time counts only if it was in flight when
+    /// the previous one was acknowledged; otherwise the link was idle meanwhile.
     pub(super) fn landed(&mut self, now: Instant, byte_ps: &AtomicU64) {
         let flight = self.in_flight.pop_front();
         let last = self.last.replace(now);
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_rested_tells_nothing_and_one_that_had_more_to_carry_does() {
+    fn only_a_busy_link_is_measured() {
         let (mut pace, byte_ps, start) = (LinkRate::default(), AtomicU64::new(0), Instant::now());
         let at = |us| start + Duration::from_micros(us);
         pace.sent(50_000);
@@ -68,10 +68,10 @@ mod tests {
         pace.sent(50_000);
         pace.sent(50_000);
         pace.landed(at(10_000), &byte_ps);
-        // 50,000 bytes in 400 us: 8 ns a byte.
+        // 50,000 bytes in 400 µs: 8 ns per byte.
         pace.landed(at(10_400), &byte_ps);
         assert_eq!(byte_ps.load(Ordering::Relaxed), 8000);
-        // What answers nothing is the machine's to refuse.
+        // The machine refuses an answer without a frame.
         pace.landed(at(11_000), &byte_ps);
         assert_eq!(byte_ps.load(Ordering::Relaxed), 8000);
     }

@@ -1,7 +1,6 @@
-//! The handle: pages go in and come out; whoever waits for one has the links (`lead.rs`).
+//! Storage of pages at lenders. A thread that waits for a page drives the links itself (`leader.rs`).
 //!
-//! Under the lock is the [`RemotePageClient`]. Whoever holds it seals or copies a page, and waits for
-//! nothing.
+//! The lock covers the [`RemotePageClient`]. Under it a thread seals or copies a page, and never blocks.
 
 mod arena;
 mod dialer;
@@ -38,69 +37,69 @@ pub(crate) use leader::IdleWork;
 use leader::LinkLeadership;
 use spill_link::SpillLink;
 
-/// Why there is no depot.
+/// Why remote pages cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RemotePagesOpenError {
-    /// The settings contradict a limit. Change them.
+    /// A setting is outside its bounds. Change it.
     #[error("{what}; it must be {must}")]
     BadConfig {
-        /// Which setting.
+        /// Name of the setting.
         what: &'static str,
-        /// What is allowed.
+        /// Allowed values.
         must: &'static str,
     },
-    /// One lender would be two. Name another, or take the name away.
-    #[error("{address} is named twice; two copies at one lender are one copy")]
+    /// A lender is listed twice. Replace or remove one.
+    #[error("{address} is listed twice; two copies at one lender would be one copy")]
     NamedTwice {
-        /// Which lender.
+        /// Address of the lender.
         address: NetAddress,
     },
-    /// There can be no spill file. Name another directory.
-    #[error("no spill file can be made in {}", dir.display())]
+    /// The spill file cannot be created. Choose another directory.
+    #[error("the spill file cannot be created in {}", dir.display())]
     Spill {
-        /// Where.
+        /// Directory of the file.
         dir: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: std::io::Error,
     },
-    /// The system refused something that every program needs.
-    #[error("the depot cannot {step}")]
+    /// A system call failed that works in every usual process.
+    #[error("far memory cannot {step}")]
     System {
-        /// What was to be done.
+        /// Step that failed.
         step: &'static str,
-        /// What the system said.
+        /// Error that the system returned.
         source: std::io::Error,
     },
 }
 
-/// Why a page does not come back.
+/// Why a page cannot be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageGetError {
-    /// Everybody who had it has lost it. It stays lost until it is put or forgotten.
-    #[error("page {} is lost: {} had it, and have it no more", page.0, names(lenders, *spilled))]
+    /// All lenders with a copy have lost it. The page stays lost until it is put or forgotten.
+    #[error("page {} is lost: {} had a copy and lost it", page.0, names(lenders, *spilled))]
     Lost {
         /// The page.
         page: Page,
-        /// Who had it.
+        /// Lenders that had a copy.
         lenders: Vec<NetAddress>,
-        /// The spill file had it, too.
+        /// Whether the spill file had a copy too.
         spilled: bool,
     },
-    /// Who had the links has ended by a defect.
-    #[error("the depot has failed")]
+    /// A thread with the links has panicked, which is a defect.
+    #[error("the links to lenders have failed")]
     Failed,
 }
 
-/// What a page was found to be.
+/// Content of a fetched page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageContent {
-    /// It was never put, or has been forgotten: zeros.
+    /// The page was never put, or was forgotten: zeros.
     Zeros,
-    /// What was put last.
+    /// The content that was put last.
     Page,
 }
 
-/// Pages at lenders.
+/// Pages stored at lenders.
 pub struct RemotePages {
     shared: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
@@ -108,30 +107,34 @@ pub struct RemotePages {
 
 type ClientGuard<'a> = MutexGuard<'a, RemotePageClient<PageSealer>>;
 
-/// What the handle and who has the links share.
+/// State shared by the handle and the threads.
 struct Inner {
     config: RemotePagesConfig,
     id: DepositId,
     client: Mutex<RemotePageClient<PageSealer>>,
-    /// Opens blocks without the lock.
+    /// Decrypts blocks without the lock.
     blocks: Arc<BlockCipher>,
     /// Seals pages without the lock.
     cipher: Arc<PageCipher>,
-    /// Something has come, or been stashed, or all is over.
+    /// Signalled when something arrived or was stored, and at the end.
     changed: Condvar,
     leadership: LinkLeadership,
     stopping: AtomicBool,
-    /// What a byte that is put takes of a link that has more to carry, in ps. 0: no link had.
+    /// Time that a put byte takes on a link under load, in ps; 0: not measured yet.
     byte_ps: AtomicU64,
     failed: AtomicBool,
-    /// Why each lender could not be reached when that was last tried.
+    /// Last connection error of each lender.
     away: Mutex<Vec<Option<String>>>,
-    /// Called when bytes have gone from aside.
+    /// Called when fewer pages are pending.
     listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl RemotePages {
-    /// A depot without a page. Returns at once; lenders are connected meanwhile.
+    /// Opens storage without pages and returns at once. Lenders connect in the background.
+    ///
+    /// # Errors
+    ///
+    /// See [`RemotePagesOpenError`].
     pub fn open(config: RemotePagesConfig) -> Result<RemotePages, RemotePagesOpenError> {
         RemotePages::open_in_form(config, SealForm::AsGiven)
     }
@@ -140,26 +143,8 @@ impl RemotePages {
         config: RemotePagesConfig,
         form: SealForm,
     ) -> Result<RemotePages, RemotePagesOpenError> {
-        let bad = |what, must| Err(RemotePagesOpenError::BadConfig { what, must });
-        let needed = usize::from(config.spill.is_none());
-        if !(needed..=LENDERS_MAX).contains(&config.lenders.len()) {
-            return bad("the number of lenders", "from 1 to 16, or 0 with a spill file");
-        }
-        if !(1..=COPIES_MAX).contains(&config.copies) {
-            return bad("the number of copies", "1 or 2");
-        }
-        if let Some(twice) = named_twice(&config.lenders) {
-            return Err(RemotePagesOpenError::NamedTwice {
-                address: twice.clone(),
-            });
-        }
-        if config.pages_max == 0 {
-            return bad("the most pages at a lender", "1 at least");
-        }
+        check(&config)?;
         let spill_max = config.spill_bytes / PAGE_BYTES as u64;
-        if spill_max == 0 {
-            return bad("the most bytes of a spill file", "a page at least");
-        }
         let random = || RemotePagesOpenError::System {
             step: "draw random bytes",
             source: std::io::ErrorKind::Other.into(),
@@ -211,7 +196,7 @@ impl RemotePages {
         })
     }
 
-    /// Why lenders cannot be reached, each with its address; empty: all can.
+    /// Connection errors of lenders, each with the address; empty: all are reachable.
     pub(crate) fn why_away(&self) -> String {
         let away = self.shared.away();
         let lenders = away.iter().zip(&self.shared.config.lenders);
@@ -219,12 +204,12 @@ impl RemotePages {
         lenders.collect()
     }
 
-    /// What it is called at lenders.
+    /// Id of the deposits at lenders.
     pub fn id(&self) -> DepositId {
         self.shared.id
     }
 
-    /// The page leaves, as it is. Returns at once: its bytes are aside until its places have them.
+    /// Puts a page and returns at once. The page is pending until its copies are stored.
     pub fn put(&self, page: Page, bytes: &PageBytes) {
         let clear = PlainPage::pack(bytes).unwrap_or_else(|| PlainPage::whole(bytes));
         self.put_clear(page, &clear);
@@ -232,17 +217,21 @@ impl RemotePages {
 
     fn put_clear(&self, page: Page, clear: &PlainPage) {
         self.shared.lock().put(page, clear);
-        // Who waits for what was there before takes this.
+        // Waiters for the old content get this one.
         self.shared.tell();
         self.shared.leadership.nudge();
     }
 
-    /// Brings the page back. Waits for a lender, as long as one that has it may come back: up to its lease.
+    /// Fetches a page. Waits as long as a lender that has it may come back: up to its lease.
+    ///
+    /// # Errors
+    ///
+    /// [`PageGetError::Lost`] if every copy is gone, [`PageGetError::Failed`] after a defect.
     pub fn get(&self, page: Page, into: &mut PageBytes) -> Result<PageContent, PageGetError> {
         self.get_while(page, into, &mut ())
     }
 
-    /// The same, for a thread that can do something meanwhile.
+    /// As [`RemotePages::get`], with work to do while waiting.
     pub(crate) fn get_while(
         &self,
         page: Page,
@@ -276,8 +265,8 @@ impl RemotePages {
         }
     }
 
-    /// The same for the first of some pages, and those behind it that have come as well by then. How many
-    /// these are.
+    /// As [`RemotePages::get`] for the first of several pages, and those after it that have arrived by then.
+    /// Returns their number.
     pub(crate) fn get_run(
         &self,
         pages: &[Page],
@@ -294,7 +283,7 @@ impl RemotePages {
             if !shelf.has_arrived(*page) || !matches!(shelf.get(*page), PageLookup::Waits) {
                 break;
             }
-            // One that is lost says so again when it is looked for by itself.
+            // A lost page is reported when it is fetched by itself.
             let Some(Ok(clear)) = shelf.take(*page) else { break };
             came.push(clear);
         }
@@ -305,22 +294,22 @@ impl RemotePages {
         Ok(1 + came.len())
     }
 
-    /// Asks for pages that will be wanted soon. They wait here for their [`get`](Self::get), up to 256 in
-    /// all; beyond that none are asked for.
+    /// Requests pages that will be wanted soon. They are kept for a later [`get`](Self::get), at most 256 in
+    /// all; further ones are not requested.
     pub fn prefetch(&self, pages: impl IntoIterator<Item = Page>) {
         self.shared.lock().prefetch(pages);
         self.shared.send();
     }
 
-    /// The page is wanted no more: from now on it is zeros.
+    /// Forgets a page: it is zeros from now on.
     pub fn forget(&self, page: Page) {
         self.shared.lock().forget(page);
         self.shared.tell();
-        // Its slots may be what other pages wait for.
+        // Other pages may wait for its slots.
         self.shared.leadership.nudge();
     }
 
-    /// Waits until no bytes are aside any more. `false`: that took longer than `patience`.
+    /// Waits until no page is pending. `false`: that took longer than `patience`.
     pub fn flush(&self, patience: std::time::Duration) -> bool {
         let is_flushed = |shelf: &mut ClientGuard<'_>| shelf.pending() == 0;
         let shelf = self.shared.lock();
@@ -328,7 +317,7 @@ impl RemotePages {
         shelf.pending() == 0
     }
 
-    /// How the pages stand. Walks over all of them.
+    /// Figures of pages and lenders. Walks over all pages.
     pub fn status(&self) -> PageDirectoryStatus {
         self.shared.lock().directory().status()
     }
@@ -350,7 +339,7 @@ impl Drop for RemotePages {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.leadership.summon();
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed where it happened.
+            // The panic message was printed when it happened.
             let _ = thread.join();
         }
     }
@@ -362,11 +351,11 @@ impl Inner {
     }
 
     fn lock(&self) -> ClientGuard<'_> {
-        // A panic under the lock has set `failed`, or will: nobody believes the shelf after that.
+        // A panic under the lock sets `failed`, after which the client is not used.
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who the owner is to lenders.
+    /// Owner number for lenders.
     fn owner(&self) -> u64 {
         self.id.owner()
     }
@@ -375,10 +364,10 @@ impl Inner {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Nobody gets anything any more; whoever waits learns that.
+    /// Ends all waiting with an error.
     fn fail(&self) {
         self.failed.store(true, Ordering::Release);
-        // Whoever has looked at `failed` and is about to wait has the lock.
+        // Synchronise with a thread that has checked `failed` and is about to wait under this lock.
         drop(self.lock());
         self.changed.notify_all();
     }
@@ -386,6 +375,30 @@ impl Inner {
     fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
+}
+
+/// Checks settings against their bounds.
+fn check(config: &RemotePagesConfig) -> Result<(), RemotePagesOpenError> {
+    let bad = |what, must| Err(RemotePagesOpenError::BadConfig { what, must });
+    let needed = usize::from(config.spill.is_none());
+    if !(needed..=LENDERS_MAX).contains(&config.lenders.len()) {
+        return bad("the number of lenders", "from 1 to 16, or 0 with a spill file");
+    }
+    if !(1..=COPIES_MAX).contains(&config.copies) {
+        return bad("the number of copies", "1 or 2");
+    }
+    if let Some(twice) = named_twice(&config.lenders) {
+        return Err(RemotePagesOpenError::NamedTwice {
+            address: twice.clone(),
+        });
+    }
+    if config.pages_max == 0 {
+        return bad("the maximum number of pages at a lender", "at least 1");
+    }
+    if config.spill_bytes < PAGE_BYTES as u64 {
+        return bad("the maximum size of the spill file", "at least a page");
+    }
+    Ok(())
 }
 
 fn named_twice(lenders: &[NetAddress]) -> Option<&NetAddress> {

@@ -1,4 +1,4 @@
-//! The spill file, as who has the links sees it: one more lender, asked by frames, without a link.
+//! The spill file as the leader sees it: one more lender, asked by frames but without a link.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use super::Inner;
 use crate::seal::PageSealer;
 use crate::spill::{SpillFile, SpillReply, SpillThread};
 
-/// After a write has failed.
+/// Delay after a failed write.
 const RETRY: Duration = Duration::from_nanos(DEPOSIT_RETRY.0);
 
 pub(super) struct SpillLink {
     thread: SpillThread,
-    /// Its number among the lenders.
+    /// Index among the lenders.
     number: usize,
-    /// The session that stands, or is about to.
+    /// The session that stands or is beginning.
     session: Option<Epoch>,
-    /// When the next one begins.
+    /// Time at which the next session begins.
     again: Instant,
 }
 
 impl SpillLink {
-    /// `life` has to be no lender's.
+    /// Starts the thread. `life` must differ from every lender's.
     pub(super) fn start(
         shared: &Arc<Inner>,
         file: SpillFile,
@@ -43,11 +43,13 @@ impl SpillLink {
         })
     }
 
-    /// To be called a few times a second, and once before.
+    /// Handles the passing of time. To be called a few times a second, and once at the start.
     pub(super) fn housekeep(&mut self, shared: &Inner, now: Instant, time: Time) {
         let silent = shared.lock().directory().is_silent(self.number, time);
         if self.session.is_some() && silent {
-            tracing::warn!("the disk of the spill file does not answer; pages go elsewhere until it does");
+            tracing::warn!(
+                "the disk of the spill file does not respond; its pages go elsewhere until it does"
+            );
             self.end(shared, now, time);
         } else if self.session.is_none() && self.again <= now {
             let epoch = shared.lock().links().next_session(self.number);
@@ -61,7 +63,7 @@ impl SpillLink {
         }
     }
 
-    /// Takes what the file says. `true`: somebody may have waited for it.
+    /// Handles the spill file's replies. Returns whether a waiter may be affected.
     pub(super) fn receive(&mut self, shared: &Inner, now: Instant, time: Time) -> bool {
         let mut came = false;
         while let Some(SpillReply { epoch, packet }) = self.thread.answer() {
@@ -72,13 +74,13 @@ impl SpillLink {
                 self.end(shared, now, time);
                 continue;
             };
-            let frame = Frame::parse(&packet).expect("the spill file answers in frames");
+            let frame = Frame::parse(&packet).expect("the spill file's replies are valid frames");
             let heard = shared.lock().handle_frame(self.number, &frame, time);
-            let heard = heard.expect("the spill file answers what it is asked");
+            let heard = heard.expect("the spill file's replies fit its requests");
             for page in &heard.forged {
                 tracing::error!(
                     page = page.0,
-                    "the spill file gave a page that is not the one it was given"
+                    "the spill file returned a page whose bytes are not those that were written; the copy is dropped"
                 );
             }
             came |= heard.fetched > 0;
@@ -86,7 +88,7 @@ impl SpillLink {
         came
     }
 
-    /// Gives it what is to be done, up to what it may have on its way.
+    /// Sends requests, up to the maximum in flight.
     pub(super) fn send(&mut self, shared: &Inner, time: Time) {
         while self.session.is_some() {
             let next = shared.lock().next_frame(self.number, time);

@@ -1,7 +1,7 @@
-//! Slots in a file without a name.
+//! Slots in an unnamed file.
 //!
-//! It is read and written past the page cache where the file system can do that: the cache is the very memory
-//! that there is too little of.
+//! Reads and writes bypass the page cache where the file system allows it, because the cache is the very
+//! memory that is scarce.
 
 use std::fs::File;
 use std::io;
@@ -14,12 +14,12 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 
-/// What one frame carries. Aligned for a disk that is written past the cache.
+/// Pages of one frame, aligned for direct writes.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 struct Batch([u8; FRAME_PAGES_MAX * PAGE_BYTES]);
 
-/// The file. It is gone with its last descriptor, also after a crash.
+/// The spill file. It disappears with its last descriptor, also after a crash.
 #[derive(Debug)]
 pub(crate) struct SpillFile {
     file: File,
@@ -28,14 +28,14 @@ pub(crate) struct SpillFile {
 }
 
 impl SpillFile {
-    /// An empty one on the file system of a directory.
+    /// Creates an empty spill file on the file system of a directory.
     #[allow(
         clippy::large_stack_arrays,
-        reason = "56 KiB, once, in who opens a depot: a vector has no alignment to choose"
+        reason = "56 KiB, once per open: a vector cannot be aligned"
     )]
     pub(crate) fn create(dir: &Path) -> io::Result<SpillFile> {
         let file = match open(dir, OFlags::DIRECT) {
-            // This file system has no other way than the cache.
+            // This file system does not support direct I/O.
             Err(Errno::INVAL) => open(dir, OFlags::empty()),
             opened => opened,
         }?;
@@ -48,7 +48,7 @@ impl SpillFile {
         Ok(spill)
     }
 
-    /// Some say only with the first write that they want it aligned otherwise.
+    /// Some file systems refuse an unsuitable alignment only at the first write.
     fn try_alignment(&self) -> io::Result<()> {
         let written = self.file.write_at(&self.batch.0[..PAGE_BYTES], 0);
         if written.is_err_and(|error| error.raw_os_error() == Some(Errno::INVAL.raw_os_error())) {
@@ -64,13 +64,13 @@ impl SpillFile {
             return self.file.set_len(new);
         }
         match retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), old, new - old)) {
-            // Then a full disk shows when pages are written.
+            // Without preallocation, a full disk shows when pages are written.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.file.set_len(new),
             reserved => Ok(reserved?),
         }
     }
 
-    /// Reads the pages of consecutive slots into the batch, from a place of it on.
+    /// Reads the pages of consecutive slots into the batch, from `place` on.
     fn fill(&mut self, place: usize, slot: u32, count: usize) -> io::Result<()> {
         let part = &mut self.batch.0[place * PAGE_BYTES..][..count * PAGE_BYTES];
         self.file.read_exact_at(part, start(slot))
@@ -83,12 +83,12 @@ impl SlotFile for SpillFile {
             self.slots = slots;
             return Ok(());
         };
-        tracing::warn!(%error, slots, "the spill file does not get so many pages");
-        // What was reserved in part goes back.
+        tracing::warn!(%error, slots, "the spill file could not be extended");
+        // Release what was allocated in part.
         if let Err(error) = self.file.set_len(start(self.slots)) {
-            tracing::warn!(%error, "the spill file keeps room that it has no use for");
+            tracing::warn!(%error, "the spill file could not be shortened again");
         }
-        // Whoever asked asks for that.
+        // The client then asks for this number.
         let possible = self.slots + (slots - self.slots) / 2;
         Err(NoSlotsError { possible })
     }
@@ -103,7 +103,7 @@ impl SlotFile for SpillFile {
             }
             let whole = &self.batch.0[..run.len() * PAGE_BYTES];
             if let Err(error) = self.file.write_all_at(whole, start(run[0].slot)) {
-                tracing::error!(%error, "the spill file cannot be written");
+                tracing::error!(%error, "a write to the spill file failed");
                 return false;
             }
         }
@@ -118,14 +118,14 @@ impl SlotFile for SpillFile {
         for run in order.chunk_by(|one, next| pages[*one].slot + 1 == pages[*next].slot) {
             let whole = self.fill(place, pages[run[0]].slot, run.len()).is_ok();
             for (at, index) in { place.. }.zip(run) {
-                // One bad sector is one page.
+                // Read page by page, so that one bad sector costs one page.
                 let read = match whole {
                     true => Ok(()),
                     false => self.fill(at, pages[*index].slot, 1),
                 };
                 match read {
                     Ok(()) => places[*index] = Some(at),
-                    Err(error) => tracing::error!(%error, "a page of the spill file cannot be read"),
+                    Err(error) => tracing::error!(%error, "a page of the spill file could not be read"),
                 }
             }
             place += run.len();
@@ -149,7 +149,7 @@ fn open(dir: &Path, direct: OFlags) -> Result<File, Errno> {
     }
 }
 
-/// Where files cannot be made without a name. A crash in between leaves an empty one.
+/// For file systems without unnamed files. A crash before the unlink leaves an empty file.
 fn open_and_unlink(dir: &Path, flags: OFlags) -> Result<File, Errno> {
     let mut random = [0; 8];
     SystemRandom::new().fill(&mut random).map_err(|_| Errno::IO)?;
@@ -185,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_any_slots_and_lengths_come_back_in_the_order_asked_for() {
-        // On memory, and on whatever temporary files are on: each has its own idea of alignment.
+    fn pages_are_read_in_the_requested_order() {
+        // A memory file system and the one of temporary files: they differ in alignment.
         for dir in [Path::new("/dev/shm"), &std::env::temp_dir()] {
             let mut file = SpillFile::create(dir).unwrap();
             file.resize(100).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_the_end_cannot_be_read_and_takes_nothing_else_with_it() {
+    fn a_page_beyond_the_end_fails_alone() {
         let mut file = SpillFile::create(Path::new("/dev/shm")).unwrap();
         file.resize(4).unwrap();
         assert!(file.write(&[stored(3, &[3; PAGE_BYTES])]));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_it_has_a_name() {
+    fn the_spill_file_leaves_no_name() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = SpillFile::create(dir.path()).unwrap();
         file.resize(4).unwrap();

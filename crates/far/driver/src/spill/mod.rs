@@ -1,5 +1,4 @@
-//! The spill file, and a thread of its own for it: a disk makes whoever asks it wait, and the depot's thread
-//! waits for nobody.
+//! The spill file and its thread: a disk makes its caller wait, and the thread with the links must not wait.
 
 mod file;
 
@@ -15,17 +14,17 @@ use crate::threads;
 
 pub(crate) use file::SpillFile;
 
-/// What the file says.
+/// A reply of the spill file.
 #[derive(Debug)]
 pub(crate) struct SpillReply {
-    /// In which session.
+    /// Session of the reply.
     pub(crate) epoch: Epoch,
-    /// A frame. `None`: something could not be written, and the session is over.
+    /// A frame. `None`: a write failed, and the session is over.
     pub(crate) packet: Option<Vec<u8>>,
 }
 
-/// The thread. It ends with this, when it has done what it was asked: no session has more frames on their way
-/// than [`DEPOSIT_FRAMES_MAX`](netram_far_machine::limit::DEPOSIT_FRAMES_MAX).
+/// Handle of the spill file's thread. Dropping it ends the thread after the requests in flight, at most
+/// [`DEPOSIT_FRAMES_MAX`](netram_far_machine::limit::DEPOSIT_FRAMES_MAX) per session.
 #[derive(Debug)]
 pub(crate) struct SpillThread {
     sender: Option<Sender<Vec<u8>>>,
@@ -34,7 +33,7 @@ pub(crate) struct SpillThread {
 }
 
 impl SpillThread {
-    /// Starts it. `answered` is called after each answer.
+    /// Starts the thread. `answered` is called after each reply.
     pub(crate) fn start(
         mut spill: SpillServer<SpillFile>,
         answered: impl Fn() + Send + 'static,
@@ -44,7 +43,7 @@ impl SpillThread {
         let body = move || {
             while let Ok(packet) = asked.recv() {
                 let Ok(frame) = Frame::parse(&packet) else {
-                    panic!("what goes to the spill file is frames");
+                    panic!("requests to the spill file are valid frames");
                 };
                 let epoch = frame.header.epoch;
                 let packet = spill.handle(&frame);
@@ -61,13 +60,13 @@ impl SpillThread {
         })
     }
 
-    /// Asks it. Waits for nothing.
+    /// Queues a request; never blocks.
     pub(crate) fn ask(&self, packet: Vec<u8>) {
-        // One that has ended is found by `answer`.
+        // A thread that has ended is detected by `answer`.
         let _ = self.sender.as_ref().map(|sender| sender.send(packet));
     }
 
-    /// The next answer, if there is one.
+    /// The next reply, if there is one.
     pub(crate) fn answer(&self) -> Option<SpillReply> {
         match self.answers.try_recv() {
             Ok(answer) => Some(answer),
@@ -81,7 +80,7 @@ impl Drop for SpillThread {
     fn drop(&mut self) {
         self.sender = None;
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed where it happened.
+            // The panic message was printed when it happened.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Parts of an arena's memory, each its holder's alone.
+//! Areas of an arena's memory, each with one owner.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,20 +8,20 @@ use netram_far_machine::limit::PAGE_BYTES;
 
 use super::MappedMemory;
 
-/// What may be kept in an arena: any bytes are a value, zeros too, and it has no padding.
+/// A type that may be stored in an arena: any bytes are a value, zeros too, and it has no padding.
 ///
-/// Every type for which `zerocopy` proves so is one.
+/// Implemented for every type for which `zerocopy` proves that.
 pub trait Pod: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Copy {}
 impl<T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Copy> Pod for T {}
 
-/// The parts of a memory that nobody holds: first page and pages, none next to another.
+/// Free areas of a memory: first page → number of pages, with adjacent ones merged.
 #[derive(Debug)]
 pub(crate) struct AreaAllocator {
     memory: Arc<MappedMemory>,
     free: Mutex<BTreeMap<usize, usize>>,
 }
 
-/// Whole pages of a memory that belong to this alone.
+/// Whole pages of a memory with a single owner.
 #[derive(Debug)]
 pub(crate) struct ArenaArea {
     areas: Arc<AreaAllocator>,
@@ -37,7 +37,7 @@ impl AreaAllocator {
         })
     }
 
-    /// The first part of so many pages that is free. `None`: there is none.
+    /// Takes the first free area of `pages` pages. `None`: there is none.
     pub(crate) fn take(self: &Arc<Self>, pages: usize) -> Option<ArenaArea> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (first, length) = free
@@ -74,50 +74,50 @@ impl AreaAllocator {
 }
 
 impl ArenaArea {
-    /// Its pages, as the memory counts them.
+    /// Page numbers of the area.
     pub(crate) fn pages(&self) -> Range<usize> {
         self.pages.clone()
     }
 
-    /// Whether a core dump has this part of it, counted from its first page; it has all of it if nothing is
-    /// said.
+    /// Includes or excludes a part of the area, counted from its first page, in core dumps. By default all of
+    /// it is included.
     pub(crate) fn dump(&self, pages: Range<usize>, wanted: bool) {
-        assert!(pages.end <= self.pages.len(), "pages of the area");
+        assert!(pages.end <= self.pages.len(), "the pages are in the area");
         self.areas
             .memory
             .dump(self.pages.start + pages.start, pages.len(), wanted);
     }
 
-    /// Its first byte.
+    /// Address of the first byte.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.areas.memory.at(self.pages.start * PAGE_BYTES).cast()
     }
 
-    /// Bytes from its beginning, as values.
+    /// Values from the beginning of the area.
     pub(crate) fn slice<T: Pod>(&self, count: usize) -> &[T] {
         let at = self.check::<T>(count);
-        // SAFETY: so many values lie inside the area, aligned as a page is; any bytes are values (`Pod`);
-        // only `&mut self` writes them.
+        // SAFETY: that many values lie inside the area, aligned to a page; any bytes are values (`Pod`); only
+        // `&mut self` writes them.
         unsafe { std::slice::from_raw_parts(at, count) }
     }
 
-    /// The same, to be written.
+    /// As [`ArenaArea::slice`], for writing.
     pub(crate) fn slice_mut<T: Pod>(&mut self, count: usize) -> &mut [T] {
         let at = self.check::<T>(count);
-        // SAFETY: as above; and no two areas share a page (`AreaAllocator::take`), so that `&mut self` is the
-        // only way to them.
+        // SAFETY: as above; and no two areas share a page (`AreaAllocator::take`), so `&mut self` is the only
+        // access.
         unsafe { std::slice::from_raw_parts_mut(at.cast_mut(), count) }
     }
 
     fn check<T>(&self, count: usize) -> *const T {
         let bytes = count
             .checked_mul(size_of::<T>())
-            .expect("the area is no longer than memory");
+            .expect("the size fits an address");
         assert!(
             bytes <= self.pages.len() * PAGE_BYTES,
-            "the values are inside the area"
+            "the values are in the area"
         );
-        assert!(align_of::<T>() <= PAGE_BYTES, "an area begins with a page");
+        assert!(align_of::<T>() <= PAGE_BYTES, "an area is aligned to a page");
         self.areas
             .memory
             .at(self.pages.start * PAGE_BYTES)
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn areas_are_apart_and_what_is_given_back_is_whole_again() {
+    fn areas_do_not_overlap_and_freed_ones_merge() {
         let areas = AreaAllocator::new(Arc::new(MappedMemory::map(100).unwrap()));
         let (first, second, third) = (
             areas.take(30).unwrap(),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_area_holds_values_from_its_beginning_to_its_end() {
+    fn an_area_can_be_filled_completely() {
         let areas = AreaAllocator::new(Arc::new(MappedMemory::map(4).unwrap()));
         let (mut first, mut second) = (areas.take(2).unwrap(), areas.take(2).unwrap());
         first.slice_mut::<u64>(1024).fill(1);

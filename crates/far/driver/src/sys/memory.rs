@@ -1,4 +1,4 @@
-//! A mapping of this process: anonymous, private, without swap reserved for it.
+//! An anonymous private mapping without reserved swap.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -6,28 +6,29 @@ use std::ptr::{self, NonNull};
 use netram_far_machine::limit::PAGE_BYTES;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-/// Pages of memory, until this is dropped. Other threads may write what a program holds slices of; so what is
-/// here is copied in and out.
+/// Mapped pages, until dropped. Other threads may write to them, so bytes are copied in and out and never
+/// borrowed here.
 #[derive(Debug)]
 pub(crate) struct MappedMemory {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it is an address and a length; what is behind is only ever copied, under the rules of each method.
+// SAFETY: it is an address and a length; the memory is only copied, under the rules of each method.
 unsafe impl Send for MappedMemory {}
-// SAFETY: as above: no method makes a reference to what is behind.
+// SAFETY: as above: no method makes a reference to the memory.
 unsafe impl Sync for MappedMemory {}
 
 impl MappedMemory {
-    /// So many pages of zeros, none of which takes memory yet. A child of this process does not get them:
-    /// whoever touches them there gets a segmentation fault. Nor does a core dump, unless that is asked for
+    /// Maps `pages` pages of zeros, which take no memory yet. Children of this process do not inherit them;
+    /// an access there is a segmentation fault. Core dumps exclude them unless requested
     /// ([`MappedMemory::dump`]).
     pub(crate) fn map(pages: usize) -> io::Result<MappedMemory> {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // Nothing may be read at first: else a process that locks all its memory would get it all now.
-        // SAFETY: a new mapping, where the kernel finds room: no memory that anything refers to changes.
+        // Initially without access: otherwise a process that locks all its memory would allocate all of it
+        // now.
+        // SAFETY: a new mapping at an address of the kernel's choice changes no memory in use.
         let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let memory = MappedMemory { base, bytes };
@@ -39,34 +40,33 @@ impl MappedMemory {
             Advice::LinuxNoHugepage,
             Advice::LinuxDontDump,
         ] {
-            // SAFETY: the mapping is ours; neither advice changes what is in it.
+            // SAFETY: the mapping is ours, and neither advice changes its content.
             unsafe { rustix::mm::madvise(memory.at(0), bytes, advice) }?;
         }
         Ok(memory)
     }
 
-    /// The address of the first byte.
+    /// Address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.base.as_ptr() as usize
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes back a lock on its pages: what is locked cannot leave.
+    /// Removes a lock on the pages: locked pages cannot be evicted.
     pub(crate) fn unlock(&self) -> io::Result<()> {
-        // SAFETY: the mapping is ours; what is in it stays.
+        // SAFETY: the mapping is ours, and its content stays.
         Ok(unsafe { rustix::mm::munlock(self.at(0), self.bytes) }?)
     }
 
-    /// Empties pages: nothing is behind them any more. Those of an arena are missed at their next reference;
-    /// a berth's must not be read before it has a page again.
+    /// Discards pages. An arena's pages fault at their next reference; a staging frame must not be read until
+    /// it has a page again.
     pub(crate) fn empty(&self, page: usize, pages: usize) -> io::Result<()> {
         self.check(page * PAGE_BYTES, pages * PAGE_BYTES);
-        // SAFETY: within the mapping. The bytes become zeros, which every type that is kept here allows
-        // (`Pod`).
+        // SAFETY: within the mapping. The bytes become zeros, which every stored type allows (`Pod`).
         Ok(unsafe {
             rustix::mm::madvise(
                 self.at(page * PAGE_BYTES),
@@ -76,18 +76,18 @@ impl MappedMemory {
         }?)
     }
 
-    /// Whether something is behind the page. The kernel is asked; nothing is touched.
+    /// Whether memory is mapped at the page, as the kernel reports; the page is not touched.
     pub(crate) fn is_there(&self, page: usize) -> io::Result<bool> {
         self.check(page * PAGE_BYTES, PAGE_BYTES);
         let mut there = 0;
-        // SAFETY: the page is within the mapping, and the kernel writes one byte for it, to a local.
+        // SAFETY: the page is within the mapping, and the kernel writes one byte for it to a local.
         match unsafe { libc::mincore(self.at(page * PAGE_BYTES), PAGE_BYTES, &raw mut there) } {
             0 => Ok(there & 1 == 1),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// Whether a core dump has these pages, as far as they are here. Addresses that nobody uses would make it
+    /// Includes or excludes pages in core dumps, as far as they are local. Unused addresses would make a dump
     /// as long as all of them.
     pub(crate) fn dump(&self, page: usize, pages: usize, wanted: bool) {
         self.check(page * PAGE_BYTES, pages * PAGE_BYTES);
@@ -95,50 +95,50 @@ impl MappedMemory {
             true => Advice::LinuxDoDump,
             false => Advice::LinuxDontDump,
         };
-        // SAFETY: within the mapping; what is in it stays.
+        // SAFETY: within the mapping; its content stays.
         let advised = unsafe { rustix::mm::madvise(self.at(page * PAGE_BYTES), pages * PAGE_BYTES, advice) };
         if let Err(error) = advised {
-            tracing::debug!(%error, "a core dump would have too much, or too little");
+            tracing::debug!(%error, "the pages included in core dumps could not be changed");
         }
     }
 
-    /// Copies bytes out. If another thread writes them meanwhile, it may be some of before and some of after.
+    /// Copies bytes out. If another thread writes them meanwhile, the result may mix old and new bytes.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
         let source = self.at(offset).cast::<u8>();
-        // SAFETY: `source` has so many bytes, by the check; `into` is another memory, and ours alone.
+        // SAFETY: `source` has that many bytes, by the check; `into` is other memory, borrowed exclusively.
         unsafe { ptr::copy_nonoverlapping(source, into.as_mut_ptr(), into.len()) }
     }
 
-    /// Copies bytes in. The caller owns that part: it is a berth's mover.
+    /// Copies bytes in. The caller owns that part, as the mover of a staging frame does.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
         let target = self.at(offset).cast::<u8>();
-        // SAFETY: `target` has so many bytes, by the check; `bytes` is another memory.
+        // SAFETY: `target` has that many bytes, by the check; `bytes` is other memory.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) }
     }
 
     pub(super) fn check(&self, offset: usize, bytes: usize) {
-        assert!(offset <= self.bytes, "the part begins inside");
-        assert!(bytes <= self.bytes - offset, "the part ends inside");
+        assert!(offset <= self.bytes, "the part begins in the mapping");
+        assert!(bytes <= self.bytes - offset, "the part ends in the mapping");
     }
 
     pub(super) fn at(&self, offset: usize) -> *mut std::ffi::c_void {
-        // SAFETY: callers have checked that the offset is inside the mapping, or it is 0.
+        // SAFETY: callers have checked that the offset is in the mapping, or it is 0.
         unsafe { self.base.as_ptr().add(offset) }.cast()
     }
 }
 
 impl Drop for MappedMemory {
     fn drop(&mut self) {
-        // SAFETY: whoever had a part of it borrowed this or held its `Arc`: nothing refers to it any more.
+        // SAFETY: every user borrowed this value or held its `Arc`, so nothing refers to the mapping now.
         if let Err(error) = unsafe { rustix::mm::munmap(self.at(0), self.bytes) } {
-            tracing::error!(%error, "memory could not be given back");
+            tracing::error!(%error, "memory could not be unmapped");
         }
     }
 }
 
-/// How many bytes this process has locked, as the kernel tells. 0 where it does not tell.
+/// Bytes that this process has locked, according to the kernel; 0 if it does not report them.
 pub(crate) fn locked_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let told = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
@@ -146,19 +146,19 @@ pub(crate) fn locked_bytes() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// What a program may do to memory of an arena.
+/// Operations of a program on its arena.
 #[cfg(test)]
 impl MappedMemory {
     pub(crate) fn lock(&self) -> io::Result<()> {
-        // SAFETY: the mapping is ours; what is in it stays.
+        // SAFETY: the mapping is ours, and its content stays.
         Ok(unsafe { rustix::mm::mlock(self.at(0), self.bytes) }?)
     }
 
-    /// Nothing in the test refers to those pages, and nothing else is mapped there before the whole is
+    /// Unmaps pages. The test must not refer to them, and nothing else is mapped there before the whole is
     /// unmapped.
     pub(crate) fn unmap(&self, page: usize, pages: usize) -> io::Result<()> {
         self.check(page * PAGE_BYTES, pages * PAGE_BYTES);
-        // SAFETY: within the mapping, and as said above.
+        // SAFETY: within the mapping, and as stated above.
         Ok(unsafe { rustix::mm::munmap(self.at(page * PAGE_BYTES), pages * PAGE_BYTES) }?)
     }
 }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_go_in_and_out_and_what_is_emptied_is_zeros() {
+    fn written_bytes_are_read_back_and_discarded_ones_are_zeros() {
         let memory = MappedMemory::map(3).unwrap();
         memory.write(4000, &[7; 200]);
         let mut bytes = [0; 200];
@@ -181,12 +181,12 @@ mod tests {
         assert!(beyond.is_err());
     }
 
-    /// A child would see zeros where its parent's pages are away.
+    /// A child would otherwise see zeros where its parent's pages are remote.
     #[test]
-    fn a_child_that_looks_gets_a_segmentation_fault_and_no_zeros() {
+    fn a_child_gets_a_segmentation_fault_instead_of_zeros() {
         let memory = MappedMemory::map(1).unwrap();
         memory.write(0, &[7]);
-        // SAFETY: the child only reads memory, and exits: it takes no lock and allocates nothing.
+        // SAFETY: the child only reads memory and exits: it takes no lock and allocates nothing.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut byte = [0];
@@ -203,11 +203,11 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_of_a_lock() {
+    fn locked_bytes_are_counted() {
         let memory = MappedMemory::map(16).unwrap();
-        // So little that no usual limit is lower.
+        // Small enough for any usual limit.
         match memory.lock() {
-            // Another test of this process may lock memory, too, but never less than this.
+            // Another test may lock memory too, but never less than this.
             Ok(()) => assert!(locked_bytes() >= memory.bytes() as u64),
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}"),
         }

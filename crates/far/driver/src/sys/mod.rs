@@ -1,8 +1,7 @@
-//! Memory whose pages may be elsewhere, and the kernel's word of those that are missed. This is the crate's
-//! only unsafe module.
+//! Mapped memory and `userfaultfd`. This is the crate's only unsafe module.
 #![allow(
     unsafe_code,
-    reason = "neither mappings, userfaultfd nor memory that is handed out in parts has another interface"
+    reason = "mappings, userfaultfd and shared areas of memory have no safe interface"
 )]
 
 mod area;
@@ -18,13 +17,13 @@ pub(crate) use uffd::{Uffd, UffdError, UffdFeatures, UffdMessage};
 
 use rustix::process::{Pid, Signal};
 
-/// Sends a signal to one thread of this process. A thread that has ended gets none.
+/// Sends a signal to a thread of this process. Does nothing if the thread has ended.
 pub(crate) fn signal_thread(thread: u32, signal: Signal) {
     let process = rustix::process::getpid();
     let Some(thread) = Pid::from_raw(thread.cast_signed()) else {
         return;
     };
     let (process, thread) = (process.as_raw_nonzero().get(), thread.as_raw_nonzero().get());
-    // SAFETY: the call touches no memory of ours; a number that is no thread's of this process is refused.
+    // SAFETY: the call touches no memory of ours, and refuses a number that is not a thread of this process.
     let _ = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal.as_raw()) };
 }

@@ -1,4 +1,4 @@
-//! Threads in which no signal's handler runs.
+//! Blocking of signals, so that no handler runs in a thread.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -6,7 +6,7 @@ use std::ptr;
 
 use libc::{SIG_SETMASK, c_int, pthread_sigmask, sigset_t};
 
-/// What a thread does to itself, which cannot wait.
+/// Signals that a thread's own instructions raise, which cannot be deferred.
 const OWN: [c_int; 7] = [
     libc::SIGBUS,
     libc::SIGSEGV,
@@ -17,10 +17,10 @@ const OWN: [c_int; 7] = [
     libc::SIGABRT,
 ];
 
-/// Signals wait as long as this lives, for the thread that made it. Two system calls, 0.1 us each.
+/// Blocks signals in the current thread while it lives. Two system calls of 0.1 µs each.
 pub(crate) struct SignalsBlocked {
     before: sigset_t,
-    /// This thread's, not to be sent to another.
+    /// Belongs to this thread and must not be sent to another.
     here: PhantomData<*const ()>,
 }
 
@@ -30,10 +30,10 @@ impl SignalsBlocked {
         // SAFETY: this fills `all`.
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
         for signal in OWN {
-            // SAFETY: `all` is filled, and the signal is one that there is.
+            // SAFETY: `all` is filled, and the signal is valid.
             unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
         }
-        // SAFETY: `all` is filled. This fills `before`; it fails only for an operation that there is not.
+        // SAFETY: `all` is filled. This fills `before`; it fails only for an invalid operation.
         unsafe { pthread_sigmask(SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
         // SAFETY: it is filled.
         let before = unsafe { before.assume_init() };
@@ -46,7 +46,7 @@ impl SignalsBlocked {
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        // SAFETY: the mask is the one that the system gave.
+        // SAFETY: the mask is the one that the system returned.
         unsafe { pthread_sigmask(SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
     }
 }
@@ -64,9 +64,9 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_waits_until_it_is_let_in() {
+    fn a_blocked_signal_is_delivered_after_the_last_guard() {
         let handler: extern "C" fn(c_int) = handle;
-        // SAFETY: the handler does nothing but count, and the signal goes to this thread.
+        // SAFETY: the handler only counts, and the signal goes to this thread.
         let raise = || assert_eq!(unsafe { libc::raise(libc::SIGUSR2) }, 0);
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };

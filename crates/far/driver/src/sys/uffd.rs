@@ -1,4 +1,4 @@
-//! The kernel's `userfaultfd`: it tells of references to pages that are not there, and takes pages for them.
+//! The kernel's `userfaultfd`, which reports references to missing pages and maps pages for them.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use super::MappedMemory;
 /// `UFFDIO` of linux/userfaultfd.h.
 const GROUP: u8 = 0xAA;
 const API: u64 = 0xAA;
-/// Faults of system calls are not told, and need no right.
+/// `UFFD_USER_MODE_ONLY`: faults of system calls are not reported. Needs no privilege.
 const USER_MODE_ONLY: libc::c_int = 1;
 const MODE_MISSING: u64 = 1;
 const MODE_WRITE_PROTECT: u64 = 2;
@@ -23,11 +23,11 @@ const FAULT: u8 = 0x12;
 const REMAP: u8 = 0x14;
 const REMOVE: u8 = 0x15;
 const UNMAP: u8 = 0x16;
-/// Of a fault: the page is there, and protected.
+/// Flag of a fault: the page is there and write-protected.
 const FAULT_PROTECTED: u64 = 2;
 const MESSAGE_BYTES: usize = 32;
 
-/// What a kernel can do: bits of `struct uffdio_api`.
+/// Features of a kernel: bits of `struct uffdio_api`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UffdFeatures(u64);
 
@@ -37,10 +37,10 @@ impl UffdFeatures {
     pub(crate) const REMAP: UffdFeatures = UffdFeatures(1 << 2);
     pub(crate) const REMOVE: UffdFeatures = UffdFeatures(1 << 3);
     pub(crate) const UNMAP: UffdFeatures = UffdFeatures(1 << 6);
-    /// A page that is missed is a bus error, and is not told.
+    /// A missing page raises a bus error and is not reported.
     pub(crate) const SIGBUS: UffdFeatures = UffdFeatures(1 << 7);
     pub(crate) const THREAD_ID: UffdFeatures = UffdFeatures(1 << 8);
-    /// Faults are told by the byte, not by the page.
+    /// Faults are reported with the exact byte instead of the page.
     pub(crate) const EXACT_ADDRESS: UffdFeatures = UffdFeatures(1 << 11);
     pub(crate) const POISON: UffdFeatures = UffdFeatures(1 << 14);
     pub(crate) const MOVE: UffdFeatures = UffdFeatures(1 << 16);
@@ -57,36 +57,36 @@ impl UffdFeatures {
         self.0 & other.0 == other.0
     }
 
-    /// Those that both have.
+    /// The features in both sets.
     pub(crate) fn common(self, other: UffdFeatures) -> UffdFeatures {
         UffdFeatures(self.0 & other.0)
     }
 }
 
-/// Why there is no `userfaultfd`.
+/// Why a `userfaultfd` cannot be opened.
 #[derive(Debug)]
 pub(crate) enum UffdError {
     /// The kernel has none.
     Absent,
-    /// This process may not have one.
+    /// This process lacks the privilege.
     Refused(io::Error),
     Other(io::Error),
 }
 
-/// What the kernel tells.
+/// A message of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UffdMessage {
-    /// A thread waits for what is at this address.
+    /// A thread faulted at this address and waits.
     Fault {
         address: usize,
         thread: u32,
         protected: bool,
     },
-    /// The program throws away what is there. It goes when this has been read, a little later.
+    /// The program discards this range. That happens shortly after the message is read.
     Removed { start: usize, end: usize },
-    /// The program has unmapped it.
+    /// The program has unmapped this range.
     Unmapped { start: usize, end: usize },
-    /// The program has moved it.
+    /// The program has moved this range.
     Remapped { from: usize, bytes: usize },
 }
 
@@ -149,7 +149,7 @@ const _: () = assert!(size_of::<UffdCopy>() == 40);
 const _: () = assert!(size_of::<UffdPoison>() == 32);
 const _: () = assert!(size_of::<UffdWriteProtect>() == 24);
 
-/// One `userfaultfd`. Calls that name a part of memory panic if it is not inside.
+/// A `userfaultfd`. Methods panic if the given range is outside the memory.
 #[derive(Debug)]
 pub(crate) struct Uffd(OwnedFd);
 
@@ -160,12 +160,12 @@ impl AsFd for Uffd {
 }
 
 impl Uffd {
-    /// What the kernel can do for this process.
+    /// Features that the kernel offers to this process.
     pub(crate) fn offered(user_only: bool) -> Result<UffdFeatures, UffdError> {
         Uffd(descriptor(user_only)?).negotiate(UffdFeatures::NONE)
     }
 
-    /// One with these features, of those that are offered.
+    /// Opens a `userfaultfd` with these features, which must be offered.
     pub(crate) fn open(user_only: bool, features: UffdFeatures) -> Result<Uffd, UffdError> {
         let uffd = Uffd(descriptor(user_only)?);
         uffd.negotiate(features)?;
@@ -183,8 +183,8 @@ impl Uffd {
         Ok(UffdFeatures(shake.features))
     }
 
-    /// From now on, references to pages of the memory that are not there are told; with `protect`, writes to
-    /// protected ones, too.
+    /// Starts to report references to missing pages of the memory; with `protect` also writes to protected
+    /// pages.
     pub(crate) fn register(&self, memory: &MappedMemory, protect: bool) -> io::Result<()> {
         let mut registration = UffdRegister {
             extent: extent(memory, 0, memory.bytes()),
@@ -194,31 +194,31 @@ impl Uffd {
         Ok(self.call(IOC_REGISTER, &mut registration)?)
     }
 
-    /// What the kernel has to tell; `None`: nothing now.
+    /// Reads the next message. `None`: there is none now.
     pub(crate) fn read(&self) -> io::Result<Option<UffdMessage>> {
         let mut bytes = [0; MESSAGE_BYTES];
         match rustix::io::read(&self.0, &mut bytes) {
             Ok(MESSAGE_BYTES) => Ok(parse(&bytes)),
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-            // Who waited waits no more.
+            // The waiting thread was interrupted.
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Puts a page there, all at once, and wakes who waits for it. 1.7 us.
+    /// Maps a page atomically and wakes its waiters. Takes 1.7 µs.
     pub(crate) fn copy(&self, memory: &MappedMemory, offset: usize, page: &[u8]) -> Result<(), Errno> {
         let source = page.as_ptr() as usize;
         self.transfer(IOC_COPY, memory, offset, source, page.len())
     }
 
-    /// Puts pages there that stand one behind the other. Returns how many bytes of them; why not all says the
-    /// attempt to put the next. 1 us a page.
+    /// Maps contiguous pages. Returns the number of bytes mapped; an attempt at the next page gives the
+    /// error. Takes 1 µs per page.
     pub(crate) fn copy_run(&self, memory: &MappedMemory, offset: usize, pages: &[u8]) -> usize {
         self.transfer_run(IOC_COPY, memory, offset, pages.as_ptr() as usize, pages.len())
     }
 
-    /// The same, out of another memory.
+    /// As [`Uffd::copy`], from another memory.
     pub(crate) fn copy_from(
         &self,
         memory: &MappedMemory,
@@ -231,8 +231,7 @@ impl Uffd {
         self.transfer(IOC_COPY, memory, offset, other.at(from) as usize, bytes)
     }
 
-    /// Takes a page out of another memory and puts it there, all at once: no store is lost in between. 1.1
-    /// us.
+    /// Moves a page from another memory atomically, so that no store is lost. Takes 1.1 µs.
     pub(crate) fn take(
         &self,
         memory: &MappedMemory,
@@ -245,8 +244,8 @@ impl Uffd {
         self.transfer(IOC_MOVE, memory, offset, other.at(from) as usize, bytes)
     }
 
-    /// Takes pages that stand one behind the other. Returns how many bytes of them; why not all says the
-    /// attempt to take the next. 0.1 us a page, and 1 us: other cores are told once.
+    /// Moves contiguous pages. Returns the number of bytes moved; an attempt at the next page gives the
+    /// error. Takes 0.1 µs per page plus 1 µs, because other cores are interrupted once.
     pub(crate) fn take_run(
         &self,
         memory: &MappedMemory,
@@ -281,17 +280,17 @@ impl Uffd {
         let mut transfer = transfer(memory, offset, source, bytes);
         match self.call(call, &mut transfer) {
             Ok(()) => bytes,
-            // An error's number if there were none.
+            // A negative error number, if no page was transferred.
             Err(_) => usize::try_from(transfer.done).unwrap_or(0),
         }
     }
 
-    /// Whoever waits for what is there looks again.
+    /// Wakes threads that wait in the range, to retry their reference.
     pub(crate) fn wake(&self, memory: &MappedMemory, offset: usize, bytes: usize) -> Result<(), Errno> {
         self.call(IOC_WAKE, &mut extent(memory, offset, bytes))
     }
 
-    /// From now on a reference to what is there is a bus error.
+    /// Poisons the range: references to it raise a bus error.
     pub(crate) fn poison(&self, memory: &MappedMemory, offset: usize, bytes: usize) -> Result<(), Errno> {
         let mut poison = UffdPoison {
             extent: extent(memory, offset, bytes),
@@ -301,7 +300,7 @@ impl Uffd {
         self.call(IOC_POISON, &mut poison)
     }
 
-    /// Writes to what is there wait.
+    /// Write-protects the range: writes to it wait.
     pub(crate) fn protect(&self, memory: &MappedMemory, offset: usize, bytes: usize) -> Result<(), Errno> {
         let mut protection = UffdWriteProtect {
             extent: extent(memory, offset, bytes),
@@ -312,10 +311,10 @@ impl Uffd {
 
     fn call<T>(&self, call: Opcode, value: &mut T) -> Result<(), Errno> {
         let value: *mut T = value;
-        // SAFETY: the call's number holds the size of `T`, and the kernel reads and writes no more of it,
-        // until it returns. The pages that it names lie in a `MappedMemory` that the caller borrows, or are
-        // bytes that it only reads. What is put into an arena is initialised, and all types that are kept
-        // there allow any bytes (`Pod`).
+        // SAFETY: the request number contains the size of `T`, and the kernel accesses no more of it and only
+        // during the call. The pages it names lie in a `MappedMemory` that the caller borrows, or are bytes
+        // that it only reads. Whatever is put into an arena is initialised, and all types stored there allow
+        // any bytes (`Pod`).
         match unsafe { libc::ioctl(self.0.as_raw_fd(), call as _, value) } {
             0 => Ok(()),
             _ => Err(last_error()),
@@ -346,14 +345,14 @@ fn extent(memory: &MappedMemory, offset: usize, bytes: usize) -> Extent {
     }
 }
 
-/// The device, to which an administrator can give a right; the system call otherwise.
+/// Opens the device, which an administrator can make accessible, or else uses the system call.
 fn descriptor(user_only: bool) -> Result<OwnedFd, UffdError> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     if !user_only && let Ok(device) = File::open("/dev/userfaultfd") {
         // SAFETY: the call takes its flags by value and touches no memory.
         let fd = unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW as _, flags) };
         if fd >= 0 {
-            // SAFETY: the kernel has just made it, and gave it to nobody else.
+            // SAFETY: the kernel has just created it for this call.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
@@ -363,7 +362,7 @@ fn descriptor(user_only: bool) -> Result<OwnedFd, UffdError> {
     if let Ok(fd) = i32::try_from(fd)
         && fd >= 0
     {
-        // SAFETY: the kernel has just made it, and gave it to nobody else.
+        // SAFETY: the kernel has just created it for this call.
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     let error = io::Error::last_os_error();
@@ -374,7 +373,7 @@ fn descriptor(user_only: bool) -> Result<OwnedFd, UffdError> {
     })
 }
 
-/// `struct uffd_msg`: the event's number, seven bytes of nothing, and up to three numbers.
+/// Parses `struct uffd_msg`: event number, seven unused bytes, and up to three numbers.
 fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Option<UffdMessage> {
     let number = |at: usize| {
         let mut word = [0; 8];
@@ -400,7 +399,7 @@ fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Option<UffdMessage> {
             from: address(8),
             bytes: address(24),
         }),
-        // A kind that was not asked for.
+        // An event that was not requested.
         _ => None,
     }
 }
@@ -424,11 +423,11 @@ mod tests {
 
     const PAGE: usize = PAGE_BYTES;
 
-    /// `None`: this process may not have one, or the kernel cannot do this, and that was said.
+    /// Opens a `userfaultfd`. `None`: not permitted or not supported, which is reported.
     fn uffd(memory: &MappedMemory, features: UffdFeatures) -> Option<Uffd> {
         let offered = Uffd::offered(true).unwrap_or(UffdFeatures::NONE);
         if !offered.has(features) || Uffd::open(true, features).is_err() {
-            // Nobody is left to be told if this cannot be written.
+            // If this cannot be written, there is no other way to report it.
             let _ = writeln!(
                 io::stderr(),
                 "\nSKIPPED runs of pages: no userfaultfd, or not with {features:?}"
@@ -447,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_pages_is_put_there_up_to_one_that_is_there() {
+    fn a_run_is_mapped_up_to_a_present_page() {
         let memory = MappedMemory::map(4).unwrap();
         let Some(uffd) = uffd(&memory, UffdFeatures::NONE) else {
             return;
@@ -461,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_pages_is_taken_up_to_one_that_is_not_there() {
+    fn a_run_is_moved_up_to_a_missing_page() {
         let (from, to) = (MappedMemory::map(4).unwrap(), MappedMemory::map(4).unwrap());
         let Some(uffd) = uffd(&to, UffdFeatures::MOVE) else {
             return;
@@ -474,15 +473,15 @@ mod tests {
         assert_eq!(
             uffd.take_run(&to, 2 * PAGE, &from, 3 * PAGE, PAGE),
             PAGE,
-            "what is behind it can be taken"
+            "pages after it can be moved"
         );
         uffd.copy(&to, 3 * PAGE, &[7; PAGE]).unwrap();
         assert_eq!(last_bytes(&to), [1, 2, 4, 7]);
-        assert_eq!(last_bytes(&from), [0; 4], "it is here no more");
+        assert_eq!(last_bytes(&from), [0; 4], "the page is gone here");
     }
 
     #[test]
-    fn messages_are_read_as_the_kernel_writes_them() {
+    fn kernel_messages_are_parsed() {
         let fault = UffdMessage::Fault {
             address: 0x7000,
             thread: 42,

@@ -1,4 +1,4 @@
-//! Values by themselves: those whose page is here from there, the others where they are.
+//! Access to single values: those of local pages in place, those of remote pages without their pages.
 
 use netram_far_machine::arena::Page;
 use netram_far_machine::deposit::BlockRequest;
@@ -8,29 +8,29 @@ use super::FarVec;
 use crate::arena::{BlockValues, FarAccessError, NUMBERS, PageWrite};
 use crate::sys::Pod;
 
-/// Values that are gathered or scattered together; more come in several round trips. What has come of them is
+/// Maximum number of values gathered or scattered together; more take several round trips. Results wait
 /// outside of the cap, 200 bytes each.
 const AT_ONCE: usize = 16_384;
 
-/// Where a value is that lies in one page.
+/// Location of a value within one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ValueLocation {
     page: Page,
-    /// Bytes before it in the page.
+    /// Offset in the page, in bytes.
     at: usize,
-    /// Which of those that are wanted.
+    /// Index among the requested values.
     which: usize,
 }
 
-/// Which values come in their pages, in the order of these as far as they lie in one.
+/// Values that are accessed in their pages, in order of page if they lie in a single one.
 struct RemainingValues<'r> {
     values: &'r [usize],
     done: usize,
-    /// The pages of the values before this one have been asked for.
+    /// Index of the first value whose pages were not requested yet.
     asked: usize,
 }
 
-/// Values that lie in the same pages, which are pinned.
+/// Values in the same pinned pages.
 struct PinnedRun<'r> {
     pages: std::ops::Range<u32>,
     of: &'r [usize],
@@ -47,11 +47,14 @@ impl<'r> RemainingValues<'r> {
 }
 
 impl<T: Pod> FarVec<T> {
-    /// The values at these places, in their order. Where the arena allows [words](crate::WordAccess), those
-    /// that are away come in one round trip a lender, but for pages of which so many are wanted that they
-    /// come whole.
+    /// Reads the values at `indices`, in order. With [words](crate::WordAccess), remote ones come in one
+    /// round trip per lender, except from pages of which so many are wanted that they are fetched whole.
+    ///
+    /// # Errors
+    ///
+    /// [`FarAccessError`] if a page is lost or cannot be brought; `into` may be filled in part.
     pub fn gather(&self, indices: &[usize], into: &mut [T]) -> Result<(), FarAccessError> {
-        assert_eq!(indices.len(), into.len(), "a place for each value");
+        assert_eq!(indices.len(), into.len(), "as many places as values");
         for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE)) {
             let stored =
                 |which: usize, found: Option<&[u8]>| into[which] = found.map_or_else(T::new_zeroed, value);
@@ -68,20 +71,27 @@ impl<T: Pod> FarVec<T> {
         Ok(())
     }
 
-    /// The values at `first`, `first + step`, and so on: as many as there is room for. As
+    /// Reads the values at `first`, `first + step` and so on, until `into` is full. As
     /// [`gather`](FarVec::gather).
+    ///
+    /// # Errors
+    ///
+    /// As [`gather`](FarVec::gather).
     pub fn gather_strided(&self, first: usize, step: usize, into: &mut [T]) -> Result<(), FarAccessError> {
-        // One that is too large to be a number is behind the end as well.
+        // An index that overflows is beyond the end as well.
         let index = |which: usize| which.saturating_mul(step).saturating_add(first);
         let indices: Vec<usize> = (0..into.len()).map(index).collect();
         self.gather(&indices, into)
     }
 
-    /// Stores values at these places; of those that are named twice the last stays. Where the arena allows
-    /// [words](crate::WordAccess), those whose pages are away are kept here until these come, and cost no
-    /// round trip. After an error some are stored, and others are not.
+    /// Stores values at `indices`; of several at one index the last remains. With [words](crate::WordAccess),
+    /// values of remote pages are kept locally until the pages arrive, and cost no round trip.
+    ///
+    /// # Errors
+    ///
+    /// [`FarAccessError`] if a page is lost or cannot be brought; some values may be stored.
     pub fn scatter(&mut self, indices: &[usize], values: &[T]) -> Result<(), FarAccessError> {
-        assert_eq!(indices.len(), values.len(), "a place for each value");
+        assert_eq!(indices.len(), values.len(), "as many places as values");
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE)) {
             let bytes = |which: usize| values[which].as_bytes();
             let rest = self.scatter_words(size_of::<T>(), indices, bytes);
@@ -97,15 +107,19 @@ impl<T: Pod> FarVec<T> {
         Ok(())
     }
 
-    /// Stores values at `first`, `first + step`, and so on. As [`scatter`](FarVec::scatter).
+    /// Stores values at `first`, `first + step` and so on. As [`scatter`](FarVec::scatter).
+    ///
+    /// # Errors
+    ///
+    /// As [`scatter`](FarVec::scatter).
     pub fn scatter_strided(&mut self, first: usize, step: usize, values: &[T]) -> Result<(), FarAccessError> {
-        // One that is too large to be a number is behind the end as well.
+        // An index that overflows is beyond the end as well.
         let index = |which: usize| which.saturating_mul(step).saturating_add(first);
         let indices: Vec<usize> = (0..values.len()).map(index).collect();
         self.scatter(&indices, values)
     }
 
-    /// A value that may be had without its page.
+    /// Reads a value without its page, if possible.
     pub(super) fn get_word(&self, index: usize) -> Option<T> {
         if !self.arena.takes_words() {
             return None;
@@ -123,7 +137,7 @@ impl<T: Pod> FarVec<T> {
             })
     }
 
-    /// Whether the value is stored, without its page.
+    /// Stores a value without its page. Returns whether that was possible.
     pub(super) fn set_word(&mut self, index: usize, value: T) -> bool {
         if !self.arena.takes_words() {
             return false;
@@ -141,7 +155,8 @@ impl<T: Pod> FarVec<T> {
         stored
     }
 
-    /// Stores what may be stored without its page. Which values are not, those of one place in their order.
+    /// Stores values without their pages where possible. Returns the indices of the others; equal locations
+    /// keep their order.
     fn scatter_words<'a>(
         &mut self,
         size: usize,
@@ -178,8 +193,8 @@ impl<T: Pod> FarVec<T> {
         rest
     }
 
-    /// Pins the pages of the next value, for all those behind it that lie in the same. A value costs a lock
-    /// otherwise, and many lie in a page that is here.
+    /// Pins the pages of the next value, for all further values in the same pages. Pinning takes a lock, and
+    /// many values lie in a local page.
     fn pin_next<'r>(
         &self,
         size: usize,
@@ -205,8 +220,8 @@ impl<T: Pod> FarVec<T> {
         run.pages.for_each(|page| self.arena.unpin(Page(page)));
     }
 
-    /// The pages of the values to come are asked for together, but for the first: whoever needs it fetches it
-    /// himself, and measures that. Before which value they end.
+    /// Requests the pages of further values together, except for the first, which its user fetches and
+    /// measures. Returns the index of the first value whose pages were not requested.
     fn ask(&self, size: usize, indices: &[usize], rest: &RemainingValues<'_>) -> usize {
         let (mut pages, mut end) = (Vec::new(), rest.done);
         for which in &rest.values[rest.done..] {
@@ -219,14 +234,14 @@ impl<T: Pod> FarVec<T> {
             pages.extend(new);
             end += 1;
         }
-        // Two at least, or nothing overlaps.
+        // With fewer than two there is nothing to overlap.
         if pages.len() > 1 {
             self.arena.will_need(pages.into_iter().skip(1).map(Page));
         }
         end
     }
 
-    /// Places in the order of their pages, and which values lie in two pages or more.
+    /// Locations in order of page, and the indices of values that lie in several pages.
     fn places(&self, size: usize, indices: &[usize]) -> (Vec<ValueLocation>, Vec<usize>) {
         let (mut places, mut rest) = (Vec::with_capacity(indices.len()), Vec::new());
         for (which, index) in indices.iter().enumerate() {
@@ -239,7 +254,8 @@ impl<T: Pod> FarVec<T> {
         (places, rest)
     }
 
-    /// Gives what may be had without its page to `store`: nothing for zeros. Which values may not.
+    /// Reads values without their pages where possible, and passes them to `store`, with `None` for zeros.
+    /// Returns the indices of the others.
     fn gather_words(
         &self,
         size: usize,
@@ -278,7 +294,7 @@ impl<T: Pod> FarVec<T> {
         rest
     }
 
-    /// `None`: it lies in two pages or more.
+    /// Location of a value. `None`: it lies in several pages.
     fn place(&self, size: usize, index: usize, which: usize) -> Option<ValueLocation> {
         let pages = self.pages_of(size, index);
         let at = index * size % PAGE_BYTES;
@@ -290,18 +306,21 @@ impl<T: Pod> FarVec<T> {
     }
 }
 
-/// Bytes, as elements of which only the size, a byte at least, is known: for C and Python. Element 0 is at
-/// the beginning.
+/// Bytes as elements of a given size, at least one byte: for C and Python. Element 0 is at the beginning.
 impl FarVec<u8> {
-    /// The elements of so many bytes at these places, one behind the other. As [`gather`](FarVec::gather).
+    /// Reads the elements of `size` bytes at `indices` into one buffer. As [`gather`](FarVec::gather).
+    ///
+    /// # Errors
+    ///
+    /// As [`gather`](FarVec::gather).
     pub fn gather_elements(
         &self,
         size: usize,
         indices: &[usize],
         into: &mut [u8],
     ) -> Result<(), FarAccessError> {
-        assert_eq!(indices.len() * size, into.len(), "a place for each element");
-        // Where there is no element, one may be of any size.
+        assert_eq!(indices.len() * size, into.len(), "as many places as elements");
+        // Without any element the size does not matter.
         let bytes_at_once = AT_ONCE.saturating_mul(size);
         for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(bytes_at_once)) {
             let store = |which: usize, found: Option<&[u8]>| {
@@ -326,14 +345,18 @@ impl FarVec<u8> {
         Ok(())
     }
 
-    /// Stores elements of so many bytes at these places. As [`scatter`](FarVec::scatter).
+    /// Stores elements of `size` bytes at `indices`. As [`scatter`](FarVec::scatter).
+    ///
+    /// # Errors
+    ///
+    /// As [`scatter`](FarVec::scatter).
     pub fn scatter_elements(
         &mut self,
         size: usize,
         indices: &[usize],
         values: &[u8],
     ) -> Result<(), FarAccessError> {
-        assert_eq!(indices.len() * size, values.len(), "a place for each element");
+        assert_eq!(indices.len() * size, values.len(), "as many places as elements");
         let bytes_at_once = AT_ONCE.saturating_mul(size);
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(bytes_at_once)) {
             let bytes = |which: usize| &values[which * size..(which + 1) * size];
@@ -352,7 +375,8 @@ impl FarVec<u8> {
     }
 }
 
-/// The blocks in which these values of one page lie, each once. The values are in their order.
+/// Numbers of the blocks that contain these values of one page, without duplicates. The values must be
+/// sorted.
 fn blocks_of(size: usize, places: &[ValueLocation]) -> impl Iterator<Item = u8> {
     let mut end = 0;
     places.iter().flat_map(move |place| {
@@ -366,6 +390,6 @@ fn blocks_of(size: usize, places: &[ValueLocation]) -> impl Iterator<Item = u8> 
 fn value<T: Pod>(bytes: &[u8]) -> T {
     match T::read_from_bytes(bytes) {
         Ok(value) => value,
-        Err(_) => unreachable!("there are as many bytes as the value has"),
+        Err(_) => unreachable!("the slice has the size of a value"),
     }
 }

@@ -1,6 +1,6 @@
-//! An arena with real lenders, real faults and real threads, at a quarter of the memory that it needs.
+//! An arena with real lenders, faults and threads, and a cap of a quarter of the memory in use.
 //!
-//! Where the kernel gives this process no `userfaultfd`, these tests say so and leave.
+//! Without access to `userfaultfd` these tests report that and pass.
 
 mod patches;
 mod words;
@@ -17,14 +17,14 @@ use netram_lender::Lender;
 use tempfile::TempDir;
 
 const PAGE_WORDS: usize = 512;
-/// The cap of most tests, in pages: the least that there may be.
+/// The cap of most tests, in pages: the minimum.
 const FRAMES: usize = 64;
 
 fn config(dir: &TempDir, lenders: usize, copies: usize) -> ArenaConfig {
     ArenaConfig {
         bytes: 16 << 20,
         local_bytes: (FRAMES * 4096) as u64,
-        // So that what leaves goes to lenders.
+        // No packing, so that evicted pages go to lenders.
         packed_bytes: Some(0),
         remote_pages: RemotePagesConfig {
             lenders: (0..lenders).map(|index| address(dir, index)).collect(),
@@ -36,7 +36,7 @@ fn config(dir: &TempDir, lenders: usize, copies: usize) -> ArenaConfig {
     }
 }
 
-/// `None`: this process has no right to one, and that was said.
+/// Opens an arena. `None`: this process lacks the privilege, which is reported.
 fn open(config: ArenaConfig) -> Option<Arena> {
     let lenders = config.remote_pages.lenders.len();
     let arena = match Arena::open(config) {
@@ -54,10 +54,10 @@ fn open(config: ArenaConfig) -> Option<Arena> {
     Some(arena)
 }
 
-/// Says aloud that a test cannot be run here: what is merely printed is kept back while a test passes.
+/// Reports that a test cannot run here. Written directly, because output of a passing test is not shown.
 fn skipped(missing: &ArenaError) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Nobody is left to be told if this cannot be written.
+    // If this cannot be written, there is no other way to report it.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
@@ -66,7 +66,7 @@ fn word(index: usize, round: u64) -> u64 {
 }
 
 #[test]
-fn a_vector_four_times_the_cap_is_what_was_written() {
+fn a_vector_four_times_the_cap_keeps_its_content() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let Some(arena) = open(config(&dir, 2, 2)) else {
@@ -74,10 +74,7 @@ fn a_vector_four_times_the_cap_is_what_was_written() {
     };
     let count = 4 * FRAMES * PAGE_WORDS;
     let mut vec = FarVec::<u64>::zeros(&arena, count).unwrap();
-    assert!(
-        vec.iter().all(|value| value == 0),
-        "what was never written is zeros"
-    );
+    assert!(vec.iter().all(|value| value == 0), "unwritten values are zeros");
     for round in 1..4 {
         for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
             *value = word(index, round);
@@ -92,13 +89,13 @@ fn a_vector_four_times_the_cap_is_what_was_written() {
 }
 
 #[test]
-fn values_are_had_and_stored_by_themselves_wherever_they_are() {
+fn single_values_are_read_and_stored_local_or_remote() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let Some(arena) = open(config(&dir, 2, 2)) else {
         return;
     };
-    // Twelve bytes: some lie in two pages.
+    // Twelve bytes, so that some values lie in two pages.
     let count = 4 * FRAMES * 4096 / 12;
     let mut vec = FarVec::<[u32; 3]>::with_capacity(&arena, count).unwrap();
     let value = |index: usize| [index as u32, !index as u32, 7];
@@ -127,7 +124,7 @@ fn values_are_had_and_stored_by_themselves_wherever_they_are() {
     assert_eq!((vec.len(), vec.get(999)), (1000, Ok(value(999))));
 }
 
-/// What a thread writes into its words of a page: one value, or in every third page what nobody can compress.
+/// Content of a thread's words of a page: one value, or in every third page incompressible data.
 fn filling(page: usize, value: u64) -> impl Fn(usize) -> u64 {
     let noisy = page.is_multiple_of(3);
     move |index| match noisy {
@@ -138,7 +135,7 @@ fn filling(page: usize, value: u64) -> impl Fn(usize) -> u64 {
     }
 }
 
-/// Threads that each write their own words of every page, and find in them what they wrote before.
+/// Threads that each write their own words of every page, and check what they wrote before.
 fn stress(vec: &mut FarVec<u64>, threads: usize, rounds: u64, done: &AtomicU64) {
     let part = PAGE_WORDS / threads;
     let mut shares: Vec<Vec<&mut [u64]>> = (0..threads).map(|_| Vec::new()).collect();
@@ -154,7 +151,7 @@ fn stress(vec: &mut FarVec<u64>, threads: usize, rounds: u64, done: &AtomicU64) 
                 let mut state = thread as u64 + 1;
                 for round in 1..=rounds {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    // One walks, the others jump.
+                    // One thread scans, the others jump.
                     let at = if thread == 0 {
                         round as usize
                     } else {
@@ -187,7 +184,7 @@ fn stress(vec: &mut FarVec<u64>, threads: usize, rounds: u64, done: &AtomicU64) 
 }
 
 #[test]
-fn threads_find_what_they_wrote_while_pages_come_and_go() {
+fn threads_read_their_writes_while_pages_move() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let Some(arena) = open(config(&dir, 2, 2)) else {
@@ -203,7 +200,7 @@ fn threads_find_what_they_wrote_while_pages_come_and_go() {
 }
 
 #[test]
-fn threads_find_what_they_wrote_while_pages_are_packed_and_passed_on() {
+fn threads_read_their_writes_while_pages_are_packed() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     for pack in [2, 16] {
@@ -225,7 +222,7 @@ fn threads_find_what_they_wrote_while_pages_are_packed_and_passed_on() {
 }
 
 #[test]
-fn what_compresses_well_needs_no_lender_and_what_does_not_takes_no_room_for_it() {
+fn compressible_pages_need_no_lender_and_others_use_no_pack() {
     let dir = dir();
     let _lender = lender(&dir, 0, 8 << 20);
     let settings = ArenaConfig {
@@ -263,11 +260,11 @@ fn what_compresses_well_needs_no_lender_and_what_does_not_takes_no_room_for_it()
     vec.truncate(0);
     (0..count).for_each(|_| vec.push(7).unwrap());
     vec.truncate(0);
-    until("what is thrown away takes no room", || arena.status().packed == 0);
+    until("discarded pages take no memory", || arena.status().packed == 0);
 }
 
 #[test]
-fn a_lender_that_dies_under_threads_costs_them_nothing() {
+fn a_lender_that_dies_under_load_loses_no_page() {
     let dir = dir();
     let mut lenders: Vec<Lender> = (0..3).map(|index| lender(&dir, index, 8 << 20)).collect();
     let Some(arena) = open(config(&dir, 3, 2)) else {
@@ -291,7 +288,7 @@ fn a_lender_that_dies_under_threads_costs_them_nothing() {
 }
 
 #[test]
-fn a_value_whose_page_is_lost_is_an_error_that_names_it_and_the_rest_is_there() {
+fn a_lost_page_is_an_error_that_names_it_and_others_remain() {
     let dir = dir();
     let first = lender(&dir, 0, 8 << 20);
     let Some(arena) = open(config(&dir, 1, 1)) else {
@@ -318,7 +315,7 @@ fn a_value_whose_page_is_lost_is_an_error_that_names_it_and_the_rest_is_there() 
         }
     }
     assert!(lost > FRAMES, "{lost} pages are lost");
-    // What is thrown away may be used again.
+    // Discarded pages can be used again.
     vec.truncate(0);
     (0..count).for_each(|index| vec.push(word(index, 2)).unwrap());
     assert!(
@@ -328,7 +325,7 @@ fn a_value_whose_page_is_lost_is_an_error_that_names_it_and_the_rest_is_there() 
     );
 }
 
-/// Runs this very test in a process of its own, where `role` is set.
+/// Runs this test again in a process of its own, with `ROLE` set.
 fn child(test: &str) -> std::process::ExitStatus {
     std::process::Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
@@ -362,7 +359,7 @@ fn a_reference_to_a_lost_page_is_a_bus_error() {
 }
 
 #[test]
-fn without_room_at_lenders_growth_is_refused_and_what_is_here_is_had() {
+fn without_room_at_lenders_growth_is_refused_and_local_values_are_readable() {
     let dir = dir();
     let _lender = lender(&dir, 0, 64 * 4096);
     let settings = ArenaConfig {
@@ -382,17 +379,17 @@ fn without_room_at_lenders_growth_is_refused_and_what_is_here_is_had() {
     );
     let last = vec.len() - 1;
     assert_eq!(vec.get(last), Ok(word(last, 1)));
-    // Whether a frame is free by now is chance; then some are.
+    // After this some frames are free, which before was chance.
     vec.truncate(vec.len() / 2);
     assert_eq!(
         vec.get(0),
         Ok(word(0, 1)),
-        "what left comes back as long as a frame is free"
+        "an evicted page comes back while a frame is free"
     );
 }
 
 #[test]
-fn what_is_thrown_away_is_zeros_wherever_it_was() {
+fn discarded_pages_are_zeros_wherever_they_were() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let Some(arena) = open(config(&dir, 2, 2)) else {
@@ -400,10 +397,13 @@ fn what_is_thrown_away_is_zeros_wherever_it_was() {
     };
     for _ in 0..20 {
         let mut vec = FarVec::<u64>::zeros(&arena, 4 * FRAMES * PAGE_WORDS).unwrap();
-        assert!(vec.iter().all(|value| value == 0), "another vector was here");
+        assert!(
+            vec.iter().all(|value| value == 0),
+            "content of another vector remains"
+        );
         vec.as_mut_slice().fill(u64::MAX);
     }
-    until("lenders have nothing", || {
+    until("lenders store nothing", || {
         arena
             .remote_pages()
             .status()
@@ -414,7 +414,7 @@ fn what_is_thrown_away_is_zeros_wherever_it_was() {
 }
 
 #[test]
-fn settings_that_cannot_hold_are_refused_by_name() {
+fn a_setting_out_of_bounds_is_named() {
     let dir = dir();
     let refuse = |change: &dyn Fn(&mut ArenaConfig)| {
         let mut settings = config(&dir, 1, 1);

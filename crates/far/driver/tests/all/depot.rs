@@ -1,4 +1,4 @@
-//! A depot with real lenders, which die.
+//! Remote pages with real lenders that die.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn open(dir: &TempDir, lenders: usize, copies: usize) -> RemotePages {
 }
 
 #[test]
-fn pages_come_back_from_where_they_are_aside_or_away() {
+fn pending_and_remote_pages_are_fetched() {
     let dir = dir();
     let lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let depot = open(&dir, 2, 2);
@@ -48,7 +48,7 @@ fn pages_come_back_from_where_they_are_aside_or_away() {
 }
 
 #[test]
-fn a_lender_that_dies_costs_no_page_and_its_pages_get_another_place() {
+fn a_dead_lenders_pages_get_another_copy() {
     let dir = dir();
     let mut lenders: Vec<Lender> = (0..3).map(|index| lender(&dir, index, 8 << 20)).collect();
     let depot = open(&dir, 3, 2);
@@ -59,8 +59,8 @@ fn a_lender_that_dies_costs_no_page_and_its_pages_get_another_place() {
         stopped.stop_and_forget(Duration::ZERO);
         check(&depot, 0..300, 1);
         lenders.insert(dead, lender(&dir, dead, 8 << 20));
-        // It comes back without what it had: that is mended before the next one dies.
-        until("every page has two places again", || {
+        // It comes back empty. Its copies are repaired before the next one dies.
+        until("every page has two copies again", || {
             let status = depot.status();
             status.short == 0 && status.pending == 0 && status.lenders.iter().all(|lender| lender.linked)
         });
@@ -69,7 +69,7 @@ fn a_lender_that_dies_costs_no_page_and_its_pages_get_another_place() {
 }
 
 #[test]
-fn a_page_whose_only_lender_has_lost_it_is_lost_by_name_and_the_depot_goes_on() {
+fn a_page_lost_by_its_only_lender_is_reported_by_number() {
     let dir = dir();
     let first = lender(&dir, 0, 8 << 20);
     let depot = open(&dir, 1, 1);
@@ -90,10 +90,9 @@ fn a_page_whose_only_lender_has_lost_it_is_lost_by_name_and_the_depot_goes_on() 
     check(&depot, 3..4, 2);
 }
 
-/// Whoever waited for a page was not told when it was put anew, and slept until the lease of the lender that
-/// was away was over.
+/// Waiters were not told when the page was put anew, and slept until the lease of an absent lender ended.
 #[test]
-fn all_who_wait_for_a_page_get_it_when_it_is_put_anew() {
+fn all_waiters_get_a_page_that_is_put_anew() {
     let dir = dir();
     let first = lender(&dir, 0, 8 << 20);
     let depot = open(&dir, 1, 1);
@@ -112,7 +111,7 @@ fn all_who_wait_for_a_page_get_it_when_it_is_put_anew() {
                 sender.send((got, bytes)).unwrap();
             });
         }
-        // That they wait by then is likely, and the test holds if not.
+        // By now they probably wait; otherwise the test still holds.
         assert!(came.recv_timeout(Duration::from_millis(100)).is_err());
         depot.put(Page(3), &content(3, 2));
         for _ in 0..3 {
@@ -124,10 +123,10 @@ fn all_who_wait_for_a_page_get_it_when_it_is_put_anew() {
     });
 }
 
-/// Whoever waits has the links: threads take them from each other and from the keeper, who takes them when
-/// they have lain for some milliseconds.
+/// Waiting threads take the links from each other, and from the maintenance thread, which takes them after
+/// some milliseconds.
 #[test]
-fn threads_that_take_the_links_from_each_other_lose_no_page() {
+fn changing_leaders_lose_no_page() {
     const THREADS: u32 = 6;
     const PAGES: u32 = 24;
     let dir = dir();
@@ -153,7 +152,7 @@ fn threads_that_take_the_links_from_each_other_lose_no_page() {
             lenders.remove(dead).stop_and_forget(Duration::ZERO);
             std::thread::sleep(Duration::from_millis(20));
             lenders.insert(dead, lender(&dir, dead, 8 << 20));
-            until("every page has two places again", || {
+            until("every page has two copies again", || {
                 let status = depot.status();
                 status.short == 0 && status.pending == 0 && status.lenders.iter().all(|lender| lender.linked)
             });
@@ -164,7 +163,7 @@ fn threads_that_take_the_links_from_each_other_lose_no_page() {
 }
 
 #[test]
-fn one_lender_named_twice_is_refused_and_one_by_two_names_holds_one_copy() {
+fn a_lender_under_two_names_holds_one_copy() {
     let dir = dir();
     let twice = RemotePagesConfig {
         lenders: vec![address(&dir, 0), address(&dir, 1), address(&dir, 0)],
@@ -194,7 +193,7 @@ fn one_lender_named_twice_is_refused_and_one_by_two_names_holds_one_copy() {
 }
 
 #[test]
-fn without_room_pages_stay_aside_and_nothing_is_lost() {
+fn without_room_pages_stay_pending() {
     let dir = dir();
     let _lender = lender(&dir, 0, 1 << 20);
     let depot = open(&dir, 1, 1);
@@ -203,6 +202,6 @@ fn without_room_pages_stay_aside_and_nothing_is_lost() {
     assert!(!depot.flush(Duration::from_millis(50)));
     check(&depot, 0..300, 1);
     (0..100).for_each(|page| depot.forget(Page(page)));
-    assert!(depot.flush(PATIENCE), "what is forgotten makes room");
+    assert!(depot.flush(PATIENCE), "a forgotten page frees a slot");
     check(&depot, 100..300, 1);
 }

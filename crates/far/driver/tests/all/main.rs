@@ -1,6 +1,6 @@
-//! Far memory with real lenders: pages, arenas, spill files, pressure.
+//! Far memory with real lenders: pages, arenas, spill files, memory pressure.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! All tests are one program, because each would link everything; a module has the tests of one subject.
 
 mod arena;
 mod common;

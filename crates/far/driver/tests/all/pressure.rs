@@ -1,5 +1,5 @@
-//! A lender whose machine is short of memory: pages move to another lender while a program goes on, none is
-//! lost, the machine gets the memory, and when it is short no more that memory is lent again.
+//! A lender whose machine runs short of memory. Pages move to another lender while a program runs, none is
+//! lost, the machine gets the memory, and afterwards it is lent again.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const MEMORY: u64 = 8 << 20;
 
-/// A lender that looks at a machine's memory, which is what the test says.
+/// A lender that reads its machine's memory from files of the test.
 struct Watched {
     lender: Lender,
     proc: TempDir,
@@ -76,7 +76,7 @@ fn open(dir: &TempDir, lenders: usize) -> RemotePages {
 }
 
 #[test]
-fn pages_move_to_the_other_lender_while_they_are_used_and_back_when_it_is_over() {
+fn pages_move_away_under_pressure_and_back_afterwards() {
     let dir = dir();
     let pressed = Watched::start(&dir, 0);
     let other = lender(&dir, 1, MEMORY);
@@ -122,7 +122,7 @@ fn pages_move_to_the_other_lender_while_they_are_used_and_back_when_it_is_over()
 }
 
 #[test]
-fn pages_that_have_nowhere_to_go_stay_until_another_lender_comes() {
+fn pages_without_another_place_stay_until_a_lender_comes() {
     let dir = dir();
     let pressed = Watched::start(&dir, 0);
     let depot = open(&dir, 2);
@@ -132,7 +132,7 @@ fn pages_that_have_nowhere_to_go_stay_until_another_lender_comes() {
     pressed.is_short(true);
     until("it has asked", || depot.status().lenders[0].asked_back == slots);
     check(&depot, 0..300, 1);
-    // What nobody has, the machine gets.
+    // The machine gets unused memory back.
     let rest = MEMORY - u64::from(slots) * 4096;
     until("the machine has what is left", || pressed.given_back() == rest);
     let status = depot.status();
@@ -146,9 +146,9 @@ fn pages_that_have_nowhere_to_go_stay_until_another_lender_comes() {
     check(&depot, 0..300, 1);
 }
 
-/// A program faults all the time, at a quarter of the memory that it needs.
+/// A program that faults all the time, with a cap of a quarter of its memory.
 #[test]
-fn a_program_that_goes_on_faulting_notices_nothing() {
+fn a_faulting_program_is_not_disturbed() {
     const WORDS: usize = 256 * 512;
     let dir = dir();
     let pressed = Watched::start(&dir, 0);
@@ -162,7 +162,7 @@ fn a_program_that_goes_on_faulting_notices_nothing() {
     }) {
         Ok(arena) => arena,
         Err(error @ (ArenaError::Refused { .. } | ArenaError::Kernel { .. })) => {
-            // Nobody is left to be told if this cannot be written.
+            // If this cannot be written, there is no other way to report it.
             let _ = writeln!(
                 std::io::stderr(),
                 "\nSKIPPED a program that goes on faulting: {error}"
@@ -176,7 +176,7 @@ fn a_program_that_goes_on_faulting_notices_nothing() {
     let (over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // At least one that began when the pages had moved.
+            // At least one more round after the pages have moved.
             let mut last = false;
             for round in 1.. {
                 for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! A depot and an arena with a spill file: without a lender, with one that dies, and on a disk that is full.
+//! Remote pages and an arena with a spill file: without a lender, with one that dies, and on a full disk.
 
 use std::io::Write;
 use std::path::Path;
@@ -44,12 +44,12 @@ fn spilled(depot: &RemotePages) -> u32 {
 
 fn skipped(missing: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Nobody is left to be told if this cannot be written.
+    // If this cannot be written, there is no other way to report it.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
 #[test]
-fn without_a_lender_pages_come_back_from_the_file() {
+fn without_a_lender_pages_are_read_from_the_file() {
     let dir = dir();
     let depot = open(config(&dir, 0, 2), 0);
     for round in 0..3 {
@@ -67,7 +67,7 @@ fn without_a_lender_pages_come_back_from_the_file() {
 }
 
 #[test]
-fn the_only_lender_dies_and_the_file_has_every_page() {
+fn the_file_has_every_page_when_the_only_lender_dies() {
     let dir = dir();
     let first = lender(&dir, 0, 8 << 20);
     let depot = open(config(&dir, 1, 2), 1);
@@ -85,7 +85,7 @@ fn the_only_lender_dies_and_the_file_has_every_page() {
     check(&depot, 0..100, 2);
     drop(first);
     let _second = lender(&dir, 0, 8 << 20);
-    until("every page is in both places again", || {
+    until("every page has both copies again", || {
         let status = depot.status();
         status.short == 0 && status.lenders[0].used == 300 && status.pending == 0
     });
@@ -94,7 +94,7 @@ fn the_only_lender_dies_and_the_file_has_every_page() {
 }
 
 #[test]
-fn pages_move_out_of_the_file_when_lenders_come() {
+fn pages_move_from_the_file_to_new_lenders() {
     let dir = dir();
     let depot = open(config(&dir, 2, 2), 0);
     put(&depot, 0..300, 1);
@@ -120,7 +120,7 @@ fn pages_move_out_of_the_file_when_lenders_come() {
     check(&depot, 0..300, 1);
 }
 
-/// A file system of memory, of a megabyte. `None`: this process may not mount one, and that was said.
+/// A file system of a megabyte in memory. `None`: this process may not mount one, which is reported.
 struct Small(TempDir);
 
 impl Small {
@@ -153,7 +153,7 @@ impl Drop for Small {
 }
 
 #[test]
-fn on_a_full_disk_pages_stay_aside_until_it_has_room() {
+fn on_a_full_disk_pages_stay_pending() {
     let (dir, Some(small)) = (dir(), Small::mount(dir())) else {
         return;
     };
@@ -186,7 +186,7 @@ fn on_a_full_disk_pages_stay_aside_until_it_has_room() {
 }
 
 #[test]
-fn the_file_is_as_large_as_it_may_be_and_no_larger() {
+fn the_file_respects_its_maximum_size() {
     let dir = dir();
     let depot = open(
         RemotePagesConfig {
@@ -203,7 +203,7 @@ fn the_file_is_as_large_as_it_may_be_and_no_larger() {
 }
 
 #[test]
-fn a_place_that_is_none_is_refused() {
+fn a_directory_that_does_not_exist_is_refused() {
     let nobody = RemotePages::open(RemotePagesConfig::default()).err();
     assert!(
         matches!(nobody, Some(RemotePagesOpenError::BadConfig { .. })),
@@ -259,7 +259,7 @@ fn a_vector_larger_than_memory_needs_no_lender() {
 }
 
 #[test]
-fn what_the_file_has_lost_is_lost_by_name() {
+fn a_page_lost_by_the_file_is_reported_by_number() {
     let lost = PageGetError::Lost {
         page: Page(3),
         lenders: Vec::new(),
@@ -267,6 +267,6 @@ fn what_the_file_has_lost_is_lost_by_name() {
     };
     assert_eq!(
         lost.to_string(),
-        "page 3 is lost: the spill file had it, and have it no more"
+        "page 3 is lost: the spill file had a copy and lost it"
     );
 }

@@ -1,8 +1,8 @@
-//! The pack: pages that have left the program's sight and are still here, compressed. A fault on one costs
-//! the uncompressing, and no link. The oldest go on to the depot.
+//! The pack: inactive pages kept compressed in local memory. A fault on one costs a decompression and no
+//! network. The oldest are sent on to lenders.
 //!
-//! Also here: whether to try. A page that does not compress costs as much time as one that does, and where
-//! one is, there are more.
+//! Also here: whether compressing is worth trying. A page that does not compress costs as much time as one
+//! that does, and such pages come in groups.
 
 use alloc::vec::Vec;
 
@@ -10,17 +10,17 @@ use super::Page;
 use super::insertion_order::InsertionOrder;
 use crate::limit::{PACK_PAGE_BYTES, PAGE_BYTES, UNPACKED_RUN_MAX};
 
-/// What is in it, the oldest first. How pages look is the driver's.
+/// Packed pages, oldest first. The driver has their bytes.
 #[derive(Clone, Debug)]
 pub(super) struct CompressedPool {
     bytes_max: u64,
     bytes: u64,
-    /// What each takes.
+    /// Bytes of the cap that each page takes.
     pages: InsertionOrder<u32>,
 }
 
 impl CompressedPool {
-    /// Of so many frames of the cap.
+    /// An empty pack of at most `frames` frames of the cap.
     pub(super) fn new(frames: u32) -> CompressedPool {
         CompressedPool {
             bytes_max: u64::from(frames) * PAGE_BYTES as u64,
@@ -29,12 +29,12 @@ impl CompressedPool {
         }
     }
 
-    /// What it takes of the cap.
+    /// Frames of the cap that the pack takes, rounded up.
     pub(super) fn frames(&self) -> u32 {
         self.bytes.div_ceil(PAGE_BYTES as u64) as u32
     }
 
-    /// Whether some have to go on: all, while no pages are packed.
+    /// Whether pages must be sent on: those above the limit, or all if packing is off.
     pub(super) fn is_over(&self, packs: bool) -> bool {
         self.bytes > if packs { self.bytes_max } else { 0 }
     }
@@ -43,7 +43,7 @@ impl CompressedPool {
         self.pages.is_empty()
     }
 
-    /// A page comes, with so many bytes.
+    /// Adds a page that compressed to `bytes`.
     pub(super) fn add(&mut self, page: Page, bytes: u32) {
         let bytes = bytes + PACK_PAGE_BYTES;
         let mut is_new = false;
@@ -51,49 +51,48 @@ impl CompressedPool {
             is_new = true;
             bytes
         });
-        assert!(is_new, "a page leaves sight once");
+        assert!(is_new, "a page is packed once");
         self.bytes += u64::from(bytes);
     }
 
-    /// A page is here no more.
+    /// Removes a page.
     pub(super) fn remove(&mut self, page: Page) {
-        let bytes = self.pages.remove(page).expect("it is in the pack");
+        let bytes = self.pages.remove(page).expect("the page is in the pack");
         self.bytes -= u64::from(bytes);
     }
 
-    /// The next ones to go on. They stay until [`Pack::remove`], and are not named twice.
+    /// The next pages to send on. They stay until [`CompressedPool::remove`] and are not returned twice.
     pub(super) fn oldest(&mut self, count: usize) -> Vec<Page> {
         core::iter::from_fn(|| self.pages.oldest()).take(count).collect()
     }
 }
 
-/// Whether compressing the next page is likely to be of use. After pages that did not compress, more and more
-/// are left as they are.
+/// Whether compressing the next page is likely to help. After pages that did not compress, ever more are
+/// skipped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompressionBackoff {
-    /// So many pages in a row did not compress.
+    /// Number of pages in a row that did not compress.
     run: u32,
-    /// So many are not tried.
+    /// Number of pages still to skip.
     rest: u32,
 }
 
 impl CompressionBackoff {
-    /// Whether to try the next page.
+    /// Whether to try the next page. Counts down the pages to skip.
     pub fn should_try(&mut self) -> bool {
         let worth = self.rest == 0;
         self.rest = self.rest.saturating_sub(1);
         worth
     }
 
-    /// It was tried.
+    /// Records the result of an attempt.
     pub fn record(&mut self, compressed: bool) {
         self.run = if compressed {
             0
         } else {
             (self.run + 1).min(UNPACKED_RUN_MAX)
         };
-        // Each page that does not compress doubles those after it that are not tried; the first one proves
-        // nothing.
+        // Each further page that does not compress doubles the number skipped; the first one skips none.
         self.rest = (1 << self.run.saturating_sub(1)) - 1;
     }
 }
@@ -103,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_go_on_and_what_was_taken_out_does_not() {
+    fn the_oldest_packed_pages_are_sent_on() {
         let mut pack = CompressedPool::new(2);
         (0..9).for_each(|page| pack.add(Page(page), 1000 - PACK_PAGE_BYTES));
         assert!((pack.frames(), pack.is_over(true)) == (3, true));
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_do_not_compress_are_tried_less_and_less_and_one_that_does_ends_that() {
+    fn incompressible_pages_are_tried_ever_less_until_one_compresses() {
         let mut effort = CompressionBackoff::default();
         let tried = |effort: &mut CompressionBackoff, pages: u32, compressed: bool| {
             (0..pages)

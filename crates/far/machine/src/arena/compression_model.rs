@@ -1,58 +1,59 @@
-//! Whether pages that leave are packed: what the pack spares, beside what it costs.
+//! Decides whether evicted pages are packed, by comparing what the pack saves with what it costs.
 //!
-//! Without the pack the program sees as many pages more as the pack may take frames. So what the pack spares
-//! are faults on pages that left longer ago than those would have, and less long ago than what the pack would
-//! have passed on. How long ago a page left is known of every page that comes back, whether any are packed or
-//! not; so nothing has to be tried to learn what packing would spare. It costs the compressing of every page
-//! that leaves, and the faults on those that would have been in sight. A page that comes ahead of need costs
-//! a part of what one costs that somebody waits for; out of the pack none comes ahead.
+//! Without the pack the program would have as many more resident pages as the pack takes frames. The pack
+//! therefore saves only certain faults: on pages evicted longer ago than those extra frames would cover, and
+//! more recently than the pack reaches. The distance since eviction is known for every returning page, packed
+//! or not, so nothing must be tried out.
+//!
+//! Costs are the compression of every evicted page, and faults on pages that would have been resident. A
+//! prefetched page costs less than one that a thread waits for; packed pages are never prefetched.
 
 use crate::limit::PAGE_BYTES;
 
-/// What a page costs to bring, to bring ahead, and to compress, before that was measured, in ns.
+/// Initial estimates in ns: fetching a page, prefetching one, compressing one.
 const PAGE_NS: u64 = 25_000;
 const AHEAD_NS: u64 = 8_000;
 const PACKING_NS: u64 = 6_000;
-/// Of a mean, the part that one measurement is.
+/// Reciprocal of a new measurement's weight in a mean.
 const SHARE: u64 = 16;
-/// Pages that leave between two decisions, at least.
+/// Minimum number of evicted pages between two decisions.
 const WINDOW_MIN: u32 = 128;
-/// It has to spare so many times what it costs before it begins. When it spares less than that, it ends.
+/// Packing begins when it saves this many times its cost, and ends when it saves less than its cost.
 const BEGINS_AT: u64 = 2;
 
-/// How a page came back.
+/// Source of a returning page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArrivalSource {
-    /// From elsewhere; somebody waited.
+    /// From a lender or the spill file, while a thread waited.
     Remote,
-    /// From elsewhere, before anybody did.
+    /// From a lender or the spill file, prefetched.
     Ahead,
     Pack,
 }
 
-/// See the module. Distances are in pages that left since.
+/// State of the comparison. Distances are counted in evicted pages.
 #[derive(Clone, Debug)]
 pub(super) struct CompressionModel {
-    /// Frames that the pack may take, and pages that are hidden before they are packed.
+    /// Frames that the pack may take; `inactive` pages stay before they are packed.
     frames: u32,
     inactive: u32,
-    /// Whatever it spares.
+    /// Whether packing is forced on.
     always: bool,
     packs: bool,
     window: u32,
-    /// Of late, each window counting half of the next: pages that left,
+    /// Decaying sums, halved after each window. Number of evicted pages.
     evicted: u64,
-    /// what only the pack spared, or would have, in ns,
+    /// Time that only the pack saved or would have saved, in ns.
     spared_ns: u64,
-    /// and faults that there would not have been without it.
+    /// Number of faults that the pack's frames caused.
     caused: u64,
     since: u32,
     page_ns: u64,
     ahead_ns: u64,
-    /// What a page has cost that came from elsewhere, in whichever way.
+    /// Mean cost of a page from a lender, prefetched or not, in ns.
     mean_ns: u64,
     packing_ns: u64,
-    /// What a page takes in the pack.
+    /// Mean bytes of a packed page.
     bytes: u64,
 }
 
@@ -76,28 +77,28 @@ impl CompressionModel {
         }
     }
 
-    /// Whether pages that leave are packed.
+    /// Whether evicted pages are packed.
     pub(super) fn packs(&self) -> bool {
         self.frames > 0 && (self.always || self.packs)
     }
 
-    /// A page that somebody waited for was fetched in so many ns.
+    /// Records the time of a fetch that a thread waited for, in ns.
     pub(super) fn fetch_took(&mut self, ns: u64) {
         mean(&mut self.page_ns, ns);
     }
 
-    /// Pages that nobody waited for yet came one so many ns after the other, while more were to come.
+    /// Records the time between two prefetched pages while more were coming, in ns.
     pub(super) fn ahead_took(&mut self, ns: u64) {
         mean(&mut self.ahead_ns, ns);
     }
 
-    /// Compressing a page took so many ns, and it takes so many bytes then.
+    /// Records the time of a compression in ns, and the compressed size in bytes.
     pub(super) fn packing_took(&mut self, ns: u64, bytes: u32) {
         mean(&mut self.packing_ns, ns);
         mean(&mut self.bytes, bytes.into());
     }
 
-    /// A page has left.
+    /// Records an eviction.
     pub(super) fn left(&mut self) {
         self.evicted += 1;
         self.since += 1;
@@ -106,7 +107,7 @@ impl CompressionModel {
         }
     }
 
-    /// A page came back after which so many had left.
+    /// Records a page that returned after `distance` further evictions.
     pub(super) fn came_back(&mut self, distance: u64, from: ArrivalSource) {
         let costs = match from {
             ArrivalSource::Remote => self.page_ns,
@@ -118,7 +119,7 @@ impl CompressionModel {
         let packed = u64::from(self.frames) * PAGE_BYTES as u64 / self.bytes.max(1);
         let with = u64::from(self.inactive) + packed;
         if (without..with).contains(&distance) {
-            // Uncompressing it, and the fault, are about as much as compressing it was.
+            // Decompressing it, with the fault, costs about as much as compressing it did.
             self.spared_ns += costs.saturating_sub(self.packing_ns);
         } else if from == ArrivalSource::Pack && distance < without {
             self.caused += 1;
@@ -139,7 +140,7 @@ impl CompressionModel {
 }
 
 fn mean(mean: &mut u64, value: u64) {
-    // One that was disturbed is not to outweigh the others.
+    // Limit outliers, so that a disturbed measurement does not outweigh the others.
     let value = value.min(8 * *mean + 1);
     *mean = *mean - *mean / SHARE + value / SHARE;
 }
@@ -148,14 +149,14 @@ fn mean(mean: &mut u64, value: u64) {
 mod tests {
     use super::*;
 
-    /// A pack of 256 frames behind 128 hidden pages; pages take a third.
+    /// A pack of 256 frames behind 128 inactive pages; pages compress to a third.
     fn saving() -> CompressionModel {
         let mut saving = CompressionModel::new(256, 128, false);
         (0..200).for_each(|_| saving.packing_took(6_000, 1365));
         saving
     }
 
-    /// All pages that leave come back at this distance. Whether they are packed then.
+    /// Whether packing is on after all evicted pages return at this distance.
     fn packs(saving: &mut CompressionModel, distance: u64) -> bool {
         packs_from(saving, distance, ArrivalSource::Remote)
     }
@@ -170,19 +171,19 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_while_it_would_be_in_the_pack_is_packed() {
+    fn packing_begins_when_pages_return_within_its_reach() {
         let mut saving = saving();
         assert!(packs(&mut saving, 128 + 256 + 100));
         assert!(
             !packs(&mut saving, 128 + 3 * 256 + 100),
-            "the pack would have passed it on"
+            "the pack would have sent it on"
         );
         assert!(packs(&mut saving, 128 + 2 * 256));
-        assert!(!packs(&mut saving, 128 + 100), "it would have been in sight");
+        assert!(!packs(&mut saving, 128 + 100), "it would have been resident");
     }
 
     #[test]
-    fn what_does_not_compress_or_comes_fast_is_not_packed() {
+    fn incompressible_or_quickly_fetched_pages_are_not_packed() {
         let mut saving = saving();
         (0..200).for_each(|_| saving.packing_took(6_000, 4096));
         assert!(!packs(&mut saving, 128 + 256 + 100));
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_ahead_over_a_fast_link_is_not_packed_and_over_a_slow_one_is() {
+    fn prefetched_pages_are_packed_only_over_a_slow_link() {
         let mut saving = saving();
         assert!(!packs_from(&mut saving, 128 + 256 + 100, ArrivalSource::Ahead));
         (0..200).for_each(|_| saving.ahead_took(40_000));
@@ -202,11 +203,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pack_that_was_asked_for_is_there_whatever_it_spares() {
+    fn a_forced_pack_is_on_whatever_it_saves() {
         assert!(CompressionModel::new(1, 128, true).packs());
         assert!(
             !CompressionModel::new(0, 128, true).packs(),
-            "it was asked not to be"
+            "packing is switched off"
         );
     }
 }

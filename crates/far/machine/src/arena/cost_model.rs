@@ -1,31 +1,30 @@
-//! How many words of a page are worth fetching the page: the counters' initial value, out of what both have
-//! cost of late.
+//! Initial value of a page's word counter: how many single words cost as much as fetching the page.
 //!
-//! One word by itself costs a round trip, nearly as much as a page. Of a thousand in one round trip each
-//! costs little. So what a word costs is known apart for gathers of one block, of two or three, of four to
-//! seven, and so on.
+//! A single word costs a round trip, nearly as much as a page; a thousand words in one round trip cost little
+//! each. The cost of a word is therefore measured separately for gathers of 1, 2-3, 4-7, … blocks.
 
 use crate::limit::{COUNTER_MAX, COUNTER_MIN};
 
-/// Sizes of gathers that are told apart, by powers of two.
+/// Number of gather sizes that are measured separately, by powers of two.
 const SIZES: usize = 16;
-/// What a page costs before one has been fetched: a fault over TCP with sleeping threads, in ns.
+/// Estimate of a page fetch before the first measurement: a fault over TCP with sleeping threads, in ns.
 const PAGE_NS: u64 = 120_000;
-/// What a word by itself costs before one has been.
+/// Estimate of a single word before the first measurement, in ns.
 const WORD_NS: u64 = 40_000;
-/// A gather that has not been measured is taken to be so much cheaper a word than a single one, at most.
+/// Powers of two by which an unmeasured gather size may be estimated cheaper per word than a measured smaller
+/// one.
 const CHEAPER_MAX: usize = 6;
-/// Of a mean, the part that one measurement is.
+/// Reciprocal of a new measurement's weight in a mean.
 const SHARE: u64 = 8;
 
-/// What pages and words have cost of late, in ns.
+/// Recent costs of pages and words, in ns.
 #[derive(Clone, Debug, Default)]
 pub struct CostModel {
     page: DecayingMean,
     words: [DecayingMean; SIZES],
 }
 
-/// A mean that forgets. `None`: nothing was measured.
+/// An exponentially decaying mean. `None`: nothing measured yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct DecayingMean(Option<u64>);
 
@@ -36,19 +35,19 @@ impl DecayingMean {
 }
 
 impl CostModel {
-    /// A page was fetched in so many ns.
+    /// Records the time of a page fetch, in ns.
     pub fn page_took(&mut self, ns: u64) {
         self.page.add(ns);
     }
 
-    /// So many blocks were gathered in so many ns, together.
+    /// Records the time of a gather of `blocks` blocks, in ns.
     pub fn words_took(&mut self, blocks: usize, ns: u64) {
         if let Some(size) = size(blocks) {
             self.words[size].add(ns / blocks as u64);
         }
     }
 
-    /// The value that a page's counter begins with, if its words are wanted in a gather of so many blocks.
+    /// Initial value of a page's counter when its words come in a gather of `blocks` blocks.
     pub fn initial(&self, blocks: usize) -> u32 {
         let page = self.page.0.unwrap_or(PAGE_NS);
         let word = self.word(size(blocks).unwrap_or(0)).max(1);
@@ -56,7 +55,7 @@ impl CostModel {
         (worth as u32).max(COUNTER_MIN)
     }
 
-    /// What was not measured is as if shared among more words than the largest smaller gather.
+    /// Cost of a word. An unmeasured size is estimated from the largest measured smaller one.
     fn word(&self, size: usize) -> u64 {
         let known = (0..=size).rev().find_map(|at| Some((at, self.words[at].0?)));
         let (at, ns) = known.unwrap_or((0, WORD_NS));
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_is_what_a_page_costs_over_what_a_word_costs_in_such_a_gather() {
+    fn a_counter_is_the_page_cost_divided_by_the_word_cost_of_the_gather() {
         let mut worth = CostModel::default();
         assert_eq!(worth.initial(1), 3);
         assert!(worth.initial(1024) > 100);

@@ -1,8 +1,7 @@
-//! What eviction does: pages in sight are hidden, the longest hidden leave, or are packed; the longest packed
-//! go on.
+//! Eviction: resident pages are deactivated, the longest inactive are sent or packed, the longest packed are
+//! sent on.
 //!
-//! One mover takes the work, and is told the next when it has done it: so pages leave one batch after the
-//! other.
+//! A single mover takes the work and asks for more when it is done, so pages leave one batch after the other.
 
 use alloc::vec::Vec;
 
@@ -10,11 +9,11 @@ use super::pages::{ArenaMachine, PageState};
 use super::{EvictionWork, MoveFollowUp, Page, StagingFrame};
 use crate::limit::EVICT_PAGES;
 
-/// Pages that have to stay are passed over so often in one step.
+/// Maximum number of pinned pages that one step passes over.
 const PASSED_MAX: usize = 4 * EVICT_PAGES;
 
 impl ArenaMachine {
-    /// What eviction is to do next. `None`: enough frames are free, or no page may leave.
+    /// The next eviction work. `None`: enough frames are free, or no page can be evicted.
     pub fn work(&mut self) -> Option<EvictionWork> {
         if !self.watermarks.wants(self.free()) || self.is_crowded() {
             return None;
@@ -36,7 +35,7 @@ impl ArenaMachine {
         (!self.pack.is_empty()).then(|| EvictionWork::Pass(self.choose_packed()))
     }
 
-    /// Of the packed pages the oldest.
+    /// Chooses the oldest packed pages.
     fn choose_packed(&mut self) -> Vec<Page> {
         let chosen = self.pack.oldest(EVICT_PAGES);
         for page in &chosen {
@@ -45,7 +44,7 @@ impl ArenaMachine {
         chosen
     }
 
-    /// Pages in sight that are to be hidden, in their order, as their berths are.
+    /// Chooses resident pages to deactivate, with staging frames in the same order.
     fn choose_active(&mut self) -> Vec<(Page, StagingFrame)> {
         let most = Self::together(&self.settings);
         let (mut pages, mut berths) = (Vec::with_capacity(most), Vec::with_capacity(most));
@@ -78,7 +77,7 @@ impl ArenaMachine {
         pages.into_iter().zip(berths).collect()
     }
 
-    /// Of the hidden pages the longest hidden ones.
+    /// Chooses the longest inactive pages.
     fn choose_inactive(&mut self, pages: u32) -> Vec<(Page, StagingFrame)> {
         let most = Self::together(&self.settings).min(pages as usize);
         let mut chosen = Vec::with_capacity(most);
@@ -97,12 +96,12 @@ impl ArenaMachine {
         chosen
     }
 
-    /// The page is out of sight, in its berth; or it could not be moved, and `moved` is not set.
+    /// Reports that a page was moved to its staging frame, or could not be moved (`moved` false).
     pub fn deactivated(&mut self, page: Page, moved: bool) -> MoveFollowUp {
         let now = self.tick();
         let record = self.records.of(page);
         let PageState::Deactivating(berth) = record.state else {
-            unreachable!("it is being hidden")
+            unreachable!("the page is being deactivated")
         };
         if !moved {
             self.staging.give_back(berth);
@@ -118,7 +117,7 @@ impl ArenaMachine {
             };
         }
         if record.wanted {
-            // What was thrown away shows in `arrive`.
+            // `arrive` handles a discard that came meanwhile.
             record.state = PageState::Activating(berth);
             self.tally.activated += 1;
             return MoveFollowUp::Activate(berth);
@@ -136,12 +135,12 @@ impl ArenaMachine {
         MoveFollowUp::Done
     }
 
-    /// The depot has what is in the page's berth. `kept` is not set: that was zeros, and the depot has
-    /// nothing of the page.
+    /// Reports that the page in its staging frame was handed to the page client. `kept` false: it was zeros,
+    /// and nothing is stored of it.
     pub fn sent(&mut self, page: Page, kept: bool) -> MoveFollowUp {
         let record = self.records.of(page);
         let PageState::Evicting(berth) = record.state else {
-            unreachable!("it is being sent")
+            unreachable!("the page is being evicted")
         };
         self.tally.sent += 1;
         record.stored = kept;
@@ -149,11 +148,11 @@ impl ArenaMachine {
         self.leave(page, berth, state).1
     }
 
-    /// What is in the page's berth is at hand compressed, in so many bytes. It is in the pack if
-    /// [`ArenaMachine::is_packed`] says so then; what the depot has of the page is not of it.
+    /// Reports that the page in its staging frame compressed to `bytes`. It is in the pack only if
+    /// [`ArenaMachine::is_packed`] says so afterwards. A version at lenders is not the current one.
     pub fn packed(&mut self, page: Page, bytes: u32) -> MoveFollowUp {
         let PageState::Evicting(berth) = self.records.of(page).state else {
-            unreachable!("it is being sent")
+            unreachable!("the page is being evicted")
         };
         let (left, next) = self.leave(page, berth, PageState::Packed);
         if left {
@@ -163,7 +162,8 @@ impl ArenaMachine {
         next
     }
 
-    /// Whether a page is now where it was to go, and what becomes of its berth.
+    /// Ends an eviction. Returns whether the page is where it was sent, and the follow-up for its staging
+    /// frame.
     fn leave(&mut self, page: Page, berth: StagingFrame, state: PageState) -> (bool, MoveFollowUp) {
         let record = self.records.of(page);
         if record.wanted {
@@ -186,10 +186,10 @@ impl ArenaMachine {
         (true, MoveFollowUp::Drop(berth))
     }
 
-    /// The depot has what the pack had of the page.
+    /// Reports that a packed page was handed to the page client.
     pub fn passed(&mut self, page: Page) -> MoveFollowUp {
         let record = self.records.of(page);
-        assert!(record.state == PageState::Passing, "it is being passed on");
+        assert!(record.state == PageState::Passing, "the page is being sent on");
         self.tally.sent += 1;
         self.pack.remove(page);
         (record.state, record.stored) = (PageState::Remote, true);
@@ -198,7 +198,7 @@ impl ArenaMachine {
             (record.state, record.stored) = (PageState::Blank, false);
         }
         if core::mem::take(&mut record.wanted) {
-            // Its bytes are aside there: it comes at once, when a frame is free.
+            // Its bytes are pending locally, so it comes at once when a frame is free.
             self.queue(page);
         }
         if discarded {
@@ -208,7 +208,7 @@ impl ArenaMachine {
         }
     }
 
-    /// Pages that were shown and hidden again are in the queue once for each time.
+    /// Drops stale queue entries: a page activated and deactivated again has one entry for each time.
     fn tidy_inactive(&mut self) {
         let records = &mut self.records;
         self.inactive.retain(|(page, since)| {

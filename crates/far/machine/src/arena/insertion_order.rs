@@ -1,23 +1,23 @@
-//! Pages with something of each, the oldest first: those that are packed, and those that are patched.
+//! A map of pages in order of insertion, for packed and for patched pages.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::Page;
 
-/// No place.
+/// Marks a page without an entry.
 const NONE: u32 = u32::MAX;
 
-/// What of pages is kept, and in which order it came. To find it is two looks, for words are read and written
-/// by the thousand.
+/// Values by page, in order of insertion. A look-up takes two memory accesses, because words are read and
+/// written by the thousand.
 #[derive(Clone, Debug)]
 pub(super) struct InsertionOrder<V> {
-    /// By page: its place.
+    /// Index into `values`, by page.
     slots: Vec<u32>,
-    /// When each came, and what it has. `None`: a place that is free.
+    /// Insertion number and value; `None` for a free slot.
     values: Vec<Option<(u64, V)>>,
     free: Vec<u32>,
-    /// The oldest first. What has been taken out since is passed over.
+    /// Pages with their insertion numbers, oldest first. Entries of removed pages are skipped.
     order: VecDeque<(Page, u64)>,
     count: u64,
 }
@@ -54,13 +54,15 @@ impl<V> InsertionOrder<V> {
         self.values.get(*place as usize)?.as_ref()
     }
 
-    /// What is kept of the page. One of which nothing is becomes the youngest, with what `first` makes.
+    /// The value of a page; if there is none, `first` makes one and the page becomes the youngest.
     pub(super) fn get_or_add(&mut self, page: Page, first: impl FnOnce() -> V) -> &mut V {
         if !self.has(page) {
             self.add(page, first());
         }
         let place = self.slots[page.0 as usize] as usize;
-        let (_, kept) = self.values[place].as_mut().expect("it was there, or was added");
+        let (_, kept) = self.values[place]
+            .as_mut()
+            .expect("the page was present or was just added");
         kept
     }
 
@@ -84,7 +86,7 @@ impl<V> InsertionOrder<V> {
         self.slots[index] = place;
     }
 
-    /// Nothing is kept of the page any more.
+    /// Removes the value of a page.
     pub(super) fn remove(&mut self, page: Page) -> Option<V> {
         let place = core::mem::replace(self.slots.get_mut(page.0 as usize)?, NONE);
         let (_, kept) = self.values.get_mut(place as usize)?.take()?;
@@ -92,7 +94,7 @@ impl<V> InsertionOrder<V> {
         Some(kept)
     }
 
-    /// The oldest page. It stays until [`Ages::remove`], and is not named twice.
+    /// The oldest page. It stays until [`InsertionOrder::remove`] and is not returned twice.
     pub(super) fn oldest(&mut self) -> Option<Page> {
         while let Some((page, at)) = self.order.pop_front() {
             if self.entry(page).is_some_and(|known| known.0 == at) {
@@ -108,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_that_was_taken_out_and_came_again_is_the_youngest() {
+    fn a_reinserted_page_is_the_youngest() {
         let mut ages = InsertionOrder::new();
         for page in 0..3 {
             ages.get_or_add(Page(page), || page);
@@ -117,10 +119,10 @@ mod tests {
         assert_eq!(ages.remove(Page(0)), Some(7));
         ages.get_or_add(Page(0), || 8);
         assert_eq!(ages.oldest(), Some(Page(1)));
-        assert!(ages.has(Page(1)), "it was named only");
+        assert!(ages.has(Page(1)), "`oldest` does not remove it");
         let rest = [(); 3].map(|()| ages.oldest());
         assert_eq!(rest, [Some(Page(2)), Some(Page(0)), None]);
-        // What is taken out again and again leaves no trace.
+        // Repeated insertion and removal leaves no trace.
         for _ in 0..10_000 {
             ages.get_or_add(Page(5), || 1);
             ages.remove(Page(5));

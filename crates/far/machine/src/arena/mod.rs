@@ -1,44 +1,49 @@
-//! A program's memory of which a part is elsewhere: what a fault gets, which frame leaves, what comes ahead.
+//! A program's memory of which a part is remote: how a fault is served, which page is evicted, what is
+//! prefetched.
 //!
-//! An [`ArenaMachine`] is a value. What happened: [`fault`](ArenaMachine::fault),
-//! [`want`](ArenaMachine::want), [`came`](ArenaMachine::came), [`held`](ArenaMachine::staged),
-//! [`hid`](ArenaMachine::hid), [`sent`](ArenaMachine::sent), [`packed`](ArenaMachine::packed),
-//! [`passed`](ArenaMachine::passed), [`dropped`](ArenaMachine::dropped), [`lost`](ArenaMachine::lost),
-//! [`discard`](ArenaMachine::discard), [`stashing`](ArenaMachine::stashing). What to do: what these return,
-//! [`work`](ArenaMachine::work), [`next_ahead`](ArenaMachine::next_ahead),
-//! [`next_starved`](ArenaMachine::next_starved). It asks for moves, and is told when each is done; a page
-//! that moves is its mover's alone until then.
+//! An [`ArenaMachine`] is a value. Its methods come in two kinds:
+//!
+//! - events: [`fault`](ArenaMachine::fault), [`want`](ArenaMachine::want), [`came`](ArenaMachine::came),
+//!   [`staged`](ArenaMachine::staged), [`deactivated`](ArenaMachine::deactivated),
+//!   [`sent`](ArenaMachine::sent), [`packed`](ArenaMachine::packed), [`passed`](ArenaMachine::passed),
+//!   [`dropped`](ArenaMachine::dropped), [`lost`](ArenaMachine::lost), [`discard`](ArenaMachine::discard),
+//!   [`stashing`](ArenaMachine::stashing);
+//! - what to do: the results of these, and [`work`](ArenaMachine::work),
+//!   [`next_ahead`](ArenaMachine::next_ahead), [`next_starved`](ArenaMachine::next_starved).
+//!
+//! It requests moves and is told when each is done. A page in motion belongs to its mover alone until then.
 //!
 //! ```text
-//!   nowhere --zeros--> coming ----------------> here --> hiding --> hidden --> leaving --> away
-//!   (zeros)              ^                       ^                    |         | |      ^    |
-//!                        |                       +------ showing <----+---------+ |      |    |
-//!                        +---- unpacked ----------------------------- packed <----+      |    |
-//!                        |                                               +---> passing --+    |
-//!                        +------------------------- fetched ----------------------------------+
+//!   blank ----zeros---> arriving --------> resident --> deactivating --> inactive --> evicting --> remote
+//!                          ^                  ^                             |           |  |  ^      |
+//!                          |                  +-------- activating <--------+-----------+  |  |      |
+//!                          +---- unpacked ------------------------------ packed <----------+  |      |
+//!                          |                                               +----> passing ----+      |
+//!                          +------------------------- fetched ---------------------------------------+
 //! ```
 //!
-//! A page that is *hidden* is still here, in a *berth*: memory that the program does not see. Its next
-//! reference is a fault that costs no link, and so the only sign of use that is to be had for nothing: this
-//! is the second chance of pages that are to leave.
+//! An *inactive* page is still in local memory, in a *staging frame* that the program does not see. Its next
+//! reference is a fault without network cost. That fault is the only sign of use that costs nothing
+//! otherwise, and gives pages about to be evicted a second chance.
 //!
 //! | file | decides |
 //! |---|---|
 //! | `pages.rs` | where each page is, and what becomes of it next |
-//! | `leaving.rs` | what eviction does: which pages are hidden, which leave |
-//! | `pack.rs` | which pages stay here compressed, and whether to try |
-//! | `saving.rs` | whether packing is worth it |
-//! | `ages.rs` | which of what is packed or patched is the oldest |
-//! | `marks.rs` | when it begins and ends |
-//! | `ahead.rs` | what comes before anybody waits for it |
-//! | `trend.rs` | which pages a thread will want |
-//! | `words.rs` | whether words of a page that is away are fetched, or the page |
-//! | `patches.rs` | what was written to a page that is away, and when that page comes for it |
-//! | `worth.rs` | how many words are worth a page |
+//! | `eviction.rs` | which pages are deactivated, and which are evicted |
+//! | `staging.rs` | which staging frame a page gets |
+//! | `compressed_pool.rs` | which pages stay in local memory compressed, and whether to try |
+//! | `compression_model.rs` | whether packing pays |
+//! | `insertion_order.rs` | which packed or patched page is the oldest |
+//! | `watermarks.rs` | when eviction begins and ends |
+//! | `prefetch.rs` | which pages are fetched before a thread waits for them |
+//! | `trend.rs` | which pages a thread will reference next |
+//! | `words.rs` | whether words of a remote page are fetched, or the page |
+//! | `patches.rs` | what was written to a remote page, and when that page is fetched for it |
+//! | `cost_model.rs` | how many words cost as much as a page |
 //!
-//! What it never does: count a page as away before whoever sends it has said so, give one page to two movers,
-//! or bring back what the program has thrown away. *Not here*: where pages are at lenders, and whether they
-//! are lost (`deposit`); which system call does a move.
+//! Invariants: a page counts as remote only when its sender has said so; a page has one mover at a time;
+//! discarded content never comes back. *Not here*: where pages are at lenders and whether they are lost
+//! (`deposit`), and which system call makes a move.
 
 mod compressed_pool;
 mod compression_model;
@@ -60,108 +65,107 @@ pub use pages::{ArenaMachine, ArenaTally};
 pub use patches::PagePatch;
 pub use words::WordSource;
 
-/// What an arena is to be.
+/// Settings of an arena.
 #[derive(Clone, Copy, Debug)]
 pub struct ArenaSettings {
-    /// The cap: pages in local memory, for whatever reason. At least
+    /// The cap: frames of local memory in use for any purpose. At least
     /// [`ARENA_FRAMES_MIN`](crate::limit::ARENA_FRAMES_MIN).
     pub frames: u32,
-    /// Of these, pages that are hidden for a while before they leave; at most half. 0: a page leaves as soon
-    /// as it is chosen.
+    /// Part of the cap for inactive pages, at most half. 0: a page is evicted as soon as it is chosen.
     pub inactive: u32,
-    /// Of the cap, what pages may take that stay here compressed, while that spares more than it costs; with
-    /// those that are hidden at most three quarters. 0: none do.
+    /// Part of the cap for packed pages, used while packing saves more than it costs. 0: none. With
+    /// `inactive` at most three quarters of the cap.
     pub pack: u32,
-    /// Pages are packed whatever that spares.
+    /// Packs pages whatever that saves.
     pub packs_always: bool,
-    /// Of the cap, what may be taken by words that were written to pages that are away; with what is hidden
-    /// and packed at most three quarters. 0: the page comes to be written.
+    /// Part of the cap for patches: words written to remote pages. 0: a page is fetched to be written. With
+    /// `inactive` and `pack` at most three quarters of the cap.
     pub patched: u32,
-    /// Pages come before anybody waits for them, where a thread's faults tell which ([`ArenaMachine::note`]).
+    /// Prefetches pages along the streams of a thread's faults ([`ArenaMachine::note`]).
     pub looks_ahead: bool,
-    /// Which page is chosen. Of references it knows what faults tell: when a page came, or was shown again.
+    /// Replacement policy. It sees only faults: when a page arrived or was activated.
     pub replacement: Replacement,
-    /// For random replacement.
+    /// Seed of random replacement.
     pub seed: u64,
 }
 
-/// A place for a page that the program does not see.
+/// Number of a frame for an inactive page, which the program does not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StagingFrame(pub u32);
 
-/// What a fault gets.
+/// Action that serves a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
-    /// Nothing: the page is in sight.
+    /// None: the page is resident.
     Resident,
-    /// Zeros, unless it is in sight after all. Then [`ArenaMachine::arrive`].
+    /// Map zeros unless the page is mapped already. Then [`ArenaMachine::arrive`].
     Check,
-    /// Nothing: it is on its way, and who brings it wakes all.
+    /// None: the page is arriving, and its mover wakes all waiters.
     Wait,
-    /// Nothing yet: no frame is free. [`ArenaMachine::next_starved`] will name the page.
+    /// None yet: no frame is free. [`ArenaMachine::next_starved`] will return the page.
     Starved,
-    /// Zeros. Then [`ArenaMachine::arrive`].
+    /// Map zeros. Then [`ArenaMachine::arrive`].
     Zero,
-    /// The page of this berth. Then [`ArenaMachine::arrive`].
+    /// Map the page of this staging frame. Then [`ArenaMachine::arrive`].
     Activate(StagingFrame),
-    /// The page from the depot. Then [`ArenaMachine::arrive`], or [`ArenaMachine::lost`].
+    /// Fetch the page from a lender. Then [`ArenaMachine::arrive`] or [`ArenaMachine::lost`].
     Fetch,
-    /// The page out of the pack. Then [`ArenaMachine::arrive`].
+    /// Decompress the page from the pack. Then [`ArenaMachine::arrive`].
     Unpack,
-    /// A bus error: the page is lost.
+    /// Raise a bus error: the page is lost.
     Lost,
 }
 
-/// What is to be put into the program's sight, when it is at hand.
+/// Content to map for an arrived page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrivalAction {
-    /// What was brought. Then [`ArenaMachine::came`].
+    /// Map the bytes that arrived. Then [`ArenaMachine::came`].
     Bytes,
-    /// Zeros: the program has thrown the page away meanwhile. What was brought is dropped, and the depot is
-    /// to forget the page, before anything else is asked here. Then [`ArenaMachine::came`].
+    /// Map zeros, because the program has discarded the page meanwhile. First drop the arrived bytes and have
+    /// the page client forget the page. Then [`ArenaMachine::came`].
     Zeros,
-    /// Nothing: it goes into this berth. Then [`ArenaMachine::staged`].
+    /// Map nothing; put the page into this staging frame. Then [`ArenaMachine::staged`].
     Stage(StagingFrame),
 }
 
-/// What is to be done after a move.
+/// Action after a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveFollowUp {
-    /// Nothing.
+    /// None.
     Done,
-    /// Whoever waits for the page is to be woken: it never left.
+    /// Wake the threads that wait for the page: it never left.
     Wake,
-    /// Somebody waits: it comes as zeros, by [`ArenaMachine::arrive`].
+    /// A thread waits: map zeros through [`ArenaMachine::arrive`].
     Zero,
-    /// Somebody waits: it comes from its berth, by [`ArenaMachine::arrive`].
+    /// A thread waits: map the page from this staging frame through [`ArenaMachine::arrive`].
     Activate(StagingFrame),
-    /// The berth is to be emptied. Then [`ArenaMachine::dropped`].
+    /// Empty the staging frame. Then [`ArenaMachine::dropped`].
     Drop(StagingFrame),
-    /// The same, and the depot is to forget the page, before anything else is asked here.
+    /// As `Drop`; but first have the page client forget the page.
     Forget(StagingFrame),
-    /// The depot is to forget the page, before anything else is asked here.
+    /// Have the page client forget the page, before any other call here.
     Abandon,
 }
 
-/// What is to become of a page that the program has thrown away.
+/// Actions for a discarded page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiscardActions {
-    /// The depot is to forget it, before anything else is asked here.
+    /// Have the page client forget it, before any other call here.
     pub forget: bool,
-    /// It is in the pack, and is to be dropped there.
+    /// Drop its packed bytes.
     pub packed: bool,
-    /// This berth is to be emptied. Then [`ArenaMachine::dropped`].
+    /// Empty this staging frame. Then [`ArenaMachine::dropped`].
     pub drop: Option<StagingFrame>,
 }
 
-/// What eviction is to do.
+/// Eviction work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvictionWork {
-    /// Take these out of sight, into berths. Then [`ArenaMachine::hid`] for each.
+    /// Move these pages to staging frames. Then [`ArenaMachine::deactivated`] for each.
     Deactivate(alloc::vec::Vec<(Page, StagingFrame)>),
-    /// Give these to the depot, or keep them compressed. Then [`ArenaMachine::sent`] or
+    /// Hand these pages to the page client or compress them. Then [`ArenaMachine::sent`] or
     /// [`ArenaMachine::packed`] for each.
     Send(alloc::vec::Vec<(Page, StagingFrame)>),
-    /// Give these to the depot as they are in the pack. Then [`ArenaMachine::passed`] for each.
+    /// Hand these packed pages to the page client. Then [`ArenaMachine::passed`] for each.
     Pass(alloc::vec::Vec<Page>),
 }

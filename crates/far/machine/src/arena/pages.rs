@@ -1,4 +1,4 @@
-//! Where each page is, and what becomes of it next.
+//! State of each page, and its next transition.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -16,62 +16,62 @@ use crate::limit::{
 };
 use crate::paging::{ReferenceTimes, ReplacementQueue};
 
-/// Where a page is.
+/// State of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum PageState {
-    /// It is zeros.
+    /// Never referenced or discarded: zeros.
     #[default]
     Blank,
-    /// In the depot.
+    /// At lenders, or pending on the way there.
     Remote,
-    /// Somebody brings it, or zeros.
+    /// A mover brings its bytes, or zeros.
     Arriving,
-    /// Somebody brings it from its berth.
+    /// A mover maps it from its staging frame.
     Activating(StagingFrame),
-    /// In the program's sight.
+    /// Mapped, visible to the program.
     Resident,
-    /// Somebody takes it out of sight.
+    /// A mover takes it to its staging frame.
     Deactivating(StagingFrame),
-    /// Out of sight.
+    /// In its staging frame, not visible to the program.
     Inactive(StagingFrame),
-    /// Somebody gives it to the depot, or packs it.
+    /// A mover sends or packs it.
     Evicting(StagingFrame),
-    /// Here, compressed.
+    /// In local memory, compressed.
     Packed,
-    /// The same, and somebody gives it to the depot.
+    /// Packed, and a mover sends it on.
     Passing,
     /// No lender has it any more.
     Lost,
 }
 
-/// What is known of a page.
+/// Record of a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PageRecord {
-    /// When it last came, was shown, or was hidden.
+    /// Time, in ticks, of its last arrival, activation or deactivation.
     pub(super) touched: u64,
     pub(super) state: PageState,
-    /// So many rely on its being here.
+    /// Number of pins that keep it resident.
     pub(super) pins: u16,
-    /// Words of it that were wanted since it left sight.
+    /// Number of its words used since it was last resident.
     pub(super) spent: u8,
-    /// A thread waits for whoever moves it.
+    /// A thread waits for its mover.
     pub(super) wanted: bool,
-    /// The program has thrown away what its mover has.
+    /// The program has discarded the bytes that its mover has.
     pub(super) discarded: bool,
-    /// The depot has a version of it, perhaps an old one.
+    /// Some version of it, perhaps an old one, is stored at lenders.
     pub(super) stored: bool,
-    /// It waits for a frame.
+    /// Waiting for a frame.
     pub(super) queued: bool,
-    /// It came, or comes, as the marker of a run: it stays out of sight until it is referenced.
+    /// Marker of a prefetched run, kept unmapped until it is referenced.
     pub(super) marker: bool,
 }
 
 const _: () = assert!(
     size_of::<PageRecord>() <= 24,
-    "`ARENA_PAGES_MAX` says what a page costs"
+    "the comment on `ARENA_PAGES_MAX` states a record's size"
 );
 
-/// The records of pages up to the highest that was ever referenced.
+/// Records of pages up to the highest one ever referenced.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PageRecords(Vec<PageRecord>);
 
@@ -109,57 +109,57 @@ impl ReferenceTimes for PageRecords {
     }
 }
 
-/// What has happened so far.
+/// Counters of an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaTally {
-    /// References that found a page not in sight.
+    /// References to pages that were not resident.
     pub faults: u64,
-    /// Of these, pages that were nowhere: they came as zeros.
+    /// Faults on blank pages, which arrived as zeros.
     pub zeros: u64,
-    /// Pages that were hidden, and came without a lender.
+    /// Pages activated from a staging frame, without a lender.
     pub activated: u64,
-    /// Pages that came out of the pack.
+    /// Pages decompressed from the pack.
     pub unpacked: u64,
-    /// Pages that came from the depot because somebody waited.
+    /// Pages fetched while a thread waited.
     pub fetched: u64,
-    /// Faults that found no frame free.
+    /// Faults that found no free frame.
     pub starved: u64,
-    /// Pages that were asked for ahead.
+    /// Pages requested by prefetch.
     pub ahead: u64,
-    /// Runs ahead that were proved wanted.
+    /// Prefetched runs whose marker was referenced.
     pub proved: u64,
-    /// Pages that were given to the depot, or dropped because it has them.
+    /// Pages sent to lenders, or dropped because lenders have them.
     pub sent: u64,
-    /// Pages that were packed.
+    /// Pages packed.
     pub packed: u64,
-    /// Words that were had of pages that stayed away, or in the pack.
+    /// Words read of pages that stayed remote or packed.
     pub words: u64,
-    /// Words that were written to pages that stayed away.
+    /// Words written to pages that stayed remote.
     pub written: u64,
-    /// Pages that were asked for because of what was written to them while they were away.
+    /// Pages fetched because their patches took too much memory.
     pub patch_fetches: u64,
 }
 
-/// An arena. See the module.
+/// An arena: the records of its pages and the decisions about them. See the module's comment.
 #[derive(Clone, Debug)]
 pub struct ArenaMachine {
     pub(super) settings: ArenaSettings,
     pub(super) records: PageRecords,
-    /// Pages in sight, and which one is to leave.
+    /// Resident pages and the replacement policy.
     pub(super) frames: ReplacementQueue,
     pub(super) watermarks: Watermarks,
-    /// Pages out of sight, the longest hidden first, each with the time at which it was. What has been shown
-    /// since is passed over.
+    /// Inactive pages, longest inactive first, each with the time of its deactivation. Stale entries are
+    /// skipped.
     pub(super) inactive: VecDeque<(Page, u64)>,
     pub(super) inactive_count: u32,
     pub(super) pack: CompressedPool,
     pub(super) compression: CompressionModel,
     pub(super) patches: PatchTable,
     pub(super) staging: StagingAllocator,
-    /// Frames with a page in them, or one on its way.
+    /// Number of frames with a page or for an arriving one.
     pub(super) used: u32,
     pub(super) resident: u32,
-    /// Pages whose bytes the depot keeps in local memory.
+    /// Number of pages whose bytes are pending in local memory.
     stashing: u32,
     starved: VecDeque<Page>,
     pub(super) ahead: VecDeque<Page>,
@@ -169,19 +169,19 @@ pub struct ArenaMachine {
 }
 
 impl ArenaMachine {
-    /// An arena of zeros.
+    /// Makes an arena of zeros.
     pub fn new(settings: ArenaSettings) -> ArenaMachine {
         assert!(
             settings.frames >= ARENA_FRAMES_MIN,
-            "a smaller cap leaves no frame for faults"
+            "the cap must leave frames for faults"
         );
         assert!(
             settings.inactive <= settings.frames / 2,
-            "what the program sees is the larger part"
+            "inactive, packed and patched pages take at most the allowed part of the cap"
         );
         assert!(
             settings.inactive + settings.pack + settings.patched <= settings.frames / 4 * 3,
-            "what the program sees is the larger part"
+            "inactive, packed and patched pages take at most the allowed part of the cap"
         );
         ArenaMachine {
             settings,
@@ -205,59 +205,59 @@ impl ArenaMachine {
         }
     }
 
-    /// How many berths there are. Most are empty, and take no memory.
+    /// Number of staging frames. Most are empty and take no memory.
     pub fn staging_frames(settings: &ArenaSettings) -> u32 {
         StagingAllocator::count(Self::taken_max(settings))
     }
 
-    /// Berths for what is hidden, for two batches on their way, and for markers.
+    /// Staging frames for inactive pages, two batches in motion, and markers.
     fn taken_max(settings: &ArenaSettings) -> u32 {
         settings.inactive + 2 * Self::together(settings) as u32 + PREFETCH_PAGES_MAX
     }
 
-    /// Pages that are hidden together, and then leave together.
+    /// Number of pages that are deactivated, and later evicted, together.
     pub(super) fn together(settings: &ArenaSettings) -> usize {
         (settings.frames as usize / EVICT_BATCH_SHARE).clamp(EVICT_PAGES, EVICT_BATCH_MAX)
     }
 
-    /// Frames that are free.
+    /// Number of free frames.
     pub fn free(&self) -> u32 {
         let taken = self.used + self.stashing + self.pack.frames() + self.patches.frames();
         self.settings.frames.saturating_sub(taken)
     }
 
-    /// Frames with a page, or one on its way; what the depot has aside not among them.
+    /// Number of frames with a page or for an arriving one, without pending pages.
     pub fn used(&self) -> u32 {
         self.used
     }
 
-    /// Frames that compressed pages take.
+    /// Number of frames that packed pages take.
     pub fn pack_frames(&self) -> u32 {
         self.pack.frames()
     }
 
-    /// Frames that words take which were written to pages that are away.
+    /// Number of frames that patches take.
     pub fn patch_frames(&self) -> u32 {
         self.patches.frames()
     }
 
-    /// Whether pages that leave are to be packed, rather than sent.
+    /// Whether evicted pages are to be packed instead of sent.
     pub fn packs(&self) -> bool {
         self.compression.packs()
     }
 
-    /// A page that somebody waited for was fetched in so many ns.
+    /// Records the time of a fetch that a thread waited for, in ns.
     pub fn fetch_took(&mut self, ns: u64) {
         self.compression.fetch_took(ns);
     }
 
-    /// Pages that nobody waited for yet came one so many ns after the other, while more were to come.
+    /// Records the time between two prefetched pages while more were coming, in ns.
     pub fn ahead_took(&mut self, ns: u64) {
         self.compression.ahead_took(ns);
     }
 
-    /// Compressing a page took so many ns, and it has so many bytes then: some are tried even while none are
-    /// packed.
+    /// Records the time of a compression in ns, and the compressed size in bytes. Some pages are compressed
+    /// as samples while packing is off.
     pub fn packing_took(&mut self, ns: u64, bytes: u32) {
         self.compression.packing_took(ns, bytes + PACK_PAGE_BYTES);
     }
@@ -267,7 +267,7 @@ impl ArenaMachine {
         self.records.state(page) == PageState::Packed
     }
 
-    /// Whether eviction is to begin.
+    /// Whether eviction should begin.
     pub fn is_low(&self) -> bool {
         self.watermarks.is_low(self.free())
     }
@@ -282,43 +282,43 @@ impl ArenaMachine {
         !self.starved.is_empty()
     }
 
-    /// One more than the highest page that was ever referenced.
+    /// Number of the highest page ever referenced, plus one.
     pub fn extent(&self) -> u32 {
         self.records.extent()
     }
 
-    /// Whether a page is zeros, and nowhere.
+    /// Whether a page is blank.
     pub fn is_blank(&self, page: Page) -> bool {
         self.records.state(page) == PageState::Blank
     }
 
-    /// What has happened so far.
+    /// Counters so far.
     pub fn tally(&self) -> ArenaTally {
         self.tally
     }
 
-    /// The depot keeps the bytes of so many pages in local memory. It is to be told after each change.
+    /// Sets the number of pages whose bytes are pending in local memory. Must be called after each change.
     pub fn stashing(&mut self, pages: u32) {
         self.stashing = pages;
     }
 
-    /// Whether so much of the cap is taken by pages that no lender has room for that eviction frees nothing.
+    /// Whether pending pages take so much of the cap that further eviction would free nothing.
     pub fn is_crowded(&self) -> bool {
         self.stashing >= (self.settings.frames / 4).max(2 * EVICT_PAGES as u32)
     }
 
-    /// Whether so much is on its way to lenders that more need not leave, as long as it arrives.
+    /// Whether enough is in flight to lenders, so that no more pages need to be evicted while that arrives.
     pub fn has_enough_in_flight(&self) -> bool {
         self.stashing
             >= (self.settings.frames / WRITEBACK_SHARE).clamp(WRITEBACK_PAGES_MIN, WRITEBACK_PAGES_MAX)
     }
 
-    /// A thread has referenced a page that the kernel did not find.
+    /// A thread faulted on a page that is not mapped.
     pub fn fault(&mut self, page: Page) -> FaultAction {
         let record = self.records.of(page);
         if record.state == PageState::Resident {
-            // It came while the word of this was on its way; or it came while the program was throwing it
-            // away, and went with it.
+            // The page was mapped after the kernel had reported the fault, or was mapped and discarded at the
+            // same time.
             record.state = PageState::Arriving;
             self.resident -= 1;
             return FaultAction::Check;
@@ -326,7 +326,7 @@ impl ArenaMachine {
         self.want(page)
     }
 
-    /// Somebody is about to reference a page.
+    /// A thread is about to reference a page.
     pub fn want(&mut self, page: Page) -> FaultAction {
         let free = self.free();
         let record = self.records.of(page);
@@ -384,15 +384,15 @@ impl ArenaMachine {
         }
     }
 
-    /// The page waits for a frame.
+    /// Queues a page for a free frame.
     pub(super) fn queue(&mut self, page: Page) {
         if !core::mem::replace(&mut self.records.of(page).queued, true) {
             self.starved.push_back(page);
         }
     }
 
-    /// A page that has waited for a frame, and how it comes: [`FaultAction::Zero`], [`FaultAction::Unpack`]
-    /// or [`FaultAction::Fetch`].
+    /// A page that waited for a frame, with its action: [`FaultAction::Zero`], [`FaultAction::Unpack`] or
+    /// [`FaultAction::Fetch`].
     pub fn next_starved(&mut self) -> Option<(Page, FaultAction)> {
         while self.free() > 0 {
             let page = self.starved.pop_front()?;
@@ -403,7 +403,8 @@ impl ArenaMachine {
                     self.tally.faults += 1;
                     return Some((page, self.bring(page)));
                 }
-                // It was packed when its thread began to wait. Whoever passes it on has it wait again.
+                // It was still packed when its thread began to wait. When it has been sent on, it is queued
+                // again.
                 PageState::Passing => record.wanted = true,
                 _ => (),
             }
@@ -411,16 +412,16 @@ impl ArenaMachine {
         None
     }
 
-    /// What was brought is at hand. Says what is to be put into sight. The program must not be able to throw
-    /// pages away, unknown to this machine, until that is done.
+    /// Reports that a page's content is at hand; returns what to map. Until that is done, the program must
+    /// not be able to discard pages unknown to this machine.
     pub fn arrive(&mut self, page: Page) -> ArrivalAction {
         let record = self.records.of(page);
         assert!(
             matches!(record.state, PageState::Arriving | PageState::Activating(_)),
-            "it is being brought"
+            "the page is arriving"
         );
         if record.discarded {
-            // What the program throws away from here on is what is put into sight now.
+            // A later discard concerns the content that is mapped now.
             (record.discarded, record.stored) = (false, false);
             return ArrivalAction::Zeros;
         }
@@ -435,29 +436,26 @@ impl ArenaMachine {
         ArrivalAction::Bytes
     }
 
-    /// The same for a page that is lost: [`ArrivalAction::Bytes`] means that the program is to be told, and
-    /// then [`ArenaMachine::lost`].
+    /// As [`ArenaMachine::arrive`], for a lost page. [`ArrivalAction::Bytes`] means: tell the program, then
+    /// [`ArenaMachine::lost`].
     pub fn arrive_lost(&mut self, page: Page) -> ArrivalAction {
         self.records.of(page).marker = false;
         self.arrive(page)
     }
 
-    /// The page is in sight.
+    /// Reports that the page is mapped.
     pub fn came(&mut self, page: Page) -> MoveFollowUp {
         let now = self.tick();
         let record = self.records.of(page);
         let again = if let PageState::Activating(berth) = record.state {
             self.staging.give_back(berth);
-            // A marker comes by its first reference.
+            // A marker is mapped at its first reference only.
             !record.marker
         } else {
-            assert!(record.state == PageState::Arriving, "it is being brought");
+            assert!(record.state == PageState::Arriving, "the page is arriving");
             false
         };
-        assert!(
-            !self.patches.has(page),
-            "what was written to it has been taken along"
-        );
+        assert!(!self.patches.has(page), "its patch was taken before");
         if record.discarded {
             return self.discard_arrival(page);
         }
@@ -466,21 +464,18 @@ impl ArenaMachine {
         MoveFollowUp::Done
     }
 
-    /// The page is in the berth that it was to go into.
+    /// Reports that the page is in the staging frame assigned to it.
     pub fn staged(&mut self, page: Page) -> MoveFollowUp {
-        assert!(
-            !self.patches.has(page),
-            "what was written to it has been taken along"
-        );
+        assert!(!self.patches.has(page), "its patch was taken before");
         self.deactivated(page, true)
     }
 
-    /// Every lender that had the page has lost it, and the program knows. [`ArenaMachine::arrive_lost`] comes
+    /// Reports that every lender lost the page and the program was told. [`ArenaMachine::arrive_lost`] comes
     /// first.
     pub fn lost(&mut self, page: Page) -> MoveFollowUp {
         self.patches.take(page);
         let record = self.records.of(page);
-        assert!(record.state == PageState::Arriving, "it is being brought");
+        assert!(record.state == PageState::Arriving, "the page is arriving");
         if record.discarded {
             return self.discard_arrival(page);
         }
@@ -490,7 +485,7 @@ impl ArenaMachine {
         MoveFollowUp::Done
     }
 
-    /// The program has thrown the page away: from now on it is zeros.
+    /// The program has discarded the page: it is zeros from now on.
     pub fn discard(&mut self, page: Page) -> DiscardActions {
         if self.records.state(page) == PageState::Blank {
             return DiscardActions::default();
@@ -527,27 +522,27 @@ impl ArenaMachine {
         DiscardActions { forget, packed, drop }
     }
 
-    /// The page is in sight, and stays there until [`ArenaMachine::unpin`].
+    /// Keeps a resident page resident until [`ArenaMachine::unpin`].
     pub fn pin(&mut self, page: Page) {
         let record = self.records.of(page);
         assert!(
             record.state == PageState::Resident,
-            "only what is in sight stays there"
+            "only a resident page can be pinned"
         );
         record.pins = record
             .pins
             .checked_add(1)
-            .expect("fewer threads than that rely on a page");
+            .expect("the number of pins fits 16 bits");
     }
 
-    /// It need not stay any more.
+    /// Removes a pin.
     pub fn unpin(&mut self, page: Page) {
         let record = self.records.of(page);
-        assert!(record.pins > 0, "it was pinned");
+        assert!(record.pins > 0, "the page was pinned");
         record.pins -= 1;
     }
 
-    /// A page that was on its way into sight is thrown away there: the frame is empty.
+    /// Ends the arrival of a page that was discarded meanwhile: its frame is empty.
     pub(super) fn discard_arrival(&mut self, page: Page) -> MoveFollowUp {
         let record = self.records.of(page);
         (record.discarded, record.marker) = (false, false);
@@ -560,7 +555,7 @@ impl ArenaMachine {
         MoveFollowUp::Done
     }
 
-    /// `again`: it had not left.
+    /// Makes a page resident. `again`: it had not left local memory.
     pub(super) fn become_resident(&mut self, page: Page, now: u64, again: bool) {
         let record = self.records.of(page);
         (record.state, record.touched) = (PageState::Resident, now);
@@ -577,14 +572,14 @@ impl ArenaMachine {
         self.now
     }
 
-    /// The berth is empty, and with it a frame.
+    /// Reports that a staging frame is empty, which frees a frame.
     pub fn dropped(&mut self, berth: StagingFrame) {
         self.staging.give_back(berth);
         self.used -= 1;
     }
 }
 
-/// How many pages have left since this one did: each of them has come and been hidden, two ticks.
+/// Number of pages evicted since this one: each arrived and was deactivated, two ticks.
 pub(super) fn left_since(now: u64, record: &PageRecord) -> u64 {
     (now - record.touched) / 2
 }

@@ -1,13 +1,12 @@
-//! Patches: words that were written to pages that are away. They stay here, and go into their page when it
-//! comes home, before the program can see it.
+//! Patches: bytes written to remote pages. They are kept locally and merged into their page when it arrives,
+//! before the program can see it.
 //!
-//! Nothing is written in place at a lender: a page is sealed under a nonce, which must not seal other bytes a
-//! second time.
+//! Nothing is modified in place at a lender: a page is sealed under a nonce, which must never seal other
+//! bytes.
 //!
-//! Only a page that is away gets a patch, or one on its way home has one. What is nowhere or packed comes to
-//! be written, for no link is needed then. Patches take a part of the cap. When most of that is taken, the
-//! pages that were patched first come home, as if asked for ahead; when all of it is, a page that is to be
-//! written comes.
+//! Only a remote page gets a patch; an arriving page may still have one. A blank or packed page is brought to
+//! be written, since that needs no network. Patches take a bounded part of the cap. When most of it is used,
+//! the pages patched first are prefetched. When all of it is, a page to be written is fetched instead.
 
 use alloc::vec::Vec;
 
@@ -16,31 +15,31 @@ use super::pages::{ArenaMachine, PageState};
 use super::{Page, words};
 use crate::limit::{BLOCK_BYTES, PAGE_BYTES, PATCH_PAGE_BYTES, PREFETCH_PAGES_MAX};
 
-/// A block of which bytes were written.
+/// A block of which some bytes were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Block {
     number: u8,
-    /// One bit a byte, the lowest for the first.
+    /// Written bytes, one bit each; the lowest bit is the first byte.
     mask: u16,
     bytes: [u8; BLOCK_BYTES],
 }
 
 const _: () = assert!(
     BLOCK_BYTES <= u16::BITS as usize,
-    "one bit a byte in `Block::mask`"
+    "one bit per byte in `Block::mask`"
 );
 
-/// What was written to a page since it left.
+/// Bytes written to a page since it left local memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PagePatch {
-    /// In the order of their numbers.
+    /// Blocks in ascending order.
     blocks: Vec<Block>,
 }
 
 impl PagePatch {
-    /// These bytes are written, so many bytes behind the page's beginning.
+    /// Writes bytes at an offset in the page.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= PAGE_BYTES, "they lie in the page");
+        assert!(at + bytes.len() <= PAGE_BYTES, "the bytes lie within the page");
         let mut at = at;
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -60,7 +59,7 @@ impl PagePatch {
         let place = self.blocks.binary_search_by_key(&number, |block| block.number);
         let index = place.unwrap_or_else(|index| {
             if self.blocks.len() == self.blocks.capacity() {
-                // From one on: many pages have one word written.
+                // Start at one: many pages have a single word written.
                 self.blocks.reserve_exact(self.blocks.len().max(1));
             }
             let empty = Block {
@@ -74,7 +73,7 @@ impl PagePatch {
         &mut self.blocks[index]
     }
 
-    /// Puts what was written into the page.
+    /// Applies the patch to the page.
     pub fn apply(&self, page: &mut [u8; PAGE_BYTES]) {
         for block in &self.blocks {
             let start = usize::from(block.number) * BLOCK_BYTES;
@@ -82,19 +81,19 @@ impl PagePatch {
         }
     }
 
-    /// Puts what was written of a block into that block.
+    /// Applies the patch to one block.
     pub fn overlay(&self, number: u8, target: &mut [u8]) {
         if let Some(block) = self.find(number) {
             block.overlay(target);
         }
     }
 
-    /// Whether each byte of the block was written: nothing beneath it is of use.
+    /// Whether every byte of the block was written, so that its stored content does not matter.
     pub fn is_whole(&self, number: u8) -> bool {
         self.find(number).is_some_and(|block| block.mask == u16::MAX)
     }
 
-    /// That of these blocks. `None`: nothing was written to any.
+    /// The patch restricted to these blocks. `None`: none of them was written.
     pub fn of(&self, numbers: impl Iterator<Item = u8>) -> Option<PagePatch> {
         let blocks: Vec<Block> = numbers.filter_map(|number| self.find(number).copied()).collect();
         (!blocks.is_empty()).then_some(PagePatch { blocks })
@@ -130,7 +129,7 @@ pub(super) struct PatchTable {
 }
 
 impl PatchTable {
-    /// Of so many frames of the cap.
+    /// No patches; at most `frames` frames of the cap.
     pub(super) fn new(frames: u32) -> PatchTable {
         PatchTable {
             bytes_max: u64::from(frames) * PAGE_BYTES as u64,
@@ -139,17 +138,17 @@ impl PatchTable {
         }
     }
 
-    /// What they take of the cap.
+    /// Frames of the cap that the patches take, rounded up.
     pub(super) fn frames(&self) -> u32 {
         self.bytes.div_ceil(PAGE_BYTES as u64) as u32
     }
 
-    /// Whether nothing more is to be written here. What is exceeds it by one page's patch at most.
+    /// Whether no further patch is accepted. The limit is exceeded by one page's patch at most.
     fn is_full(&self) -> bool {
         self.bytes >= self.bytes_max
     }
 
-    /// Whether some pages are to come home: room is left for what is written until they have.
+    /// Whether some patched pages should be fetched. The margin covers writes until they arrive.
     fn is_above_limit(&self) -> bool {
         self.bytes > self.bytes_max / 4 * 3
     }
@@ -176,8 +175,8 @@ impl PatchTable {
 }
 
 impl ArenaMachine {
-    /// So many words of a page are to be written. `true`: by [`ArenaMachine::patch`], and the page stays
-    /// away. Else it has to come. They count as words that are fetched do ([`ArenaMachine::word_source`]).
+    /// Whether `words` words of a page may be written through [`ArenaMachine::patch`] while it stays remote.
+    /// Otherwise it must be brought. The words count like fetched ones ([`ArenaMachine::word_source`]).
     pub fn may_patch(&mut self, page: Page, words: u32, initial: u32) -> bool {
         self.fetch_oldest_patched();
         if self.records.state(page) != PageState::Remote || self.patches.is_full() || self.free() == 0 {
@@ -188,19 +187,21 @@ impl ArenaMachine {
         patched
     }
 
-    /// These bytes of a page are written, so many bytes behind its beginning. [`ArenaMachine::may_patch`] has
-    /// just said that they may.
+    /// Writes bytes at an offset in a remote page. [`ArenaMachine::may_patch`] must have just allowed it.
     pub fn patch(&mut self, page: Page, at: usize, bytes: &[u8]) {
-        assert!(self.records.state(page) == PageState::Remote, "its page is away");
+        assert!(
+            self.records.state(page) == PageState::Remote,
+            "the page is remote"
+        );
         self.patches.write(page, at, bytes);
     }
 
-    /// What was written of these blocks while their page was away. `None`: nothing.
+    /// Bytes of these blocks written while their page was remote. `None`: nothing.
     pub fn patched(&self, page: Page, numbers: impl Iterator<Item = u8>) -> Option<PagePatch> {
         self.patches.pages.get(page)?.of(numbers)
     }
 
-    /// What is to be put into a page that comes from the depot, before [`ArenaMachine::arrive`].
+    /// The patch to merge into an arriving page, before [`ArenaMachine::arrive`].
     pub fn take_patch(&mut self, page: Page) -> Option<PagePatch> {
         if self.records.state(page) != PageState::Arriving {
             return None;
@@ -208,8 +209,8 @@ impl ArenaMachine {
         self.patches.take(page)
     }
 
-    /// When patches take much, the pages that were patched first are asked for ahead. They stay out of sight,
-    /// unless somebody wants them.
+    /// Prefetches the pages patched first when patches take much memory. They stay unmapped unless a thread
+    /// wants them.
     fn fetch_oldest_patched(&mut self) {
         if !self.patches.is_above_limit() || self.has_ahead() {
             return;
@@ -219,7 +220,7 @@ impl ArenaMachine {
             let Some(page) = self.patches.pages.oldest() else {
                 break;
             };
-            // Others are on their way.
+            // Others are arriving already.
             if self.records.state(page) == PageState::Remote {
                 self.tally.patch_fetches += 1;
                 self.ask_ahead(page, true);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_last_is_in_the_page_and_nothing_beside_it_changes() {
+    fn a_patch_changes_exactly_the_written_bytes() {
         let mut patch = PagePatch::default();
         let mut expected = [0xAA; PAGE_BYTES];
         for (at, count) in [(4000, 40), (10, 12), (0, 3), (16, 16), (15, 2), (4095, 1)] {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_patches_take_is_known_and_given_back() {
+    fn memory_of_patches_is_counted_and_released() {
         let mut patches = PatchTable::new(1);
         let mut pages = 0;
         while !patches.is_full() {
@@ -266,16 +267,20 @@ mod tests {
             pages += 1;
         }
         assert!(patches.is_above_limit() && patches.frames() >= 1);
-        assert!(pages > 20, "one word takes little: {pages}");
+        assert!(pages > 20, "a patch of one word is small: {pages}");
         let taken = patches.bytes;
         patches.write(Page(0), 8, &[2; 8]);
-        assert_eq!(patches.bytes, taken, "there is room for it");
+        assert_eq!(patches.bytes, taken, "it fits");
         patches.write(Page(0), 100, &[2; 8]);
         assert!(patches.bytes > taken);
         assert_eq!(patches.pages.oldest(), Some(Page(0)));
         patches.take(Page(1));
         patches.write(Page(1), 0, &[1]);
-        assert_eq!(patches.pages.oldest(), Some(Page(2)), "page 1 was begun anew");
+        assert_eq!(
+            patches.pages.oldest(),
+            Some(Page(2)),
+            "the patch of page 1 is a new one"
+        );
         (0..pages).for_each(|page| drop(patches.take(Page(page)).unwrap()));
         assert_eq!(
             (patches.bytes, patches.frames(), patches.pages.oldest()),

@@ -1,5 +1,4 @@
-//! What comes before anybody waits for it: where a thread's faults go ([`FaultTrend`]), and what somebody
-//! says that he will want.
+//! Prefetch: pages on the course of a thread's faults (`trend.rs`), and pages that a caller announces.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -10,10 +9,10 @@ use super::{FaultAction, Page};
 use crate::limit::{PAGE_BYTES, PREFETCH_SCAN_MAX, TRENDS_MAX};
 
 impl ArenaMachine {
-    /// What a thread has referenced, at this byte of the arena, was served so. If it comes from elsewhere,
-    /// what the thread will want next, in an area of this extent, is asked for ahead.
+    /// Notes how a thread's reference at a byte of the arena was served. If the page was not blank, the pages
+    /// that the thread will reference next, within `area`, are prefetched.
     pub fn note(&mut self, thread: u32, at: u64, serve: FaultAction, area: &Range<u32>) {
-        // What comes as zeros costs no link, and so is no reason to look ahead.
+        // Blank pages cost no network, so they are no reason to prefetch.
         let from_elsewhere = matches!(
             serve,
             FaultAction::Fetch | FaultAction::Activate(_) | FaultAction::Unpack | FaultAction::Wait
@@ -26,7 +25,7 @@ impl ArenaMachine {
     fn look_ahead(&mut self, thread: u32, at: u64, area: &Range<u32>) {
         let spare = self.watermarks.spare(self.free());
         if self.trends.len() >= TRENDS_MAX && !self.trends.contains_key(&thread) {
-            // Numbers of threads that have ended are the reason that there are so many.
+            // There are this many because of threads that have ended.
             self.trends.clear();
         }
         let trend = self.trends.entry(thread).or_default();
@@ -44,7 +43,7 @@ impl ArenaMachine {
                 if marker.is_some() && pages.len() >= ahead.count as usize {
                     break;
                 }
-                // Without a frame to spare the marker still tells whether the course goes on.
+                // Without a spare frame, the marker still shows whether the stream continues.
                 marker.get_or_insert(page);
                 pages.extend((ahead.count > 0).then_some(page));
             }
@@ -57,21 +56,21 @@ impl ArenaMachine {
         }
     }
 
-    /// A page that is away is to be brought before anybody waits for it.
+    /// Requests a remote page before a thread waits for it.
     pub(super) fn ask_ahead(&mut self, page: Page, marker: bool) {
         self.frames.missed(page);
         let record = self.records.of(page);
         self.compression
             .came_back(left_since(self.now, record), ArrivalSource::Ahead);
         record.state = PageState::Arriving;
-        // One that a thread waits for comes into sight: nothing else would wake it.
+        // A page that a thread waits for must be mapped: nothing else would wake the thread.
         record.marker = marker && !record.queued;
         self.used += 1;
         self.ahead.push_back(page);
     }
 
-    /// Somebody will wait for these pages, in this order: those that are away are asked for ahead, while
-    /// frames can be spared for them.
+    /// Announces pages that a thread will reference in this order. Remote ones are prefetched while frames
+    /// can be spared.
     pub fn will_need(&mut self, pages: impl IntoIterator<Item = Page>) {
         for page in pages {
             if self.watermarks.spare(self.free()) == 0 {
@@ -84,7 +83,7 @@ impl ArenaMachine {
         }
     }
 
-    /// Pages to be brought that nobody waits for yet, at most so many: each by [`ArenaMachine::arrive`], or
+    /// At most `pages` prefetched pages to bring, each followed by [`ArenaMachine::arrive`] or
     /// [`ArenaMachine::lost`].
     pub fn next_ahead(&mut self, pages: usize) -> Vec<Page> {
         self.ahead.drain(..pages.min(self.ahead.len())).collect()

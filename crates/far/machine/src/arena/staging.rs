@@ -1,6 +1,6 @@
-//! Berths that are free. They are given out in turn, and there are twice as many as are ever taken, so that
-//! those which are given out together stand together: pages leave in the order in which they were hidden, so
-//! all but a few of those that come next are free. What stands together is moved and emptied in one go.
+//! Allocator for staging frames. It scans forward from the last allocation and has twice as many frames as
+//! can be in use. Frames allocated together therefore stay contiguous, and one system call moves or empties a
+//! whole batch.
 
 use alloc::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use super::StagingFrame;
 #[derive(Clone, Debug)]
 pub(super) struct StagingAllocator {
     free: BTreeSet<StagingFrame>,
-    /// The search begins here.
+    /// Start of the next search.
     next: StagingFrame,
 }
 
 impl StagingAllocator {
-    /// For so many that are taken at once.
+    /// An allocator of which at most `taken_max` frames are in use at a time.
     pub(super) fn new(taken_max: u32) -> StagingAllocator {
         StagingAllocator {
             free: (0..Self::count(taken_max)).map(StagingFrame).collect(),
@@ -22,12 +22,12 @@ impl StagingAllocator {
         }
     }
 
-    /// How many there are.
+    /// Number of frames.
     pub(super) fn count(taken_max: u32) -> u32 {
         2 * taken_max
     }
 
-    /// The next one that is free.
+    /// Takes the next free frame.
     pub(super) fn take(&mut self) -> Option<StagingFrame> {
         let behind = self.free.range(self.next..).next();
         let berth = *behind.or_else(|| self.free.first())?;
@@ -36,7 +36,7 @@ impl StagingAllocator {
         Some(berth)
     }
 
-    /// The last one that was taken is free after all.
+    /// Returns the frame taken last, unused.
     pub(super) fn undo_take(&mut self, berth: StagingFrame) {
         self.give_back(berth);
         self.next = berth;
@@ -54,7 +54,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn what_is_taken_together_stands_together_though_some_come_back_early() {
+    fn frames_taken_together_stay_contiguous() {
         let mut berths = StagingAllocator::new(100);
         let mut hidden: VecDeque<StagingFrame> = VecDeque::new();
         let (mut runs, mut batches) = (0, 0);
@@ -63,7 +63,7 @@ mod tests {
             assert_eq!(batch.len(), 10);
             runs += batch.chunk_by(|one, next| one.0 + 1 == next.0).count();
             batches += 1;
-            // One of each batch is shown at once, and its berth is free before its neighbours'.
+            // One page of each batch is activated at once, so its frame is free before its neighbours.
             berths.give_back(batch.remove(round * 7 % 10));
             hidden.extend(batch);
             while hidden.len() > 80 {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_given_out_once_and_what_was_not_used_is_next() {
+    fn a_frame_is_given_out_once_and_an_unused_one_is_next() {
         let mut berths = StagingAllocator::new(2);
         assert_eq!(berths.take(), Some(StagingFrame(0)));
         berths.undo_take(StagingFrame(0));

@@ -1,14 +1,14 @@
-//! Which pages a thread will want: where its faults go, and how far ahead that has proved true.
+//! Prediction of a thread's next pages from its faults, and how far ahead the prediction has held.
 //!
-//! A thread may follow several *courses* at once: what it reads, what it writes. A fault belongs to the
-//! course whose last one it is next to. A course has a step: the one that most of its last faults had, or
-//! most of the thread's. Faults are told by the byte, where the kernel does, so that the column of a matrix
-//! is followed exactly: its rows need not be whole pages.
+//! A thread may follow several *streams* at once, for example what it reads and what it writes. A fault
+//! belongs to the stream whose last fault is nearest. A stream's step is the one that most of its last faults
+//! had, or most of the thread's. Faults are recorded by byte where the kernel reports it, so that the column
+//! of a matrix is followed even if its rows are not whole pages.
 //!
-//! Pages that are brought ahead make no faults, so that their use is not seen. Therefore the first page of
-//! each run is the *marker*: it is brought, too, but kept out of sight. Its fault proves the course and asks
-//! for the next run, which comes while the program is at this one. A run whose marker was never wanted halves
-//! the next.
+//! Prefetched pages cause no faults, so their use is not seen. The first page of each run is therefore the
+//! *marker*: it is fetched but not mapped. Its fault proves the stream and requests the next run, which
+//! arrives while the program works on this one. If a marker is never referenced, the next run has half the
+//! length.
 //!
 //! After Maruf and Chowdhury, *Effectively Prefetching Remote Memory with Leap* (ATC'20): the majority of the
 //! last few steps, and of more if these have none.
@@ -18,64 +18,64 @@ use alloc::vec::Vec;
 use super::Page;
 use crate::limit::{FAULT_STREAMS_MAX, PAGE_BYTES, PREFETCH_PAGES_MAX};
 
-/// Steps that vote, first the fewer.
+/// Numbers of last steps that vote; the smaller set first.
 const VOTERS: [usize; 2] = [4, 8];
-/// A fault that is farther from all courses begins one.
+/// A fault farther than this from all streams begins a new one.
 const NEAR_BYTES: u64 = 1 << 20;
 const PAGE: i64 = PAGE_BYTES as i64;
 
-/// One thread's faults.
+/// Faults of one thread.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FaultTrend {
     streams: Vec<FaultStream>,
     votes: Votes,
-    /// The last fault, and how far it was from the one before.
+    /// The last fault, and its distance from the one before.
     last: Option<(u64, i64)>,
     faults: u64,
 }
 
-/// Faults next to each other.
+/// A sequence of faults near each other.
 #[derive(Clone, Debug)]
 struct FaultStream {
     last: u64,
     votes: Votes,
-    /// Pages that the next run has.
+    /// Number of pages of the next run.
     window: u32,
     run: Option<PrefetchRun>,
-    /// The thread's fault that was its last.
+    /// Number of the thread's fault that was the stream's last.
     used: u64,
 }
 
-/// Pages that were asked for and have not been proved wanted.
+/// A requested run that has not been proved.
 #[derive(Clone, Copy, Debug)]
 struct PrefetchRun {
     marker: Page,
-    /// Up to here.
+    /// Last byte that the run covers.
     last: u64,
     step: i64,
 }
 
-/// What is to come ahead: every `step` bytes from the one behind `from` on, so many pages of those that are
-/// away. Then [`FaultTrend::issued`].
+/// A run to request: positions at `step` bytes from `from` on, up to `count` remote pages. Followed by
+/// [`FaultTrend::issued`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PrefetchPlan {
     stream: usize,
     from: u64,
     step: i64,
     pub(super) count: u32,
-    /// A run before it was proved.
+    /// The stream's previous run was proved.
     pub(super) proved: bool,
 }
 
 impl PrefetchPlan {
-    /// The places on the way, without end.
+    /// Positions along the stream, without end.
     pub(super) fn places(self) -> impl Iterator<Item = u64> {
         (1..).map_while(move |index| self.from.checked_add_signed(self.step.checked_mul(index)?))
     }
 }
 
 impl FaultTrend {
-    /// The thread has made a fault at this byte. What is to come ahead, of `spare` pages at most.
+    /// Records a fault at this byte. Returns a run to prefetch, of at most `spare` pages.
     pub(super) fn on_fault(&mut self, at: u64, spare: u32) -> Option<PrefetchPlan> {
         self.faults += 1;
         let page = page_of(at);
@@ -90,7 +90,7 @@ impl FaultTrend {
             course.window = (2 * course.window).clamp(1, PREFETCH_PAGES_MAX);
             return Some(ahead(index, course, (run.last, run.step), spare, true));
         }
-        // A step longer than any course is near: three faults in a row are one.
+        // A step too long for any stream: three equal steps in a row begin one.
         let long = before.is_some_and(|(_, step)| step == jump && jump.unsigned_abs() > NEAR_BYTES);
         let index = self.course(at, if long { at.wrapping_add_signed(-jump) } else { at });
         let course = &mut self.streams[index];
@@ -118,8 +118,8 @@ impl FaultTrend {
         Some(ahead(index, course, (at, step), spare, false))
     }
 
-    /// What was said of what is to come ahead has been done: the first of these pages, and the last place
-    /// that was looked at. None of them: the course ends.
+    /// Records that a run was requested: its first page, and the last position that was examined. Without a
+    /// page the stream ends.
     pub(super) fn issued(&mut self, ahead: PrefetchPlan, marker: Option<Page>, last: u64) {
         self.streams[ahead.stream].run = marker.map(|marker| PrefetchRun {
             marker,
@@ -133,8 +133,8 @@ impl FaultTrend {
         self.streams.iter().position(is_marker)
     }
 
-    /// The course that has a fault, one of which the last was `near`, or a new one in place of the one that
-    /// has rested longest.
+    /// Index of the stream of a fault, by distance to `near`. A new stream replaces the one unused for
+    /// longest.
     fn course(&mut self, at: u64, near: u64) -> usize {
         let far = |course: &FaultStream| course.last.abs_diff(near);
         let nearest = (0..self.streams.len()).min_by_key(|index| far(&self.streams[*index]));
@@ -179,7 +179,7 @@ fn ahead(
     }
 }
 
-/// The last steps, the newest first; 0: none yet, or a course began.
+/// The last steps, newest first; 0: none yet, or a stream began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Votes {
     bytes: [i64; VOTERS[1]],
@@ -193,8 +193,8 @@ impl Votes {
         (self.bytes[0], self.pages[0]) = (bytes, pages);
     }
 
-    /// How the course goes on if the newest step is what more than half of the last ones were: by bytes where
-    /// they agree in that, else by pages.
+    /// The step that more than half of the last ones were, if the newest is among them: in bytes if they
+    /// agree exactly, else in pages.
     fn agree(&self, voters: usize, bytes: i64, pages: i64) -> Option<i64> {
         let many =
             |votes: &[i64], step| 2 * votes[..voters].iter().filter(|vote| **vote == step).count() > voters;
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    /// Pages that are asked for by a fault at this byte, where all are away.
+    /// Pages requested by a fault at this byte if all are remote.
     fn ask_at(trend: &mut FaultTrend, at: u64) -> Vec<u32> {
         let Some(ahead) = trend.on_fault(at, u32::MAX) else {
             return Vec::new();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_brings_more_with_each_marker_that_is_wanted() {
+    fn each_referenced_marker_doubles_the_run_of_a_scan() {
         let mut trend = FaultTrend::default();
         assert!((10..13).all(|page| ask(&mut trend, page).is_empty()));
         assert_eq!(ask(&mut trend, 13), [14]);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stride_with_strays_in_between_is_still_a_trend() {
+    fn a_stride_is_followed_despite_stray_faults() {
         let mut trend = FaultTrend::default();
         for page in [100, 90, 80, 5000] {
             ask(&mut trend, page);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_and_what_is_written_are_followed_each_by_itself() {
+    fn reads_and_writes_are_separate_streams() {
         let mut trend = FaultTrend::default();
         let both =
             |trend: &mut FaultTrend, index: u32| [ask(trend, 100 + index), ask(trend, 9000 + 2 * index)];
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_is_followed_by_the_byte() {
+    fn a_matrix_column_is_followed_by_byte() {
         for row in [8680, 48_000, 3 << 20, -8680] {
             let mut trend = FaultTrend::default();
             let place = |index: i64| (1_u64 << 40).wrapping_add_signed(row * index);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_lie_across_pages_are_a_scan() {
+    fn records_across_page_bounds_are_a_scan() {
         let mut trend = FaultTrend::default();
         let asked: Vec<_> = (0..6_u64)
             .map(|page| ask_at(&mut trend, (page * 4096).next_multiple_of(100)))
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_wanted_halves_what_comes_until_nothing_does() {
+    fn each_unreferenced_marker_halves_the_run() {
         let mut trend = FaultTrend::default();
         (0..4).for_each(|page| drop(ask(&mut trend, page)));
         let mut marker = 4;
@@ -308,7 +308,7 @@ mod tests {
         }
         let mut asked = Vec::new();
         for start in 1..8 {
-            // Each time a few in a row, and never what would have come next.
+            // A few faults in a row each time, but never the predicted page.
             let pages = (0..4).map(|index| start * 20 + 7 * start * index);
             asked.push(pages.map(|page| ask(&mut trend, page).len()).max().unwrap());
         }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_without_a_trend_bring_nothing() {
+    fn faults_without_a_trend_request_nothing() {
         let mut trend = FaultTrend::default();
         let mut page = 1;
         for _ in 0..1000 {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_frame_to_spare_the_trend_is_followed_and_nothing_brought() {
+    fn without_spare_frames_a_trend_is_followed_but_nothing_requested() {
         let mut trend = FaultTrend::default();
         (0..3).for_each(|page| drop(ask(&mut trend, page)));
         let mut fault = |page: u64, spare| {

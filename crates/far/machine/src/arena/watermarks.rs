@@ -1,10 +1,10 @@
-//! When eviction begins and ends: below the low mark of free frames it begins, at the high mark it ends.
-//! Between them a burst of faults finds frames without waiting for it.
+//! Watermarks: eviction begins below the low mark of free frames and ends at the high mark. The frames
+//! between them absorb a burst of faults without waiting.
 
-/// A frame in so many is kept free at least.
+/// Divisor of the cap: at least this fraction of the frames stays free.
 const SHARE: u32 = 32;
 const LOW_MIN: u32 = 8;
-/// 1 MiB: more than what faults take while a batch leaves.
+/// 1 MiB: more than faults take while a batch is evicted.
 const LOW_MAX: u32 = 256;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ impl Watermarks {
         }
     }
 
-    /// Whether eviction has work while so many frames are free.
+    /// Whether eviction has work while `free` frames are free.
     pub(super) fn wants(&mut self, free: u32) -> bool {
         if self.is_low(free) {
             self.begun = true;
@@ -38,7 +38,7 @@ impl Watermarks {
         free < self.low
     }
 
-    /// Frames that pages may take that nobody waits for.
+    /// Number of frames that prefetched pages may take.
     pub(super) fn spare(&self, free: u32) -> u32 {
         free.saturating_sub(self.low / 2)
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn eviction_goes_on_from_the_low_mark_to_the_high_one() {
+    fn eviction_runs_from_the_low_mark_to_the_high_mark() {
         let mut marks = Watermarks::new(1024);
         assert!(!marks.wants(40));
         assert!(marks.wants(31));

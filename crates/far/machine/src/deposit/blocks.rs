@@ -1,7 +1,7 @@
-//! Blocks of pages in the bodies of frames: what is wanted of a page that stays where it is.
+//! Blocks of pages in the bodies of frames, for pages that stay where they are.
 //!
-//! A page is 256 blocks of 16 bytes. A *run* names some of one page: those of a list, in any order, or every
-//! so many from one on.
+//! A page is 256 blocks of 16 bytes. A *run* names blocks of one page: a list in any order, or every `step`th
+//! block from `first` on.
 //!
 //! ```text
 //!  0  slot u32 | count u16 | step u8 | first u8
@@ -9,8 +9,8 @@
 //! 16  with step 0: the blocks' numbers, a byte each; else nothing: they are first, first + step, ...
 //! ```
 //!
-//! The answer has for each run, in that order, its count (or 0: this version is not there, or not so long) in
-//! two bytes, and the blocks.
+//! The answer has for each run, in order, its count in two bytes and the blocks. A count of 0 means that the
+//! slot does not have this version, or that the version is shorter.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -23,18 +23,18 @@ use netram_proto::wire::{ByteReader, ShortInputError};
 /// Bytes before each run's blocks in an answer.
 const COUNT_BYTES: usize = 2;
 
-/// Blocks of pages that are wanted together: of each page from one to as many as it has. Each page once, in
-/// the order of their numbers, so that one is found without a look at all.
+/// Blocks to read from several pages: at least one of each page. Each page occurs once, in ascending order,
+/// so that one is found by binary search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockRequest {
-    /// Each page, and how many blocks there are up to its last.
+    /// Each page, with the number of blocks up to its last.
     pages: Vec<(Page, u32)>,
-    /// The blocks' numbers, page by page.
+    /// Numbers of the blocks, page by page.
     numbers: Vec<u8>,
 }
 
 impl BlockRequest {
-    /// Nothing, with room for so many pages and blocks.
+    /// An empty request with room for this many pages and blocks.
     pub fn with_capacity(pages: usize, blocks: usize) -> BlockRequest {
         BlockRequest {
             pages: Vec::with_capacity(pages),
@@ -42,69 +42,72 @@ impl BlockRequest {
         }
     }
 
-    /// Adds a block of the last page, or of one behind it.
+    /// Adds a block of the last page or of a higher one.
     pub fn add(&mut self, page: Page, number: u8) {
         self.extend(page, core::slice::from_ref(&number));
     }
 
-    /// Adds these blocks, one at least, of the last page, or of one behind it.
+    /// Adds blocks, at least one, of the last page or of a higher one.
     pub fn extend(&mut self, page: Page, numbers: &[u8]) {
         self.numbers.extend_from_slice(numbers);
         let (end, before) = (self.numbers.len() as u32, self.end(self.pages.len()));
         match self.pages.last_mut() {
             Some((last, its_end)) if *last == page => *its_end = end,
             last => {
-                assert!(last.is_none_or(|(last, _)| *last < page), "pages in their order");
-                assert!(end > before, "a page with a block");
+                assert!(
+                    last.is_none_or(|(last, _)| *last < page),
+                    "pages in ascending order"
+                );
+                assert!(end > before, "a page has at least one block");
                 self.pages.push((page, end));
             }
         }
         let blocks = self.span(self.pages.len() - 1);
-        assert!(blocks.len() <= PAGE_BLOCKS, "no more than a page has");
+        assert!(blocks.len() <= PAGE_BLOCKS, "at most all blocks of a page");
     }
 
-    /// How many pages.
+    /// Number of pages.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Whether nothing is wanted.
+    /// Whether the request is empty.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// How many blocks, of all pages.
+    /// Number of blocks of all pages.
     pub fn blocks(&self) -> usize {
         self.numbers.len()
     }
 
-    /// The last block that was added.
+    /// The block that was added last.
     pub fn last(&self) -> Option<(Page, u8)> {
         Some((self.pages.last()?.0, *self.numbers.last()?))
     }
 
-    /// One of the pages.
+    /// The page at an index.
     pub fn page(&self, index: usize) -> Page {
         self.pages[index].0
     }
 
-    /// Which of all blocks are this page's.
+    /// Indices of the page's blocks among all blocks.
     pub fn span(&self, index: usize) -> Range<usize> {
         self.end(index) as usize..self.end(index + 1) as usize
     }
 
-    /// Where the bytes of this page's blocks are, if those of all blocks lie one behind the other.
+    /// Byte range of the page's blocks if all blocks are stored one after another.
     pub fn bytes(&self, index: usize) -> Range<usize> {
         let span = self.span(index);
         span.start * BLOCK_BYTES..span.end * BLOCK_BYTES
     }
 
-    /// Which blocks of this page.
+    /// Numbers of the page's blocks.
     pub fn numbers(&self, index: usize) -> &[u8] {
         &self.numbers[self.span(index)]
     }
 
-    /// Each page, and which blocks of it.
+    /// Each page with the numbers of its blocks.
     pub fn iter(&self) -> impl Iterator<Item = (Page, &[u8])> {
         let mut from = 0;
         self.pages.iter().map(move |(page, end)| {
@@ -114,7 +117,7 @@ impl BlockRequest {
         })
     }
 
-    /// Some of the pages.
+    /// The request restricted to some of the pages.
     pub fn part(&self, pages: Range<usize>) -> BlockRequest {
         let (start, end) = (self.end(pages.start), self.end(pages.end));
         let pages = self.pages[pages].iter();
@@ -124,18 +127,18 @@ impl BlockRequest {
         }
     }
 
-    /// Which of the pages this is.
+    /// Index of a page.
     pub(super) fn find(&self, page: Page) -> Option<usize> {
         self.pages.binary_search_by_key(&page, |(page, _)| *page).ok()
     }
 
-    /// Blocks of so many first pages.
+    /// Number of blocks of the first `pages` pages.
     fn end(&self, pages: usize) -> u32 {
         pages.checked_sub(1).map_or(0, |last| self.pages[last].1)
     }
 }
 
-/// Appends a run of these blocks of a page to a request, the shortest way.
+/// Appends a run of these blocks to a request, in its shortest form.
 pub fn write_run(slot: u32, version: u64, numbers: &[u8], to: &mut Vec<u8>) {
     let step = spacing(numbers);
     let (first, listed) = match step {
@@ -151,7 +154,7 @@ pub fn write_run(slot: u32, version: u64, numbers: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(listed);
 }
 
-/// How far each block is behind the one before; 0: that is not the same for all.
+/// Distance between successive blocks; 0 if it is not constant.
 fn spacing(numbers: &[u8]) -> u8 {
     let [first, second, ..] = numbers else { return 1 };
     let step = second.saturating_sub(*first);
@@ -161,12 +164,12 @@ fn spacing(numbers: &[u8]) -> u8 {
     if spaced { step } else { 0 }
 }
 
-/// Bytes that a run of so many blocks takes in an answer.
+/// Bytes that a run of `count` blocks takes in an answer.
 pub(super) fn given_bytes(count: usize) -> usize {
     COUNT_BYTES + count * BLOCK_BYTES
 }
 
-/// A run as it came.
+/// A received run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockRun<'a> {
     pub(super) slot: u32,
@@ -177,7 +180,7 @@ pub(super) struct BlockRun<'a> {
     listed: &'a [u8],
 }
 
-/// The body is not runs, or their answer does not fit a frame.
+/// The body is not a sequence of runs, or its answer does not fit a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRunsError;
 
@@ -210,7 +213,7 @@ impl<'a> BlockRun<'a> {
         })
     }
 
-    /// The blocks' numbers, in order.
+    /// Numbers of the blocks, in order.
     pub(super) fn blocks(&self) -> impl Iterator<Item = usize> {
         let BlockRun {
             count,
@@ -226,7 +229,7 @@ impl<'a> BlockRun<'a> {
     }
 }
 
-/// The runs of a request, checked as a whole: at least one, and what they ask for fits a frame.
+/// Parses and checks all runs of a request: there is at least one, and the answer fits a frame.
 pub(super) fn parse(body: &[u8]) -> Result<Vec<BlockRun<'_>>, BlockRunsError> {
     let mut cursor = ByteReader::new(body);
     let (mut runs, mut given) = (Vec::new(), 0);
@@ -241,12 +244,12 @@ pub(super) fn parse(body: &[u8]) -> Result<Vec<BlockRun<'_>>, BlockRunsError> {
     Ok(runs)
 }
 
-/// Bytes of the answer to these runs, if all is there.
+/// Bytes of the answer if every run is there.
 pub(super) fn answer_bytes(runs: &[BlockRun<'_>]) -> usize {
     runs.iter().map(|run| given_bytes(run.count)).sum()
 }
 
-/// Whether this is the answer to runs of so many blocks: of each all, or none.
+/// Whether a body answers runs of these counts, each in full or not at all.
 pub(super) fn answers(body: &[u8], mut counts: impl Iterator<Item = usize>) -> bool {
     let mut given = AnswerBlocks(ByteReader::new(body));
     let all = counts.all(|asked| {
@@ -257,7 +260,7 @@ pub(super) fn answers(body: &[u8], mut counts: impl Iterator<Item = usize>) -> b
     all && given.0.rest().is_empty()
 }
 
-/// The blocks' bytes of each run of an answer, in order; empty: not there.
+/// The bytes of each run of an answer, in order; empty if it is not there.
 pub(super) fn given(body: &[u8]) -> impl Iterator<Item = &[u8]> {
     AnswerBlocks(ByteReader::new(body)).map(|(_, bytes)| bytes)
 }
@@ -279,7 +282,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn runs_come_back_as_they_were() {
+    fn a_written_run_parses_to_itself() {
         let every_other: Vec<u8> = (0..128).map(|index| 1 + 2 * index).collect();
         let all: Vec<u8> = (0..=255).collect();
         let chosen = [
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_wanted_are_known_by_their_page() {
+    fn blocks_are_found_by_their_page() {
         let mut wanted = BlockRequest::default();
         wanted.add(Page(3), 7);
         wanted.extend(Page(5), &[2, 1]);
@@ -325,14 +328,14 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "pages in their order")]
-    fn a_page_is_not_wanted_twice() {
+    #[should_panic(expected = "pages in ascending order")]
+    fn a_page_cannot_be_requested_twice() {
         let mut wanted = BlockRequest::default();
         [3, 5, 3].into_iter().for_each(|page| wanted.add(Page(page), 7));
     }
 
     #[test]
-    fn a_body_that_is_not_whole_runs_or_asks_for_too_much_is_refused() {
+    fn a_malformed_or_too_large_request_is_refused() {
         let mut two = Vec::new();
         write_run(0, 1, &[2, 1], &mut two);
         let first = two.len();
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_taken_whole_or_not_at_all() {
+    fn a_partial_answer_is_refused() {
         let mut body = vec![2, 0];
         body.extend([7; 32]);
         body.extend([0, 0]);

@@ -1,12 +1,16 @@
-//! What an owner has here of its pages: bytes that must not go yet, pages that have come and were not taken,
-//! and who waits for which.
+//! An owner's client for its remote pages: the page directory, with the bytes that are pending or have
+//! arrived, and the waiters of each page.
 //!
-//! A [`Shelf`] is a [`Depot`] with these, and with the way to seal and open a page: all of an owner but
-//! sockets, threads and the clock. Commands: [`put`](Shelf::put), [`get`](Shelf::get),
-//! [`gather`](Shelf::gather), [`prefetch`](Shelf::prefetch), [`forget`](Shelf::forget). What happened:
-//! [`hear`](Shelf::hear), and what [`links`](Shelf::links) offers of links and time; after either,
-//! [`settle`](Shelf::settle). What to do: [`next_frame`](Shelf::next_frame). What has come is given out by
-//! [`take`](Shelf::take).
+//! A [`RemotePageClient`] is a [`PageDirectory`] with these and with the sealing of pages: all of an owner
+//! except sockets, threads and the clock. Its methods come in four kinds:
+//!
+//! - commands: [`put`](RemotePageClient::put), [`get`](RemotePageClient::get),
+//!   [`gather`](RemotePageClient::gather), [`prefetch`](RemotePageClient::prefetch),
+//!   [`forget`](RemotePageClient::forget);
+//! - events: [`handle_frame`](RemotePageClient::handle_frame), and those of links and time through
+//!   [`links`](RemotePageClient::links); [`settle`](RemotePageClient::settle) follows either;
+//! - what to send: [`next_frame`](RemotePageClient::next_frame);
+//! - results: [`take`](RemotePageClient::take), [`take_words`](RemotePageClient::take_words).
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -22,88 +26,87 @@ use netram_proto::id::{Incarnation, Lsn};
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
-/// How pages are sealed before they leave, and proven when they come back.
+/// Seals pages before they leave, and verifies them when they come back.
 pub trait PageSeal {
-    /// A page in the clear.
+    /// A page in clear text.
     type Clear: Clone;
-    /// A page as it rests at a lender. Cloned for each frame that carries it.
+    /// A page as a lender stores it. Cloned for each frame that carries it.
     type Sealed: Clone;
 
-    /// A page that was never put.
+    /// A page that was never put: zeros.
     fn zeros() -> Box<Self::Clear>;
 
-    /// Seals what leaves. The version is new.
+    /// Seals a page. `version` is new, since it serves as the nonce.
     fn seal(&mut self, page: Page, version: u64, clear: &Self::Clear) -> Self::Sealed;
 
-    /// What was sealed, if this is it. `None`: it is something else.
+    /// Opens a sealed page. `None`: the bytes are not what was sealed.
     fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<Self::Clear>>;
 
-    /// Appends the marks of blocks of sealed pages, by which they are compared later. Of many at once, for
-    /// ciphers are faster so.
+    /// Appends the MACs of blocks of sealed pages. Takes many blocks at once, which ciphers do faster.
     fn mac_blocks(&self, blocks: &[SealedBlock], marks: &mut Vec<BlockMac>);
 
-    /// Keeps bytes that [`open`](Self::open) has opened.
+    /// Keeps sealed bytes that [`open`](Self::open) has verified.
     fn keep(&self, sealed: &[u8]) -> Self::Sealed;
 
-    /// The bytes as a lender gets them.
+    /// The bytes that a lender gets.
     fn bytes(sealed: &Self::Sealed) -> &[u8];
 }
 
-/// Where a page was found that somebody wants.
+/// Result of looking up a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageLookup<C> {
-    /// It was never put, or has been forgotten.
+    /// The page was never put, or was forgotten.
     Zeros,
-    /// It has not left yet. `None`: its bytes are not what was put, so this machine's memory is at fault.
+    /// The page is pending here. `None`: its sealed bytes do not verify, so this machine's memory is faulty.
     Pending(Option<Box<C>>),
-    /// Every place that it had is gone. These lenders had it.
+    /// Every copy of the page is gone. These lenders had one.
     Lost(LenderSet),
-    /// It will come, or has: [`Shelf::take`] gives it.
+    /// The page is requested or has arrived; [`RemotePageClient::take`] returns it.
     Waits,
 }
 
-/// A frame to be sent: its header, and behind that for each page a head and its bytes, if it carries them.
+/// A frame to send: its header, then for each page a page header and, in `Put`, its bytes.
 #[derive(Clone, Debug)]
 pub struct DepositFrame<T> {
-    /// Complete but for `who`.
+    /// Complete except for `who`.
     pub header: FrameHeader,
-    /// One a page.
+    /// Page headers, one per page.
     pub heads: Vec<[u8; PAGE_HEADER_BYTES]>,
-    /// One a page in `Put`, else none.
+    /// Sealed bytes, one per page in `Put`, otherwise empty.
     pub sealed: Vec<T>,
-    /// In `Gather`, all of the body.
+    /// Whole body of a `Gather`, otherwise empty.
     pub runs: Vec<u8>,
 }
 
-/// What a frame of a lender's has brought.
+/// Effects of a frame from a lender.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrameEffects {
-    /// A session stands.
+    /// The session has begun.
     pub linked: bool,
     /// The lender has no more room.
     pub full: bool,
-    /// Pages that somebody wants have come.
+    /// Number of arrived pages that a thread waits for.
     pub fetched: usize,
-    /// Blocks that somebody wants have come, of so many pages.
+    /// Number of pages of which requested blocks arrived.
     pub gathered: usize,
-    /// Requests of which nothing is missing any more.
+    /// Number of gather requests that are complete.
     pub answered: usize,
-    /// Pages are aside in order to get another place.
+    /// Pages have become pending in order to get another copy.
     pub repairing: usize,
-    /// Pages that were not what had left: these places are gone.
+    /// Pages that were not what was sent: these copies are gone.
     pub forged: Vec<Page>,
-    /// Pages that have come home, and blocks of which were given before as what they are not.
+    /// Pages that arrived and disprove blocks which a lender gave of them before.
     pub disproved: Vec<Page>,
 }
 
-/// Why a lender's link is to be closed.
+/// Why a lender's link must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LenderViolation {
-    /// It sent what answers nothing that it was asked.
+    /// The lender sent an answer to nothing that it was asked.
     Misconduct,
-    /// It is another one of the lenders, by another name.
+    /// Two configured lenders are the same process.
     Twin,
-    /// It refused; `None`: for a reason that is not known here.
+    /// The lender refused. `None`: for a reason unknown to this version.
     Refused(Option<RefusalReason>),
 }
 
@@ -113,26 +116,26 @@ impl From<MisconductError> for LenderViolation {
     }
 }
 
-/// An owner's pages.
+/// An owner's client for its remote pages.
 #[derive(Clone, Debug)]
 pub struct RemotePageClient<S: PageSeal> {
     directory: PageDirectory,
     seals: S,
-    /// Sealed pages that must not go yet.
+    /// Sealed pages whose bytes must be kept, with their versions.
     pending: BTreeMap<Page, (u64, S::Sealed)>,
-    /// How many wait for each page.
+    /// Number of waiters of each page.
     waiters: BTreeMap<Page, usize>,
-    /// Pages that are to come unasked.
+    /// Pages requested by prefetch.
     ahead: BTreeSet<Page>,
-    /// What has come, until whoever waits has taken it.
+    /// Arrived pages, until the last waiter has taken them.
     arrived: BTreeMap<Page, Result<Box<S::Clear>, LenderSet>>,
     unverified: UnverifiedBlocks,
-    /// Blocks that have come in this frame and are not marked yet, and room for their marks.
+    /// Blocks of the current frame without a MAC yet, and room for their MACs.
     without_mac: (Vec<SealedBlock>, Vec<BlockMac>),
 }
 
 impl<S: PageSeal> RemotePageClient<S> {
-    /// A shelf with nothing on it.
+    /// A client without pages.
     pub fn new(depot: PageDirectory, seals: S) -> RemotePageClient<S> {
         RemotePageClient {
             directory: depot,
@@ -146,59 +149,59 @@ impl<S: PageSeal> RemotePageClient<S> {
         }
     }
 
-    /// Where pages are.
+    /// The page directory.
     pub fn directory(&self) -> &PageDirectory {
         &self.directory
     }
 
-    /// For what becomes of links, and the time: `next_session`, `on_unlinked`, `tick`.
+    /// The page directory, for events of links and time: `next_session`, `on_unlinked`, `tick`.
     pub fn links(&mut self) -> &mut PageDirectory {
         &mut self.directory
     }
 
-    /// Pages whose bytes must not go yet.
+    /// Number of pages whose bytes must be kept.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// The version of a page that is aside, or has a place: one that need not leave again if it has not
+    /// Version of a page that is pending or has a copy. Such a page need not be sent again unless it has
     /// changed.
     pub fn current_version(&self, page: Page) -> Option<u64> {
         let stands = self.pending.contains_key(&page) || self.directory.places(page).next().is_some();
         self.directory.version(page).filter(|_| stands)
     }
 
-    /// What seals.
+    /// The sealer.
     pub fn seals(&self) -> &S {
         &self.seals
     }
 
-    /// What seals, to be told of what was sealed elsewhere.
+    /// The sealer, to be told of pages that were sealed elsewhere.
     pub fn seals_mut(&mut self) -> &mut S {
         &mut self.seals
     }
 
-    /// The page leaves, as it is. Whoever waits for it has it.
+    /// Puts a page. Its waiters get this content.
     pub fn put(&mut self, page: Page, clear: &S::Clear) {
         let version = self.reserve();
         let sealed = self.seals.seal(page, version, clear);
         self.put_sealed(page, version, sealed, clear);
     }
 
-    /// A version for a page that is sealed while others have the shelf: then
-    /// [`put_sealed`](Self::put_sealed), unless it need not leave.
+    /// Reserves a version for a page that is sealed without the client's lock. Followed by
+    /// [`put_sealed`](Self::put_sealed), unless the page need not leave.
     pub fn reserve(&mut self) -> u64 {
         self.directory.reserve()
     }
 
-    /// As [`put`](Self::put), sealed already under a version that was reserved for it.
+    /// As [`put`](Self::put), for a page sealed already under a reserved version.
     pub fn put_sealed(&mut self, page: Page, version: u64, sealed: S::Sealed, clear: &S::Clear) {
         self.directory.put_as(page, version);
         self.pending.insert(page, (version, sealed));
         self.replace(page, || Box::new(clear.clone()));
     }
 
-    /// The page is wanted. [`Sought::Waits`] is to be followed by one [`take`](Self::take).
+    /// Looks up a page. [`PageLookup::Waits`] must be followed by one [`take`](Self::take).
     pub fn get(&mut self, page: Page) -> PageLookup<S::Clear> {
         self.ahead.remove(&page);
         if !self.arrived.contains_key(&page) {
@@ -219,12 +222,12 @@ impl<S: PageSeal> RemotePageClient<S> {
         PageLookup::Waits
     }
 
-    /// Whether [`take`](Self::take) has something to give.
+    /// Whether [`take`](Self::take) has a result.
     pub fn has_arrived(&self, page: Page) -> bool {
         self.arrived.contains_key(&page)
     }
 
-    /// One who has waited takes what came, or goes without. The last one takes it away.
+    /// Takes the result for one waiter, or gives up waiting. The last waiter removes it.
     pub fn take(&mut self, page: Page) -> Option<Result<Box<S::Clear>, LenderSet>> {
         match self.waiters.get_mut(&page) {
             Some(count) if *count > 1 => {
@@ -238,31 +241,29 @@ impl<S: PageSeal> RemotePageClient<S> {
         }
     }
 
-    /// Blocks of pages are wanted, and these stay where they are. To be followed by one
-    /// [`take_words`](Self::take_words).
+    /// Requests blocks of pages that stay remote. Must be followed by one [`take_words`](Self::take_words).
     pub fn gather(&mut self, wanted: BlockRequest) -> GatherTicket {
         self.directory
             .gather(wanted, |page| self.arrived.contains_key(&page))
     }
 
-    /// Whether what is gathered can still be remembered until it is proven. If not, pages are to be fetched
-    /// whole.
+    /// Whether gathered blocks can still be remembered until they are verified. If not, fetch whole pages.
     pub fn may_gather(&self) -> bool {
         self.unverified.has_room()
     }
 
-    /// Whether [`take_words`](Self::take_words) has something to give.
+    /// Whether [`take_words`](Self::take_words) has a result.
     pub fn has_words(&self, ticket: GatherTicket) -> bool {
         self.directory.has_gathered(ticket)
     }
 
-    /// What came of blocks that were asked for, once, when something has become of all.
+    /// Takes the result of a gather, once, when every page has an outcome.
     pub fn take_words(&mut self, ticket: GatherTicket) -> Option<GatherResult> {
         self.directory.take_gathered(ticket)
     }
 
-    /// Asks for pages that will be wanted soon. They wait here until they are, up to [`SHELF_AHEAD_MAX`] in
-    /// all; beyond that none are asked for.
+    /// Requests pages that will be wanted soon. They are kept until they are, at most
+    /// [`PREFETCHED_PAGES_MAX`] in all; further ones are not requested.
     pub fn prefetch(&mut self, pages: impl IntoIterator<Item = Page>) {
         for page in pages {
             if self.ahead.len() >= PREFETCHED_PAGES_MAX {
@@ -275,7 +276,7 @@ impl<S: PageSeal> RemotePageClient<S> {
         }
     }
 
-    /// The page is wanted no more: from now on it is zeros, also for whoever waits for it.
+    /// Forgets a page: it is zeros from now on, also for its waiters.
     pub fn forget(&mut self, page: Page) {
         self.directory.forget(page);
         self.pending.remove(&page);
@@ -292,7 +293,11 @@ impl<S: PageSeal> RemotePageClient<S> {
         }
     }
 
-    /// A lender says something. On an offence its link is to be closed, and [`Depot::on_unlinked`] told.
+    /// Handles a frame from a lender.
+    ///
+    /// # Errors
+    ///
+    /// [`LenderViolation`]: close the lender's link and call [`PageDirectory::on_unlinked`].
     pub fn handle_frame(
         &mut self,
         lender: usize,
@@ -356,7 +361,7 @@ impl<S: PageSeal> RemotePageClient<S> {
         Ok(())
     }
 
-    /// Whether the blocks of a page that were given before are in it.
+    /// Whether the page contains the blocks that were given of it before.
     fn proves(&mut self, page: Page, version: u64, sealed: &[u8]) -> bool {
         let (blocks, marks) = &mut self.without_mac;
         blocks.clear();
@@ -410,8 +415,8 @@ impl<S: PageSeal> RemotePageClient<S> {
         Ok(())
     }
 
-    /// Lets go what need not be kept aside any more, and tells whoever waits for a page that it is lost.
-    /// `told`: each of these.
+    /// Drops pending bytes that are no longer needed, and tells waiters of lost pages. `told` is called for
+    /// each event.
     pub fn settle(&mut self, mut told: impl FnMut(&DirectoryEvent)) {
         while let Some(news) = self.directory.next_event() {
             match news {
@@ -423,7 +428,7 @@ impl<S: PageSeal> RemotePageClient<S> {
                 DirectoryEvent::Lost(page, lenders) => {
                     self.ahead.remove(&page);
                     if self.waiters.contains_key(&page) {
-                        // It may have been put anew since: then that is what they get.
+                        // If the page was put anew meanwhile, its waiters get that.
                         self.arrived.entry(page).or_insert(Err(lenders));
                     }
                 }
@@ -433,7 +438,7 @@ impl<S: PageSeal> RemotePageClient<S> {
         }
     }
 
-    /// The next frame for a lender; `None`: there is none, or enough is on its way.
+    /// The next frame for a lender. `None`: there is none, or enough is in flight.
     pub fn next_frame(&mut self, lender: usize, now: Time) -> Option<DepositFrame<S::Sealed>> {
         let send = self.directory.poll(lender, now)?;
         let mut outgoing = DepositFrame {
@@ -459,9 +464,9 @@ impl<S: PageSeal> RemotePageClient<S> {
                 (header.kind, header.mark) = (FrameKind::Put, number);
                 for item in items {
                     let Some((version, sealed)) = self.pending.get(&item.page) else {
-                        panic!("{:?} is to be sent, and was let go", item.page)
+                        panic!("the bytes of {:?} are to be sent, but were dropped", item.page)
                     };
-                    assert_eq!(*version, item.version, "the newest version is aside");
+                    assert_eq!(*version, item.version, "the newest version is pending");
                     let bytes = S::bytes(sealed).len();
                     outgoing.heads.push(page_header(item.slot, item.version, bytes));
                     outgoing.sealed.push(sealed.clone());
@@ -472,7 +477,7 @@ impl<S: PageSeal> RemotePageClient<S> {
     }
 }
 
-/// Each of the blocks that were given.
+/// The blocks that were given, one by one.
 fn sealed_blocks(given: GatheredBlocks<'_>) -> impl Iterator<Item = SealedBlock> {
     let (bytes, _) = given.bytes.as_chunks();
     let (page, version) = (given.page, given.version);
@@ -485,7 +490,7 @@ fn sealed_blocks(given: GatheredBlocks<'_>) -> impl Iterator<Item = SealedBlock>
 }
 
 impl<T> DepositFrame<T> {
-    /// What stands behind the header, in order.
+    /// The parts of the body, in order.
     pub fn parts<S: PageSeal<Sealed = T>>(&self) -> impl Iterator<Item = &[u8]> {
         let sealed = |index: usize| self.sealed.get(index).map_or(&[][..], S::bytes);
         let heads = self.heads.iter().enumerate();

@@ -1,30 +1,31 @@
-//! Pages of one machine's arena in other machines' memory.
+//! Remote pages: pages of one machine's arena in other machines' memory.
 //!
 //! An *owner* keeps what its arena has no room for in *deposits*: numbered slots of a page each, in the
-//! memory of lenders. A page has a *version* each time that it leaves, never the same twice; a slot has what
-//! was put there last and the version of that. Whoever asks names slot and version, so that what comes back
-//! is what left, or nothing.
+//! memory of lenders. A page gets a new *version* each time it leaves. A slot holds the bytes stored last,
+//! with their version. A request names slot and version, so the answer is exactly what left, or nothing.
 //!
 //! | file | decides |
 //! |---|---|
-//! | `server.rs` | a lender's side of one deposit: who may speak for it, its slots, what is in them, when it ends |
-//! | `depot/mod.rs` | an owner's side: in which slots of which lenders each page is, what is asked of whom |
-//! | `depot/lender.rs` | one lender, as its owner sees it: link, slots, what is on the way |
-//! | `depot/slots.rs` | its slots: which are free, and which it wants back |
-//! | `depot/back.rs` | pages that leave slots which a lender wants back |
-//! | `depot/route.rs` | of whom a page is asked, and of whom else when he is late |
-//! | `depot/trip.rs` | when a lender is late |
-//! | `depot/mend.rs` | pages that have fewer places than they should |
-//! | `spill.rs` | the spill file's side: a deposit on this machine's own disk |
-//! | `shelf.rs` | a depot with the bytes aside, and with who waits for what: all of an owner but its sockets |
-//! | `depot/words.rs` | blocks of pages that stay where they are |
-//! | `depot/request.rs` | what came of blocks that were asked for |
-//! | `unproven.rs` | which of the blocks that were given a page proves when it comes home |
-//! | `pressure.rs` | how much a lender whose machine is short of memory lends, and what it asks of whom |
-//! | `pages.rs`, `words.rs` | pages, and blocks of pages, in the bodies of frames |
+//! | `server.rs` | a lender's side of one deposit: its session, its slots and their versions, its end |
+//! | `directory/mod.rs` | an owner's side: in which lenders' slots each page is, what is asked of whom |
+//! | `directory/lender.rs` | one lender, as its owner sees it: link, slots, frames in flight |
+//! | `directory/slots.rs` | a deposit's slots: which are free, which the lender wants back |
+//! | `directory/reclaim.rs` | pages that move out of slots which a lender wants back |
+//! | `directory/route.rs` | which lender is asked for a page, and which other one if it is late |
+//! | `directory/rtt.rs` | when a lender is late |
+//! | `directory/repair.rs` | pages with too few copies |
+//! | `directory/gather.rs` | blocks of pages that stay remote |
+//! | `directory/request.rs` | results of requests for blocks |
+//! | `directory/status.rs` | figures for monitoring and tests |
+//! | `spill.rs` | the spill file's side: a deposit on the owner's own disk |
+//! | `client.rs` | an owner without its sockets: directory, pending and arrived bytes, waiters |
+//! | `unverified.rs` | MACs of blocks that are verified when their page arrives |
+//! | `pressure.rs` | how much a lender lends when its machine is short of memory, and what it asks back |
+//! | `pages.rs`, `blocks.rs` | pages, and blocks of pages, in the bodies of frames |
 //!
-//! *Not here*: what is in a page. The owner seals it under its version before it leaves, and opens it when it
-//! is back ([`Seals`]); a lender that gives other bytes is found by that, and named to [`Depot::damaged`].
+//! *Not here*: the content of a page. The owner seals it under its version before it leaves and opens it when
+//! it is back ([`PageSeal`]). A lender that returns other bytes is found by that, and reported to
+//! [`PageDirectory::damaged`].
 
 mod blocks;
 mod client;
@@ -49,7 +50,7 @@ pub use server::{DepositReply, DepositServer, NoSlotsError, SlotMemory};
 pub use spill::{SlotFile, SpillServer};
 pub use unverified::{BlockMac, SealedBlock};
 
-/// Some of an owner's lenders, by their numbers. The spill file has the number behind the last one's.
+/// A set of an owner's lenders, by index. The spill file has the highest index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LenderSet(pub u32);
 
@@ -59,22 +60,22 @@ impl LenderSet {
         self.0 |= 1 << lender;
     }
 
-    /// Takes a lender out.
+    /// Removes a lender.
     pub fn remove(&mut self, lender: usize) {
         self.0 &= !(1 << lender);
     }
 
-    /// Whether a lender is among them.
+    /// Whether a lender is in the set.
     pub fn contains(self, lender: usize) -> bool {
         self.0 >> lender & 1 == 1
     }
 
-    /// Whether nobody is among them.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Those among them, the lowest first.
+    /// The lenders in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..u32::BITS as usize).filter(move |lender| self.contains(*lender))
     }

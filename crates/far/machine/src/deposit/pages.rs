@@ -1,4 +1,4 @@
-//! Pages in the bodies of frames, one behind the other:
+//! Pages in the bodies of frames, one after another:
 //!
 //! ```text
 //!  0  slot u32 | bytes u16 | zeros u16
@@ -9,7 +9,7 @@
 use crate::limit::{FRAME_PAGES_MAX, PAGE_BYTES, PAGE_HEADER_BYTES};
 use netram_proto::wire::{ByteReader, ShortInputError};
 
-/// What stands before a page's bytes.
+/// The header before a page's bytes.
 pub fn page_header(slot: u32, version: u64, bytes: usize) -> [u8; PAGE_HEADER_BYTES] {
     assert!(bytes <= PAGE_BYTES);
     let mut head = [0; PAGE_HEADER_BYTES];
@@ -19,18 +19,18 @@ pub fn page_header(slot: u32, version: u64, bytes: usize) -> [u8; PAGE_HEADER_BY
     head
 }
 
-/// A page as it came.
+/// A received page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredPage<'a> {
-    /// Where it is, or is to be.
+    /// Slot that has the page or is to get it.
     pub slot: u32,
-    /// Its version.
+    /// Version of the page.
     pub version: u64,
-    /// What is in it; empty: it is not there, or was asked for.
+    /// Bytes of the page; empty in a request, and if the slot does not have this version.
     pub bytes: &'a [u8],
 }
 
-/// The body is not pages.
+/// The body is not a sequence of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageFrameError;
 
@@ -40,12 +40,16 @@ impl From<ShortInputError> for PageFrameError {
     }
 }
 
-/// The pages of a body, checked as a whole: from one to as many as a frame has room for.
+/// The pages of a body, checked as a whole: at least one, at most as many as fit a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct FramePages<'a>([StoredPage<'a>; FRAME_PAGES_MAX], usize);
 
 impl<'a> FramePages<'a> {
-    /// Cuts a body into its pages.
+    /// Parses a body.
+    ///
+    /// # Errors
+    ///
+    /// [`PageFrameError`] if the body is not a sequence of one to [`FRAME_PAGES_MAX`] pages.
     pub fn parse(body: &'a [u8]) -> Result<FramePages<'a>, PageFrameError> {
         let empty = StoredPage {
             slot: 0,
@@ -74,14 +78,14 @@ impl<'a> FramePages<'a> {
     }
 }
 
-/// A page that is asked for, and whether it is there.
+/// A requested page, and whether it is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotRequest {
-    /// Where.
+    /// Slot of the page.
     pub slot: u32,
-    /// Its version.
+    /// Version of the page.
     pub version: u64,
-    /// Bytes that are there; 0: not this version, or nothing.
+    /// Bytes that are there; 0: the slot does not have this version.
     pub bytes: u16,
 }
 
@@ -100,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_back_as_they_were() {
+    fn written_pages_parse_to_themselves() {
         for (pages, bytes) in [
             (1, 0),
             (1, PAGE_BYTES),
@@ -118,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_not_whole_pages_is_refused() {
+    fn a_truncated_body_is_refused() {
         let two = body(2, 100);
         for cut in (0..two.len()).filter(|cut| *cut != two.len() / 2) {
             assert!(FramePages::parse(&two[..cut]).is_err(), "cut at {cut}");

@@ -1,11 +1,11 @@
-//! How much a lender lends to deposits while its machine is short of memory.
+//! Memory that a lender lends to deposits while its machine is short of memory.
 //!
-//! A [`MemoryPressure`] is told what the machine has available, how long programs wait for memory there, and
-//! how much deposits' part of the lent memory takes from it now; it says how much that part may take. What to
-//! ask of which deposit follows: [`level`] is the size above which each gives back, so that those with the
-//! most are asked first and those with little are left alone; [`slots_to_keep`] is what one is told.
+//! A [`MemoryPressure`] is told how much memory the machine has available, how long programs wait for memory,
+//! and how much deposits take now. It returns how much they may take. From that follows what each deposit is
+//! asked: [`level`] is the size above which each gives slots back, so that the largest are asked first and
+//! small ones are left alone; [`slots_to_keep`] is the number that one deposit is told.
 //!
-//! *Not here*: journals' windows, which are never made smaller, and where the numbers come from.
+//! *Not here*: journals' windows, which are never made smaller, and the source of the readings.
 
 use alloc::vec::Vec;
 
@@ -14,43 +14,43 @@ use crate::limit::{
 };
 use netram_proto::time::{Nanos, Time};
 
-/// When a machine is short of memory.
+/// When a machine counts as short of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PressureSettings {
-    /// The most bytes that deposits get when nobody is short of any.
+    /// Maximum bytes for deposits when there is no shortage.
     pub most: u64,
-    /// So many bytes are to stay available; 0: that is not looked at.
+    /// Bytes that should stay available; 0: not checked.
     pub keep_free: u64,
-    /// The part of the time, in hundredths of a percent, for which some program may wait for memory; 0: that
-    /// is not looked at.
+    /// Part of the time, in hundredths of a percent, for which some program may wait for memory; 0: not
+    /// checked.
     pub waits: u32,
-    /// More is lent again when memory has been available for so long.
+    /// Time for which memory must have been available before more is lent.
     pub calm: Nanos,
 }
 
-/// What a machine says of its memory.
+/// A reading of the machine's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReading {
-    /// Bytes that programs could have; `None`: it does not say.
+    /// Bytes available to programs; `None`: unknown.
     pub available: Option<u64>,
-    /// The part of the time, of late, for which some program waited for memory, in hundredths of a percent;
-    /// `None`: it does not say.
+    /// Recent part of the time, in hundredths of a percent, in which some program waited for memory; `None`:
+    /// unknown.
     pub waited: Option<u32>,
 }
 
-/// How much of the memory that is lent deposits may take.
+/// Current limit of the memory that deposits may take.
 #[derive(Clone, Debug)]
 pub struct MemoryPressure {
     settings: PressureSettings,
     limit: u64,
-    /// Since when there is memory to spare.
+    /// Time since when memory has been sufficient.
     calm: Option<Time>,
-    /// When less was lent last because programs wait.
+    /// Time of the last reduction because programs waited.
     stepped: Option<Time>,
 }
 
 impl MemoryPressure {
-    /// Deposits' part takes so many bytes now; what it lacks was given back before.
+    /// Starts with deposits that take `taken` bytes; the rest up to the maximum counts as given back before.
     pub fn new(settings: PressureSettings, taken: u64) -> MemoryPressure {
         let mut pressure = MemoryPressure {
             limit: settings.most,
@@ -64,32 +64,31 @@ impl MemoryPressure {
         pressure
     }
 
-    /// Whether anything is looked at.
+    /// Whether anything is checked.
     pub fn is_on(&self) -> bool {
         self.settings.keep_free > 0 || self.settings.waits > 0
     }
 
-    /// The most bytes that deposits may take now.
+    /// Maximum bytes that deposits may take now.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Whether that is less than they get when nobody is short of memory.
+    /// Whether the limit is below its maximum.
     pub fn is_pressed(&self) -> bool {
         self.limit < self.settings.most
     }
 
-    /// The machine has been looked at. `taken`: bytes that deposits' part takes from it now.
+    /// Adjusts the limit to a reading. `taken`: bytes that deposits take now.
     pub fn read(&mut self, now: Time, reading: MemoryReading, taken: u64) {
         let PressureSettings { keep_free, waits, .. } = self.settings;
         let available = reading.available.filter(|_| keep_free > 0);
         let short = available.map_or(0, |available| keep_free.saturating_sub(available));
-        // The kernel counts waits of groups that have a limit of their own, too; what is given back is of no
-        // use to these.
+        // The kernel also counts waits of groups at their own limits, which memory given back does not help.
         let near = available.is_none_or(|available| available < keep_free.saturating_mul(PRESSURE_NEAR));
         let waited = reading.waited.filter(|_| near && waits > 0).unwrap_or(0);
         if short > 0 {
-            // What is still to be given back is not available yet: `taken` and `short` fall together.
+            // Memory on its way back is not available yet: `taken` and `short` shrink together.
             self.limit = self.limit.min(taken.saturating_sub(short));
             self.calm = None;
         } else if waits > 0 && waited >= waits {
@@ -103,8 +102,8 @@ impl MemoryPressure {
         }
     }
 
-    /// Programs wait, and how much would help is not known: a part less, and then it is waited until the mean
-    /// shows it.
+    /// Reduces the limit by a step because programs wait and the amount that would help is unknown. The next
+    /// step waits until the kernel's mean shows the effect.
     fn step_down(&mut self, now: Time, taken: u64) {
         if self.stepped.is_some_and(|at| now.since(at) < PRESSURE_AVERAGE) {
             return;
@@ -114,7 +113,7 @@ impl MemoryPressure {
         self.limit = self.limit.min(taken).saturating_sub(part);
     }
 
-    /// Half of what there is to spare is lent again, if that has lasted: the next look tells what is left.
+    /// Raises the limit by half of the spare memory, if that has lasted. The next reading shows what remains.
     fn rise(&mut self, now: Time, quiet: bool, spare: Option<u64>) {
         if !quiet || !self.is_pressed() {
             self.calm = None;
@@ -132,8 +131,8 @@ impl MemoryPressure {
     }
 }
 
-/// The size above which each of these gives back what it has, so that together they have `limit` at most. If
-/// they have no more than that: the size that one of them could grow to.
+/// Size above which each deposit gives memory back, so that all together take at most `limit`. If they take
+/// less already: the size to which one of them could grow.
 pub fn level(sizes: impl Iterator<Item = u64>, limit: u64) -> u64 {
     let mut sizes: Vec<u64> = sizes.collect();
     sizes.sort_unstable();
@@ -148,9 +147,10 @@ pub fn level(sizes: impl Iterator<Item = u64>, limit: u64) -> u64 {
     largest + left
 }
 
-/// How many slots a deposit is told to keep: not fewer than `level`, and those from the highest on, a part at
-/// a time, so that what cannot move keeps only that part. `told`: what it was told last. Who has been told is
-/// told nothing else as long as there is a level; who has little is not told at all.
+/// Number of slots that a deposit is told to keep. It is at least `level`, and the excess is asked back in
+/// steps from the highest slot on, so that pages that cannot move hold up only one step. `told`: what it was
+/// told last. While there is a level, a deposit that was told once is told nothing else; a small one is not
+/// told at all.
 pub fn slots_to_keep(slots: u32, told: Option<u32>, level: Option<u32>) -> Option<u32> {
     let level = level?;
     let keep = level.max(slots.saturating_sub(RECLAIM_SLOTS_MAX));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_asked_for_once_however_long_it_takes_to_come() {
+    fn a_shortage_is_asked_back_once() {
         let mut pressure = pressure(1000, 0);
         pressure.read(Time(1), available(1000), MOST);
         assert!(!pressure.is_pressed());
@@ -199,15 +199,15 @@ mod tests {
         pressure.read(Time(4), available(900), MOST - 200);
         pressure.read(Time(5), available(1000), MOST - 300);
         assert_eq!(pressure.limit(), MOST - 300);
-        // Somebody else takes more.
+        // Another program takes more.
         pressure.read(Time(6), available(950), MOST - 300);
         assert_eq!(pressure.limit(), MOST - 350);
         pressure.read(Time(7), available(0), 500);
-        assert_eq!(pressure.limit(), 0, "more is missing than deposits have");
+        assert_eq!(pressure.limit(), 0, "the shortage exceeds what deposits have");
     }
 
     #[test]
-    fn memory_is_lent_again_when_it_has_been_there_for_a_while_and_half_of_it_at_a_time() {
+    fn memory_is_lent_again_after_a_while_by_halves() {
         let mut pressure = pressure(1000, 0);
         pressure.read(Time(0), available(0), MOST);
         let limit = pressure.limit();
@@ -218,10 +218,10 @@ mod tests {
             pressure.read(now, available(bytes), limit);
             pressure.limit()
         };
-        // Enough, but not by so much that lending some of it would do no harm.
+        // Enough, but lending more would cause a new shortage.
         (0..9).for_each(|_| assert_eq!(look(&mut pressure, 1200), limit));
         assert_eq!(look(&mut pressure, 1450), limit);
-        assert_eq!(look(&mut pressure, 1200), limit, "a moment is not a while");
+        assert_eq!(look(&mut pressure, 1200), limit, "a short relief does not count");
         assert_eq!(look(&mut pressure, 1450), limit);
         assert_eq!(look(&mut pressure, 1450), limit);
         assert_eq!(look(&mut pressure, 1450), limit + 100);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_memory_is_given_some_and_no_more_until_that_shows() {
+    fn waits_reduce_the_limit_once_per_averaging_time() {
         let mut pressure = pressure(0, 1000);
         let part = MOST / PRESSURE_STEPS;
         pressure.read(Time(0), both(50_000, 999), MOST);
@@ -243,7 +243,7 @@ mod tests {
         let later = Time(0) + PRESSURE_AVERAGE;
         pressure.read(later, both(50_000, 1000), MOST - part);
         assert_eq!(pressure.limit(), MOST - 2 * part);
-        // Neither a little less nor a moment of nothing is the end of it.
+        // Neither a little less waiting nor a moment without ends the pressure.
         pressure.read(later, both(50_000, 600), MOST - 2 * part);
         pressure.read(later + CALM, both(50_000, 600), MOST - 2 * part);
         pressure.read(later + CALM, both(50_000, 0), MOST - 2 * part);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_before_is_lent_again_like_the_rest() {
+    fn memory_given_back_before_the_start_is_lent_again() {
         let settings = pressure(1000, 0).settings;
         let mut pressure = MemoryPressure::new(settings, 600);
         assert!(pressure.is_pressed());
@@ -267,21 +267,21 @@ mod tests {
         };
         assert!(
             !MemoryPressure::new(never, 600).is_pressed(),
-            "nobody would see when it is over"
+            "its end would go unnoticed"
         );
     }
 
     #[test]
-    fn waits_do_not_count_while_much_more_is_available_than_is_to_stay() {
+    fn waits_do_not_count_while_much_memory_is_available() {
         let mut pressure = pressure(1000, 1000);
         pressure.read(Time(0), both(2000, 9999), MOST);
-        assert!(!pressure.is_pressed(), "a group waits at a limit of its own");
+        assert!(!pressure.is_pressed(), "a group waits at its own limit");
         pressure.read(Time(0), both(1999, 9999), MOST);
         assert!(pressure.is_pressed());
     }
 
     #[test]
-    fn a_machine_that_says_nothing_and_a_lender_that_is_not_to_look_are_never_short() {
+    fn without_readings_or_settings_there_is_no_pressure() {
         for mut pressure in [pressure(1000, 1000), pressure(0, 0)] {
             pressure.read(Time(0), MemoryReading::default(), MOST);
             assert!(!pressure.is_pressed());
@@ -293,10 +293,10 @@ mod tests {
     }
 
     #[test]
-    fn those_with_the_most_give_back_until_all_have_as_much() {
+    fn the_largest_deposits_give_back_first() {
         let of = |sizes: &[u64], limit| level(sizes.iter().copied(), limit);
         assert_eq!(of(&[], 3), 3);
-        assert_eq!(of(&[5, 9, 1], 17), 11, "there is room");
+        assert_eq!(of(&[5, 9, 1], 17), 11, "one of them could grow");
         assert_eq!(of(&[5, 9, 1], 15), 9);
         assert_eq!(of(&[5, 9, 1], 14), 8);
         assert_eq!(of(&[5, 9, 1], 9), 4);
@@ -314,16 +314,16 @@ mod tests {
     }
 
     #[test]
-    fn a_deposit_is_asked_for_a_part_at_a_time_and_told_when_it_is_over() {
+    fn a_deposit_is_asked_back_in_steps_and_told_the_end() {
         let slots = 3 * RECLAIM_SLOTS_MAX;
         assert_eq!(slots_to_keep(slots, None, None), None);
-        assert_eq!(slots_to_keep(slots, None, Some(slots)), None, "it has little");
+        assert_eq!(slots_to_keep(slots, None, Some(slots)), None, "it is small");
         let first = slots_to_keep(slots, None, Some(100));
         assert_eq!(first, Some(2 * RECLAIM_SLOTS_MAX));
         assert_eq!(
             slots_to_keep(slots, first, Some(100)),
             first,
-            "it has nowhere to go"
+            "it cannot move its pages"
         );
         let second = slots_to_keep(2 * RECLAIM_SLOTS_MAX, first, Some(100));
         assert_eq!(second, Some(RECLAIM_SLOTS_MAX));
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(
             slots_to_keep(100, Some(100), Some(100)),
             Some(100),
-            "it is not to grow yet"
+            "it must not grow yet"
         );
         assert_eq!(slots_to_keep(100, Some(100), None), None);
     }

@@ -10,59 +10,63 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
-/// Memory for slots, as a lender has it.
+/// Memory for the slots of a deposit.
 pub trait SlotMemory {
-    /// Makes it `slots` large. What is in slots below stays. On refusal nothing changes.
+    /// Resizes to `slots` slots; the content of remaining slots stays.
+    ///
+    /// # Errors
+    ///
+    /// Fails without a change if the memory is not available.
     fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError>;
 
-    /// Stores a page's bytes, at most a page.
+    /// Stores at most a page of bytes.
     fn write(&mut self, slot: u32, bytes: &[u8]);
 
-    /// Copies bytes of a slot out, from `at` on. They were written.
+    /// Copies bytes of a written slot, from offset `at` on.
     fn read(&self, slot: u32, at: usize, into: &mut [u8]);
 
-    /// A byte of a slot is about to be read. A hint: what comes from where no cache has it comes meanwhile.
+    /// Prefetch hint: the byte at `at` of `slot` will be read soon.
     fn prefetch(&self, _slot: u32, _at: usize) {}
 }
 
-/// Runs of blocks between the one that is read and the one that is hinted at. Each lies in a page of its own,
-/// so each would wait for memory.
+/// Distance in runs of blocks between the prefetch hint and the read. Each run is in another page and would
+/// otherwise wait for memory.
 const READ_AHEAD: usize = 8;
 
-/// There are not so many slots to be had.
+/// The requested number of slots is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoSlotsError {
-    /// How many this deposit could have in all.
+    /// Number of slots that this deposit could have in all.
     pub possible: u32,
 }
 
-/// What is in a slot.
+/// Record of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct SlotRecord {
-    /// 0: nothing.
+    /// 0: empty.
     version: u64,
     bytes: u16,
 }
 
-/// What to answer.
+/// Reply to a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "one a frame, on its way to the link: a box would be an allocation a fault"
+    reason = "one value per frame, short-lived: a box would cost an allocation per fault"
 )]
 pub enum DepositReply {
     /// A frame without a body.
     Frame(FrameHeader),
     /// A `Pong` with the ping's number.
     Pong(FrameHeader, u64),
-    /// A `Got` frame with the first so many of these pages.
+    /// A `Got` frame with the first pages of the array; their number.
     Pages(FrameHeader, [SlotRequest; FRAME_PAGES_MAX], usize),
     /// A `Gathered` frame with this body.
     Blocks(FrameHeader, Vec<u8>),
 }
 
 impl DepositReply {
-    /// The answer's header.
+    /// Header of the reply.
     pub fn header(&self) -> &FrameHeader {
         match self {
             DepositReply::Frame(header)
@@ -73,12 +77,11 @@ impl DepositReply {
     }
 }
 
-/// One deposit at one lender. What is in its slots is the [`SlotMemory`]'s; which version that is stands
-/// here.
+/// One deposit at one lender. The [`SlotMemory`] has the bytes of its slots; their versions are here.
 ///
-/// It obeys one session at a time: the one with the highest number. Frames of an earlier session may still be
-/// in the machine when the next has begun, and must neither overwrite nor answer anything. It ends when its
-/// session has been over for as long as the lease, or at once when it has no slots.
+/// It obeys one session at a time, the one with the highest number. Frames of an earlier session may still be
+/// queued when the next has begun; they must neither overwrite nor answer anything. The deposit ends when its
+/// session has been over for the lease, or at once if it has no slots.
 #[derive(Clone, Debug)]
 pub struct DepositServer {
     id: DepositId,
@@ -87,16 +90,16 @@ pub struct DepositServer {
     epoch: Epoch,
     slots: Vec<SlotRecord>,
     used: u32,
-    /// When its session ended; `None`: it stands.
+    /// Time when its session ended; `None`: it stands.
     ended_at: Option<Time>,
-    /// How many slots the session's owner has been told to keep; `None`: as many as it likes.
+    /// Number of slots that the owner was told to keep; `None`: any number.
     keep: Option<u32>,
     planted: FaultSwitch,
 }
 
 impl DepositServer {
-    /// A deposit without slots and without a session. `life` is drawn anew for each, so that an owner that
-    /// comes back learns that what it had here is gone.
+    /// A deposit without slots or session. `life` is drawn anew for each, so that a returning owner learns
+    /// that its pages are gone.
     pub fn new(id: DepositId, life: Incarnation, now: Time) -> DepositServer {
         DepositServer {
             id,
@@ -111,32 +114,32 @@ impl DepositServer {
         }
     }
 
-    /// Plants a fault (tests of the simulator only).
+    /// Plants a fault, for tests of the simulator.
     pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
-    /// Which deposit.
+    /// Id of the deposit.
     pub fn id(&self) -> DepositId {
         self.id
     }
 
-    /// The life of what is in it.
+    /// Life of its content.
     pub fn life(&self) -> Incarnation {
         self.life
     }
 
-    /// The session that it obeys.
+    /// Number of the session that it obeys.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// How many slots it has.
+    /// Number of slots.
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// How many of them have a page.
+    /// Number of slots with a page.
     pub fn used_slots(&self) -> u32 {
         self.used
     }
@@ -146,14 +149,14 @@ impl DepositServer {
         self.ended_at.is_none()
     }
 
-    /// The version in a slot; `None`: nothing, or no such slot.
+    /// Version in a slot. `None`: the slot is empty or does not exist.
     pub fn version(&self, slot: u32) -> Option<u64> {
         let slot = self.slots.get(slot as usize)?;
         (slot.version > 0).then_some(slot.version)
     }
 
-    /// Begins a session with its first frame. Refused, it changes nothing; else it is the one that is obeyed,
-    /// and any before it is over.
+    /// Begins a session with its first frame and returns the reply. A refused session changes nothing; an
+    /// accepted one ends any before it.
     pub fn open(&mut self, header: &FrameHeader, lease: Nanos) -> FrameHeader {
         assert_eq!(header.kind, FrameKind::Deposit);
         if header.epoch <= self.epoch {
@@ -168,22 +171,22 @@ impl DepositServer {
         answer
     }
 
-    /// The session `epoch` is over.
+    /// Ends the session `epoch`.
     pub fn end_session(&mut self, epoch: Epoch, now: Time) {
         if epoch == self.epoch {
             self.ended_at.get_or_insert(now);
         }
     }
 
-    /// Whether the deposit has ended: nobody has spoken for it for as long as the lease, or nothing is in it.
+    /// Whether the deposit has ended: without a session for the lease, or without slots.
     pub fn is_over(&self, now: Time, lease: Nanos) -> bool {
         self.ended_at
             .is_some_and(|left| self.slots.is_empty() || now.since(left) >= lease)
     }
 
-    /// The owner is to keep so many slots at most; `None`: as many as it likes. Returns what to tell it,
-    /// unless it has been told just that, or nobody is there. It is a wish: the owner moves its pages first,
-    /// and keeps those for which it finds no other place.
+    /// Sets the number of slots that the owner should keep; `None`: any number. Returns the frame that says
+    /// so, unless the owner knows already or has no session. The owner moves its pages first,
+    /// and keeps those without another place.
     pub fn ask_back(&mut self, keep: Option<u32>) -> Option<FrameHeader> {
         if self.ended_at.is_some() || keep == self.keep {
             return None;
@@ -195,19 +198,19 @@ impl DepositServer {
         Some(header)
     }
 
-    /// How many slots the owner has been told to keep.
+    /// Number of slots that the owner was told to keep.
     pub fn keep(&self) -> Option<u32> {
         self.keep.filter(|_| self.ended_at.is_none())
     }
 
-    /// Slots that the owner has been asked for, and that it has not given back.
+    /// Number of slots that were asked back and are not given back yet.
     pub fn asked_back(&self) -> u32 {
         let more = |keep| self.slots().saturating_sub(keep);
         self.keep().map_or(0, more)
     }
 
-    /// Takes a frame of a session and says what to answer. About a copy of each page; nothing is allocated
-    /// but by `Resize` and `Gather`.
+    /// Handles a frame of a session and returns the reply. Costs about one copy of each page; only `Resize`
+    /// and `Gather` allocate.
     pub fn handle<M: SlotMemory>(&mut self, frame: &Frame<'_>, memory: &mut M) -> DepositReply {
         let header = &frame.header;
         let fenced = (header.epoch, WriterId(header.sender)) != (self.epoch, self.owner);

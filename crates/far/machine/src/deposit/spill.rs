@@ -1,10 +1,10 @@
-//! The spill file's side: a deposit on this machine's own disk.
+//! The spill file's side: a deposit on the owner's own disk.
 //!
-//! To the depot it is one more lender, and what it says is the same. Different is what can go wrong: it lives
-//! as long as its owner, so nothing of it has to be found again, and nothing is synced; but a write may fail,
-//! or do half of what it should. A write that fails ends the session: what was on its way is void, goes
-//! elsewhere, and comes again with the next one. What cannot be read, or is not what was written, is a page
-//! that is not there: the owner's seal tells.
+//! To the page directory it is one more lender with the same frames, but it fails differently. It lives no
+//! longer than its owner, so nothing must be found again and nothing is synced. A write may fail or be
+//! incomplete; that ends the session: frames in flight are void, their pages go elsewhere, and the next
+//! session begins. A page that cannot be read, or has changed, counts as missing: the owner's seal detects
+//! it.
 
 use alloc::vec::Vec;
 
@@ -15,20 +15,23 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Frame, FrameKind};
 
-/// It never ends of itself: 136 years.
+/// The deposit never ends by itself: 136 years.
 const LEASE: Nanos = Nanos::from_ms(u32::MAX as u64 * 1000);
 
-/// Slots in a file.
+/// A file of slots.
 pub trait SlotFile {
-    /// Makes it `slots` large, with the room that it needs. What is in slots below stays. On refusal nothing
-    /// changes.
+    /// Resizes to `slots` slots and allocates their space; the content of remaining slots stays.
+    ///
+    /// # Errors
+    ///
+    /// Fails without a change if the space is not available.
     fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError>;
 
-    /// Stores pages of one frame: no slot is named twice. `false`: some are not there, and what these slots
-    /// had is not either.
+    /// Stores the pages of one frame; no slot occurs twice. `false`: some were not stored, and the old
+    /// content of these slots is lost.
     fn write(&mut self, pages: &[StoredPage<'_>]) -> bool;
 
-    /// Calls `each` for each page, in order, with the bytes that lie there; with none if it cannot be read.
+    /// Calls `each` for every page, in order, with the stored bytes; with none if they cannot be read.
     fn read(&mut self, pages: &[SlotRequest], each: &mut dyn FnMut(&[u8]));
 }
 
@@ -37,13 +40,13 @@ pub trait SlotFile {
 pub struct SpillServer<F> {
     server: DepositServer,
     file: F,
-    /// A write has failed in this session.
+    /// Whether a write has failed in this session.
     failed: bool,
     planted: FaultSwitch,
 }
 
 impl<F: SlotFile> SpillServer<F> {
-    /// Nothing in an empty file.
+    /// An empty spill file.
     pub fn new(id: DepositId, life: Incarnation, file: F) -> SpillServer<F> {
         SpillServer {
             server: DepositServer::new(id, life, Time(0)),
@@ -53,23 +56,23 @@ impl<F: SlotFile> SpillServer<F> {
         }
     }
 
-    /// Plants a fault (tests of the simulator only).
+    /// Plants a fault, for tests of the simulator.
     pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
-    /// Which version is in which slot.
+    /// The deposit: which version is in which slot.
     pub fn server(&self) -> &DepositServer {
         &self.server
     }
 
-    /// Where the slots are.
+    /// The file of the slots.
     pub fn file(&mut self) -> &mut F {
         &mut self.file
     }
 
-    /// Takes a frame, and gives the frame that answers it. `None`: the session is over, for something could
-    /// not be written. Reads and writes.
+    /// Handles a frame by reading and writing, and returns the encoded reply. `None`: a write failed, so the
+    /// session is over.
     pub fn handle(&mut self, frame: &Frame<'_>) -> Option<Vec<u8>> {
         if frame.header.kind == FrameKind::Deposit {
             self.failed = false;
@@ -93,13 +96,15 @@ impl<F: SlotFile> SpillServer<F> {
                 let body = self.read(&asked[..count]);
                 Some([&header.encode(body.len())[..], &body].concat())
             }
-            DepositReply::Blocks(..) => unreachable!("it is asked for whole pages only (`Outcome::Spilled`)"),
+            DepositReply::Blocks(..) => {
+                unreachable!("only whole pages are requested of it (`GatherOutcome::Spilled`)")
+            }
         }
     }
 
     fn write(&mut self, body: &[u8]) -> bool {
         let Ok(cut) = FramePages::parse(body) else {
-            unreachable!("the holder has taken these pages")
+            unreachable!("the deposit has accepted these pages")
         };
         self.file.write(cut.pages()) || self.planted.is(PlantedFault::UnwrittenCounts)
     }
@@ -109,7 +114,7 @@ impl<F: SlotFile> SpillServer<F> {
         let mut heads = asked.iter();
         self.file.read(asked, &mut |bytes| {
             let Some(asked) = heads.next() else {
-                unreachable!("one answer a page")
+                unreachable!("one reply per page")
             };
             body.extend_from_slice(&page_header(asked.slot, asked.version, bytes.len()));
             body.extend_from_slice(bytes);
@@ -118,7 +123,8 @@ impl<F: SlotFile> SpillServer<F> {
     }
 }
 
-/// The file to its holder: what is written comes together, behind it.
+/// Slot memory that stores nothing: the pages of a frame are written together, after the deposit has accepted
+/// it.
 struct Unwritten<'a, F>(&'a mut F);
 
 impl<F: SlotFile> SlotMemory for Unwritten<'_, F> {
@@ -129,6 +135,6 @@ impl<F: SlotFile> SlotMemory for Unwritten<'_, F> {
     fn write(&mut self, _: u32, _: &[u8]) {}
 
     fn read(&self, _: u32, _: usize, _: &mut [u8]) {
-        unreachable!("it is asked for whole pages only (`Outcome::Spilled`)")
+        unreachable!("only whole pages are requested of it (`GatherOutcome::Spilled`)")
     }
 }

@@ -1,16 +1,16 @@
-//! Words that lenders gave, and that nothing has proven yet.
+//! Blocks from lenders that are not verified yet.
 //!
-//! A block of a page cannot be proven by itself: what proves a page is of all of it. So a *mark* is kept of
-//! each block that was given, and compared when the page comes home and is proven. A lender that gave
-//! something else is found then. Of a page that never comes home nothing is found.
+//! A single block cannot be verified, because the seal covers a whole page. A *MAC* is therefore kept of each
+//! block that a lender gave, and compared when the page itself arrives and is verified. A lender that gave
+//! other bytes is found then; for a page that never arrives, nothing is found.
 
 use alloc::vec::Vec;
 
 use super::Page;
 use crate::limit::{BLOCK_BYTES, UNPROVEN_BLOCKS_MAX};
 
-/// A number for a block's bytes under a secret of the owner's: whoever does not know that hits another
-/// block's with one in 2^32.
+/// MAC of a block under a secret of the owner. Without the secret, another block matches with probability
+/// 2^-32.
 pub type BlockMac = [u8; 4];
 
 /// A block of a sealed page, as a lender gave it.
@@ -18,23 +18,23 @@ pub type BlockMac = [u8; 4];
 pub struct SealedBlock {
     /// The page.
     pub page: Page,
-    /// Its version.
+    /// Version of the page.
     pub version: u64,
-    /// Which block.
+    /// Number of the block.
     pub number: u8,
-    /// What is in it.
+    /// Sealed bytes of the block.
     pub bytes: [u8; BLOCK_BYTES],
 }
 
-/// Blocks whose groups are looked at together.
+/// Number of blocks whose groups are looked up together.
 const TOGETHER: usize = 16;
 
-/// Marks of one group.
+/// Number of MACs in a group.
 const GROUP: usize = 5;
-/// No group.
+/// Marks the end of a list of groups.
 const NONE: u32 = u32::MAX;
 
-/// Some marks of one page, and the group with more: 32 bytes.
+/// Some MACs of one page, and a link to the group with more: 32 bytes.
 #[derive(Clone, Copy, Debug)]
 struct MacGroup {
     next: u32,
@@ -43,15 +43,18 @@ struct MacGroup {
     macs: [BlockMac; GROUP],
 }
 
-const _: () = assert!(size_of::<MacGroup>() == 32, "docs/far.md says what marks cost");
+const _: () = assert!(
+    size_of::<MacGroup>() == 32,
+    "docs/design/far.md states the cost of MACs"
+);
 
-/// Marks by page, of the version that is away. They lie in groups, so that one more costs no allocation.
+/// MACs by page, of its remote version. They are stored in groups, so that a further one costs no allocation.
 #[derive(Clone, Debug)]
 pub(super) struct UnverifiedBlocks {
-    /// By page: its first group.
+    /// First group of each page.
     firsts: Vec<u32>,
     groups: Vec<MacGroup>,
-    /// The first group that is free.
+    /// First free group.
     free: u32,
     blocks: usize,
 }
@@ -68,13 +71,13 @@ impl Default for UnverifiedBlocks {
 }
 
 impl UnverifiedBlocks {
-    /// Whether more can be remembered.
+    /// Whether more MACs can be kept.
     pub(super) fn has_room(&self) -> bool {
         self.blocks < UNPROVEN_BLOCKS_MAX
     }
 
-    /// These blocks were given, with these marks. Most lie in a page of their own, whose group no cache has:
-    /// those of some are looked at together, so that the processor waits once for them and not for each.
+    /// Adds blocks with their MACs. Most blocks are of different pages, whose groups are not in a cache.
+    /// Several are looked up together, so that the processor waits for memory once and not for each.
     pub(super) fn add_all(&mut self, blocks: &[SealedBlock], marks: &[BlockMac]) {
         for (blocks, marks) in blocks.chunks(TOGETHER).zip(marks.chunks(TOGETHER)) {
             let first = |block: &SealedBlock| self.firsts.get(block.page.0 as usize).copied();
@@ -87,13 +90,13 @@ impl UnverifiedBlocks {
         }
     }
 
-    /// This block of the page was given.
+    /// Adds the MAC of one block.
     fn add(&mut self, page: Page, number: u8, mark: BlockMac) {
         let index = page.0 as usize;
         if index >= self.firsts.len() {
             self.firsts.resize(index + 1, NONE);
         }
-        // The same block with the same bytes is proven with it.
+        // The same block with the same bytes is verified with it.
         if { self.macs(page) }.any(|known| known == (number, mark)) {
             return;
         }
@@ -110,7 +113,7 @@ impl UnverifiedBlocks {
         self.blocks += 1;
     }
 
-    /// The blocks of the page that were given, each with the mark of what was given.
+    /// Numbers and MACs of the blocks that were given of a page.
     pub(super) fn macs(&self, page: Page) -> impl Iterator<Item = (u8, BlockMac)> {
         let first = self.firsts.get(page.0 as usize);
         let mut next = first.copied().unwrap_or(NONE);
@@ -125,7 +128,7 @@ impl UnverifiedBlocks {
         })
     }
 
-    /// The page is proven, or has been put anew or forgotten and cannot prove anything any more.
+    /// Drops the MACs of a page that was verified, put anew or forgotten.
     pub(super) fn drop(&mut self, page: Page) {
         let Some(first) = self.firsts.get_mut(page.0 as usize) else {
             return;
@@ -138,7 +141,7 @@ impl UnverifiedBlocks {
         }
     }
 
-    /// An empty group in front of this one.
+    /// Makes an empty group that links to `next`.
     fn new_group(&mut self, next: u32) -> u32 {
         let empty = MacGroup {
             next,
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_a_page_are_kept_until_they_are_dropped() {
+    fn macs_of_a_page_are_kept_until_they_are_dropped() {
         let mut unproven = UnverifiedBlocks::default();
         let mark = |page: u32, number: u8| [number, page as u8, 0, 1];
         for number in 0..=255 {
@@ -189,7 +192,7 @@ mod tests {
         assert_eq!(unproven.blocks, 2 * 256);
         assert_eq!(sorted(&unproven, 1), []);
         assert_eq!(sorted(&unproven, 0).len(), 256);
-        // What is free is used before more is taken.
+        // Free groups are used before more are allocated.
         (0..=255).for_each(|number| unproven.add(Page(7), number, [number; 4]));
         assert_eq!(unproven.groups.len(), groups);
         assert_eq!(sorted(&unproven, 7).len(), 256);
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_was_given_as_two_things_has_two_marks_and_one_given_twice_has_one() {
+    fn a_block_with_two_contents_has_two_macs() {
         let mut unproven = UnverifiedBlocks::default();
         for mark in [[1; 4], [2; 4], [1; 4], [2; 4]] {
             unproven.add(Page(1), 3, mark);

@@ -1,8 +1,8 @@
-//! Memory beyond this machine's: which page is where, and what moves when one is referenced.
+//! Paging policies: which page is where, and what moves when one is referenced.
 //!
-//! The policies of Markatos, *Using Remote Memory to avoid Disk Thrashing* (MASCOTS'96), section 2, as
-//! values: references go in, moves come out. The study counts the moves; a pager carries them out. No cost is
-//! known here: what a move takes is the caller's.
+//! These are the policies of Markatos, *Using Remote Memory to avoid Disk Thrashing* (MASCOTS'96), section 2,
+//! as values: references go in, moves come out. The study counts the moves; a pager carries them out. Costs
+//! are not modelled here.
 //!
 //! | policy | a page that is not in local memory | a page for which there is no room |
 //! |---|---|---|
@@ -16,9 +16,9 @@
 //! | file | decides |
 //! |---|---|
 //! | `policy.rs` | the policies |
-//! | `moves.rs` | nothing: the words in which they answer |
-//! | `frames.rs` | the page to give up: LRU, clock, random, first in first out |
-//! | `tally.rs` | how often what happened |
+//! | `moves.rs` | the types in which they answer |
+//! | `frames/mod.rs`, `frames/duel.rs` | the page to give up: LRU, clock, random, FIFO, dueling |
+//! | `tally.rs` | counters of events |
 
 mod frames;
 mod moves;
@@ -31,17 +31,17 @@ pub use moves::{PageMove, ReferenceOutcome};
 pub use policy::PagingPolicy;
 pub use tally::PolicyTally;
 
-/// A page, by its number: pages are numbered from 0 without large gaps, for there is a record for each up to
+/// Number of a page. Pages are numbered from 0 without large gaps, because there is a record for each up to
 /// the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Page(pub u32);
 
-/// What a reference does.
+/// Kind of a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageAccess {
-    /// It reads.
+    /// A read.
     Read,
-    /// It writes.
+    /// A write.
     Write,
 }
 
@@ -54,47 +54,47 @@ pub enum PolicyKind {
     RamDisk,
     /// Remote memory is referenced by words, and pages do not move.
     RemoteMain,
-    /// Remote memory is referenced by words, and a page moves after so many.
+    /// Remote memory is referenced by words, and a page moves after a number of them.
     Counters {
-        /// Words that bring a page home: its counter's initial value. At least 1.
+        /// Initial value of a page's counter: the number of words after which it is fetched. At least 1.
         initial: u32,
     },
 }
 
-/// Where a page comes from at its first reference.
+/// Source of a page at its first reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstTouch {
-    /// The disk: a program's input is there, as in the paper.
+    /// The disk, which holds a program's input, as in the paper.
     #[default]
     Disk,
-    /// Nowhere: it is zeros, as memory that a program asks for.
+    /// Zeros, as for memory that a program allocates.
     Zeros,
 }
 
-/// What a policy is to do, and with how much memory.
+/// Settings of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyConfig {
-    /// Which policy.
+    /// Policy.
     pub kind: PolicyKind,
-    /// Which page leaves.
+    /// Replacement policy of local memory.
     pub replacement: Replacement,
     /// Pages that local memory holds; at least 1.
     pub local_pages: u32,
     /// Pages that remote memory holds.
     pub remote_pages: u32,
-    /// What is there before the first reference.
+    /// Source of a page at its first reference.
     pub first_touch: FirstTouch,
-    /// Whether remote memory keeps a page that was fetched, so that it need not be sent again unless it is
-    /// changed. Such copies give way to pages. The paper's pages are always sent.
+    /// Whether remote memory keeps a copy of a fetched page, which then need not be sent again unless it
+    /// changes. Copies give way to pages. The paper's pages are always sent.
     pub keep_copies: bool,
-    /// For random replacement.
+    /// Seed of random replacement.
     pub seed: u64,
 }
 
-/// Where a page is.
+/// Location of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PageLocation {
-    /// Nothing has referenced it yet, or it is zeros.
+    /// Not referenced yet, or zeros.
     #[default]
     Nowhere,
     /// In local memory.

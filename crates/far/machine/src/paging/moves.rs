@@ -1,47 +1,46 @@
-//! What a policy answers: pages that move.
+//! Moves of pages, the output of a policy.
 
 use super::Page;
 
-/// A page moves.
+/// A move of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageMove {
-    /// From the disk into local memory.
+    /// Read from the disk into local memory.
     Read(Page),
-    /// Zeros, into local memory.
+    /// Made of zeros in local memory.
     Zero(Page),
-    /// From remote memory into local memory.
+    /// Fetched from remote memory into local memory.
     Fetch(Page),
-    /// From the disk into remote memory.
+    /// Read from the disk into remote memory.
     ReadAway(Page),
-    /// Zeros, into remote memory.
+    /// Made of zeros in remote memory.
     ZeroAway(Page),
-    /// From local memory to remote memory.
+    /// Sent from local memory to remote memory.
     Send(Page),
-    /// From local memory to the disk.
+    /// Written from local memory to the disk.
     Write(Page),
-    /// Out of local memory: what it is stands elsewhere, or it is zeros.
+    /// Dropped from local memory: the same content is elsewhere, or it is zeros.
     Drop(Page),
-    /// Remote memory need not keep its copy of a page that is in local memory.
+    /// Forgotten by remote memory, whose copy of a local page is not needed.
     Forget(Page),
 }
 
 impl PageMove {
-    /// Whether a page leaves local memory by it.
+    /// Whether a page leaves local memory by the move.
     pub fn leaves(self) -> bool {
         matches!(self, PageMove::Send(_) | PageMove::Write(_) | PageMove::Drop(_))
     }
 }
 
-/// How a reference was served.
+/// Result of a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReferenceOutcome<'a> {
-    /// In local memory.
+    /// Served in local memory.
     Local,
-    /// By one word over the network.
+    /// Served by one word over the network.
     Word,
-    /// In local memory, after these moves.
+    /// Served in local memory, after these moves.
     Moved(&'a [PageMove]),
-    /// By one word over the network; and these moves are to be done, before it if the page is only placed by
-    /// them.
+    /// Served by one word over the network, with these moves. They come first if they only place the page.
     WordAndMoved(&'a [PageMove]),
 }

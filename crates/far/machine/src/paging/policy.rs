@@ -1,7 +1,7 @@
-//! The policies at work.
+//! The paging policies.
 //!
-//! A reference to a page in local memory is the fast way: a comparison and two stores. Of every other it is
-//! said which pages move, in an order in which that can be done: room is made before a page comes.
+//! A reference to a local page is the fast path: a comparison and two stores. For any other reference the
+//! moves are returned in an order in which they can be made: room first, then the page.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -10,21 +10,21 @@ use super::frames::{ReferenceTimes, ReplacementQueue};
 use super::moves::{PageMove, ReferenceOutcome};
 use super::{FirstTouch, Page, PageAccess, PageLocation, PolicyConfig, PolicyKind, PolicyTally};
 
-/// What is known of a page.
+/// Record of a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PolicyRecord {
-    /// When it was last referenced in local memory; 0: not since the replacement has set it so.
+    /// Time of its last reference in local memory; 0: none since the replacement policy cleared it.
     pub(super) touched: u64,
     /// Words that may still be referenced before it moves.
     counter: u32,
     pub(super) location: PageLocation,
-    /// In local memory it is not what it was when it came.
+    /// Changed in local memory since it arrived.
     dirty: bool,
-    /// It is in local memory, and remote memory has a place for it all the same.
+    /// In local memory, with a copy in remote memory.
     copy: bool,
-    /// It is in the queue of copies.
+    /// In the queue of copies.
     queued: bool,
-    /// Where it is to be had besides, apart from what is dirty.
+    /// Other place of its unchanged content.
     backing: Backing,
 }
 
@@ -42,28 +42,28 @@ impl ReferenceTimes for Vec<PolicyRecord> {
     }
 }
 
-/// Where a page is to be had besides the memories.
+/// Place of a page's content besides the two memories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Backing {
-    /// It is zeros.
+    /// None needed: it is zeros.
     #[default]
     Zeros,
     /// On the disk.
     Disk,
-    /// Nowhere.
+    /// None.
     None,
 }
 
-/// One policy. See the module.
+/// A paging policy. See the module's comment.
 #[derive(Clone, Debug)]
 pub struct PagingPolicy {
     config: PolicyConfig,
     records: Vec<PolicyRecord>,
     frames: ReplacementQueue,
-    /// Pages in local memory, and places taken in remote memory.
+    /// Number of pages in local memory; `remote`: places taken in remote memory.
     local: u32,
     remote: u32,
-    /// Pages that may have a copy, each once. What has none any more is passed over.
+    /// Pages that may have a copy, each once. Those without one are skipped.
     copies: VecDeque<Page>,
     now: u64,
     moves: Vec<PageMove>,
@@ -71,7 +71,7 @@ pub struct PagingPolicy {
 }
 
 impl PagingPolicy {
-    /// Before the first reference.
+    /// A policy before its first reference.
     pub fn new(config: PolicyConfig) -> PagingPolicy {
         assert!(config.local_pages > 0, "a program needs a page of local memory");
         let spent = matches!(config.kind, PolicyKind::Counters { initial: 0 });
@@ -89,42 +89,43 @@ impl PagingPolicy {
         }
     }
 
-    /// What it was made with.
+    /// Settings of the policy.
     pub fn config(&self) -> &PolicyConfig {
         &self.config
     }
 
-    /// What has happened so far.
+    /// Counters so far.
     pub fn tally(&self) -> &PolicyTally {
         &self.tally
     }
 
-    /// Where a page is.
+    /// Location of a page.
     pub fn location(&self, page: Page) -> PageLocation {
         let record = self.records.get(page.0 as usize);
         record.map_or(PageLocation::Nowhere, |record| record.location)
     }
 
-    /// Pages in local memory.
+    /// Number of pages in local memory.
     pub fn local(&self) -> u32 {
         self.local
     }
 
-    /// Places taken in remote memory.
+    /// Number of places taken in remote memory.
     pub fn remote(&self) -> u32 {
         self.remote
     }
 
-    /// A page is referenced. What is to be moved is to be moved before the program goes on.
+    /// References a page. The returned moves must be made before the program continues.
     #[inline]
     pub fn reference(&mut self, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
         self.reference_at(self.now + 1, page, access)
     }
 
-    /// The same, as the `now`th reference of all: later than every one that this has been told of.
+    /// As [`PagingPolicy::reference`], as the `now`th reference of all. `now` must be higher than in every
+    /// earlier call.
     #[inline]
     pub fn reference_at(&mut self, now: u64, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
-        assert!(self.now < now, "references come in their order");
+        assert!(self.now < now, "references come in ascending order");
         self.now = now;
         if let Some(record) = self.records.get_mut(page.0 as usize)
             && record.location == PageLocation::Local
@@ -137,8 +138,8 @@ impl PagingPolicy {
         self.miss(page, access)
     }
 
-    /// How many references to a page, from now on, move nothing: who makes them may tell of them later, all
-    /// at once. It holds until a page leaves local memory, or this page is referenced.
+    /// Number of references to a page that would move nothing. They may be reported later, together. Valid
+    /// until a page leaves local memory or this page is referenced.
     #[inline]
     pub fn quiet(&self, page: Page) -> u64 {
         let Some(record) = self.records.get(page.0 as usize) else {
@@ -151,8 +152,9 @@ impl PagingPolicy {
         }
     }
 
-    /// So many references to a page that were [`PagingPolicy::quiet`], the last of them the `last`th of all.
-    /// They are told before any other reference moves a page: which page leaves depends on them.
+    /// Reports `times` references to a page that were [`PagingPolicy::quiet`], the last of them as the
+    /// `last`th of all. Must come before any other reference that moves a page, because the choice of pages
+    /// to evict depends on them.
     #[inline]
     pub fn count(&mut self, page: Page, access: PageAccess, times: u64, last: u64) {
         assert!(times <= self.quiet(page), "none of them moves a page");
@@ -187,7 +189,7 @@ impl PagingPolicy {
         }
     }
 
-    /// A reference to a page in remote memory.
+    /// References a page in remote memory.
     fn reference_remote(&mut self, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
         match self.config.kind {
             PolicyKind::RemoteMain | PolicyKind::Counters { .. } => match self.word(page, access) {
@@ -204,7 +206,7 @@ impl PagingPolicy {
         }
     }
 
-    /// One word of a page in remote memory. `true`: with it, the page has earned to move.
+    /// References one word of a remote page. Returns whether the page moves now.
     fn word(&mut self, page: Page, access: PageAccess) -> bool {
         self.tally.words += 1;
         let record = &mut self.records[page.0 as usize];
@@ -220,7 +222,7 @@ impl PagingPolicy {
         }
     }
 
-    /// A reference to a page that is in neither memory.
+    /// References a page that is in neither memory.
     fn arrive(&mut self, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
         let again = self.records[page.0 as usize].location == PageLocation::Disk;
         let backing = match again || self.config.first_touch == FirstTouch::Disk {
@@ -253,7 +255,7 @@ impl PagingPolicy {
         self.serve(page, access)
     }
 
-    /// There is no frame for a page: it is put where it can be referenced by words.
+    /// Places a page in remote memory, where it is referenced by words, because no local frame is free.
     fn place_away(&mut self, page: Page, access: PageAccess, backing: Backing) -> ReferenceOutcome<'_> {
         self.moves.push(match backing {
             Backing::Disk => PageMove::ReadAway(page),
@@ -273,7 +275,7 @@ impl PagingPolicy {
     fn fetch(&mut self, page: Page) {
         self.frames.missed(page);
         let keeps = self.config.keep_copies;
-        // What leaves for it may have its place.
+        // A page evicted for it may take its place.
         self.remote -= u32::from(!keeps);
         self.make_room(1);
         self.moves.push(PageMove::Fetch(page));
@@ -286,7 +288,7 @@ impl PagingPolicy {
         }
     }
 
-    /// A page is in local memory from now on.
+    /// Makes a page local.
     fn come(&mut self, page: Page) {
         let record = &mut self.records[page.0 as usize];
         record.location = PageLocation::Local;
@@ -312,7 +314,7 @@ impl PagingPolicy {
         }
     }
 
-    /// Gives up pages until so many frames of local memory are free, or no page is left.
+    /// Evicts pages until `pages` local frames are free, or none is left.
     fn make_room(&mut self, pages: u32) {
         while self.local.saturating_add(pages) > self.config.local_pages {
             let Some(page) = self.frames.take(&mut self.records) else {
@@ -323,7 +325,7 @@ impl PagingPolicy {
         }
     }
 
-    /// A page leaves local memory.
+    /// Evicts a page from local memory.
     fn give_up(&mut self, page: Page) {
         let record = &mut self.records[page.0 as usize];
         let (dirty, copy) = (record.dirty, record.copy);
@@ -338,7 +340,7 @@ impl PagingPolicy {
             self.config.kind,
             PolicyKind::RamDisk | PolicyKind::Counters { .. }
         );
-        // It is nowhere while room is made: its own copy is no room for it.
+        // The page is nowhere while room is made: its own copy must not count as room for it.
         if may_go && (copy || self.make_remote_room()) {
             self.remote += u32::from(!copy);
             self.be_remote(page);
@@ -368,7 +370,8 @@ impl PagingPolicy {
         self.tally.dropped += 1;
     }
 
-    /// Whether remote memory has room for a page; copies of pages that are here make some.
+    /// Makes room for a page in remote memory, by dropping copies of local pages if needed. Returns whether
+    /// there is room.
     fn make_remote_room(&mut self) -> bool {
         while self.remote >= self.config.remote_pages {
             let Some(page) = self.copies.pop_front() else {

@@ -1,47 +1,47 @@
-//! How often what happened.
+//! Counters of a policy's events.
 
-/// Events since the beginning. What they cost is the caller's affair, and linear in them: so one run serves
-/// every set of costs.
+/// Counters since the beginning. Their costs are linear and left to the caller, so one run serves every set
+/// of costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyTally {
-    /// References that local memory served, if need be after a fault.
+    /// References that local memory served, after a fault if needed.
     pub local: u64,
-    /// References to single words of pages in remote memory.
+    /// References to single words of remote pages.
     pub words: u64,
-    /// Times that the program stood still while pages moved.
+    /// Number of times that the program waited for pages to move.
     pub faults: u64,
-    /// Pages read from the disk: at their first reference, and again later.
+    /// Pages read from the disk at their first reference.
     pub disk_first: u64,
-    /// See `disk_first`.
+    /// Pages read from the disk again.
     pub disk_again: u64,
-    /// Pages that were made of zeros.
+    /// Pages made of zeros.
     pub zeroed: u64,
     /// Pages fetched from remote memory.
     pub fetched: u64,
-    /// Pages put into remote memory that had never been local.
+    /// Pages placed in remote memory that had never been local.
     pub placed: u64,
-    /// Pages sent to remote memory from local memory: changed ones, and others.
+    /// Changed pages sent from local to remote memory.
     pub sent_dirty: u64,
-    /// See `sent_dirty`.
+    /// Unchanged pages sent from local to remote memory.
     pub sent_clean: u64,
     /// Pages written to the disk.
     pub disk_written: u64,
-    /// Pages given up without a copy: one stands where they came from.
+    /// Pages dropped, because their content is at their source.
     pub dropped: u64,
 }
 
 impl PolicyTally {
-    /// All references.
+    /// Number of all references.
     pub fn references(&self) -> u64 {
         self.local + self.words
     }
 
-    /// Pages over the network, either way.
+    /// Number of pages moved over the network in either direction.
     pub fn network_pages(&self) -> u64 {
         self.fetched + self.placed + self.sent_dirty + self.sent_clean
     }
 
-    /// Pages from the disk and to it.
+    /// Number of pages read from or written to the disk.
     pub fn disk_pages(&self) -> u64 {
         self.disk_first + self.disk_again + self.disk_written
     }

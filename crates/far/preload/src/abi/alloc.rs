@@ -1,6 +1,6 @@
-//! `malloc` and its like. What is smaller than the threshold is the next allocator's; all of it where that is
-//! not the C library's: such an allocator has functions beside these, which know its own memory only. What it
-//! maps lies in the arena (`maps.rs`).
+//! `malloc` and the other allocation functions. Small allocations go to the next allocator. If that is not
+//! the C library's, all do, because such an allocator has further functions that know only its own memory.
+//! The memory it maps is in the arena (`maps.rs`).
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -12,17 +12,17 @@ use super::next_allocator::{first_usable, is_first, is_foreign, next};
 use super::{CHILD, errno, give, heap_for, heap_of, pool, set_errno};
 use crate::heap::PreloadHeap;
 
-/// The heap for an allocation of so many bytes. `None`: that is the next allocator's affair.
+/// The heap for an allocation of `bytes`. `None`: the next allocator serves it.
 fn block_heap(bytes: usize) -> Option<&'static PreloadHeap> {
     heap_for(bytes).filter(|_| !is_foreign())
 }
 
-/// The heap that has handed out this allocation.
+/// The heap that owns this allocation.
 fn block_heap_of(block: *const c_void) -> Option<&'static PreloadHeap> {
     heap_of(block).filter(|_| !is_foreign())
 }
 
-/// How much of an allocation is copied before that much of the old one is given back.
+/// Bytes of an allocation that are copied before that part of the old one is freed.
 const COPIED_BYTES: usize = 1 << 20;
 
 #[unsafe(no_mangle)]
@@ -30,7 +30,7 @@ pub(super) unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
     match block_heap(bytes) {
         None if pool::serves() => pool::take(bytes, 1),
         Some(heap) => take(heap, bytes, 1),
-        // SAFETY: the program called it with this.
+        // SAFETY: the program passed this argument.
         None => unsafe { (next().malloc)(bytes) },
     }
 }
@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_voi
     match count.checked_mul(bytes).and_then(block_heap_some) {
         Some((heap, bytes)) => take_zeros(heap, bytes),
         None if pool::serves() => pool::take_zeros(count.saturating_mul(bytes)),
-        // SAFETY: the program called it with these.
+        // SAFETY: the program passed these arguments.
         None => unsafe { (next().calloc)(count, bytes) },
     }
 }
@@ -58,20 +58,20 @@ pub(super) unsafe extern "C" fn free(old: *mut c_void) {
         return pool::give(old);
     }
     if !is_first(old) {
-        // SAFETY: the program called it with this, and it is the next allocator's.
+        // SAFETY: the program passed this argument, and the block is the next allocator's.
         unsafe { (next().free)(old) }
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free_sized(old: *mut c_void, _bytes: usize) {
-    // SAFETY: the program called it with this.
+    // SAFETY: the program passed this argument.
     unsafe { free(old) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free_aligned_sized(old: *mut c_void, _align: usize, _bytes: usize) {
-    // SAFETY: the program called it with this.
+    // SAFETY: the program passed this argument.
     unsafe { free(old) }
 }
 
@@ -81,56 +81,56 @@ fn free_far(heap: &PreloadHeap, old: *mut c_void) {
     if CHILD.load(Ordering::Relaxed) || !heap.give_slot(start) {
         give(heap, start..start + bytes);
     }
-    // The C library's leaves it as it was, and programs count on that.
+    // The C library's `free` preserves errno, and programs rely on that.
     set_errno(error);
 }
 
-/// How many bytes an allocation has.
+/// Size of an allocation in bytes.
 fn allocated_bytes(heap: &PreloadHeap, old: *const c_void) -> usize {
     match heap.bytes(old.addr()) {
         Some(bytes) => bytes,
-        // Going on would give somebody memory that another one has. The C library does the same.
+        // Continuing could hand out memory that is in use. The C library aborts as well.
         None => abort(),
     }
 }
 
 fn abort() -> ! {
-    super::remark(&"the program frees memory that it does not have (invalid pointer)");
+    super::remark(&"free(): invalid pointer: the program frees memory that it has not allocated");
     std::process::abort()
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn realloc(old: *mut c_void, bytes: usize) -> *mut c_void {
     if old.is_null() {
-        // SAFETY: the program called it with this.
+        // SAFETY: the program passed this argument.
         return unsafe { malloc(bytes) };
     }
     let far = block_heap_of(old);
     if far.is_none() && !is_first(old) && !pool::owns(old) && block_heap(bytes).is_none() {
-        // SAFETY: the program called it with these, and both are the next allocator's.
+        // SAFETY: the program passed these arguments, and both blocks are the next allocator's.
         return unsafe { (next().realloc)(old, bytes) };
     }
     if bytes == 0 {
-        // SAFETY: the program called it with this.
+        // SAFETY: the program passed this argument.
         unsafe { free(old) };
         return ptr::null_mut();
     }
     if let (Some(had), Some(heap)) = (far, block_heap(bytes))
         && had.resize(old.addr(), bytes)
     {
-        debug_assert!(ptr::eq(had, heap), "there is one");
+        debug_assert!(ptr::eq(had, heap), "there is one heap");
         return old;
     }
-    // SAFETY: any number may be asked for.
+    // SAFETY: any size may be requested.
     let new = unsafe { malloc(bytes) };
     if !new.is_null() {
         let both = usable(old).min(bytes);
         match far {
             Some(heap) => move_far(heap, old, new, both),
             None => {
-                // SAFETY: both have so many bytes, and they are two allocations.
+                // SAFETY: both allocations have that many bytes and do not overlap.
                 unsafe { ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), both) };
-                // SAFETY: the program had it, and gives it up by this call.
+                // SAFETY: the program owned it and gives it up by this call.
                 unsafe { free(old) };
             }
         }
@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn realloc(old: *mut c_void, bytes: usize) -> *mut 
     new
 }
 
-/// Copies an allocation, and gives it back as it goes: no page is kept twice for long.
+/// Copies an allocation and frees the old one part by part, so that no page exists twice for long.
 fn move_far(heap: &PreloadHeap, old: *mut c_void, new: *mut c_void, bytes: usize) {
     let (start, end) = (old.addr(), old.addr() + allocated_bytes(heap, old));
     let mut done = 0;
@@ -146,7 +146,7 @@ fn move_far(heap: &PreloadHeap, old: *mut c_void, new: *mut c_void, bytes: usize
         let part = COPIED_BYTES.min(bytes - done);
         let source = old.wrapping_byte_add(done).cast::<u8>();
         let target = new.wrapping_byte_add(done).cast::<u8>();
-        // SAFETY: both allocations have these bytes, and they are two.
+        // SAFETY: both allocations have these bytes and do not overlap.
         unsafe { ptr::copy_nonoverlapping(source, target, part) };
         done += part;
         if done < bytes {
@@ -168,11 +168,11 @@ pub(super) unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, byt
         pool::owns(old)
     };
     if is_foreign() && !pooled {
-        // SAFETY: the program called it with these.
+        // SAFETY: the program passed these arguments.
         return unsafe { (next().reallocarray)(old, count, bytes) };
     }
     match count.checked_mul(bytes) {
-        // SAFETY: the program called it with these.
+        // SAFETY: the program passed these arguments.
         Some(bytes) => unsafe { realloc(old, bytes) },
         None => no_memory(),
     }
@@ -183,7 +183,7 @@ pub(super) unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_v
     match block_heap(bytes) {
         Some(heap) if align.is_power_of_two() => take(heap, bytes, align),
         None if align.is_power_of_two() && pool::serves() => pool::take(bytes, align),
-        // SAFETY: the program called it with these.
+        // SAFETY: the program passed these arguments.
         _ => unsafe { (next().memalign)(align, bytes) },
     }
 }
@@ -193,7 +193,7 @@ pub(super) unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mu
     match block_heap(bytes) {
         Some(heap) if align.is_power_of_two() => take(heap, bytes, align),
         None if align.is_power_of_two() && pool::serves() => pool::take(bytes, align),
-        // SAFETY: the program called it with these.
+        // SAFETY: the program passed these arguments.
         _ => unsafe { (next().aligned_alloc)(align, bytes) },
     }
 }
@@ -206,18 +206,18 @@ pub(super) unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, align: us
         if taken.is_null() {
             return libc::ENOMEM;
         }
-        // SAFETY: the caller gave the place for it.
+        // SAFETY: the caller passed the pointer to write.
         unsafe { into.write(taken) };
         return 0;
     }
     let Some(heap) = block_heap(bytes).filter(|_| valid) else {
-        // SAFETY: the program called it with these.
+        // SAFETY: the program passed these arguments.
         return unsafe { (next().posix_memalign)(into, align, bytes) };
     };
     let Some(taken) = heap.take(bytes, align) else {
         return libc::ENOMEM;
     };
-    // SAFETY: the program gave the place for it.
+    // SAFETY: the program passed the pointer to write.
     unsafe { into.write(ptr::with_exposed_provenance_mut(taken.address)) };
     0
 }
@@ -225,21 +225,21 @@ pub(super) unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, align: us
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
     if is_foreign() && !pool::serves() {
-        // SAFETY: the program called it with this.
+        // SAFETY: the program passed this argument.
         return unsafe { (next().valloc)(bytes) };
     }
-    // SAFETY: the program called it with this.
+    // SAFETY: the program passed this argument.
     unsafe { memalign(PAGE_BYTES, bytes) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
     if is_foreign() && !pool::serves() {
-        // SAFETY: the program called it with this.
+        // SAFETY: the program passed this argument.
         return unsafe { (next().pvalloc)(bytes) };
     }
     match bytes.checked_next_multiple_of(PAGE_BYTES) {
-        // SAFETY: the program called it with this.
+        // SAFETY: the program passed this argument.
         Some(bytes) => unsafe { memalign(PAGE_BYTES, bytes) },
         None => no_memory(),
     }
@@ -257,7 +257,7 @@ fn usable(old: *mut c_void) -> usize {
     match block_heap_of(old) {
         Some(heap) => allocated_bytes(heap, old),
         None if pool::owns(old) => pool::usable(old),
-        // SAFETY: the program had it of that allocator.
+        // SAFETY: the block came from that allocator.
         None if is_first(old) => unsafe { first_usable(old) },
         // SAFETY: as above.
         None => unsafe { (next().usable)(old) },
@@ -277,7 +277,7 @@ fn take_zeros(heap: &PreloadHeap, bytes: usize) -> *mut c_void {
     };
     let new = ptr::with_exposed_provenance_mut::<c_void>(taken.address);
     if taken.used {
-        // SAFETY: it has so many bytes, and is nobody's yet.
+        // SAFETY: it has that many bytes and no other owner yet.
         unsafe { ptr::write_bytes(new.cast::<u8>(), 0, bytes) };
     }
     new

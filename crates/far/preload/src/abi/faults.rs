@@ -1,4 +1,4 @@
-//! The child's side of `heritage.rs`: its first fault in far memory, for which it gets its copy.
+//! The child's side of `fork_copy.rs`: at its first fault in far memory, a child of `fork` gets its copy.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -18,18 +18,18 @@ use crate::heap::PreloadHeap;
 use crate::start::EXIT_MESSAGE_TIMEOUT;
 
 const SENTENCE: &[u8] =
-    b"netram run: a child of the program needs the program's far memory and cannot have a copy of it: it ends here. This machine \
+    b"netram run: a child of the program needs the program's far memory but cannot get a copy, so it ends. This machine \
 has too little memory for one, or the child asked too late. Start processes anew instead of forking (Python's multiprocessing: \
 set_start_method(\"spawn\")), or run the program without netram run.\n";
 
-/// A handler that is told of a fault, and one that is not.
+/// Signal handlers with and without `siginfo`.
 type InfoHandler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 type PlainHandler = extern "C" fn(c_int);
 
-/// What the program does about faults.
+/// The program's own action for `SIGSEGV`.
 struct PreviousAction(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
-// SAFETY: written by the thread that forks, under the heap's lock, before it has children who read it.
+// SAFETY: written by the forking thread, under the heap's lock, before there is a child that reads it.
 unsafe impl Sync for PreviousAction {}
 
 impl PreviousAction {
@@ -40,75 +40,74 @@ impl PreviousAction {
 
 static PREVIOUS: PreviousAction = PreviousAction(UnsafeCell::new(MaybeUninit::zeroed()));
 
-/// The child's faults are ours from its birth on.
+/// Installs the handler for faults of a child, before the fork.
 pub(super) fn take() {
-    // SAFETY: asks for a number.
+    // SAFETY: `getpid` has no preconditions.
     PARENT.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     let handler: InfoHandler = on_fault;
-    // SAFETY: zeros are such a value.
+    // SAFETY: zeros are a valid value.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-    // SAFETY: by the thread that forks, under the heap's lock. The handler does nothing of its own in the
-    // parent.
+    // SAFETY: called by the forking thread under the heap's lock. In the parent the handler only forwards.
     unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, PREVIOUS.place()) };
 }
 
-/// What the program did before, unless it has done something else since.
+/// Restores the program's own action, unless it has installed another since.
 pub(super) fn restore() {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks only, into a local.
+    // SAFETY: only reads the action, into a local.
     unsafe { libc::sigaction(libc::SIGSEGV, ptr::null(), now.as_mut_ptr()) };
     let handler: InfoHandler = on_fault;
-    // SAFETY: zeros are such a value, or the kernel has written one.
+    // SAFETY: it is zeros, or the kernel has filled it.
     if unsafe { now.assume_init() }.sa_sigaction == handler as usize {
-        // SAFETY: what was there.
+        // SAFETY: the previous action is restored.
         unsafe { libc::sigaction(libc::SIGSEGV, PREVIOUS.place(), ptr::null_mut()) };
     }
 }
 
-/// In the child: the rest of the arena's addresses is nobody's.
+/// In the child: reserves the rest of the arena's addresses, so that nothing else is mapped there.
 pub(super) fn inherit(heap: &PreloadHeap) {
     close(PARENTS_END.swap(-1, Ordering::Relaxed));
     let all = heap.addresses();
     let start = match STATE.load(Ordering::Acquire) {
-        // A handler for forks of somebody's has asked already.
+        // A fork handler of another library has caused the fault already.
         COPIED => all.start + USED_BYTES.load(Ordering::Relaxed),
         _ => all.start,
     };
     remap::each_part(heap, start..all.end, |part, lent| {
         if !lent {
-            // Should that fail, references end the child all the same.
+            // If that fails, references still end the child.
             remap::reserve(&part, libc::MAP_FIXED_NOREPLACE);
         }
     });
 }
 
-/// In a child that is about to fork itself: its child gets what it has by then.
+/// In a child that is about to fork: fetches the copy, so that its own child inherits it.
 pub(super) fn settle() {
     if STATE.load(Ordering::Acquire) == OFFERED {
         fetch();
     }
 }
 
-/// Whether this process has got its copy by a fault before its first own step.
+/// Whether this process got its copy by a fault before its own fork handler ran.
 pub(super) fn has_asked() -> bool {
-    // SAFETY: asks for a number.
+    // SAFETY: `getppid` has no preconditions.
     let parent = unsafe { libc::getppid() };
     STATE.load(Ordering::Acquire) == COPIED && parent == PARENT.load(Ordering::Relaxed)
 }
 
-/// Whether there is still something to be had.
+/// Whether the copy can still be fetched.
 pub(super) fn is_offered() -> bool {
     STATE.load(Ordering::Acquire) == OFFERED
 }
 
 extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gave it for this call.
+    // SAFETY: the kernel passed it for this call.
     let about = unsafe { &*info };
-    // SAFETY: of a fault it says where.
+    // SAFETY: for a fault the kernel sets the address.
     let address = unsafe { about.si_addr() }.addr();
-    // SAFETY: asks for a number.
+    // SAFETY: `getpid` has no preconditions.
     let is_child = unsafe { libc::getpid() } != PARENT.load(Ordering::Relaxed);
     if !is_child || !HEAP.get().is_some_and(|heap| heap.contains(address)) {
         return pass_on(number, info, context);
@@ -120,20 +119,20 @@ extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, context: *mut 
     if let Some(deaths) = deaths() {
         deaths.fetch_add(1, Ordering::Relaxed);
     }
-    // The reference is made again when this returns, and then ends the child as ever.
-    // SAFETY: the default.
+    // The reference is repeated on return, and then ends the child as usual.
+    // SAFETY: installs the default action.
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
 }
 
-/// A fault that is the program's own affair.
+/// Forwards a fault that does not concern far memory.
 fn pass_on(number: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: written before this handler was there.
+    // SAFETY: written before this handler was installed.
     let before = unsafe { PREVIOUS.place().read() };
     let at = ptr::with_exposed_provenance_mut::<c_void>;
     match before.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => restore(),
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: the program has given it as such a handler.
+            // SAFETY: the program installed it as such a handler.
             let handler = unsafe { mem::transmute::<*mut c_void, InfoHandler>(at(handler)) };
             handler(number, info, context);
         }
@@ -145,7 +144,7 @@ fn pass_on(number: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     }
 }
 
-/// Has the parent send all there is. `false`: it cannot be had. Called by a handler of faults.
+/// Has the parent send everything. `false`: the copy cannot be had. Runs in a signal handler.
 fn fetch() -> bool {
     loop {
         match STATE.compare_exchange(OFFERED, COPYING, Ordering::Acquire, Ordering::Acquire) {
@@ -168,12 +167,12 @@ fn fetch() -> bool {
     copied
 }
 
-/// Beside its place first: nobody sees half of it.
+/// Receives the copy beside its place first, so that no thread sees half of it.
 fn receive(end: c_int) -> Option<()> {
     let bytes = USED_BYTES.load(Ordering::Relaxed);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, where the kernel finds room.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let beside = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, access, flags, -1, 0) };
     if beside == -1 || send(end, &[1]).is_none() {
         return None;
@@ -187,7 +186,7 @@ fn receive(end: c_int) -> Option<()> {
         let at = beside as usize + page * PAGE_BYTES;
         match count {
             _ if page == END as usize => break,
-            // What its parent cannot read it cannot, either.
+            // A page that the parent cannot read is unreadable in the child, too.
             UNREADABLE => {
                 // SAFETY: a page of the new mapping.
                 denied |= unsafe { libc::syscall(libc::SYS_mprotect, at, PAGE_BYTES, libc::PROT_NONE) }
@@ -199,10 +198,10 @@ fn receive(end: c_int) -> Option<()> {
     move_there(beside as usize, bytes, start).filter(|()| denied == 0)
 }
 
-/// In parts, for a mapping of several kinds does not move as one.
+/// Moves the copy to its place in parts, since a mapping with several protections does not move as one.
 fn move_there(from: usize, bytes: usize, to: usize) -> Option<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: from a mapping of ours to addresses of the arena, of which the child has nothing yet.
+    // SAFETY: from a mapping of ours to addresses of the arena, at which the child has nothing yet.
     let moved = unsafe { libc::syscall(libc::SYS_mremap, from, bytes, bytes, flags, to) };
     if moved != -1 {
         return Some(());
@@ -228,7 +227,7 @@ fn move_there(from: usize, bytes: usize, to: usize) -> Option<()> {
 
 fn read(end: c_int, mut at: usize, mut bytes: usize) -> Option<()> {
     while bytes > 0 {
-        // SAFETY: bytes of the caller's.
+        // SAFETY: the bytes are the caller's.
         let got = unsafe { libc::read(end, ptr::with_exposed_provenance_mut(at), bytes) };
         let got = usize::try_from(got).ok().filter(|got| *got > 0)?;
         (at, bytes) = (at + got, bytes - got);

@@ -1,9 +1,8 @@
-//! What a child of `fork` has of the program's far memory: a copy, in memory of its own, from its first
-//! reference on.
+//! A child of `fork` gets a copy of the program's far memory, in memory of its own, at its first reference.
 //!
-//! Until then the thread that forks waits, as it would for `vfork`: most children become another program
-//! soon, and need nothing. The child asks by a fault, in whoever makes the first one, an allocator's own
-//! handler for forks too; so the handler of faults is there before the child is.
+//! Until then the forking thread waits, as it would for `vfork`: most children soon call `exec` and need no
+//! copy. The first fault may occur anywhere, even in an allocator's own fork handler. The fault handler is
+//! therefore installed before the fork.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -15,19 +14,20 @@ use netram_far_machine::limit::PAGE_BYTES;
 use super::{die, faults};
 use crate::heap::{PreloadHeap, PreloadHeapState};
 
-/// So long a child may take until its first reference. Whoever forks waits for it.
+/// Maximum time in ms that the forking thread waits for a child's first reference.
 const PATIENCE_MS: c_int = 500;
-/// After so many children that had to end the program ends, too: it would start others for ever.
+/// Number of children that could not get a copy, after which the program itself ends. It would otherwise
+/// start new ones forever.
 const DEATHS_MAX: u32 = 3;
-/// Pages that are sent at a time.
+/// Number of pages sent at a time.
 const SENT_PAGES: usize = 64;
-/// The last word.
+/// Page number that marks the end.
 pub(super) const END: u32 = u32::MAX;
-/// In place of a number of pages: one that cannot be read.
+/// Page count that marks an unreadable page.
 pub(super) const UNREADABLE: u32 = u32::MAX;
-/// Descriptors of ours in the child are not below this, if there are so many: programs count on low ones.
+/// Lowest number of our descriptor in the child, if the limit allows: programs rely on low ones being free.
 const HIGH_FD: c_int = 1000;
-/// Less than this is copied without a look at what memory there is.
+/// Bytes below which a copy is made without checking the available memory.
 const SMALL_BYTES: u64 = 64 << 20;
 
 pub(super) const NONE: u32 = 0;
@@ -36,22 +36,22 @@ pub(super) const COPYING: u32 = 2;
 pub(super) const COPIED: u32 = 3;
 pub(super) static STATE: AtomicU32 = AtomicU32::new(NONE);
 
-/// What the child needs to know at its birth.
+/// Data that the child needs after the fork.
 pub(super) static PARENT: AtomicI32 = AtomicI32::new(0);
 pub(super) static PARENTS_END: AtomicI32 = AtomicI32::new(-1);
 pub(super) static CHILDS_END: AtomicI32 = AtomicI32::new(-1);
-/// The child's end, to be known again: the program may close it and get the number for something else.
+/// Inode of the child's end, to recognise it: the program may close it and reuse the number.
 pub(super) static INODE: AtomicU64 = AtomicU64::new(0);
-/// So many bytes from the arena's first one on may hold something.
+/// Bytes from the arena's first one that may have content.
 pub(super) static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Shared with all children: how many had to end.
+/// Address of a counter shared with all children: how many had to end.
 static DEATHS: AtomicUsize = AtomicUsize::new(0);
 
-/// Once, at the beginning.
+/// Maps the shared counter, once at the start.
 pub(super) fn prepare() {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, where the kernel finds room.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let page = unsafe { libc::syscall(libc::SYS_mmap, 0, PAGE_BYTES, access, flags, -1, 0) };
     if page != -1 {
         DEATHS.store(page as usize, Ordering::Relaxed);
@@ -60,17 +60,17 @@ pub(super) fn prepare() {
 
 pub(super) fn deaths() -> Option<&'static AtomicU32> {
     let page = ptr::with_exposed_provenance::<AtomicU32>(DEATHS.load(Ordering::Relaxed));
-    // SAFETY: nobody, or a page of zeros that stays mapped, here and in all children.
+    // SAFETY: null, or a page of zeros that stays mapped, here and in all children.
     unsafe { page.as_ref() }
 }
 
-/// In the thread that is about to fork, under the heap's lock. Ends the program if its children end again and
-/// again.
+/// Prepares a copy for the child, in the forking thread and under the heap's lock. Ends the program if
+/// several of its children had to end.
 pub(super) fn offer(heap: &PreloadHeap, parts: &PreloadHeapState) {
     let used_pages = parts.used_pages();
     if deaths().is_some_and(|deaths| deaths.load(Ordering::Relaxed) >= DEATHS_MAX) {
         die(
-            &"children of the program have ended again and again, for they cannot have its far memory: so does the program",
+            &"several children of the program could not get a copy of its far memory and ended, so the program ends, too",
         );
     }
     STATE.store(NONE, Ordering::Relaxed);
@@ -84,7 +84,7 @@ pub(super) fn offer(heap: &PreloadHeap, parts: &PreloadHeapState) {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     // SAFETY: it fills a local.
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } == 0 {
-        // SAFETY: a descriptor that was just had.
+        // SAFETY: a descriptor that was just made.
         let high = unsafe { libc::fcntl(ends[1], libc::F_DUPFD_CLOEXEC, HIGH_FD) };
         if high != -1 {
             close(ends[1]);
@@ -99,8 +99,8 @@ pub(super) fn offer(heap: &PreloadHeap, parts: &PreloadHeapState) {
     faults::take();
 }
 
-/// In the parent, under the heap's lock: gives the child what it asks for. Returns when it has it, has ended,
-/// has become another program, or time is up.
+/// In the parent, under the heap's lock: sends the copy if the child asks for it. Returns when the child has
+/// it, has ended, has called `exec`, or the time is up.
 pub(super) fn serve(heap: &PreloadHeap) {
     faults::restore();
     close(CHILDS_END.swap(-1, Ordering::Relaxed));
@@ -114,9 +114,9 @@ pub(super) fn serve(heap: &PreloadHeap) {
         let mut word = 0_u8;
         // SAFETY: one descriptor, in a local.
         let heard = unsafe { libc::poll(&raw mut waiting, 1, PATIENCE_MS) } > 0;
-        // SAFETY: into a local of a byte.
+        // SAFETY: into a local of one byte.
         if heard && unsafe { libc::read(end, (&raw mut word).cast(), 1) } == 1 {
-            // A child that has ended meanwhile needs no more.
+            // A child that has ended meanwhile needs no copy.
             let _ = send_all(heap, end);
         }
         close(end);
@@ -124,7 +124,7 @@ pub(super) fn serve(heap: &PreloadHeap) {
     STATE.store(NONE, Ordering::Relaxed);
 }
 
-/// Sends what was ever written, in runs of pages; page by page where some of it cannot be read.
+/// Sends all pages ever written, in runs; page by page where some cannot be read.
 fn send_all(heap: &PreloadHeap, end: c_int) -> Option<()> {
     let pages = USED_BYTES.load(Ordering::Relaxed) / PAGE_BYTES;
     let mut bytes = vec![0_u8; SENT_PAGES * PAGE_BYTES];
@@ -162,8 +162,8 @@ fn head(page: u32, count: u32) -> [u8; 8] {
     head
 }
 
-/// Copies memory of this process that the program may have protected, or whose page may be lost. `false`:
-/// some of it cannot be read.
+/// Copies memory of this process that may be protected, or whose page may be lost. `false`: some of it cannot
+/// be read.
 fn read_own(address: usize, into: &mut [u8]) -> bool {
     let (mut local, mut remote) = (
         libc::iovec {
@@ -176,21 +176,21 @@ fn read_own(address: usize, into: &mut [u8]) -> bool {
         },
     );
     let own = std::process::id().cast_signed();
-    // SAFETY: into the bytes of the caller; what it reads it says if it cannot.
+    // SAFETY: writes to the caller's bytes; an unreadable source is reported as an error.
     let read = unsafe { libc::process_vm_readv(own, &raw mut local, 1, &raw mut remote, 1, 0) };
     read == into.len() as isize
 }
 
 pub(super) fn send(end: c_int, mut bytes: &[u8]) -> Option<()> {
     while !bytes.is_empty() {
-        // SAFETY: bytes of the caller's.
+        // SAFETY: the bytes are the caller's.
         let sent = unsafe { libc::send(end, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
         bytes = &bytes[usize::try_from(sent).ok().filter(|sent| *sent > 0)?..];
     }
     Some(())
 }
 
-/// Half of what this machine has available is enough for a copy.
+/// Whether a copy fits: it may take half of the available memory.
 fn fits(heap: &PreloadHeap, used_pages: u32) -> bool {
     let most = u64::from(used_pages) * PAGE_BYTES as u64;
     if most <= SMALL_BYTES {
@@ -215,7 +215,7 @@ pub(super) fn inode(fd: c_int) -> u64 {
     let mut about = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: it fills a local.
     match unsafe { libc::fstat(fd, about.as_mut_ptr()) } {
-        // SAFETY: it has been filled.
+        // SAFETY: it is filled.
         0 => unsafe { about.assume_init() }.st_ino,
         _ => 0,
     }

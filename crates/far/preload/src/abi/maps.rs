@@ -1,7 +1,7 @@
-//! `mmap` and its like. Private anonymous memory that is to be read and written lies in the arena, if there
-//! is enough of it; what else is mapped is the kernel's.
+//! `mmap` and the other mapping functions. Private anonymous memory for reading and writing is in the arena
+//! if it is large enough; other mappings are the kernel's.
 //!
-//! The C library's own calls do not come here: stacks, libraries and its small allocations are not touched.
+//! The C library's own calls do not come here: stacks, libraries and its small allocations are unaffected.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
@@ -15,7 +15,7 @@ use super::{CHILD, HEAP, PROTECTED, heap_for, refuse, remark};
 use crate::heap::PreloadHeap;
 
 pub(super) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// With one of these a mapping is no plain memory.
+/// Flags that make a mapping other than plain memory.
 pub(super) const SPECIAL: c_int = libc::MAP_SHARED
     | libc::MAP_STACK
     | libc::MAP_GROWSDOWN
@@ -30,7 +30,7 @@ const LOW: c_int = libc::MAP_32BIT;
 const LOW: c_int = 0;
 pub(super) const PLAIN: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// More the C library and the kernel give nobody.
+/// Maximum size that the C library and the kernel allow.
 pub(super) const BYTES_MAX: usize = isize::MAX as usize;
 
 #[unsafe(no_mangle)]
@@ -45,7 +45,7 @@ unsafe extern "C" fn mmap(
     let plain = flags & PLAIN == PLAIN && flags & SPECIAL == 0 && protection == READ_WRITE;
     if let Some(heap) = heap_for(bytes).filter(|_| plain) {
         let start = match bytes {
-            // The kernel refuses it, too.
+            // The kernel refuses larger sizes, too.
             0..=BYTES_MAX => heap.take_pages(bytes, 1),
             _ => None,
         };
@@ -62,7 +62,7 @@ unsafe extern "C" fn mmap(
         };
         return as_pointer(remap::map(heap, address, bytes, &wanted));
     }
-    // SAFETY: the program called it with these, and nothing of the arena is replaced.
+    // SAFETY: the program passed these arguments, and nothing of the arena is replaced.
     as_pointer(unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) })
 }
 
@@ -75,7 +75,7 @@ unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: the program called it with these.
+    // SAFETY: the program passed these arguments.
     unsafe { mmap(address, bytes, protection, flags, fd, offset) }
 }
 
@@ -83,7 +83,7 @@ unsafe extern "C" fn mmap64(
 unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     match touched(address, bytes) {
         Some(heap) => remap::unmap(heap, address, bytes),
-        // SAFETY: the program called it with these, and nothing of the arena is unmapped.
+        // SAFETY: the program passed these arguments, and nothing of the arena is unmapped.
         None => unsafe { libc::syscall(libc::SYS_munmap, address, bytes) as c_int },
     }
 }
@@ -117,7 +117,8 @@ unsafe extern "C" fn mprotect(address: *mut c_void, bytes: size_t, protection: c
     if protection != READ_WRITE && far_at(address, bytes).is_some() {
         PROTECTED.store(true, Ordering::Relaxed);
     }
-    // SAFETY: the program called it with these. What it may not touch any more is not touched here either.
+    // SAFETY: the program passed these arguments. Memory that becomes inaccessible is not touched here
+    // either.
     unsafe { libc::syscall(libc::SYS_mprotect, address, bytes, protection) as c_int }
 }
 
@@ -125,24 +126,24 @@ unsafe extern "C" fn mprotect(address: *mut c_void, bytes: size_t, protection: c
 unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
     let advice = match far_at(address, bytes).filter(|heap| !remap::is_lent(heap, address, bytes)) {
         None => Some(advice),
-        // What is no page's beginning the kernel refuses, whatever the advice.
+        // The kernel refuses an unaligned address with any advice.
         Some(_) if !address.addr().is_multiple_of(PAGE_BYTES) => Some(INVALID_ADVICE),
         Some(_) => advice_for(advice),
     };
     match advice {
-        // SAFETY: the program called it with these; what it throws away, a thread of the arena is told.
+        // SAFETY: the program passed these arguments; a thread of the arena is told of discarded pages.
         Some(advice) => unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) as c_int },
         None => 0,
     }
 }
 
-/// What the kernel is to be told of the arena in place of this advice. `None`: nothing.
+/// Advice to give the kernel about the arena in place of this one. `None`: none.
 fn advice_for(advice: c_int) -> Option<c_int> {
     match advice {
-        // What may be thrown away later is thrown away now: pages that come back by themselves would not
-        // count against the cap.
+        // Memory that may be discarded later is discarded now: otherwise its pages would come back without
+        // counting against the cap.
         libc::MADV_FREE => Some(libc::MADV_DONTNEED),
-        // Which pages are here, in what size, and what a child gets is the arena's affair.
+        // The arena decides which pages are local, in what size, and what a child gets.
         libc::MADV_NORMAL
         | libc::MADV_RANDOM
         | libc::MADV_SEQUENTIAL
@@ -158,12 +159,12 @@ fn advice_for(advice: c_int) -> Option<c_int> {
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT => None,
         libc::MADV_DONTNEED => Some(advice),
-        // Refused, and programs have a way without it.
+        // Refused; programs can do without.
         _ => Some(INVALID_ADVICE),
     }
 }
 
-/// No advice: the kernel refuses it.
+/// An invalid advice, which the kernel refuses.
 const INVALID_ADVICE: c_int = -1;
 
 #[unsafe(no_mangle)]
@@ -171,7 +172,7 @@ unsafe extern "C" fn mlock(address: *const c_void, bytes: size_t) -> c_int {
     if far_at(address, bytes).is_some() {
         return refuse(libc::ENOMEM) as c_int;
     }
-    // SAFETY: the program called it with these.
+    // SAFETY: the program passed these arguments.
     unsafe { libc::syscall(libc::SYS_mlock, address, bytes) as c_int }
 }
 
@@ -180,22 +181,22 @@ unsafe extern "C" fn mlock2(address: *const c_void, bytes: size_t, flags: libc::
     if far_at(address, bytes).is_some() {
         return refuse(libc::ENOMEM) as c_int;
     }
-    // SAFETY: the program called it with these.
+    // SAFETY: the program passed these arguments.
     unsafe { libc::syscall(libc::SYS_mlock2, address, bytes, flags) as c_int }
 }
 
-/// All memory cannot be kept here: that is what the program is run for.
+/// Refuses to lock all memory, which is to be larger than the local memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if HEAP.get().is_some() && !CHILD.load(Ordering::Relaxed) {
-        remark(&"the program may not lock all its memory: a part of it lies elsewhere");
+        remark(&"mlockall is refused, because a part of the program's memory is remote");
         return refuse(libc::ENOMEM) as c_int;
     }
-    // SAFETY: the program called it with this.
+    // SAFETY: the program passed this argument.
     unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
 }
 
-/// The heap, if any of these addresses lies in it.
+/// The heap, if any of these addresses is in it.
 fn touched(address: *const c_void, bytes: usize) -> Option<&'static PreloadHeap> {
     let start = address.addr();
     let end = start.saturating_add(bytes);
@@ -205,7 +206,7 @@ fn touched(address: *const c_void, bytes: usize) -> Option<&'static PreloadHeap>
     })
 }
 
-/// The same, in the process that has the arena. In a child the kernel has all of it.
+/// As `touched`, only in the process with the arena. In a child the kernel has all of it.
 fn far_at(address: *const c_void, bytes: usize) -> Option<&'static PreloadHeap> {
     touched(address, bytes).filter(|_| !CHILD.load(Ordering::Relaxed))
 }

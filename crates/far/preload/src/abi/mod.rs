@@ -1,10 +1,10 @@
-//! The one module with `unsafe`: what the program calls by name, and what is called of the system.
+//! The one module with `unsafe`: functions that the program calls by name, and system calls.
 //!
-//! Nothing here keeps anything a thread: the dynamic loader may allocate to find that, and would come back
-//! here.
+//! No thread-local variables are used here: the dynamic loader may allocate to create them, which would call
+//! back.
 #![allow(
     unsafe_code,
-    reason = "functions that C calls by name, and what is called of the system, have no other interface"
+    reason = "functions called by name from C and raw system calls have no safe interface"
 )]
 
 mod alloc;
@@ -33,70 +33,70 @@ use crate::heap::PreloadHeap;
 use crate::start;
 use netram_far_machine::limit::PAGE_BYTES;
 
-/// The exit code of a program that could not be begun.
+/// Exit code of a program that could not be started.
 const FAILED: c_int = 1;
-/// The names of all threads that serve the arena begin so.
+/// Prefix of the names of all threads that serve the arena.
 const OURS: &[u8] = b"netram-";
 const NAME_BYTES: usize = 16;
 
 type Name = [u8; NAME_BYTES];
 
 static HEAP: OnceLock<PreloadHeap> = OnceLock::new();
-/// The name that the program's first thread began with.
+/// Name of the program's first thread at the start.
 static PROGRAM: OnceLock<Name> = OnceLock::new();
-/// This process is a child of the one that has the arena.
+/// Whether this process is a child of the one with the arena.
 static CHILD: AtomicBool = AtomicBool::new(false);
-/// The program has protected some of the arena: what is given back must be made usable again.
+/// Whether the program has protected some of the arena. Freed memory must then be made accessible again.
 static PROTECTED: AtomicBool = AtomicBool::new(false);
 
-/// The heap for an allocation of so many bytes. `None`: that is not our affair.
+/// The heap for an allocation of `bytes`. `None`: it is not for the arena.
 fn heap_for(bytes: usize) -> Option<&'static PreloadHeap> {
     let heap = HEAP.get().filter(|heap| bytes >= heap.threshold)?;
     (!CHILD.load(Ordering::Relaxed) && !is_ours()).then_some(heap)
 }
 
-/// The heap in which this address lies, whoever asks.
+/// The heap that contains this address, for any caller.
 fn heap_of(address: *const c_void) -> Option<&'static PreloadHeap> {
     HEAP.get().filter(|heap| heap.contains(address.addr()))
 }
 
-/// Whether a thread of the arena's asks: the C library allocates in its name. 60 ns.
+/// Whether a thread of the arena calls: the C library allocates on its behalf. Costs 60 ns.
 fn is_ours() -> bool {
     let name = name();
-    // A program whose own file has such a name has threads of that name.
+    // A program whose own name has the prefix has threads with such names.
     name.starts_with(OURS) && PROGRAM.get() != Some(&name)
 }
 
-/// The calling thread's.
+/// Name of the calling thread.
 fn name() -> Name {
     let mut name = [0; NAME_BYTES];
-    // SAFETY: the kernel writes 16 bytes at most, with a zero.
+    // SAFETY: the kernel writes at most 16 bytes, with a final zero.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     name
 }
 
-/// Does something while no signal interrupts this thread. Whoever holds a lock of the arena's must not come
-/// to a handler of the program's: a fault there would wait for a thread that waits for that lock. 0.2 µs.
+/// Runs `body` with all signals blocked. A holder of an arena's lock must not enter a handler of the program:
+/// a fault there would wait for a thread that waits for the lock. Costs 0.2 µs.
 pub(crate) fn quietly<T>(body: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: it fills a local.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: two locals, and the first one is filled.
+    // SAFETY: two locals, of which the first is filled.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let done = body();
-    // SAFETY: what the call above has written.
+    // SAFETY: the mask that the call above returned.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     done
 }
 
-/// Takes memory back.
+/// Frees memory.
 fn give(heap: &PreloadHeap, addresses: Range<usize>) {
     if CHILD.load(Ordering::Relaxed) {
         return give_copy(addresses);
     }
     if PROTECTED.load(Ordering::Relaxed) {
-        // SAFETY: pages of the arena that the program gives back: nothing refers to them.
+        // SAFETY: pages of the arena that the program frees, so that nothing refers to them.
         let made = unsafe {
             libc::syscall(
                 libc::SYS_mprotect,
@@ -106,19 +106,19 @@ fn give(heap: &PreloadHeap, addresses: Range<usize>) {
             )
         };
         if made != 0 {
-            // The kernel has no room for one more part of memory. These addresses are not used again.
+            // The kernel allows no further split of the mapping. These addresses are not reused.
             return heap.leave(addresses);
         }
     }
     heap.give(addresses);
 }
 
-/// What a child gives back of its copy is memory of its own: pages that nobody else has a part of.
+/// Frees memory of a child's copy, which is its own: only whole pages without another owner are discarded.
 fn give_copy(addresses: Range<usize>) {
     let start = addresses.start.next_multiple_of(PAGE_BYTES);
     let end = addresses.end / PAGE_BYTES * PAGE_BYTES;
     if start < end {
-        // SAFETY: pages that the program gives back: nothing refers to them.
+        // SAFETY: pages that the program frees, so that nothing refers to them.
         unsafe { libc::syscall(libc::SYS_madvise, start, end - start, libc::MADV_DONTNEED) };
     }
 }
@@ -137,18 +137,18 @@ fn set_errno(error: c_int) {
     unsafe { *errno = error };
 }
 
-/// What a system call gives that fails.
+/// Result of a failed system call.
 fn refuse(error: c_int) -> c_long {
     set_errno(error);
     -1
 }
 
-/// Something that the program should not have done, on standard error.
+/// Writes a message about the program's behaviour to standard error.
 fn remark(text: &dyn Display) {
     start::remark(format_args!("{text}"));
 }
 
-/// Ends the process: it has not begun, or cannot go on.
+/// Ends the process: it cannot start, or cannot continue.
 fn die(why: &dyn Display) -> ! {
     remark(why);
     // SAFETY: the process ends without running anything else.

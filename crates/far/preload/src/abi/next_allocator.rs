@@ -1,8 +1,8 @@
-//! The functions that would have been called if this library were not there: the C library's, or an
-//! allocator's that the program has beside it, whose other functions know only its own memory.
+//! The next allocator: the functions that would be called without this library. They are the C library's, or
+//! those of another allocator of the program, whose other functions know only its own memory.
 //!
-//! They are looked up by the first allocation of the process. Should the look-up itself allocate, it gets a
-//! few bytes that nobody ever takes back.
+//! They are looked up at the first allocation of the process. If the look-up itself allocates, it gets a few
+//! bytes from a static buffer that are never freed.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::own_allocator;
 
-/// What a look-up may allocate: the C library's look-up allocates nothing, unless it has an error to tell.
+/// Bytes that a look-up may allocate. The C library's allocates only to report an error.
 const FIRST_BYTES: usize = 16 * 1024;
 const ALIGN: usize = 16;
 
@@ -26,7 +26,7 @@ type PosixAligned = unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_in
 type ReallocArray = unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void;
 type Usable = unsafe extern "C" fn(*mut c_void) -> usize;
 
-/// Those functions.
+/// The functions of the next allocator.
 #[derive(Clone, Copy)]
 pub(super) struct NextAllocator {
     pub(super) malloc: Malloc,
@@ -43,7 +43,7 @@ pub(super) struct NextAllocator {
 }
 
 unsafe extern "C" {
-    /// Its `dladdr`, with the symbol's entry as well.
+    /// The C library's `dladdr1`, which also returns the symbol's entry.
     fn dladdr1(
         address: *const c_void,
         about: *mut libc::Dl_info,
@@ -52,21 +52,21 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// For `dladdr1`: the entry of the symbol.
+/// `RTLD_DL_SYMENT`: requests the symbol's entry from `dladdr1`.
 const ENTRY: c_int = 1;
 
 static NEXT: OnceLock<NextAllocator> = OnceLock::new();
 static LOOKING: AtomicBool = AtomicBool::new(false);
-/// The program allocates from somebody else than the C library.
+/// Whether the next allocator is not the C library's.
 static FOREIGN: AtomicBool = AtomicBool::new(false);
 
-/// Whether all of the program's allocations are those of an allocator that is not the C library's.
+/// Whether the next allocator is not the C library's.
 pub(super) fn is_foreign() -> bool {
     FOREIGN.load(Ordering::Relaxed)
 }
 
-/// Looks whose they are, before the first one lies in the arena. The file that has the allocator, if that is
-/// not the C library's.
+/// Determines the next allocator, before anything is in the arena. Returns its file, if it is not the C
+/// library.
 pub(super) fn settle() -> Option<String> {
     let allocator = next().malloc as *const c_void;
     if own_allocator::is_librarys(allocator) {
@@ -78,47 +78,46 @@ pub(super) fn settle() -> Option<String> {
     Some(file.unwrap_or_default())
 }
 
-/// Says so if an allocator takes its memory where nobody sees it: past the C library, or from what it has
-/// reserved.
+/// Warns if an allocator gets its memory in a way that this library does not see: past the C library, or from
+/// a reserve.
 pub(super) fn probe(file: &str) {
     let Some(heap) = super::HEAP.get() else { return };
     let before = heap.allocated_bytes();
     let next = next();
-    // SAFETY: any number may be asked for.
+    // SAFETY: any size may be requested.
     let block = unsafe { (next.malloc)(PROBE_BYTES.max(2 * heap.threshold)) };
     let after = heap.allocated_bytes();
-    // SAFETY: it was just had, and nobody has seen it.
+    // SAFETY: it was just allocated, and no one else refers to it.
     unsafe { (next.free)(block) };
     if after <= before {
         super::remark(&format_args!(
-            "the allocator of {file} does not take its memory by the C library's mmap: what the program allocates is not in far memory, or not all of it"
+            "the allocator of {file} does not call the C library's mmap: what it allocates is not in far memory, or not all of it"
         ));
     }
 }
 
-/// More than an allocator has left of what it mapped before.
+/// Bytes larger than an allocator's reserve of mapped memory.
 const PROBE_BYTES: usize = 8 << 20;
 
-/// They, or those that hand out the few bytes while they are looked up.
+/// The next allocator's functions, or those of the static buffer during the look-up.
 pub(super) fn next() -> NextAllocator {
     if let Some(next) = NEXT.get() {
         return *next;
     }
-    // The first allocation is made before a second thread is.
+    // The first allocation comes before a second thread exists.
     if LOOKING.swap(true, Ordering::Relaxed) {
         return FIRST;
     }
     let found = find();
-    // Nobody else has looked.
+    // No other thread has set it.
     let _ = NEXT.set(found);
     found
 }
 
-/// One of them, by its name.
+/// Looks up a function by its name.
 macro_rules! look_up {
     ($name:literal, $ours:ident, $kind:ty) => {
-        // SAFETY: the C library, or whoever takes its name, has this function by this type: it is C's or
-        // POSIX's.
+        // SAFETY: C or POSIX defines the type of the function with this name.
         unsafe { mem::transmute::<*mut c_void, $kind>(symbol($name, super::alloc::$ours as *const c_void)) }
     };
 }
@@ -139,8 +138,8 @@ fn find() -> NextAllocator {
     }
 }
 
-/// Whoever is called in place of us: the program's own, which all call that look for the name, or else the
-/// next one behind us.
+/// The function that would be called without this library: the program's own, if it defines the name, or else
+/// the next library's.
 fn symbol(name: &CStr, ours: *const c_void) -> *mut c_void {
     // SAFETY: a name that ends in a zero.
     let all = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -150,29 +149,29 @@ fn symbol(name: &CStr, ours: *const c_void) -> *mut c_void {
     // SAFETY: as above.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() {
-        super::die(&"the program has a C library without malloc");
+        super::die(&"the program's C library has no malloc");
     }
     found
 }
 
-/// Whether a function is where its address says. A program that is not to be moved has a step on the way to
-/// functions of others whose address it takes.
+/// Whether the address is the function itself. A non-relocatable program has a stub for each external
+/// function whose address it takes.
 fn is_defined(function: *const c_void) -> bool {
     let mut about = MaybeUninit::<libc::Dl_info>::zeroed();
     let mut entry = ptr::null_mut::<c_void>();
-    // SAFETY: it fills two locals, if it finds anything.
+    // SAFETY: it fills two locals if it succeeds.
     let found = unsafe { dladdr1(function, about.as_mut_ptr(), &raw mut entry, ENTRY) } != 0;
     // SAFETY: the loader's entry of that symbol, in a file that stays loaded.
     found && !entry.is_null() && unsafe { (*entry.cast::<libc::Elf64_Sym>()).st_shndx } != 0
 }
 
-/// A few bytes, before anything else is known.
+/// A static buffer for allocations during the look-up.
 struct FirstBytes {
     bytes: UnsafeCell<[u8; FIRST_BYTES]>,
     used: AtomicUsize,
 }
 
-// SAFETY: parts are handed out once each, by a counter; what is in them is their holders' affair.
+// SAFETY: an atomic counter hands out each part once; its content belongs to its owner.
 unsafe impl Sync for FirstBytes {}
 
 static BYTES: FirstBytes = FirstBytes {
@@ -180,7 +179,7 @@ static BYTES: FirstBytes = FirstBytes {
     used: AtomicUsize::new(0),
 };
 
-/// Those functions, over the few bytes.
+/// Allocation functions over the static buffer.
 const FIRST: NextAllocator = NextAllocator {
     malloc: first_malloc,
     calloc: first_calloc,
@@ -195,14 +194,14 @@ const FIRST: NextAllocator = NextAllocator {
     pvalloc: first_valloc,
 };
 
-/// Whether it is one of them.
+/// Whether a block is in the static buffer.
 pub(super) fn is_first(old: *const c_void) -> bool {
     let start = BYTES.bytes.get().addr();
     (start..start + FIRST_BYTES).contains(&old.addr())
 }
 
 unsafe extern "C" fn first_malloc(bytes: usize) -> *mut c_void {
-    // One more step in front, so that what is allocated tells its size.
+    // Each block is preceded by its size.
     let taken = bytes.next_multiple_of(ALIGN).saturating_add(ALIGN);
     let start = BYTES.bytes.get().cast::<u8>();
     let misplaced = start.addr().next_multiple_of(ALIGN) - start.addr();
@@ -211,27 +210,27 @@ unsafe extern "C" fn first_malloc(bytes: usize) -> *mut c_void {
         return ptr::null_mut();
     }
     let size = start.wrapping_add(at).cast::<usize>();
-    // SAFETY: within the bytes, aligned, and handed out to nobody else.
+    // SAFETY: within the buffer, aligned, and handed out once.
     unsafe { size.write(bytes) };
     size.wrapping_byte_add(ALIGN).cast()
 }
 
 unsafe extern "C" fn first_calloc(count: usize, bytes: usize) -> *mut c_void {
-    // What is handed out once is zeros.
+    // The buffer is zeros until it is handed out, once.
     match count.checked_mul(bytes) {
-        // SAFETY: it takes any number.
+        // SAFETY: it takes any size.
         Some(bytes) => unsafe { first_malloc(bytes) },
         None => ptr::null_mut(),
     }
 }
 
 unsafe extern "C" fn first_realloc(old: *mut c_void, bytes: usize) -> *mut c_void {
-    // SAFETY: it takes any number.
+    // SAFETY: it takes any size.
     let new = unsafe { first_malloc(bytes) };
     if !old.is_null() && !new.is_null() {
-        // SAFETY: the caller had it from here.
+        // SAFETY: the block came from here.
         let had = unsafe { first_usable(old) };
-        // SAFETY: both have so many bytes.
+        // SAFETY: both blocks have that many bytes.
         unsafe { ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), had.min(bytes)) };
     }
     new
@@ -241,7 +240,7 @@ unsafe extern "C" fn first_free(_: *mut c_void) {}
 
 unsafe extern "C" fn first_aligned(align: usize, bytes: usize) -> *mut c_void {
     match align <= ALIGN {
-        // SAFETY: it takes any number.
+        // SAFETY: it takes any size.
         true => unsafe { first_malloc(bytes) },
         false => ptr::null_mut(),
     }
@@ -249,7 +248,7 @@ unsafe extern "C" fn first_aligned(align: usize, bytes: usize) -> *mut c_void {
 
 unsafe extern "C" fn first_reallocarray(old: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
     match count.checked_mul(bytes) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's arguments.
         Some(bytes) => unsafe { first_realloc(old, bytes) },
         None => ptr::null_mut(),
     }
@@ -264,6 +263,6 @@ unsafe extern "C" fn first_posix_memalign(_: *mut *mut c_void, _: usize, _: usiz
 }
 
 pub(super) unsafe extern "C" fn first_usable(old: *mut c_void) -> usize {
-    // SAFETY: the caller had it from here, so that its size stands in front of it.
+    // SAFETY: the block came from here, so its size precedes it.
     unsafe { old.wrapping_byte_sub(ALIGN).cast::<usize>().read() }
 }

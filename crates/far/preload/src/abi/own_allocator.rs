@@ -1,5 +1,5 @@
-//! This library's own memory is the C library's, whatever the program has: a thread that serves faults must
-//! never wait for one.
+//! Allocator of this library itself: always the C library's, because a thread that serves faults must never
+//! wait for one.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{CStr, c_char, c_void};
@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 unsafe extern "C" {
-    // Nobody takes this name. `__libc_malloc` and its like are taken by several allocators.
+    // No allocator replaces this symbol, while several replace `__libc_malloc` and others.
     fn gnu_get_libc_version() -> *const c_char;
 }
 
@@ -17,7 +17,7 @@ type Calloc = unsafe extern "C" fn(usize, usize) -> *mut c_void;
 type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void);
 
-/// The C library's own.
+/// Functions of the C library's allocator.
 #[derive(Clone, Copy)]
 struct Library {
     malloc: Malloc,
@@ -29,19 +29,19 @@ struct Library {
 
 static LIBRARY: OnceLock<Library> = OnceLock::new();
 
-/// Looked up by the first allocation of this library: the process has one thread then.
+/// Looked up at this library's first allocation, when the process has one thread.
 fn library() -> Library {
     if let Some(library) = LIBRARY.get() {
         return *library;
     }
     let Some((file, _)) = file_of(gnu_get_libc_version as *const c_void) else {
-        super::die(&"the program has no C library that is known");
+        super::die(&"the program's C library cannot be found");
     };
     // SAFETY: the name of a file that is loaded, and stays so.
     let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     let find = |name: &CStr| {
-        // SAFETY: a name that ends in a zero. Without a handle all are searched, which is never worse than
-        // nothing.
+        // SAFETY: a name that ends in a zero. Without a handle all libraries are searched, which is the best
+        // fallback.
         let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
         if found.is_null() {
             super::die(&"the program has a C library without malloc");
@@ -49,7 +49,7 @@ fn library() -> Library {
         found
     };
     let found = Library {
-        // SAFETY: the C library has this function by this type.
+        // SAFETY: the C library has this function with this type.
         malloc: unsafe { mem::transmute::<*mut c_void, Malloc>(find(c"malloc")) },
         // SAFETY: as above.
         calloc: unsafe { mem::transmute::<*mut c_void, Calloc>(find(c"calloc")) },
@@ -60,32 +60,32 @@ fn library() -> Library {
         // SAFETY: as above.
         free: unsafe { mem::transmute::<*mut c_void, Free>(find(c"free")) },
     };
-    // Whoever was first has found the same.
+    // Another thread would have found the same.
     let _ = LIBRARY.set(found);
     found
 }
 
-/// Whether this is a function of the C library's.
+/// Whether a function belongs to the C library.
 pub(super) fn is_librarys(function: *const c_void) -> bool {
     let base = |function| file_of(function).map(|(_, base)| base);
     base(function) == base(gnu_get_libc_version as *const c_void)
 }
 
-/// Which file has a function, and where it is loaded.
+/// File that contains a function, and its load address.
 pub(super) fn file_of(function: *const c_void) -> Option<(&'static CStr, usize)> {
     let mut about = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: it fills a local, if it finds anything.
+    // SAFETY: it fills a local if it succeeds.
     if unsafe { libc::dladdr(function, about.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: it has been filled.
+    // SAFETY: it is filled.
     let about = unsafe { about.assume_init() };
     // SAFETY: the loader's name of a file that stays loaded.
     let file = unsafe { CStr::from_ptr(about.dli_fname) };
     Some((file, about.dli_fbase.addr()))
 }
 
-/// What the C library aligns to without being asked.
+/// Default alignment of the C library's `malloc`.
 pub(super) const ALIGN: usize = 16;
 
 struct OwnAllocator;
@@ -93,12 +93,12 @@ struct OwnAllocator;
 #[global_allocator]
 static OWN: OwnAllocator = OwnAllocator;
 
-// SAFETY: each method is the C library's, which keeps this contract; none of them unwinds.
+// SAFETY: each method forwards to the C library, which keeps this contract; none of them unwinds.
 unsafe impl GlobalAlloc for OwnAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let (bytes, align) = (layout.size(), layout.align());
         if align <= ALIGN {
-            // SAFETY: any number of bytes may be asked for.
+            // SAFETY: any size may be requested.
             return unsafe { (library().malloc)(bytes) }.cast();
         }
         // SAFETY: a layout's alignment is a power of two.
@@ -107,37 +107,37 @@ unsafe impl GlobalAlloc for OwnAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= ALIGN {
-            // SAFETY: any number of bytes may be asked for.
+            // SAFETY: any size may be requested.
             return unsafe { (library().calloc)(layout.size(), 1) }.cast();
         }
         // SAFETY: the caller's layout.
         let new = unsafe { self.alloc(layout) };
         if !new.is_null() {
-            // SAFETY: it has so many bytes, and is the caller's alone.
+            // SAFETY: it has that many bytes, and the caller is its only owner.
             unsafe { ptr::write_bytes(new, 0, layout.size()) };
         }
         new
     }
 
     unsafe fn dealloc(&self, old: *mut u8, _: Layout) {
-        // SAFETY: the caller had it from here.
+        // SAFETY: the block came from here.
         unsafe { (library().free)(old.cast()) }
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         if layout.align() <= ALIGN {
-            // SAFETY: the caller had it from here.
+            // SAFETY: the block came from here.
             return unsafe { (library().realloc)(old.cast(), bytes) }.cast();
         }
-        // SAFETY: the caller says that this size is no overflow with this alignment.
+        // SAFETY: the caller guarantees that this size does not overflow with this alignment.
         let wanted = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };
         // SAFETY: as above.
         let new = unsafe { self.alloc(wanted) };
         if !new.is_null() {
             let both = layout.size().min(bytes);
-            // SAFETY: both have so many bytes, and they are two allocations.
+            // SAFETY: both allocations have that many bytes and do not overlap.
             unsafe { ptr::copy_nonoverlapping(old, new, both) };
-            // SAFETY: the caller had it from here.
+            // SAFETY: the block came from here.
             unsafe { self.dealloc(old, layout) };
         }
         new

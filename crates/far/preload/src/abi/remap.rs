@@ -1,5 +1,5 @@
-//! What is mapped, unmapped and moved at addresses of the arena. Plain memory there is the arena's. Whatever
-//! else the program maps there is the kernel's, and so are those addresses from then on: they are *lent*.
+//! Mappings made, removed and moved at addresses of the arena. Plain memory there belongs to the arena. For
+//! any other mapping the addresses are *lent* to the kernel from then on.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
@@ -13,10 +13,10 @@ use super::maps::{BYTES_MAX, FIXED, PLAIN, READ_WRITE, SPECIAL};
 use super::{CHILD, PROTECTED, give, refuse, remark};
 use crate::heap::PreloadHeap;
 
-/// How often memory is looked for that another thread is just giving back: that takes some 20 µs.
+/// Attempts to find memory that another thread is just freeing, which takes some 20 µs.
 const TRIES: usize = 10_000;
 
-/// What is to be mapped.
+/// Arguments of a mapping.
 pub(super) struct MmapRequest {
     pub(super) protection: c_int,
     pub(super) flags: c_int,
@@ -26,8 +26,7 @@ pub(super) struct MmapRequest {
 
 impl MmapRequest {
     fn by_kernel(&self, address: usize, bytes: usize, flags: c_int) -> c_long {
-        // SAFETY: the program has asked for it, and nothing of the arena is replaced that is not lent or
-        // given up.
+        // SAFETY: the program requested it, and of the arena only lent or abandoned addresses are replaced.
         unsafe {
             libc::syscall(
                 libc::SYS_mmap,
@@ -42,10 +41,11 @@ impl MmapRequest {
     }
 }
 
-/// A mapping at addresses of the arena. Plain memory there is zeros, in place of what was there or of a hole.
+/// Makes a mapping at addresses of the arena. Plain memory is zeros and replaces what was there or fills a
+/// hole.
 pub(super) fn map(heap: &PreloadHeap, address: *mut c_void, bytes: usize, wanted: &MmapRequest) -> c_long {
     let Some(span) = span(address, bytes) else {
-        // It says what is wrong with it: no such mapping can be.
+        // No such mapping is possible; the kernel returns the reason.
         return wanted.by_kernel(address.addr(), bytes, wanted.flags);
     };
     let all = heap.addresses();
@@ -55,19 +55,19 @@ pub(super) fn map(heap: &PreloadHeap, address: *mut c_void, bytes: usize, wanted
         return refuse(libc::EEXIST);
     }
     if !inside {
-        remark(&"the program maps something over an end of its far memory, which is refused");
+        remark(&"the program maps memory across a boundary of its far memory, which is refused");
         return refuse(libc::EINVAL);
     }
     if wanted.flags & PLAIN == PLAIN && wanted.flags & (SPECIAL & !FIXED) == 0 {
         return map_plain(heap, &span, wanted);
     }
-    // Elsewhere first: what the kernel refuses changes nothing here.
+    // Map elsewhere first, so that a refusal by the kernel changes nothing here.
     let mapped = wanted.by_kernel(0, bytes, wanted.flags & !FIXED);
     if mapped == -1 {
         return -1;
     }
     if !claim(heap, &span) {
-        // SAFETY: it was just had, and nobody has seen it.
+        // SAFETY: it was just mapped, and nothing refers to it.
         unsafe { libc::syscall(libc::SYS_munmap, mapped, bytes) };
         return refuse(libc::ENOMEM);
     }
@@ -92,7 +92,7 @@ fn map_plain(heap: &PreloadHeap, span: &Range<usize>, wanted: &MmapRequest) -> c
     if done == 0 { span.start as c_long } else { -1 }
 }
 
-/// Makes all of it the caller's that is not lent, and zeros.
+/// Claims all of the range that is not lent, as zeros.
 fn claim(heap: &PreloadHeap, span: &Range<usize>) -> bool {
     let mut all = true;
     each_part(heap, span.clone(), |part, lent| {
@@ -108,10 +108,10 @@ fn claim(heap: &PreloadHeap, span: &Range<usize>) -> bool {
     all
 }
 
-/// Moves a mapping of the kernel's to addresses that the caller has claimed.
+/// Moves a mapping of the kernel's to claimed addresses.
 fn move_in(heap: &PreloadHeap, mapped: usize, had: usize, bytes: usize, span: &Range<usize>) -> c_long {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: what is moved is the program's; where it goes nobody has anything.
+    // SAFETY: the moved mapping is the program's, and nothing is at its destination.
     let moved = unsafe { libc::syscall(libc::SYS_mremap, mapped, had, bytes, flags, span.start) };
     if moved != -1 {
         heap.lend(span.clone());
@@ -125,9 +125,10 @@ pub(super) fn unmap(heap: &PreloadHeap, address: *mut c_void, bytes: usize) -> c
     };
     let all = heap.addresses();
     let (start, end) = (wanted.start.max(all.start), wanted.end.min(all.end));
-    // Outside first: what the kernel refuses, for it ends beyond all addresses, changes nothing here.
+    // Outside of the arena first, so that a refusal by the kernel (a range beyond all addresses) changes
+    // nothing here.
     for rest in [end..wanted.end, wanted.start..start] {
-        // SAFETY: the program called it with these, and they are outside of the arena.
+        // SAFETY: the program passed these arguments, and the range is outside of the arena.
         if !rest.is_empty() && unsafe { libc::syscall(libc::SYS_munmap, rest.start, rest.len()) } != 0 {
             return -1;
         }
@@ -143,7 +144,7 @@ pub(super) fn unmap(heap: &PreloadHeap, address: *mut c_void, bytes: usize) -> c
     failed as c_int
 }
 
-/// A mapping that is to have another size, or another place.
+/// Arguments of `mremap`.
 pub(super) struct RemapRequest {
     pub(super) old: *mut c_void,
     pub(super) had: usize,
@@ -161,8 +162,8 @@ impl RemapRequest {
             flags,
             new,
         } = *self;
-        // SAFETY: the program called it with these, and nothing of the arena is moved or replaced that is not
-        // lent.
+        // SAFETY: the program passed these arguments, and of the arena only lent addresses are moved or
+        // replaced.
         unsafe { libc::syscall(libc::SYS_mremap, old, had, bytes, flags, new) }
     }
 
@@ -171,7 +172,7 @@ impl RemapRequest {
     }
 }
 
-/// One that is in the arena, or goes there.
+/// Resizes or moves a mapping that is in the arena or goes there.
 pub(super) fn resize(heap: &PreloadHeap, wanted: &RemapRequest) -> c_long {
     let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     let moves = wanted.flags & libc::MREMAP_MAYMOVE != 0;
@@ -208,7 +209,7 @@ pub(super) fn resize(heap: &PreloadHeap, wanted: &RemapRequest) -> c_long {
         give(heap, old.start + size.len()..old.end);
         return old.start as c_long;
     }
-    // Only who has all of a run can get more where it ends.
+    // Only the owner of a whole run can extend it in place.
     if !stays && heap.bytes(old.start) == Some(old.len()) && heap.resize(old.start, size.len()) {
         return old.start as c_long;
     }
@@ -222,7 +223,7 @@ pub(super) fn resize(heap: &PreloadHeap, wanted: &RemapRequest) -> c_long {
     }
 }
 
-/// A size that no arena can have: the kernel says what it would say of any mapping.
+/// Refuses a size that no arena can have, with the error that the kernel gives for any mapping.
 fn refuse_size(wanted: &RemapRequest) -> c_long {
     let plain = MmapRequest {
         protection: libc::PROT_NONE,
@@ -245,18 +246,18 @@ fn refuse_size(wanted: &RemapRequest) -> c_long {
         resized => (resized, wanted.bytes),
     };
     let error = super::errno();
-    // SAFETY: it was just had, and nobody has seen it.
+    // SAFETY: it was just mapped, and nothing refers to it.
     unsafe { libc::syscall(libc::SYS_munmap, left, bytes) };
     refuse(if resized == -1 { error } else { libc::ENOMEM })
 }
 
-/// To a place that the program names.
+/// Moves a mapping to an address that the program names.
 fn move_to(heap: &PreloadHeap, wanted: &RemapRequest, old: Range<usize>, new: Range<usize>) -> c_long {
     let all = heap.addresses();
     let is_far = |span: &Range<usize>| span.start < all.end && all.start < span.end;
     let inside = new.start >= all.start && new.end <= all.end;
     if is_far(&new) && !inside {
-        remark(&"the program moves a mapping over an end of its far memory, which is refused");
+        remark(&"the program moves a mapping across a boundary of its far memory, which is refused");
         return refuse(libc::EINVAL);
     }
     if is_kernels(heap, &old) {
@@ -288,8 +289,7 @@ fn move_to(heap: &PreloadHeap, wanted: &RemapRequest, old: Range<usize>, new: Ra
     }
 }
 
-/// What the program has in one place goes to another, which is the caller's. Where it was there are zeros, or
-/// nothing.
+/// Moves content to claimed addresses. The old addresses become zeros (`stays`) or are freed.
 fn carry(heap: &PreloadHeap, old: &Range<usize>, new: Range<usize>, stays: bool) -> c_long {
     let bytes = old.len().min(new.len());
     if PROTECTED.load(Ordering::Relaxed) && protect(&(old.start..old.start + bytes), READ_WRITE) != 0 {
@@ -298,7 +298,7 @@ fn carry(heap: &PreloadHeap, old: &Range<usize>, new: Range<usize>, stays: bool)
     }
     let source = ptr::with_exposed_provenance::<u8>(old.start);
     let target = ptr::with_exposed_provenance_mut::<u8>(new.start);
-    // SAFETY: the program has so many bytes in both places, and they are apart.
+    // SAFETY: the program owns that many bytes at both places, which do not overlap.
     unsafe { ptr::copy_nonoverlapping(source, target, bytes) };
     match stays {
         true => heap.empty(old.clone()),
@@ -307,7 +307,7 @@ fn carry(heap: &PreloadHeap, old: &Range<usize>, new: Range<usize>, stays: bool)
     new.start as c_long
 }
 
-/// The kernel moves what is its own. Where it was nothing else may come to lie.
+/// Has the kernel move its own mapping, and reserves the addresses it leaves.
 fn by_kernel(heap: &PreloadHeap, wanted: &RemapRequest, old: &Range<usize>) -> c_long {
     let moved = wanted.by_kernel();
     let all = heap.addresses();
@@ -318,20 +318,20 @@ fn by_kernel(heap: &PreloadHeap, wanted: &RemapRequest, old: &Range<usize>) -> c
     };
     let left = left.start.max(all.start)..left.end.min(all.end);
     if !left.is_empty() {
-        // Whoever has come there in between stays.
+        // A mapping made there in between stays.
         reserve(&left, libc::MAP_FIXED_NOREPLACE);
     }
     moved
 }
 
-/// Nothing of it is the arena's.
+/// Whether no part of the range belongs to the arena.
 fn is_kernels(heap: &PreloadHeap, span: &Range<usize>) -> bool {
     let all = heap.addresses();
     let is_far = span.start < all.end && all.start < span.end;
     !is_far || CHILD.load(Ordering::Relaxed) || heap.next_lent(span).as_ref() == Some(span)
 }
 
-/// Whether all of it is lent.
+/// Whether the whole range is lent.
 pub(super) fn is_lent(heap: &PreloadHeap, address: *const c_void, bytes: usize) -> bool {
     let all = heap.addresses();
     span(address.cast_mut(), bytes).is_some_and(|span| {
@@ -339,7 +339,7 @@ pub(super) fn is_lent(heap: &PreloadHeap, address: *const c_void, bytes: usize) 
     })
 }
 
-/// What is lent of it, and what is not, part by part.
+/// Calls `what` for each lent and each other part of the range.
 pub(super) fn each_part(heap: &PreloadHeap, span: Range<usize>, mut what: impl FnMut(Range<usize>, bool)) {
     let mut next = span;
     while !next.is_empty() {
@@ -354,20 +354,20 @@ pub(super) fn each_part(heap: &PreloadHeap, span: Range<usize>, mut what: impl F
     }
 }
 
-/// Addresses at which nothing is, and nothing comes to lie.
+/// Reserves addresses, so that nothing is mapped there.
 pub(super) fn reserve(part: &Range<usize>, fixed: c_int) -> c_long {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     let (start, bytes) = (part.start, part.len());
-    // SAFETY: what is there, if it is replaced, the caller has given up.
+    // SAFETY: the caller has given up anything that is replaced.
     unsafe { libc::syscall(libc::SYS_mmap, start, bytes, libc::PROT_NONE, flags, -1, 0) }.min(0)
 }
 
 fn protect(part: &Range<usize>, protection: c_int) -> c_long {
-    // SAFETY: memory of the program's.
+    // SAFETY: memory of the program.
     unsafe { libc::syscall(libc::SYS_mprotect, part.start, part.len(), protection) }
 }
 
-/// Whole pages from the beginning of one. `None`: these are none, or end beyond all addresses.
+/// The range in whole pages. `None`: it is not aligned, or ends beyond all addresses.
 fn span(address: *mut c_void, bytes: usize) -> Option<Range<usize>> {
     let start = address.addr();
     let bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;

@@ -1,4 +1,4 @@
-//! The first step of the process, before any of the program's, and the last one.
+//! The first step of the process, before any of the program's, and its last one.
 
 use std::env;
 use std::ffi::{c_int, c_uint};
@@ -14,7 +14,7 @@ use super::{CHILD, HEAP, PROGRAM, die, fork, name, next_allocator, quietly};
 use crate::report;
 use crate::start;
 
-/// What the loader calls when all libraries are in their places.
+/// Called by the loader when all libraries are loaded.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
@@ -23,7 +23,7 @@ static REPORT: OnceLock<RunReport> = OnceLock::new();
 
 extern "C" fn begin() {
     let Some(text) = env::var_os(SETTINGS) else {
-        // Loaded by somebody else: the program is as ever.
+        // Loaded without `netram run`: the program runs as usual.
         return;
     };
     let allocator = next_allocator::settle();
@@ -31,13 +31,13 @@ extern "C" fn begin() {
         if !settings.children {
             leave_environment();
         }
-        // The arena's threads take over that no signal interrupts them.
+        // The arena's threads inherit that all signals are blocked.
         quietly(|| start::heap(&settings)).map(|heap| (heap, settings))
     });
     match started {
         Err(error) => die(&error),
         Ok((heap, settings)) => {
-            // Nobody else sets them.
+            // No other code sets these.
             let _ = PROGRAM.set(name());
             let _ = HEAP.set(heap);
             let _ = REPORT.set(settings.report);
@@ -46,15 +46,15 @@ extern "C" fn begin() {
             }
         }
     }
-    // SAFETY: a function that takes and returns nothing, and stays loaded.
+    // SAFETY: a function without arguments or result that stays loaded.
     let registered = unsafe { libc::atexit(end) } == 0;
     if !registered || !fork::watch() {
-        die(&"the C library has no memory for what is to be done at the end");
+        die(&"the C library has no memory to register an exit handler");
     }
 }
 
 extern "C" fn end() {
-    // A child has done nothing of it.
+    // A child has no run to report.
     if !CHILD.load(Ordering::Relaxed)
         && let (Some(heap), Some(told)) = (HEAP.get(), REPORT.get())
     {
@@ -63,7 +63,7 @@ extern "C" fn end() {
     }
 }
 
-/// Programs that this one starts are run as ever.
+/// Removes the settings from the environment, so that programs started by this one run as usual.
 fn leave_environment() {
     let others = env::var_os(PRELOAD).unwrap_or_default();
     let others = others.to_string_lossy();
@@ -72,7 +72,7 @@ fn leave_environment() {
         .filter(|name| !name.is_empty() && !name.ends_with(LIBRARY))
         .collect();
     match kept.is_empty() {
-        // SAFETY: the process has one thread, which is here.
+        // SAFETY: the process has only this thread.
         true => unsafe { env::remove_var(PRELOAD) },
         // SAFETY: as above.
         false => unsafe { env::set_var(PRELOAD, kept.join(":")) },
@@ -81,14 +81,14 @@ fn leave_environment() {
     unsafe { env::remove_var(SETTINGS) };
 }
 
-/// The calling thread, and those that it starts, have descriptors of their own from now on: of those that
-/// were open, standard error only.
+/// Gives the calling thread, and those it starts, a descriptor table of their own with only standard error in
+/// it.
 pub(crate) fn leave_descriptors() -> io::Result<()> {
     let done = |returned: c_int| match returned {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     };
-    // SAFETY: concerns this thread's descriptors only.
+    // SAFETY: concerns only this thread's descriptors.
     done(unsafe { libc::unshare(libc::CLONE_FILES) })?;
     // SAFETY: a name that ends in a zero.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
@@ -98,27 +98,27 @@ pub(crate) fn leave_descriptors() -> io::Result<()> {
         done(unsafe { libc::dup2(null, fd) })?;
     }
     let first = libc::STDERR_FILENO + 1;
-    // SAFETY: this thread uses none of those: it has just begun.
+    // SAFETY: this thread has just started and uses none of these.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, 0) };
     done(closed as c_int)
 }
 
-/// What this becomes is no child of the program's, which may wait for whatever child ends, and gets no signal
-/// that a terminal gives it.
+/// Detaches a command from the program: it is not a child that the program's `wait` could return, and gets no
+/// signals from the terminal.
 pub(crate) fn leave_process_group(command: &mut Command) {
     let leave = || {
-        // SAFETY: concerns the new process only.
+        // SAFETY: concerns only the new process.
         if unsafe { libc::setsid() } == -1 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the process has one thread, which is here.
+        // SAFETY: the process has only this thread.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => Ok(()),
-            // SAFETY: ends at once, and runs nothing of the program's.
+            // SAFETY: ends at once without running code of the program.
             _ => unsafe { libc::_exit(0) },
         }
     };
-    // SAFETY: what it calls may be called after a fork, and nothing is allocated.
+    // SAFETY: the calls are allowed after a fork, and allocate nothing.
     unsafe { command.pre_exec(leave) };
 }

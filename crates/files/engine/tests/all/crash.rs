@@ -265,7 +265,7 @@ fn change(directory: &Tested, file: &Arc<OpenFile<u64>>, wish: &Wish) -> Result<
 type Record = (Lsn, netram_proto::port::RecordKind, Vec<u8>);
 
 /// Model: applies the records to an empty disk, one after the other. Returns the paths with their inodes.
-fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BTreeMap<Vec<u8>, InodeId>) {
+fn replay_model<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BTreeMap<Vec<u8>, InodeId>) {
     let disk = MemoryDisk::new();
     let mut names = NameTable::new(0o700, FileOwner::default());
     let decoded = |(lsn, kind, payload): &'r Record| {
@@ -283,59 +283,7 @@ fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BTreeMap<V
     };
     let refused: BTreeSet<Lsn> = all.iter().filter_map(refused).collect();
     for (_, change) in all.into_iter().filter(|(lsn, _)| !refused.contains(lsn)) {
-        let path = |node: InodeId| names.path(node);
-        match change {
-            DirectoryChange::Make { at, spec: made, .. } => {
-                disk.make(&names.path_of(at).unwrap(), &made).unwrap()
-            }
-            DirectoryChange::Link { node, at } => disk
-                .link(&path(node).unwrap(), &names.path_of(at).unwrap())
-                .unwrap(),
-            DirectoryChange::Remove { at } => {
-                let node = names.look_up(at).unwrap();
-                let is_directory = names.kind(node) == Some(InodeKind::Directory);
-                disk.remove(&names.path_of(at).unwrap(), is_directory).unwrap();
-            }
-            DirectoryChange::Rename { from, to, exchange } => disk
-                .rename(
-                    &names.path_of(from).unwrap(),
-                    &names.path_of(to).unwrap(),
-                    exchange,
-                )
-                .unwrap(),
-            DirectoryChange::Write { node, offset, bytes } => {
-                if let Some(path) = path(node) {
-                    disk.write(&disk.open(&path).unwrap(), offset, bytes).unwrap();
-                }
-            }
-            DirectoryChange::Resize { node, size } => {
-                if let Some(path) = path(node) {
-                    disk.resize(&disk.open(&path).unwrap(), size).unwrap();
-                }
-            }
-            DirectoryChange::Allocate {
-                node,
-                mode: how,
-                offset,
-                length,
-            } => {
-                if let Some(path) = path(node) {
-                    disk.allocate(&disk.open(&path).unwrap(), how, offset, length)
-                        .unwrap();
-                }
-            }
-            DirectoryChange::SetAttributes { node, attributes } => {
-                if let Some(path) = path(node) {
-                    disk.set_attributes(&path, &attributes).unwrap();
-                }
-            }
-            DirectoryChange::SetXattr { node, name, value } => {
-                if let Some(path) = path(node) {
-                    disk.set_xattr(&path, name, value).unwrap();
-                }
-            }
-            DirectoryChange::Revoked { .. } => (),
-        }
+        apply(&disk, &names, &change);
         let _ = names.apply(&change);
     }
     let mut called = BTreeMap::new();
@@ -345,6 +293,63 @@ fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BTreeMap<V
         }
     }
     (disk.contents(), called)
+}
+
+/// Model: applies one change to a disk.
+fn apply(disk: &MemoryDisk, names: &NameTable, change: &DirectoryChange<'_>) {
+    let path = |node: InodeId| names.path(node);
+    match *change {
+        DirectoryChange::Make { at, spec: made, .. } => {
+            disk.make(&names.path_of(at).unwrap(), &made).unwrap()
+        }
+        DirectoryChange::Link { node, at } => disk
+            .link(&path(node).unwrap(), &names.path_of(at).unwrap())
+            .unwrap(),
+        DirectoryChange::Remove { at } => {
+            let node = names.look_up(at).unwrap();
+            let is_directory = names.kind(node) == Some(InodeKind::Directory);
+            disk.remove(&names.path_of(at).unwrap(), is_directory).unwrap();
+        }
+        DirectoryChange::Rename { from, to, exchange } => disk
+            .rename(
+                &names.path_of(from).unwrap(),
+                &names.path_of(to).unwrap(),
+                exchange,
+            )
+            .unwrap(),
+        DirectoryChange::Write { node, offset, bytes } => {
+            if let Some(path) = path(node) {
+                disk.write(&disk.open(&path).unwrap(), offset, bytes).unwrap();
+            }
+        }
+        DirectoryChange::Resize { node, size } => {
+            if let Some(path) = path(node) {
+                disk.resize(&disk.open(&path).unwrap(), size).unwrap();
+            }
+        }
+        DirectoryChange::Allocate {
+            node,
+            mode: how,
+            offset,
+            length,
+        } => {
+            if let Some(path) = path(node) {
+                disk.allocate(&disk.open(&path).unwrap(), how, offset, length)
+                    .unwrap();
+            }
+        }
+        DirectoryChange::SetAttributes { node, attributes } => {
+            if let Some(path) = path(node) {
+                disk.set_attributes(&path, &attributes).unwrap();
+            }
+        }
+        DirectoryChange::SetXattr { node, name, value } => {
+            if let Some(path) = path(node) {
+                disk.set_xattr(&path, name, value).unwrap();
+            }
+        }
+        DirectoryChange::Revoked { .. } => (),
+    }
 }
 
 /// Content that must survive: of each file its content at the last sync, unless it has changed since.
@@ -391,8 +396,8 @@ fn of_lost(all: &[Record], kept: usize) -> BTreeSet<InodeId> {
     all[kept..].iter().filter_map(node).collect()
 }
 
-fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<InodeId>, promised: &Promised) {
-    let (expected, called) = told(&log.records());
+fn check_recovered(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<InodeId>, promised: &Promised) {
+    let (expected, called) = replay_model(&log.records());
     let found = disk.contents();
     assert_eq!(
         found.keys().collect::<Vec<_>>(),
@@ -444,6 +449,41 @@ fn cases() -> u32 {
     asked.and_then(|cases| cases.parse().ok()).unwrap_or(2000)
 }
 
+/// Begins the last operation and stops it between two of its steps.
+fn interrupt(
+    directory: &Tested,
+    (disk, log): (&MemoryDisk, &MemoryLog),
+    last: &Last,
+    files: &mut Vec<Arc<OpenFile<u64>>>,
+    promised: &mut Promised,
+    lost: &mut BTreeSet<InodeId>,
+) {
+    disk.fail_after(last.steps);
+    log.stop_after(last.records, last.trims);
+    let (mut changed, before) = (None, promised.clone());
+    let dressed = match last.wish {
+        Wish::Mode { node, .. } | Wish::Label { node, .. } => Some(node_of(directory, node)),
+        _ => None,
+    };
+    let done = match last.wish.node().map(|number| file_of(directory, number, files)) {
+        None => do_it(directory, &last.wish),
+        Some(None) => Ok(()),
+        Some(Some(file)) => {
+            changed = Some(file.node());
+            change(directory, &file, &last.wish)
+        }
+    };
+    match done {
+        Ok(()) => promise(directory, disk, &last.wish, changed, promised),
+        Err(_) => {
+            // The change may be half done. A sync or checkpoint changes nothing.
+            *promised = before;
+            changed.map(|node| promised.remove(&node));
+            lost.extend(dressed);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
@@ -460,7 +500,7 @@ proptest! {
         let (mut lost, mut promised) = (BTreeSet::new(), Promised::new());
         for (wishes, last, end, more, cut) in lives {
             let (directory, _) = open(&log, &disk);
-            is_as_told(&log, &disk, &lost, &promised);
+            check_recovered(&log, &disk, &lost, &promised);
             let mut files = Vec::new();
             for wish in &wishes {
                 let (mut changed, mut done) = (None, Ok(()));
@@ -476,31 +516,7 @@ proptest! {
                 let few = Err(ChangeError::Disk(IoError::ENFILE));
                 prop_assert!(done == few || matches!(done, Ok(()) | Err(ChangeError::Name(_))), "{wish:?}: {done:?}");
             }
-            // Stop between any two of its steps.
-            disk.fail_after(last.steps);
-            log.stop_after(last.records, last.trims);
-            let (mut changed, before) = (None, promised.clone());
-            let dressed = match last.wish {
-                Wish::Mode { node, .. } | Wish::Label { node, .. } => Some(node_of(&directory, node)),
-                _ => None,
-            };
-            let done = match last.wish.node().map(|number| file_of(&directory, number, &mut files)) {
-                None => do_it(&directory, &last.wish),
-                Some(None) => Ok(()),
-                Some(Some(file)) => {
-                    changed = Some(file.node());
-                    change(&directory, &file, &last.wish)
-                }
-            };
-            match done {
-                Ok(()) => promise(&directory, &disk, &last.wish, changed, &mut promised),
-                Err(_) => {
-                    // The change may be half done. A sync or checkpoint changes nothing.
-                    promised = before;
-                    changed.map(|node| promised.remove(&node));
-                    lost.extend(dressed);
-                }
-            }
+            interrupt(&directory, (&disk, &log), &last, &mut files, &mut promised, &mut lost);
             let all = log.records();
             let kept = usize::from(more) % (log.open_records() + 1);
             log = log.crash(kept);
@@ -520,11 +536,11 @@ proptest! {
             }
         }
         let (directory, _) = open(&log, &disk);
-        is_as_told(&log, &disk, &lost, &promised);
+        check_recovered(&log, &disk, &lost, &promised);
         let log = directory.close().unwrap();
         // Everything is on the platter, and the directory can be changed again.
         disk.power_off(|| false);
-        is_as_told(&log, &disk, &lost, &promised);
+        check_recovered(&log, &disk, &lost, &promised);
         disk.create_foreign_file(b"new");
         let (directory, recovered) = open(&log, &disk);
         prop_assert_eq!(recovered, DirectoryRecovery::default());

@@ -330,7 +330,7 @@ impl DatabasePaths {
         let mut text = format!(
             "{}: netram manages it, and its newest commits are in other machines' memory.\n\
              Programs open it by file:{name}?vfs=netram, with netram's extension loaded.\n\
-             `netram sqlite status {name}` says how it stands; `netram sqlite release {name}` puts it back here.\n",
+             `netram sqlite status {name}` says how it stands; `netram sqlite detach {name}` puts it back here.\n",
             String::from_utf8_lossy(NOTE_HEAD),
             name = self.path.display()
         );

@@ -1,4 +1,4 @@
-//! Values that are written while their pages are away.
+//! Values written to remote pages.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{FRAMES, PAGE_WORDS, config, open, word};
 use crate::common::{PATIENCE, dir, lender, until};
 
 const PAGES: usize = 4 * FRAMES;
-/// Pages of which none is here when all were written in their order.
+/// Number of pages none of which is local after all were written in order.
 const COLD: usize = PAGES / 2;
 
 fn counted(count: u32, settings: ArenaConfig) -> ArenaConfig {
@@ -18,14 +18,14 @@ fn counted(count: u32, settings: ArenaConfig) -> ArenaConfig {
     }
 }
 
-/// A vector that was written from its beginning to its end, and nothing is on its way.
+/// A vector that was written from beginning to end, with no page in flight.
 fn written(arena: &Arena) -> FarVec<u64> {
     let mut vec = FarVec::<u64>::zeros(arena, PAGES * PAGE_WORDS).unwrap();
     for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
         *value = word(index, 1);
     }
     assert!(arena.remote_pages().flush(PATIENCE));
-    // Where none is free a write brings its page.
+    // Without a free frame, a write would fetch its page.
     until("frames are free", || {
         let status = arena.status();
         status.used as usize + status.packed as usize + status.pending <= FRAMES - 8
@@ -33,14 +33,14 @@ fn written(arena: &Arena) -> FarVec<u64> {
     vec
 }
 
-/// Pages that came from lenders, for whatever reason.
+/// Pages that came from lenders for any reason.
 fn came(arena: &Arena) -> u64 {
     let tally = arena.status().tally;
     tally.fetched + tally.ahead + tally.patch_fetches
 }
 
 #[test]
-fn words_are_written_to_pages_that_stay_away_and_are_in_them_when_they_come() {
+fn words_written_to_remote_pages_are_merged_on_arrival() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let Some(arena) = open(counted(8, config(&dir, 2, 2))) else {
@@ -48,7 +48,7 @@ fn words_are_written_to_pages_that_stay_away_and_are_in_them_when_they_come() {
     };
     let mut vec = written(&arena);
     let before = (came(&arena), arena.status().tally.faults);
-    // A word in the middle of a block, both words of another, and one of these again.
+    // A word in the middle of a block, both words of another block, and one of these again.
     let values = |round: u64| -> Vec<u64> { (0..COLD).map(|page| word(page, round)).collect() };
     for (at, round) in [(7, 2), (100, 3), (101, 4), (101, 5)] {
         vec.scatter_strided(at, PAGE_WORDS, &values(round)).unwrap();
@@ -56,8 +56,12 @@ fn words_are_written_to_pages_that_stay_away_and_are_in_them_when_they_come() {
     vec.set(300, 6).unwrap();
     let tally = arena.status().tally;
     assert_eq!(tally.written, 4 * COLD as u64 + 1);
-    assert_eq!((came(&arena), tally.faults), before, "no page came for that");
-    assert!(arena.status().patched > 0, "they take a part of the cap");
+    assert_eq!(
+        (came(&arena), tally.faults),
+        before,
+        "no page was fetched for the writes"
+    );
+    assert!(arena.status().patched > 0, "patches take a part of the cap");
     let expected = |index: usize| {
         let page = index / PAGE_WORDS;
         match index % PAGE_WORDS {
@@ -68,7 +72,7 @@ fn words_are_written_to_pages_that_stay_away_and_are_in_them_when_they_come() {
             _ => word(index, 1),
         }
     };
-    // One block of these is only here, one only there, and one in both places.
+    // One block is only local, one only remote, and one in both places.
     let indices: Vec<usize> = [100, 101, 102, 6, 7].map(|at| 5 * PAGE_WORDS + at).into();
     let mut gathered = vec![0; indices.len()];
     vec.gather(&indices, &mut gathered).unwrap();
@@ -76,17 +80,17 @@ fn words_are_written_to_pages_that_stay_away_and_are_in_them_when_they_come() {
         assert_eq!(value, expected(*index), "value {index}");
     }
     assert_eq!(vec.get(100), Ok(expected(100)));
-    assert_eq!(came(&arena), before.0, "no page came for that either");
+    assert_eq!(came(&arena), before.0, "no page was fetched for the reads either");
     for round in 0..3 {
         for (index, value) in vec.iter().enumerate() {
             assert_eq!(value, expected(index), "value {index} in round {round}");
         }
     }
-    assert_eq!(arena.status().patched, 0, "all are in their pages");
+    assert_eq!(arena.status().patched, 0, "all patches are merged");
 }
 
 #[test]
-fn a_write_counts_as_a_read_does_and_the_last_that_is_allowed_brings_the_page() {
+fn writes_spend_the_counter_like_reads() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let Some(arena) = open(counted(4, config(&dir, 2, 2))) else {
@@ -102,7 +106,7 @@ fn a_write_counts_as_a_read_does_and_the_last_that_is_allowed_brings_the_page() 
     assert_eq!(came(&arena), before + 1);
     assert_eq!([0, 20, 30].map(|index| vec.get(index).unwrap()), [7, 8, 9]);
     assert_eq!(arena.status().patched, 0);
-    // Four at once are too many for any page.
+    // Four at a time exceed any page's counter.
     let page = 9 * PAGE_WORDS;
     let indices = [page, page + 100, page + 200, page + 300];
     vec.scatter(&indices, &[1, 2, 3, 4]).unwrap();
@@ -111,7 +115,7 @@ fn a_write_counts_as_a_read_does_and_the_last_that_is_allowed_brings_the_page() 
 }
 
 #[test]
-fn when_patches_take_their_part_the_first_pages_come_home_and_writing_goes_on() {
+fn full_patches_fetch_the_first_pages_while_writing_continues() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let settings = ArenaConfig {
@@ -139,7 +143,7 @@ fn when_patches_take_their_part_the_first_pages_come_home_and_writing_goes_on() 
 }
 
 #[test]
-fn what_was_written_to_a_page_that_is_thrown_away_goes_with_it() {
+fn discarding_a_page_discards_its_patch() {
     let dir = dir();
     let _lender = lender(&dir, 0, 8 << 20);
     let Some(arena) = open(counted(8, config(&dir, 1, 1))) else {
@@ -157,7 +161,7 @@ fn what_was_written_to_a_page_that_is_thrown_away_goes_with_it() {
 }
 
 #[test]
-fn of_a_page_that_is_lost_only_what_was_written_since_is_had_until_the_loss_is_known() {
+fn of_a_lost_page_only_whole_written_blocks_are_readable() {
     let dir = dir();
     let first = lender(&dir, 0, 8 << 20);
     let Some(arena) = open(counted(100, config(&dir, 1, 1))) else {
@@ -180,10 +184,10 @@ fn of_a_page_that_is_lost_only_what_was_written_since_is_had_until_the_loss_is_k
     assert_eq!(arena.status().patched, 0);
 }
 
-/// Twelve bytes: some lie in two blocks, some in two pages.
+/// Twelve bytes, so that some values lie in two blocks and some in two pages.
 type Value = [u32; 3];
 
-/// A thread's vector, and what it is to be.
+/// A thread's vector, with a model of its content.
 struct Modelled {
     vec: FarVec<Value>,
     model: Vec<Value>,
@@ -209,7 +213,7 @@ impl Modelled {
         [(); 3].map(|()| self.any(1 << 31) as u32)
     }
 
-    /// Here and there, some behind one another, some named twice.
+    /// Indices here and there, some adjacent, some repeated.
     fn indices(&mut self) -> Vec<usize> {
         let mut indices = Vec::new();
         for _ in 0..self.any(40) {
@@ -222,7 +226,7 @@ impl Modelled {
         indices
     }
 
-    /// Does one thing, and finds what it wrote before.
+    /// Does one random operation and checks its result.
     fn step(&mut self) {
         match self.any(100) {
             0..20 => {
@@ -255,7 +259,7 @@ impl Modelled {
         }
     }
 
-    /// Faults, which make pages come and others go.
+    /// Faults that bring pages and evict others.
     fn walk(&mut self) {
         let (first, step) = (self.any(self.model.len()), [1, 100, 350][self.any(3)]);
         for index in (first..self.model.len()).step_by(step).take(60) {
@@ -292,7 +296,7 @@ impl Modelled {
 }
 
 #[test]
-fn threads_find_what_they_wrote_by_words_and_by_pages_while_pages_come_and_go() {
+fn threads_read_their_writes_by_words_and_by_pages() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     for (count, pack, patched) in [(6, 0, 1), (20, 8, 2), (200, 0, 20)] {

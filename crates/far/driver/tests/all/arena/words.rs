@@ -1,4 +1,4 @@
-//! Values that come without their pages.
+//! Values read without their pages.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,8 +18,8 @@ fn counted(count: u32) -> impl Fn(ArenaConfig) -> ArenaConfig {
     }
 }
 
-/// A vector that was written from its beginning to its end: the last quarter at most of its pages is here,
-/// and nothing is on its way.
+/// A vector that was written from beginning to end. At most the last quarter of its pages is local, and none
+/// is in flight.
 fn written(arena: &Arena, round: u64) -> FarVec<u64> {
     written_with(arena, |index| word(index, round))
 }
@@ -34,7 +34,7 @@ fn written_with(arena: &Arena, content: impl Fn(usize) -> u64) -> FarVec<u64> {
 }
 
 #[test]
-fn words_come_by_themselves_until_their_page_has_earned_to_come() {
+fn words_are_fetched_singly_until_the_counter_is_spent() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let Some(arena) = open(counted(4)(config(&dir, 2, 2))) else {
@@ -50,7 +50,7 @@ fn words_come_by_themselves_until_their_page_has_earned_to_come() {
     let after = arena.status().tally;
     assert_eq!(after.words - before.words, PAGES as u64 / 2);
     assert_eq!((after.fetched, after.faults), (before.fetched, before.faults));
-    // The second and the third word of the first page, and then the page.
+    // The second and third word of the first page, and then the page itself.
     for index in [8, 511, 300, 301, 302] {
         assert_eq!(vec.get(index), Ok(word(index, 1)));
     }
@@ -60,7 +60,7 @@ fn words_come_by_themselves_until_their_page_has_earned_to_come() {
 }
 
 #[test]
-fn values_are_gathered_wherever_they_are_in_any_order_and_more_than_once() {
+fn values_are_gathered_in_any_order_and_repeatedly() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     for words in [
@@ -73,7 +73,8 @@ fn values_are_gathered_wherever_they_are_in_any_order_and_more_than_once() {
             ..config(&dir, 2, 2)
         };
         let Some(arena) = open(settings) else { return };
-        // Twelve bytes: some lie in two blocks, some in two pages. The last quarter was never written.
+        // Twelve bytes, so that some values lie in two blocks and some in two pages. The last quarter was
+        // never written.
         let count = PAGES * 4096 / 12;
         let mut vec = FarVec::<[u32; 3]>::zeros(&arena, count).unwrap();
         let value = |index: usize| match index < count / 4 * 3 {
@@ -102,7 +103,7 @@ fn values_are_gathered_wherever_they_are_in_any_order_and_more_than_once() {
     }
 }
 
-/// Threads that gather, while one walks and so makes pages come and go.
+/// Threads that gather, while another scans and so moves pages.
 fn stress(vec: &FarVec<u64>, value: impl Fn(usize) -> u64 + Sync, rounds: u64, done: &AtomicU64) {
     let expected = &value;
     let walks = AtomicBool::new(true);
@@ -142,7 +143,7 @@ fn stress(vec: &FarVec<u64>, value: impl Fn(usize) -> u64 + Sync, rounds: u64, d
 }
 
 #[test]
-fn threads_gather_what_was_written_while_pages_come_and_go_and_a_lender_dies() {
+fn threads_gather_correctly_while_a_lender_dies() {
     let dir = dir();
     let mut lenders: Vec<Lender> = (0..3).map(|index| lender(&dir, index, 8 << 20)).collect();
     let Some(arena) = open(counted(6)(config(&dir, 3, 2))) else {
@@ -171,7 +172,7 @@ fn threads_gather_what_was_written_while_pages_come_and_go_and_a_lender_dies() {
 }
 
 #[test]
-fn a_count_that_no_page_can_have_is_refused() {
+fn a_counter_out_of_bounds_is_refused() {
     let dir = dir();
     for count in [0, 257] {
         let error = Arena::open(counted(count)(config(&dir, 1, 1))).unwrap_err();
@@ -179,13 +180,13 @@ fn a_count_that_no_page_can_have_is_refused() {
     }
 }
 
-/// Its pages compress to less than a half.
+/// Content of pages that compress to less than a half.
 fn repeated(index: usize) -> u64 {
     word(index / 4, 1)
 }
 
 #[test]
-fn words_of_pages_that_compress_are_had_of_lenders_too() {
+fn words_of_compressible_pages_are_read_from_lenders_too() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let Some(arena) = open(counted(256)(config(&dir, 2, 2))) else {
@@ -207,7 +208,7 @@ fn words_of_pages_that_compress_are_had_of_lenders_too() {
 }
 
 #[test]
-fn words_of_pages_that_are_packed_are_had_here_until_their_page_has_earned_to_come() {
+fn words_of_packed_pages_are_read_locally_until_the_counter_is_spent() {
     let dir = dir();
     let _lender = lender(&dir, 0, 8 << 20);
     let settings = ArenaConfig {
@@ -239,7 +240,7 @@ fn words_of_pages_that_are_packed_are_had_here_until_their_page_has_earned_to_co
 }
 
 #[test]
-fn threads_gather_what_was_written_while_pages_are_packed_and_passed_on() {
+fn threads_gather_correctly_while_pages_are_packed() {
     let dir = dir();
     let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
     let settings = ArenaConfig {
@@ -259,7 +260,7 @@ fn threads_gather_what_was_written_while_pages_are_packed_and_passed_on() {
 }
 
 #[test]
-fn words_of_pages_that_only_the_spill_file_has_come_with_their_pages() {
+fn words_in_the_spill_file_are_fetched_with_their_pages() {
     let dir = dir();
     let mut settings = counted(200)(config(&dir, 0, 1));
     settings.remote_pages.spill = Some(dir.path().to_owned());
@@ -273,7 +274,7 @@ fn words_of_pages_that_only_the_spill_file_has_come_with_their_pages() {
     }
     let after = arena.status().tally;
     assert_eq!(after.words, before.words);
-    // Most of them ahead, for the columns are a trend.
+    // Most of them by prefetch, since the columns are a stream.
     let came = |tally: &netram_far::ArenaTally| tally.fetched + tally.ahead;
     assert!(came(&after) - came(&before) > PAGES as u64 / 4, "{after:?}");
 }

@@ -1,4 +1,4 @@
-//! Pages that tell which they are.
+//! Page content that identifies its page and round.
 
 use netram_far::{Page, PageContent, RemotePages};
 

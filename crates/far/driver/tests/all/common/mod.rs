@@ -1,4 +1,4 @@
-//! Lenders of a test, and waiting.
+//! Lenders of a test, and waiting for a condition.
 
 pub(crate) mod content;
 

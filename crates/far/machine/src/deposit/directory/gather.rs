@@ -1,8 +1,8 @@
-//! Blocks of pages that stay where they are: asked of one of a page's places, in one frame with those of
-//! other pages.
+//! Gathers: blocks of pages that stay remote. Those of one page are requested from one of its copies, in one
+//! frame with blocks of other pages.
 //!
-//! A *pick* is what a request wants of one page, in one version. Its answer is of that version, or there is
-//! none; when the page is put or forgotten meanwhile, whoever waits is told to look again.
+//! A *pick* is the part of a request that concerns one page in one version. It is answered in that version or
+//! not at all. If the page is put or forgotten meanwhile, the waiter is told to look it up again.
 
 use alloc::vec::Vec;
 
@@ -14,22 +14,22 @@ use crate::limit::HEDGES_MAX;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::time::Time;
 
-/// Blocks of one page that have come, in the frame that was told.
+/// Blocks of one page that arrived in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatheredBlocks<'a> {
     /// The page.
     pub page: Page,
-    /// Its version.
+    /// Version of the page.
     pub version: u64,
-    /// Which blocks.
+    /// Numbers of the blocks.
     pub numbers: &'a [u8],
-    /// What is in them, in that order.
+    /// Bytes of the blocks, in the same order.
     pub bytes: &'a [u8],
 }
 
 impl PageDirectory {
-    /// Blocks of pages are wanted, and the pages stay where they are. `here` tells which have come and were
-    /// not taken yet. What comes of it is given out by [`take_gathered`](Self::take_gathered).
+    /// Requests blocks of pages that stay remote. `here` says which pages have arrived and were not taken
+    /// yet. The result comes from [`take_gathered`](Self::take_gathered).
     pub fn gather(&mut self, wanted: BlockRequest, here: impl Fn(Page) -> bool) -> GatherTicket {
         let ticket = self.requests.next();
         let mut picks = Vec::with_capacity(wanted.len());
@@ -48,17 +48,17 @@ impl PageDirectory {
         ticket
     }
 
-    /// Whether something has become of each page of a request.
+    /// Whether every page of a request has an outcome.
     pub fn has_gathered(&self, ticket: GatherTicket) -> bool {
         self.requests.is_whole(ticket)
     }
 
-    /// What came of a request, once, when something has become of each of its pages.
+    /// Takes the result of a request, once, when every page has an outcome.
     pub fn take_gathered(&mut self, ticket: GatherTicket) -> Option<GatherResult> {
         self.requests.take(ticket)
     }
 
-    /// Of whom blocks of a page are asked, if that can be done.
+    /// Lender to ask for blocks of a page, or an outcome if there is nothing to ask.
     fn choose_pick(&self, page: Page) -> BlockPick {
         let Some(entry) = self.entry(page) else {
             return BlockPick::missed(GatherOutcome::Never);
@@ -79,8 +79,12 @@ impl PageDirectory {
         }
     }
 
-    /// A `Gathered` frame. `given` is told what comes by it of what is still wanted. Returns for how many
-    /// requests nothing is missing any more.
+    /// Handles a `Gathered` frame. `given` gets the blocks in it that are still wanted. Returns the number of
+    /// requests that are complete now.
+    ///
+    /// # Errors
+    ///
+    /// [`MisconductError`] if the frame answers nothing that was asked.
     pub fn on_gathered(
         &mut self,
         lender: usize,
@@ -115,7 +119,7 @@ impl PageDirectory {
                 continue;
             }
             self.damaged(lender, page, version);
-            // If that place had been given up already, nothing above has asked elsewhere.
+            // If that copy had been given up already, nothing above has asked elsewhere.
             if self.asked_of(lender, id).is_some() {
                 self.route_pick(id);
             }
@@ -124,7 +128,7 @@ impl PageDirectory {
         Ok(whole)
     }
 
-    /// The next `Gather` for a lender: as many picks as fit, there and back.
+    /// The next `Gather` for a lender: as many picks as fit the request and its answer.
     pub(super) fn poll_picks(&mut self, lender: usize, now: Time) -> Option<DepositCommand> {
         let (mut body, mut asked) = (Vec::new(), Vec::new());
         let mut back = 0;
@@ -139,7 +143,7 @@ impl PageDirectory {
                 .flatten()
                 .find(|spot| usize::from(spot.lender) == lender && spot.confirmed);
             let Some(spot) = spot else {
-                // It got another place while this waited to be sent.
+                // The page got another copy while the pick waited.
                 self.route_pick(id);
                 continue;
             };
@@ -160,21 +164,21 @@ impl PageDirectory {
         Some(DepositCommand::Gather(number, body))
     }
 
-    /// The page was put or forgotten, or has come home: what is wanted of it is elsewhere.
+    /// Ends the picks of a page that was put, forgotten or has arrived: its content is elsewhere.
     pub(super) fn cancel_picks(&mut self, page: Page) {
         for id in self.requests.of_page(page) {
             self.miss(id, GatherOutcome::Retry);
         }
     }
 
-    /// The page is lost.
+    /// Ends the picks of a lost page.
     pub(super) fn lose_picks(&mut self, page: Page, lenders: LenderSet) {
         for id in self.requests.of_page(page) {
             self.miss(id, GatherOutcome::Lost(lenders));
         }
     }
 
-    /// A place of the page is gone: what was asked there is asked elsewhere.
+    /// Asks elsewhere after a copy of the page is gone.
     pub(super) fn reroute_picks_of(&mut self, page: Page, lender: usize) {
         for id in self.requests.of_page(page) {
             if self.asked_of(lender, id).is_some() {
@@ -183,7 +187,7 @@ impl PageDirectory {
         }
     }
 
-    /// Who is late is asked no more for what another one has.
+    /// Asks another lender for picks that a late lender has.
     pub(super) fn hedge_picks(&mut self) {
         let in_time = |at: u8| !self.lenders[usize::from(at)].is_late();
         for id in self.requests.unrouted(in_time).into_iter().take(HEDGES_MAX) {
@@ -196,7 +200,7 @@ impl PageDirectory {
         }
     }
 
-    /// A lender is not linked any more, or another one is.
+    /// Asks elsewhere after a lender's link changed.
     pub(super) fn reroute_picks(&mut self) {
         let linked = |at: u8| self.lenders[usize::from(at)].linked;
         for id in self.requests.unrouted(linked) {
@@ -212,7 +216,7 @@ impl PageDirectory {
         let spot = self.reachable(entry);
         let spilled = spot.is_some_and(|spot| self.is_spill(spot));
         if spilled || spot.is_none() && entry.pending {
-            // No lender has to be waited for.
+            // The page needs no lender now.
             self.miss(id, GatherOutcome::Retry);
             return;
         }
@@ -222,14 +226,14 @@ impl PageDirectory {
         }
     }
 
-    /// Nothing comes of a pick.
+    /// Ends a pick without blocks.
     fn miss(&mut self, id: PickId, outcome: GatherOutcome) {
         if self.requests.miss(id, outcome) {
             self.events.push_back(DirectoryEvent::Gathered(id.ticket));
         }
     }
 
-    /// A pick that is asked of this lender, and of which nothing has come.
+    /// A pick that was requested from this lender and is not answered.
     fn asked_of(&self, lender: usize, id: PickId) -> Option<OpenPick<'_>> {
         let asked = self.requests.asked(id);
         asked.filter(|asked| asked.at == Some(lender as u8))

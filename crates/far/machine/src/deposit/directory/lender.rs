@@ -1,4 +1,4 @@
-//! One lender, as its owner sees it.
+//! State of one lender, as its owner sees it.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,18 +13,18 @@ use crate::limit::{
 use netram_proto::id::{Epoch, Incarnation};
 use netram_proto::time::{Nanos, Time};
 
-/// A frame on its way. Lenders answer in order.
+/// A frame without an answer yet. Lenders answer in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InFlightFrame {
     Resize(u32),
     Put(u32, Vec<SlotPage>),
     Get(u32, Vec<SlotPage>),
-    /// Each pick, and how many blocks it is of.
+    /// Number of the frame, and each pick with its number of blocks.
     Gather(u32, Vec<(PickId, u16)>),
 }
 
 impl InFlightFrame {
-    /// Its pages.
+    /// Pages of the frame.
     pub(super) fn items(self) -> Vec<SlotPage> {
         match self {
             InFlightFrame::Put(_, items) | InFlightFrame::Get(_, items) => items,
@@ -35,45 +35,45 @@ impl InFlightFrame {
 
 #[derive(Clone, Debug)]
 pub(super) struct LenderState {
-    /// Slots that are wanted at most.
+    /// Maximum number of slots to ask for.
     slots_max: u32,
-    /// How many are asked for at once.
+    /// Number of slots requested at a time.
     grow: u32,
-    /// The number of the last session that was begun.
+    /// Number of the last session.
     pub(super) epoch: Epoch,
-    /// The life of what is there; `None`: nothing is.
+    /// Life of the deposit; `None`: there is none.
     pub(super) life: Option<Incarnation>,
     pub(super) linked: bool,
-    /// Since when it is not linked.
+    /// Time since when it is not linked.
     pub(super) away_since: Time,
-    /// It keeps the deposit for so long.
+    /// Time for which it keeps the deposit after a session.
     pub(super) lease: Nanos,
-    /// Pages that are there are to have another place.
+    /// Its copies no longer count, and its pages get another copy.
     pub(super) shunned: bool,
-    /// It has said that it stops.
+    /// Set when it has announced that it stops.
     pub(super) leaving: bool,
     pub(super) slots: LenderSlots,
-    /// The most slots that it was ever asked for.
+    /// Most slots ever requested.
     requested_max: u32,
-    /// No slots are asked for before one is needed: there are disks that want to be left alone.
+    /// No slots are requested before one is needed, so that an unused spill file causes no disk access.
     unused: bool,
-    /// Slots to ask for with the next frame.
+    /// Number of slots to ask for with the next frame.
     wanted: Option<u32>,
-    /// It had no room; asked again then.
+    /// Time to ask again, after it had no room.
     full_until: Option<Time>,
     puts: VecDeque<SlotPage>,
     gets: VecDeque<SlotPage>,
     picks: VecDeque<PickId>,
-    /// The frame before was of picks.
+    /// The previous frame was a `Gather`.
     picked: bool,
-    /// The frame before asked for pages.
+    /// The previous frame was a `Get`.
     got: bool,
-    /// What is on its way, and since when.
+    /// Frames in flight, each with the time it was sent.
     pub(super) in_flight: VecDeque<(Time, InFlightFrame)>,
     number: u32,
-    /// How long it takes to answer.
+    /// Its response times.
     rtt: LenderRtt,
-    /// An answer has been due for longer than it usually takes.
+    /// An answer has been outstanding for longer than usual.
     late: bool,
 }
 
@@ -106,7 +106,7 @@ impl LenderState {
         }
     }
 
-    /// The spill file.
+    /// State of the spill file.
     pub(super) fn spill(slots_max: u32, grow: u32) -> LenderState {
         LenderState {
             unused: true,
@@ -145,12 +145,12 @@ impl LenderState {
         self.asking().any(more) || (more(self.slots_most()) && self.full_until.is_none())
     }
 
-    /// Slots that it may be asked for.
+    /// Maximum number of slots to ask for.
     fn slots_most(&self) -> u32 {
         self.slots_max.min(self.slots.keep())
     }
 
-    /// The numbers of slots that it is asked for, or is to be.
+    /// Numbers of slots that it is or will be asked for.
     fn asking(&self) -> impl Iterator<Item = u32> {
         let sent = self.in_flight.iter().filter_map(|(_, flight)| match flight {
             InFlightFrame::Resize(slots) => Some(*slots),
@@ -167,7 +167,7 @@ impl LenderState {
         self.full_until.is_some()
     }
 
-    /// A slot that is free now.
+    /// Takes a free slot.
     pub(super) fn take(&mut self) -> Option<u32> {
         self.unused = false;
         let slot = self.slots.take();
@@ -175,7 +175,7 @@ impl LenderState {
         slot
     }
 
-    /// A page is to go there, and there is no room yet.
+    /// Notes that a page needs room there.
     pub(super) fn want_room(&mut self) {
         self.unused = false;
         self.want_more();
@@ -185,7 +185,7 @@ impl LenderState {
         self.slots.give(slot);
     }
 
-    /// Asks for more slots before there are none.
+    /// Asks for more slots before the free ones run out.
     pub(super) fn want_more(&mut self) {
         let enough = self.slots.free() > self.grow / 4;
         if self.unused || enough || self.is_asking() || !self.takes() || self.full_until.is_some() {
@@ -198,8 +198,7 @@ impl LenderState {
         }
     }
 
-    /// Gives slots back, once nothing is in them any more: all, if it is about to stop, and those that it
-    /// wants back.
+    /// Gives back vacated slots: all of them if it is about to stop, otherwise those that it wants back.
     pub(super) fn want_fewer(&mut self) {
         let fewer = match self.leaving {
             true => (self.slots.count() > 0 && self.slots.used() == 0).then_some(0),
@@ -210,16 +209,16 @@ impl LenderState {
         }
     }
 
-    /// It wants back all slots from `keep` on, and what it wanted before it does not want any more.
+    /// The lender wants back all slots from `keep` on. This replaces its earlier request.
     pub(super) fn on_asked_back(&mut self, keep: u32) {
         self.slots.ask_back(keep);
-        // What has been thought of and not said is thought of anew.
+        // A planned request that was not sent is planned anew.
         self.wanted = None;
         self.want_more();
         self.want_fewer();
     }
 
-    /// Gives up all slots from this one on.
+    /// Plans to give up all slots from this one on.
     pub(super) fn want(&mut self, slots: u32) {
         self.wanted = Some(slots);
     }
@@ -231,25 +230,25 @@ impl LenderState {
         self.shunned = false;
         self.leaving = false;
         self.full_until = None;
-        // What it claims beyond what it was asked for would cost memory here.
+        // Slots beyond those requested would cost memory here.
         self.on_slots(slots.min(self.requested_max));
     }
 
-    /// The deposit has so many slots now.
+    /// The deposit has this many slots now.
     pub(super) fn on_slots(&mut self, slots: u32) {
         self.slots.resize(slots);
         self.want_more();
         self.want_fewer();
     }
 
-    /// Slots that it is told to take back count no more, whether it answers or not: it may have heard that.
+    /// Slots that a `Resize` gives up count no more, answered or not: the lender may have received it.
     pub(super) fn on_given_up(&mut self, slots: u32) {
         if slots < self.slots.count() {
             self.slots.resize(slots);
         }
     }
 
-    /// There is no room for what was asked; so much could be had.
+    /// The lender has no room for the request; `possible` slots are available in all.
     pub(super) fn on_no_room(&mut self, possible: u32, now: Time) {
         let possible = possible.min(self.slots_most());
         if possible > self.slots.count() {
@@ -269,8 +268,11 @@ impl LenderState {
         self.want_fewer();
     }
 
-    /// An answer has come. Lenders answer in order, so it is to the frame that was sent first; if it does not
-    /// fit that, it fits none, and what is on its way stays so until the link is closed.
+    /// Accepts an answer. Lenders answer in order, so it must fit the frame sent first.
+    ///
+    /// # Errors
+    ///
+    /// [`MisconductError`] if it does not; frames in flight stay so until the link is closed.
     pub(super) fn land(
         &mut self,
         fits: impl FnOnce(&InFlightFrame) -> bool,
@@ -283,32 +285,33 @@ impl LenderState {
         Ok(flight)
     }
 
-    /// Whether it owes an answer for longer than it usually takes: what another one has is asked there.
+    /// Whether an answer has been outstanding for longer than usual. Other lenders are asked for what they
+    /// have too.
     pub(super) fn is_late(&self) -> bool {
         self.late
     }
 
-    /// Some blocks are to be asked for.
+    /// Queues a pick.
     pub(super) fn pick(&mut self, id: PickId) {
         self.picks.push_back(id);
     }
 
-    /// One that did not fit.
+    /// Queues a pick that did not fit, as the first.
     pub(super) fn pick_first(&mut self, id: PickId) {
         self.picks.push_front(id);
     }
 
-    /// The next blocks to ask for, if a frame may be sent.
+    /// The next pick, if a frame may be sent.
     pub(super) fn next_pick(&mut self) -> Option<PickId> {
         self.may_send().then(|| self.picks.pop_front()).flatten()
     }
 
-    /// Picks and pages take turns: none of both keeps the other from it.
+    /// Picks and pages alternate, so that neither delays the other.
     pub(super) fn is_turn_of_picks(&self) -> bool {
         !self.picked
     }
 
-    /// A `Gather` is on its way. Its number.
+    /// Notes that a `Gather` is in flight. Returns its number.
     pub(super) fn gather(&mut self, asked: Vec<(PickId, u16)>, now: Time) -> u32 {
         let number = self.next_number();
         self.in_flight
@@ -321,7 +324,7 @@ impl LenderState {
         self.linked && self.in_flight.len() < DEPOSIT_FRAMES_MAX
     }
 
-    /// Whether an answer has been due for so long that none will come.
+    /// Whether an answer has been outstanding for so long that none will come.
     pub(super) fn is_silent(&self, now: Time) -> bool {
         let first = self.in_flight.front();
         first.is_some_and(|(sent, _)| now.since(*sent) >= DEPOSIT_TIMEOUT)
@@ -333,7 +336,7 @@ impl LenderState {
         self.late = false;
         self.away_since = now;
         self.wanted = None;
-        // A wish is over with its session.
+        // A reclaim request ends with its session.
         self.slots.ask_back(DEPOSIT_SLOTS_MAX);
         self.gets.clear();
         self.picks.clear();
@@ -347,7 +350,7 @@ impl LenderState {
         puts
     }
 
-    /// Nothing that was there is there any more.
+    /// Everything stored there is gone.
     pub(super) fn forget(&mut self) {
         self.life = None;
         self.slots = LenderSlots::none();
@@ -357,7 +360,7 @@ impl LenderState {
         self.puts.push_back(item);
     }
 
-    /// Pages that wait to be sent there.
+    /// Number of pages waiting to be sent there.
     pub(super) fn queued(&self) -> usize {
         self.puts.len()
     }
@@ -366,8 +369,8 @@ impl LenderState {
         self.gets.push_back(item);
     }
 
-    /// The next frame to send: what is waited for first, in turns with puts that have piled up. `put_matters`
-    /// and `get_matters` say which still matter.
+    /// The next frame: requests first, in turns with puts if those have piled up. `put_matters` and
+    /// `get_matters` say which are still current.
     pub(super) fn poll(
         &mut self,
         now: Time,
@@ -378,7 +381,7 @@ impl LenderState {
             return None;
         }
         self.picked = false;
-        // What has piled up takes frames of the cap; and the link carries the two in different directions.
+        // Piled-up puts take frames of the cap, and the two use opposite directions of the link.
         if core::mem::take(&mut self.got)
             && self.puts.len() > PUT_BACKLOG_PAGES
             && let Some(send) = self.poll_puts(now, &mut put_matters)
@@ -418,8 +421,8 @@ impl LenderState {
     }
 }
 
-/// A frame's worth of what still matters, each page once: one that was asked for, came from another place and
-/// is asked for again waits here twice.
+/// A frame's worth of current items, each page once. A page may be queued twice: requested, received from
+/// another copy, and requested again.
 fn batch(queue: &mut VecDeque<SlotPage>, mut matters: impl FnMut(&SlotPage) -> bool) -> Vec<SlotPage> {
     let mut items = Vec::new();
     while items.len() < FRAME_PAGES_MAX

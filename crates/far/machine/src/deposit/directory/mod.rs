@@ -1,21 +1,27 @@
-//! An owner's side: where each page is, and what is asked of which lender.
+//! The page directory: which lender's slot has which version of each page, and what to ask of whom.
 //!
-//! A [`Depot`] is a value. Commands: [`put`](Depot::put), [`get`](Depot::get), [`forget`](Depot::forget).
-//! What happened: `on_*`, [`take`](Depot::take), [`damaged`](Depot::damaged), [`tick`](Depot::tick). What to
-//! do: [`poll`](Depot::poll) gives a lender's next frame, [`news`](Depot::news) what became of pages. The
-//! pages' bytes are the caller's: from `put` on it keeps them *aside* until [`News::Stashed`], and gives the
-//! newest whenever `poll` asks.
+//! A [`PageDirectory`] is a value. Its methods come in three kinds:
 //!
-//! Nothing waits for a lender that is away: what was on its way there goes elsewhere, and its slot is free
-//! again. That is safe because a session that has begun fences all before it, and because a page is only ever
-//! asked for by its version.
+//! - commands: [`put`](PageDirectory::put), [`get`](PageDirectory::get), [`gather`](PageDirectory::gather),
+//!   [`forget`](PageDirectory::forget);
+//! - events: `on_*`, [`take`](PageDirectory::take), [`damaged`](PageDirectory::damaged),
+//!   [`tick`](PageDirectory::tick);
+//! - what to do: [`poll`](PageDirectory::poll) returns a lender's next frame,
+//!   [`next_event`](PageDirectory::next_event) what became of pages.
 //!
-//! The *spill file* is one more lender to it, numbered behind the last one, of a second class: it gets what
-//! no lender may take, is asked for nothing that a lender can give, and what is in it moves to lenders when
-//! they have room. So does what is in slots that a lender wants back.
+//! The caller has the bytes. A page is *pending* from `put` until [`DirectoryEvent::Stashed`]: its bytes must
+//! be kept, and the newest version is sent whenever `poll` asks.
 //!
-//! What it never does: let bytes go before all their places have them, ask for a page by a version that it is
-//! not, count a place in a life that has ended, or use one slot for two pages.
+//! Nothing waits for a lender that is away: what was in flight there goes elsewhere, and its slot is free
+//! again. That is safe because a new session fences all earlier ones, and because a page is requested by its
+//! version only.
+//!
+//! The *spill file* is one more lender with the highest number, of a second class. It gets pages for which no
+//! lender has room, is asked for a page only if no lender has it, and its pages move to lenders that have
+//! room. Pages in slots that a lender wants back move as well.
+//!
+//! Invariants: bytes are released only when all copies have them; a page is never requested by an outdated
+//! version; a copy in a life that has ended does not count; a slot holds one page.
 
 mod gather;
 mod lender;
@@ -41,16 +47,16 @@ use netram_proto::time::{Nanos, Time};
 use request::GatherRequests;
 pub use request::{GatherOutcome, GatherResult, GatherTicket};
 
-/// What a depot is to be.
+/// Settings of a page directory.
 #[derive(Clone, Debug)]
 pub struct DirectorySettings {
-    /// In how many places a page is to be: 1 or 2.
+    /// Number of copies of each page: 1 or 2.
     pub copies: usize,
-    /// One a lender: the most slots that are asked of it.
+    /// Maximum number of slots of each lender.
     pub slots_max: Vec<u32>,
-    /// How many are asked for at once; more are when a quarter of that is free.
+    /// Number of slots requested at a time; more are when a quarter of that is left free.
     pub grow: u32,
-    /// The most slots of the spill file; 0: there is none.
+    /// Maximum number of slots of the spill file; 0: there is none.
     pub spill_max: u32,
 }
 
@@ -59,18 +65,18 @@ pub struct DirectorySettings {
 pub struct SlotPage {
     /// The page.
     pub page: Page,
-    /// Its version.
+    /// Version of the page.
     pub version: u64,
-    /// Its slot at the lender.
+    /// Slot at the lender.
     pub slot: u32,
 }
 
-/// A frame to be sent to a lender.
+/// A frame to send to a lender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DepositCommand {
-    /// `Resize` to so many slots.
+    /// `Resize` to this number of slots.
     Resize(u32),
-    /// `Put` with this number, of the pages that are aside.
+    /// `Put` with this number, of pending pages.
     Put(u32, Vec<SlotPage>),
     /// `Get` with this number.
     Get(u32, Vec<SlotPage>),
@@ -78,151 +84,154 @@ pub enum DepositCommand {
     Gather(u32, Vec<u8>),
 }
 
-/// Where a page was found.
+/// Result of looking up a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryLookup {
-    /// It was never put, or has been forgotten: zeros.
+    /// The page was never put, or was forgotten: zeros.
     Never,
-    /// Its bytes are aside.
+    /// The page is pending: the caller has its bytes.
     Pending,
-    /// It is asked for: [`Depot::take`] or [`News::Lost`] will tell.
+    /// The page is requested: [`PageDirectory::take`] or [`DirectoryEvent::Lost`] follows.
     Requested,
-    /// Every place that it had is gone. These lenders had it.
+    /// Every copy of the page is gone. These lenders had one.
     Lost(LenderSet),
 }
 
-/// What became of a page.
+/// A change of a page's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryEvent {
-    /// All its places have this version, and there are so many: the bytes need not be kept aside any more.
+    /// All copies have this version of the page; their number. The bytes need not be kept.
     Stashed(Page, u64, usize),
-    /// It was asked for, and every place that it had is gone. These lenders had it.
+    /// The page was requested, and every copy is gone. These lenders had one.
     Lost(Page, LenderSet),
-    /// Of the blocks that this request waited for the last do not come.
+    /// The gather request is complete, its last missing blocks will not come.
     Gathered(GatherTicket),
 }
 
-/// A page of a `Got` frame, to be opened by whoever has the key, and then told to [`Depot::take`] or
-/// [`Depot::damaged`].
+/// A page of a `Got` frame. The caller opens it and reports it to [`PageDirectory::take`] or
+/// [`PageDirectory::damaged`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrivedPage {
-    /// Its place in the frame.
+    /// Index in the frame.
     pub index: usize,
     /// The page.
     pub page: Page,
-    /// Its version.
+    /// Version of the page.
     pub version: u64,
 }
 
-/// What a page that came back is for.
+/// Purpose of a page that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePurpose {
-    /// Somebody waits for it.
+    /// A thread waits for it.
     pub wanted: bool,
-    /// Its bytes, as they came, go aside: it is to have another place.
+    /// Its sealed bytes become pending, because it gets another copy.
     pub pending: bool,
 }
 
-/// The lender sent what answers nothing that it was asked. Its link is to be closed.
+/// The lender sent an answer to nothing that it was asked. Its link must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MisconductError;
 
-/// How an owner's pages stand.
+/// Figures of an owner's pages, for monitoring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageDirectoryStatus {
-    /// Pages whose bytes are aside.
+    /// Number of pending pages.
     pub pending: u64,
-    /// Pages that are in fewer places than they should.
+    /// Number of pages with too few copies.
     pub short: u64,
-    /// Pages that every lender has lost.
+    /// Number of pages that every lender has lost.
     pub lost: u64,
-    /// The lenders.
+    /// Figures of each lender.
     pub lenders: Vec<DepositLenderStatus>,
-    /// The spill file, if there is one.
+    /// Figures of the spill file, if there is one.
     pub spill: Option<DepositLenderStatus>,
 }
 
-/// How one lender stands.
+/// Figures of one lender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DepositLenderStatus {
     /// Whether a session stands.
     pub linked: bool,
-    /// It had no more slots when it was asked last.
+    /// Whether it had no more slots when last asked.
     pub full: bool,
-    /// Slots that the deposit has there.
+    /// Number of slots of the deposit.
     pub slots: u32,
-    /// Of these, slots with a page.
+    /// Number of these with a page.
     pub used: u32,
-    /// Slots that the lender wants back.
+    /// Number of slots that the lender wants back.
     pub asked_back: u32,
 }
 
-/// A place of a page.
+/// A copy of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PageCopy {
     lender: u8,
-    /// It is known to have the page's version.
+    /// The lender is known to have the page's version.
     confirmed: bool,
     slot: u32,
 }
 
-/// What is known of a page: 32 bytes.
+/// Record of a page, 32 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct PageEntry {
     /// 0: never put.
     version: u64,
     copies: [Option<PageCopy>; COPIES_MAX],
-    /// The caller has its bytes.
+    /// The caller has the page's bytes.
     pending: bool,
-    /// Who has lost this version.
+    /// Lenders that lost this version.
     lost: LenderSet,
 }
 
-const _: () = assert!(size_of::<PageEntry>() <= 32, "docs/far.md says what a page costs");
+const _: () = assert!(
+    size_of::<PageEntry>() <= 32,
+    "docs/design/far.md states a record's size"
+);
 
-/// A page that was asked for.
+/// A page that was requested.
 #[derive(Clone, Copy, Debug, Default)]
 struct PageGet {
     wanted: bool,
     repair: bool,
-    /// Whom it was asked of; empty: nobody who has it is linked. Two: the first is late.
+    /// Lenders that were asked; empty: no linked lender has it. With two, the first is late.
     requested: LenderSet,
 }
 
-/// An owner's side of its deposits.
+/// An owner's page directory. See the module's comment.
 #[derive(Clone, Debug)]
 pub struct PageDirectory {
     copies: usize,
     /// The spill file is the last one.
     lenders: Vec<LenderState>,
-    /// Its number.
+    /// Index of the spill file.
     spill: Option<usize>,
     pages: Vec<PageEntry>,
-    /// The last version that was given out.
+    /// Version given out last.
     version: u64,
-    /// Pages in fewer places than they should be, and not lost.
+    /// Pages with too few copies that are not lost.
     short: BTreeSet<Page>,
-    /// Of these, those whose bytes are aside.
+    /// Short pages that are pending.
     waiting: BTreeSet<Page>,
-    /// Pages that move when there is room: in the spill file, or in slots that their lender wants back.
+    /// Pages that move when there is room: from the spill file, or from slots that their lender wants back.
     moving: BTreeSet<Page>,
     gets: BTreeMap<Page, PageGet>,
-    /// Blocks that were asked for.
+    /// Gather requests.
     requests: GatherRequests,
-    /// Where the search for a short page to mend goes on.
+    /// Position of the search for a page to repair.
     repair_from: Page,
-    /// Where the search for a page that moves goes on.
+    /// Position of the search for a page to move.
     move_from: Page,
-    /// The lender whose turn it is.
+    /// Lender whose turn it is to get a page.
     turn: usize,
-    /// When something was last said.
+    /// Time of the last call that gave one.
     now: Time,
     events: VecDeque<DirectoryEvent>,
     planted: FaultSwitch,
 }
 
 impl PageDirectory {
-    /// A depot without a page.
+    /// A directory without pages.
     pub fn new(settings: &DirectorySettings) -> PageDirectory {
         assert!((1..=COPIES_MAX).contains(&settings.copies));
         let count = settings.slots_max.len();
@@ -253,35 +262,35 @@ impl PageDirectory {
         }
     }
 
-    /// Plants a fault (tests of the simulator only).
+    /// Plants a fault, for tests of the simulator.
     pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
-    /// The page's bytes leave. Returns their version, under which they are to be sealed and kept aside;
-    /// whatever was put before is void. Always succeeds: without room they stay aside.
+    /// Puts a page. Returns its version, under which its bytes are to be sealed and kept; earlier versions
+    /// are void. Always succeeds: without room the page stays pending.
     pub fn put(&mut self, page: Page) -> u64 {
         let version = self.reserve();
         self.put_as(page, version);
         version
     }
 
-    /// A version for a page that will be put: it may be sealed meanwhile.
+    /// Reserves a version for a page that will be put, so that it can be sealed meanwhile.
     pub fn reserve(&mut self) -> u64 {
         self.version += 1;
         self.version
     }
 
-    /// As [`put`](Self::put), under a version that was reserved for this.
+    /// As [`put`](Self::put), under a reserved version.
     pub fn put_as(&mut self, page: Page, version: u64) {
         let index = page.0 as usize;
         if index >= self.pages.len() {
             self.pages.resize(index + 1, PageEntry::default());
         }
-        assert!(version <= self.version, "it was reserved");
+        assert!(version <= self.version, "the version was reserved");
         assert!(
             version > self.pages[index].version,
-            "a page leaves under a new version"
+            "a page is put under a new version"
         );
         self.gets.remove(&page);
         if !self.planted.is(PlantedFault::OldBlocksGiven) {
@@ -310,7 +319,7 @@ impl PageDirectory {
         self.settle(page);
     }
 
-    /// The page is wanted back.
+    /// Looks up a page and requests it if it is remote.
     pub fn get(&mut self, page: Page) -> DirectoryLookup {
         let Some(entry) = self.entry(page) else {
             return DirectoryLookup::Never;
@@ -329,7 +338,7 @@ impl PageDirectory {
         DirectoryLookup::Requested
     }
 
-    /// The page is wanted no more: from now on it is zeros. Whoever waits for it is the caller's to tell.
+    /// Forgets a page: it is zeros from now on. The caller tells its waiters.
     pub fn forget(&mut self, page: Page) {
         let Some(entry) = self.pages.get_mut(page.0 as usize) else {
             return;
@@ -345,7 +354,7 @@ impl PageDirectory {
         self.moving.remove(&page);
     }
 
-    /// The number of the session that is about to begin with a lender.
+    /// Number of the session that is about to begin with a lender.
     pub fn next_session(&mut self, lender: usize) -> Epoch {
         let lender = &mut self.lenders[lender];
         assert!(!lender.linked);
@@ -353,9 +362,13 @@ impl PageDirectory {
         lender.epoch
     }
 
-    /// The session that was begun last stands: the lender answered `Deposited`. It keeps the deposit for
-    /// `lease` when the session is over. Refused if another of the lenders has this very life: both are one,
-    /// and two copies at one lender are one copy.
+    /// A session has begun: the lender answered `Deposited`. It keeps the deposit for `lease` after the
+    /// session.
+    ///
+    /// # Errors
+    ///
+    /// Fails if another configured lender has the same life: both are one, and two copies there would be one
+    /// copy.
     pub fn on_linked(
         &mut self,
         lender: usize,
@@ -380,7 +393,7 @@ impl PageDirectory {
         Ok(())
     }
 
-    /// The link has ended, or a session did not come about.
+    /// The link has ended, or the session did not begin.
     pub fn on_unlinked(&mut self, lender: usize, now: Time) {
         if !self.lenders[lender].linked {
             return;
@@ -411,7 +424,7 @@ impl PageDirectory {
         self.replace_all();
     }
 
-    /// The lender is about to stop: pages go elsewhere.
+    /// The lender is about to stop: its pages go elsewhere.
     pub fn on_withdraw(&mut self, lender: usize) {
         self.lenders[lender].leaving = true;
         self.shun(lender);
@@ -419,7 +432,11 @@ impl PageDirectory {
         self.repair();
     }
 
-    /// A `Deposited` frame that answers a `Resize`.
+    /// Handles a `Deposited` frame that answers a `Resize`.
+    ///
+    /// # Errors
+    ///
+    /// [`MisconductError`] if no such `Resize` was sent.
     pub fn on_resized(&mut self, lender: usize, slots: u32) -> Result<(), MisconductError> {
         let resized = |flight: &InFlightFrame| *flight == InFlightFrame::Resize(slots);
         self.lenders[lender].land(resized, self.now)?;
@@ -429,7 +446,11 @@ impl PageDirectory {
         Ok(())
     }
 
-    /// The lender has refused a `Resize` for want of room; so many slots could be had in all.
+    /// The lender has no room for a `Resize`; `possible` slots are available in all.
+    ///
+    /// # Errors
+    ///
+    /// [`MisconductError`] if no `Resize` was sent.
     pub fn on_no_room(&mut self, lender: usize, possible: u32, now: Time) -> Result<(), MisconductError> {
         self.look(now);
         let refused =
@@ -440,14 +461,18 @@ impl PageDirectory {
         Ok(())
     }
 
-    /// A `Stashed` frame.
+    /// Handles a `Stashed` frame.
+    ///
+    /// # Errors
+    ///
+    /// [`MisconductError`] if no such `Put` was sent.
     pub fn on_stashed(&mut self, lender: usize, number: u32) -> Result<(), MisconductError> {
         let sent = |flight: &InFlightFrame| matches!(flight, InFlightFrame::Put(sent, _) if *sent == number);
         for item in self.lenders[lender].land(sent, self.now)?.items() {
             let Some(entry) = self.pages.get_mut(item.page.0 as usize) else {
                 continue;
             };
-            // It may have been put anew meanwhile, or forgotten.
+            // The page may have been put anew or forgotten meanwhile.
             let same = entry.version == item.version || self.planted.is(PlantedFault::OldAckCounts);
             for spot in entry.copies.iter_mut().flatten() {
                 spot.confirmed |= same && spot.is(lender, item.slot);
@@ -460,7 +485,11 @@ impl PageDirectory {
         Ok(())
     }
 
-    /// A `Got` frame. Returns the pages in it that somebody still wants.
+    /// Handles a `Got` frame. Returns the pages in it that are still wanted.
+    ///
+    /// # Errors
+    ///
+    /// [`MisconductError`] if no such `Get` was sent.
     pub fn on_got(
         &mut self,
         lender: usize,
@@ -492,14 +521,14 @@ impl PageDirectory {
         Ok(due)
     }
 
-    /// The page came back and is what left.
+    /// The page arrived and is what was sent.
     pub fn take(&mut self, lender: usize, page: Page, version: u64) -> PagePurpose {
         assert!(
             self.awaits(page, version, lender),
-            "a page is taken once, at once"
+            "the page was requested from this lender in this version"
         );
         let get = self.gets.remove(&page).unwrap_or_default();
-        // A page proves what was given of it before, not what is given behind it.
+        // A page verifies blocks that were given before it, not those given after it.
         self.cancel_picks(page);
         let aside = get.repair && self.next_place(page).is_some();
         if aside {
@@ -516,19 +545,19 @@ impl PageDirectory {
         }
     }
 
-    /// The lender has not got the page, or gave something else: that place is gone.
+    /// The lender does not have the page, or gave other bytes: that copy is gone.
     pub fn damaged(&mut self, lender: usize, page: Page, version: u64) {
         if self.entry(page).is_some_and(|entry| entry.version == version) {
             self.drop_copies(page, lender);
         }
     }
 
-    /// It is now so late: to be told before what a lender says.
+    /// Sets the time. To be called before the events of a frame.
     pub fn look(&mut self, now: Time) {
         self.now = now;
     }
 
-    /// Looks at the time: to be called a few times a second.
+    /// Handles the passing of time. To be called a few times a second.
     pub fn tick(&mut self, now: Time) {
         self.look(now);
         for lender in 0..self.lenders.len() {
@@ -546,7 +575,7 @@ impl PageDirectory {
         self.repair();
     }
 
-    /// The next frame for a lender, or `None` if there is none, or enough is on its way.
+    /// The next frame for a lender. `None`: there is none, or enough is in flight.
     pub fn poll(&mut self, lender: usize, now: Time) -> Option<DepositCommand> {
         self.look(now);
         if self.lenders[lender].is_turn_of_picks()
@@ -558,7 +587,7 @@ impl PageDirectory {
         pages.or_else(|| self.poll_picks(lender, now))
     }
 
-    /// The next thing that became of a page.
+    /// The next event about a page.
     pub fn next_event(&mut self) -> Option<DirectoryEvent> {
         self.events.pop_front()
     }

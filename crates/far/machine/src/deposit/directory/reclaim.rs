@@ -1,10 +1,9 @@
-//! Slots that a lender wants back, and pages that move for that.
+//! Slots that a lender wants back, and pages that move out of them.
 //!
-//! It is a wish: the pages in those slots move, as those in the spill file do, to another lender, to a lower
-//! slot of this one, or into the spill file; when nothing is in them any more the slots are given up, all at
-//! once. A page for which there is no other place stays, and its slot with it. Meanwhile nothing new goes
-//! there and no more slots are asked for. A wish is over when the lender says so, or with its session.
-
+//! The lender requests, and does not order. Pages in those slots move as those in the spill file do: to
+//! another lender, to a lower slot of this one, or into the spill file. When the slots are vacated they are
+//! given up, all at once. A page without another place stays, with its slot. Meanwhile nothing new goes there
+//! and no slots are requested. The request ends when the lender withdraws it, or with its session.
 use alloc::vec::Vec;
 
 use super::{Page, PageCopy, PageDirectory, PageEntry};
@@ -30,12 +29,12 @@ impl PageDirectory {
         self.repair();
     }
 
-    /// Whether the page's bytes are to be kept aside. For tests.
+    /// Whether the page is pending. For tests.
     pub fn is_pending(&self, page: Page) -> bool {
         self.entry(page).is_some_and(|entry| entry.pending)
     }
 
-    /// What a lender wants back has changed. Returns the pages that it has.
+    /// Updates which pages move after a lender's reclaim request changed. Returns the pages at that lender.
     pub(super) fn note_all(&mut self, lender: usize) -> Vec<Page> {
         let there = |entry: &PageEntry| {
             { entry.copies.iter().flatten() }.any(|spot| usize::from(spot.lender) == lender)
@@ -47,7 +46,7 @@ impl PageDirectory {
         pages
     }
 
-    /// The page's places have changed, or what they are worth.
+    /// Updates whether the page moves, after its copies or their worth changed.
     pub(super) fn note(&mut self, page: Page) {
         let spots = &self.pages[page.0 as usize].copies;
         if spots.iter().flatten().any(|spot| self.is_second(spot)) {
@@ -57,17 +56,17 @@ impl PageDirectory {
         }
     }
 
-    /// Whether a place is one of the second class: it counts, and its page moves when there is room.
+    /// Whether a copy is of the second class: it counts, but its page moves when there is room.
     pub(super) fn is_second(&self, spot: &PageCopy) -> bool {
         self.spill == Some(spot.lender.into()) || self.wants_back(spot)
     }
 
-    /// Whether its lender wants a place back.
+    /// Whether the copy's lender wants its slot back.
     pub(super) fn wants_back(&self, spot: &PageCopy) -> bool {
         self.lenders[usize::from(spot.lender)].wants_back(spot.slot)
     }
 
-    /// A lender that wants back the slot that the page has there, and has another one for it.
+    /// A lender that wants back the page's slot and has another one for it.
     pub(super) fn lower_slot(&self, entry: &PageEntry) -> Option<usize> {
         let mut spots = entry.copies.iter().flatten().filter(|spot| self.wants_back(spot));
         let lower = |spot: &PageCopy| self.lenders[usize::from(spot.lender)].has_free();

@@ -1,12 +1,12 @@
-//! Where pages go, and pages that have fewer places than they should.
+//! Placement of pages, and repair of pages with too few copies.
 //!
-//! A place counts if its lender is there, or has been away for only a moment, and does not stop. A page that
-//! has too few is *short*. If its bytes are aside it is put in another place as soon as one is to be had;
-//! else it is fetched for that, a few at a time.
+//! A copy counts if its lender is linked or has been away only briefly, and is not about to stop. A page with
+//! too few copies is *short*. If it is pending, it gets another copy as soon as there is room; otherwise it
+//! is fetched for that, a few pages at a time.
 //!
-//! The spill file is a place if no lender may take the page, and counts like any; but when a lender has room
-//! the page moves there. A slot that its lender wants back counts as well, and its page moves when there is
-//! any other place.
+//! A copy in the spill file counts like any other, but is made only if no lender may take the page, and moves
+//! to a lender that has room. A copy in a slot that its lender wants back counts as well, and moves to any
+//! other place.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ use crate::limit::{COPIES_MAX, MOVES_QUEUED_MAX, REPAIR_PAGES_MAX, REPAIR_SCAN_M
 use netram_proto::planted::PlantedFault;
 
 impl PageDirectory {
-    /// Gives a page whose bytes are aside as many places as it should have, as far as there are.
+    /// Gives a pending page as many copies as it should have, as far as there is room.
     pub(super) fn place(&mut self, page: Page) {
         let index = page.0 as usize;
         assert!(self.pages[index].pending);
@@ -26,7 +26,7 @@ impl PageDirectory {
             && let Some(slot) = self.lenders[lender].take()
         {
             let Some(at) = self.vacancy(&self.pages[index], lender) else {
-                unreachable!("fewer places count than there are")
+                unreachable!("a page with a copy to give up exists")
             };
             let entry = &mut self.pages[index];
             let version = entry.version;
@@ -35,7 +35,7 @@ impl PageDirectory {
                 confirmed: false,
                 slot,
             };
-            // Who lost it in an earlier life has it again; if it leaves from there that is no loss.
+            // A lender that lost an earlier version has a copy again. Its later removal is not a loss.
             entry.lost.remove(lender);
             if let Some(old) = entry.copies[at].replace(spot) {
                 self.lenders[usize::from(old.lender)].give(old.slot);
@@ -55,8 +55,7 @@ impl PageDirectory {
         self.note(page);
     }
 
-    /// Where a page is to go next: to a lender, as long as it is at too few of them; into the spill file only
-    /// if no lender may take it.
+    /// Next lender for a page that is at too few; the spill file only if no lender may take it.
     pub(super) fn next_place(&self, page: Page) -> Option<usize> {
         let entry = &self.pages[page.0 as usize];
         let counted = self.counted(entry);
@@ -66,16 +65,16 @@ impl PageDirectory {
         lender.or_else(|| { self.spill_for(entry) }.filter(|_| counted - wanted_back < self.copies))
     }
 
-    /// The spill file, if it may take a page, and no lender may.
+    /// The spill file, if it may take the page and no lender may.
     fn spill_for(&self, entry: &PageEntry) -> Option<usize> {
         let file = &self.lenders[self.spill?];
         let may = file.has_free() || file.takes() && file.may_grow();
         { self.spill }.filter(|spill| may && !self.has_at(entry, *spill) && !self.may_find_lender(entry))
     }
 
-    /// Which of its places a page gives up for another one: where it is already, if it goes to a lower slot
-    /// there; else none, if it has too few; one that does not count; one that is wanted back; that in the
-    /// spill file. Its bytes are here.
+    /// Index of the copy that a new one replaces. In order of preference: the copy at the same lender, if the
+    /// page goes to a lower slot there; an empty one, if there are too few; one that does not count; one that
+    /// is wanted back; the one in the spill file. The page is pending.
     fn vacancy(&self, entry: &PageEntry, lender: usize) -> Option<usize> {
         let of = |spot: &Option<PageCopy>| spot.map(|spot| usize::from(spot.lender));
         let same = |spot: &Option<PageCopy>| of(spot) == Some(lender);
@@ -94,9 +93,8 @@ impl PageDirectory {
         spots.any(|spot| usize::from(spot.lender) == lender)
     }
 
-    /// Whether the bytes of a page need not be kept aside any more: everybody who is to have them has, nobody
-    /// else may be found soon, and one who has them is there. Whoever is away may be gone, and what he has
-    /// with him.
+    /// Ends the pending state if all copies are confirmed, no further copy can be expected soon, and a linked
+    /// lender has one. A lender that is away may be gone with its copy.
     pub(super) fn settle(&mut self, page: Page) {
         let entry = &self.pages[page.0 as usize];
         let mut spots = entry.copies.iter().flatten();
@@ -118,8 +116,8 @@ impl PageDirectory {
             .push_back(DirectoryEvent::Stashed(page, version, held));
     }
 
-    /// A lender that could take the page now: one where it is in a slot that is wanted back, for that needs
-    /// nobody else's room, or one where it is not.
+    /// A lender that could take the page now: one that wants back its slot and has a lower one, or one
+    /// without a copy.
     fn candidate(&self, page: Page) -> Option<usize> {
         let entry = &self.pages[page.0 as usize];
         let count = self.lender_count();
@@ -128,7 +126,7 @@ impl PageDirectory {
         { self.lower_slot(entry) }.or_else(|| order.find(other))
     }
 
-    /// Whether the page may get another place, perhaps when somebody has been asked for room.
+    /// Whether the page may get another copy, perhaps after a lender was asked for room.
     fn may_find(&self, entry: &PageEntry) -> bool {
         self.may_find_lender(entry) || self.spill_for(entry).is_some()
     }
@@ -142,7 +140,7 @@ impl PageDirectory {
         self.lower_slot(entry).is_some() || lenders.any(other)
     }
 
-    /// Places of the page that count.
+    /// Number of copies that count.
     fn counted(&self, entry: &PageEntry) -> usize {
         self.counted_if(entry, |_| true)
     }
@@ -152,7 +150,7 @@ impl PageDirectory {
         entry.copies.iter().flatten().filter(counts).count()
     }
 
-    /// Something has changed for those whose bytes wait here: places may be had, or none will be.
+    /// Places waiting pages again after room appeared, or can no longer appear.
     pub(super) fn replace_all(&mut self) {
         let pages: Vec<Page> = self.waiting.iter().copied().collect();
         for page in pages {
@@ -161,8 +159,8 @@ impl PageDirectory {
         }
     }
 
-    /// Fetches short pages that can have another place, and then those that move; a few at a time, from where
-    /// it stopped the last time.
+    /// Fetches short pages that can get another copy, then pages that move; a few at a time, continuing where
+    /// the last search stopped.
     pub(super) fn repair(&mut self) {
         let mut found = Vec::new();
         let (mut whole, mut looks) = (Vec::new(), REPAIR_SCAN_MAX);
@@ -175,7 +173,7 @@ impl PageDirectory {
             looks -= 1;
             self.repair_from = page;
             if self.counted(&self.pages[page.0 as usize]) >= self.copies {
-                // Who had been away for too long has come back.
+                // A lender that had been away for too long is back.
                 whole.push(page);
             } else if self.can_move(page, &mut narrow) {
                 room -= usize::from(!self.comes(page));
@@ -210,20 +208,20 @@ impl PageDirectory {
         }
     }
 
-    /// So many more pages may be on their way here for another place.
+    /// Number of further pages that may be fetched for repair.
     fn repair_room(&self) -> usize {
         let coming = |get: &&PageGet| get.repair && !get.requested.is_empty();
         REPAIR_PAGES_MAX.saturating_sub(self.gets.values().filter(coming).count())
     }
 
-    /// Whether the page is on its way here for another place.
+    /// Whether the page is being fetched for repair.
     fn comes(&self, page: Page) -> bool {
         let get = self.gets.get(&page);
         get.is_some_and(|get| get.repair && !get.requested.is_empty())
     }
 
-    /// Whether the page can be had, and has somewhere to go. `narrow`: where that would be if there were
-    /// room.
+    /// Whether the page can be fetched and has somewhere to go. `narrow` gets the lender that would take it
+    /// if it had room.
     fn can_move(&self, page: Page, narrow: &mut Option<usize>) -> bool {
         let entry = &self.pages[page.0 as usize];
         if entry.pending || self.reachable(entry).is_none() {
@@ -237,7 +235,7 @@ impl PageDirectory {
         free
     }
 
-    /// A lender's places count no more, though they may still be read.
+    /// A lender's copies stop to count, though they may still be read.
     pub(super) fn shun(&mut self, lender: usize) {
         self.lenders[lender].shunned = true;
         for (index, entry) in self.pages.iter().enumerate() {
@@ -251,7 +249,7 @@ impl PageDirectory {
         }
     }
 
-    /// Everything that was at a lender is gone.
+    /// Everything stored at a lender is gone.
     pub(super) fn lose_all(&mut self, lender: usize) {
         for index in 0..self.pages.len() as u32 {
             self.drop_copies(Page(index), lender);
@@ -259,7 +257,7 @@ impl PageDirectory {
         self.lenders[lender].forget();
     }
 
-    /// A page's place at a lender is gone. It is looked for elsewhere, or lost.
+    /// Drops a page's copy at a lender. The page is requested elsewhere, or lost.
     pub(super) fn drop_copies(&mut self, page: Page, lender: usize) {
         let entry = &mut self.pages[page.0 as usize];
         let mut gone = false;
@@ -290,7 +288,7 @@ impl PageDirectory {
         } else {
             self.short.insert(page);
             self.reroute_picks_of(page, lender);
-            // Who is asked another place for it already is not asked twice.
+            // A lender that was asked for another copy already is not asked twice.
             if let Some(get) = { self.gets.get_mut(&page) }.filter(|get| get.requested.contains(lender)) {
                 get.requested.remove(lender);
                 if get.requested.is_empty() {
@@ -301,14 +299,14 @@ impl PageDirectory {
     }
 }
 
-/// All of them, from behind one on, and around.
+/// All pages in a circle, starting after `from`.
 fn round(pages: &BTreeSet<Page>, from: Page) -> impl Iterator<Item = &Page> {
     let behind = (Bound::Excluded(from), Bound::Unbounded);
     pages.range(behind).chain(pages.range(..=from))
 }
 
 impl LenderState {
-    /// Whether a place there counts.
+    /// Whether copies there count.
     pub(super) fn counts(&self) -> bool {
         !self.shunned
     }

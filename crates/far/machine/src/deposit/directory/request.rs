@@ -1,8 +1,7 @@
-//! Requests for blocks, as long as somebody waits for them.
+//! Gather requests, for as long as a thread waits for them.
 //!
-//! A request is of many pages, and in one piece: what is wanted, what became of each page, and room for all
-//! answers, to which they are copied as they come. Whoever names a *pick*, one page of a request, names its
-//! place in that, so nothing is searched for.
+//! A request covers many pages in one allocation: the wanted blocks, the outcome of each page, and room for
+//! all answers. A *pick*, one page of a request, is identified by its index, so nothing is searched.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,72 +10,73 @@ use super::{LenderSet, Page};
 use crate::deposit::blocks::BlockRequest;
 use crate::limit::BLOCK_BYTES;
 
-/// A request's number. None is given twice in a row to what lies in one place.
+/// Number of a request. A slot never has the same number twice in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GatherTicket {
     slot: u32,
     turn: u32,
 }
 
-/// What became of blocks of one page.
+/// Outcome of the blocks of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatherOutcome {
-    /// They came, as they are in the page of this version. Nothing proves them until it comes home.
+    /// The blocks arrived, in this version of the page. They are unverified until the page arrives.
     Arrived(u64),
-    /// The page was never put, or has been forgotten: zeros.
+    /// The page was never put, or was forgotten: zeros.
     Never,
-    /// Its bytes are here: aside, or they have come.
+    /// The page's bytes are here: it is pending or has arrived.
     Local,
-    /// No lender that is linked has it, but the spill file: a disk gives it whole for the price of a block.
+    /// Only the spill file has it among linked lenders. A disk returns the whole page at the price of a
+    /// block.
     Spilled,
-    /// The page was put or forgotten meanwhile, or has come: it is to be looked for again.
+    /// The page was put, forgotten or has arrived meanwhile: look it up again.
     Retry,
-    /// Every place that the page had is gone. These lenders had it.
+    /// Every copy of the page is gone. These lenders had one.
     Lost(LenderSet),
 }
 
-/// What came of a request.
+/// Result of a gather request.
 #[derive(Clone, Debug)]
 pub struct GatherResult {
     wanted: BlockRequest,
     picks: Vec<BlockPick>,
-    /// The blocks' bytes, one behind the other as they were asked for; zeros where none were given.
+    /// Bytes of all blocks in the requested order; zeros for blocks that did not arrive.
     pub bytes: Vec<u8>,
 }
 
 impl GatherResult {
-    /// What was asked for.
+    /// The request.
     pub fn wanted(&self) -> &BlockRequest {
         &self.wanted
     }
 
-    /// What became of one of the pages.
+    /// Outcome of the page at an index.
     pub fn outcome(&self, index: usize) -> GatherOutcome {
         let BlockPick { version, state } = self.picks[index];
         match state {
             PickState::Answered => GatherOutcome::Arrived(version),
             PickState::Missed(outcome) => outcome,
-            PickState::Requested(_) => unreachable!("nothing is missing of what is given out"),
+            PickState::Requested(_) => unreachable!("a returned result is complete"),
         }
     }
 
-    /// Of each page: its version, and which blocks of it were asked for.
+    /// Version and requested block numbers of each page.
     pub fn names(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let versions = self.picks.iter().map(|pick| pick.version);
         versions.zip(self.wanted.iter().map(|(_, numbers)| numbers))
     }
 }
 
-/// Blocks of one page that were asked for.
+/// The part of a request that concerns one page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockPick {
-    /// Where it was asked for, in which version. 0: nowhere.
+    /// Version that was requested; 0: none.
     pub(super) version: u64,
     pub(super) state: PickState,
 }
 
 impl BlockPick {
-    /// There is nobody to be asked.
+    /// A pick without a lender to ask.
     pub(super) fn missed(outcome: GatherOutcome) -> BlockPick {
         BlockPick {
             version: 0,
@@ -87,20 +87,20 @@ impl BlockPick {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PickState {
-    /// Of whom; `None`: nobody who has the page is linked.
+    /// Requested from this lender; `None`: no linked lender has the page.
     Requested(Option<u8>),
     Answered,
     Missed(GatherOutcome),
 }
 
-/// Names a pick.
+/// Identifies a pick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PickId {
     pub(super) ticket: GatherTicket,
     pub(super) index: u32,
 }
 
-/// A pick that nothing has come of yet.
+/// A pick without an outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenPick<'a> {
     pub(super) page: Page,
@@ -109,7 +109,7 @@ pub(super) struct OpenPick<'a> {
     pub(super) at: Option<u8>,
 }
 
-/// All requests.
+/// All open requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GatherRequests {
     slots: Vec<RequestSlot>,
@@ -125,12 +125,12 @@ struct RequestSlot {
 #[derive(Clone, Debug)]
 struct GatherRequest {
     gathered: GatherResult,
-    /// Picks that nothing has come of yet.
+    /// Number of picks without an outcome.
     open: usize,
 }
 
 impl GatherRequests {
-    /// The number of the next request.
+    /// Number for the next request.
     pub(super) fn next(&mut self) -> GatherTicket {
         let place = self.free.pop().unwrap_or_else(|| {
             self.slots.push(RequestSlot::default());
@@ -140,7 +140,7 @@ impl GatherRequests {
         GatherTicket { slot: place, turn }
     }
 
-    /// The request with the number that was given out last.
+    /// Begins the request with the number given out last.
     pub(super) fn begin(&mut self, ticket: GatherTicket, wanted: BlockRequest, picks: Vec<BlockPick>) {
         assert_eq!(picks.len(), wanted.len());
         let open = picks
@@ -154,12 +154,12 @@ impl GatherRequests {
         });
     }
 
-    /// Whether nothing is missing any more.
+    /// Whether every pick has an outcome.
     pub(super) fn is_whole(&self, ticket: GatherTicket) -> bool {
         self.request(ticket).is_some_and(|request| request.open == 0)
     }
 
-    /// What came of a request, once, if nothing is missing.
+    /// Takes the result, once, if every pick has an outcome.
     pub(super) fn take(&mut self, ticket: GatherTicket) -> Option<GatherResult> {
         let place = self.slots.get_mut(ticket.slot as usize)?;
         let whole = |request: &mut GatherRequest| place.turn == ticket.turn && request.open == 0;
@@ -169,7 +169,7 @@ impl GatherRequests {
         Some(request.gathered)
     }
 
-    /// A pick, as long as nothing has come of it.
+    /// A pick, while it has no outcome.
     pub(super) fn asked(&self, id: PickId) -> Option<OpenPick<'_>> {
         let gathered = &self.request(id.ticket)?.gathered;
         let pick = gathered.picks.get(id.index as usize)?;
@@ -185,14 +185,14 @@ impl GatherRequests {
         })
     }
 
-    /// It is asked of this lender, or waits for one.
+    /// Notes the lender that a pick is requested from.
     pub(super) fn ask(&mut self, id: PickId, lender: Option<u8>) {
         if let Some((_, pick)) = self.open_pick(id) {
             pick.state = PickState::Requested(lender);
         }
     }
 
-    /// Its blocks have come. Whether its request waits for nothing more.
+    /// Stores a pick's blocks. Returns whether its request is complete.
     pub(super) fn give(&mut self, id: PickId, bytes: &[u8]) -> bool {
         if self.asked(id).is_some()
             && let Some(request) = self.request_mut(id.ticket)
@@ -205,7 +205,7 @@ impl GatherRequests {
         self.end(id, PickState::Answered)
     }
 
-    /// Its blocks do not come. Whether its request waits for nothing more.
+    /// Ends a pick without blocks. Returns whether its request is complete.
     pub(super) fn miss(&mut self, id: PickId, outcome: GatherOutcome) -> bool {
         self.end(id, PickState::Missed(outcome))
     }
@@ -219,7 +219,7 @@ impl GatherRequests {
         *open == 0
     }
 
-    /// The picks of a page of which nothing has come yet.
+    /// Picks of a page without an outcome.
     pub(super) fn of_page(&self, page: Page) -> Vec<PickId> {
         let find = |(ticket, request): (GatherTicket, &GatherRequest)| {
             let index = request.gathered.wanted.find(page)?;
@@ -231,7 +231,7 @@ impl GatherRequests {
         self.open().filter_map(find).collect()
     }
 
-    /// The picks that are asked of nobody, or of one of whom this is not true.
+    /// Picks without a lender, or whose lender does not satisfy `linked`.
     pub(super) fn unrouted(&self, linked: impl Fn(u8) -> bool) -> Vec<PickId> {
         let homeless = |pick: &BlockPick| match pick.state {
             PickState::Requested(at) => !at.is_some_and(&linked),
@@ -246,7 +246,7 @@ impl GatherRequests {
         found
     }
 
-    /// Those that wait for something.
+    /// Incomplete requests.
     fn open(&self) -> impl Iterator<Item = (GatherTicket, &GatherRequest)> {
         let places = (0..).zip(&self.slots);
         places.filter_map(|(place, RequestSlot { turn, request })| {
@@ -295,12 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_given_out_once_when_nothing_of_it_is_missing() {
+    fn a_complete_request_is_returned_once() {
         let mut requests = GatherRequests::default();
         let ticket = begun(&mut requests, &[3, 5]);
         let id = |index| PickId { ticket, index };
         assert!(!requests.give(id(1), &[7; 32]));
-        assert!(!requests.give(id(1), &[8; 32]), "the first answer counts");
+        assert!(!requests.give(id(1), &[8; 32]), "only the first answer counts");
         assert!(!requests.is_whole(ticket) && requests.take(ticket).is_none());
         assert!(requests.miss(id(0), GatherOutcome::Retry));
         assert!(requests.is_whole(ticket));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_request_that_is_over_is_not_said_of_the_one_in_its_place() {
+    fn a_late_answer_does_not_reach_the_next_request_in_the_slot() {
         let mut requests = GatherRequests::default();
         let old = begun(&mut requests, &[3]);
         let id = PickId {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn picks_are_found_by_their_page_and_by_whom_they_are_asked_of() {
+    fn picks_are_found_by_page_and_by_lender() {
         let mut requests = GatherRequests::default();
         let first = begun(&mut requests, &[3, 5, 8]);
         let second = begun(&mut requests, &[5]);

@@ -1,4 +1,4 @@
-//! Of whom a page is asked, and with which frame.
+//! Choice of the lender that is asked for a page, and of the frame that asks.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use netram_proto::planted::PlantedFault;
 use netram_proto::time::Time;
 
 impl PageDirectory {
-    /// Whether the page is asked of this lender by this version.
+    /// Whether the page was requested from this lender in this version.
     pub(super) fn awaits(&self, page: Page, version: u64, lender: usize) -> bool {
         let asked = |get: &PageGet| get.requested.contains(lender);
         self.gets.get(&page).is_some_and(asked)
@@ -18,14 +18,14 @@ impl PageDirectory {
                 .is_some_and(|entry| entry.version == version && !entry.pending)
     }
 
-    /// Asks somebody linked for a page that is wanted.
+    /// Requests a wanted page from a linked lender.
     pub(super) fn route(&mut self, page: Page) {
         let Some(entry) = self.pages.get(page.0 as usize) else {
             return;
         };
         match self.reachable(entry) {
             Some(spot) => self.ask(page, spot),
-            // Nobody waits for it: it is looked for again when it can be fetched.
+            // No thread waits for it: the search finds it again when it can be fetched.
             None if !self.gets.get(&page).is_some_and(|get| get.wanted) => drop(self.gets.remove(&page)),
             None => (),
         }
@@ -44,8 +44,8 @@ impl PageDirectory {
         });
     }
 
-    /// Where the page can be had now: not of who is late; of two places the one with less on its way, for it
-    /// answers sooner; of the spill file only if nowhere else.
+    /// The copy to request: not at a late lender; of two, the one at the lender with less in flight, which
+    /// answers sooner; the spill file last.
     pub(super) fn reachable(&self, entry: &PageEntry) -> Option<PageCopy> {
         self.readable(entry).min_by_key(|spot| {
             let lender = usize::from(spot.lender);
@@ -65,8 +65,8 @@ impl PageDirectory {
         spots.filter(|spot| spot.confirmed && self.lenders[usize::from(spot.lender)].linked)
     }
 
-    /// Pages that somebody waits for, and of whom only those were asked who are late, are asked of another
-    /// one as well: whoever answers first counts.
+    /// Requests pages that a thread waits for, and that only late lenders were asked for, from another lender
+    /// too. The first answer counts.
     pub(super) fn hedge(&mut self) {
         if !self.lenders.iter().any(LenderState::is_late) || self.planted.is(PlantedFault::LateAwaited) {
             return;
@@ -85,7 +85,7 @@ impl PageDirectory {
         }
     }
 
-    /// The next frame of pages for a lender, or `Resize`.
+    /// The next frame of pages for a lender, or a `Resize`.
     pub(super) fn poll_pages(&mut self, lender: usize, now: Time) -> Option<DepositCommand> {
         let (pages, gets) = (&self.pages, &self.gets);
         let current = |item: &SlotPage, held: bool| {

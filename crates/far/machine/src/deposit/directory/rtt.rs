@@ -1,24 +1,24 @@
-//! How long a lender takes to answer, and from when on it is late: its mean and four times its mean
-//! deviation, as TCP has it.
+//! Response time of a lender, and the timeout after which it is late: the mean plus four times the mean
+//! deviation, as in TCP.
 
 use crate::limit::{HEDGE_MAX, HEDGE_MIN};
 use netram_proto::time::Nanos;
 
-/// Of the mean, the part that one measurement is.
+/// Reciprocal of a new measurement's weight in the mean.
 const SHARE: u64 = 8;
-/// Of the mean deviation.
+/// Reciprocal of a new measurement's weight in the mean deviation.
 const DEVIATION_SHARE: u64 = 4;
 
-/// Round trips to one lender, in ns.
+/// Round-trip times of one lender, in ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LenderRtt {
-    /// `None`: none was measured yet.
+    /// `None`: nothing measured yet.
     mean: Option<u64>,
     deviation: u64,
 }
 
 impl LenderRtt {
-    /// An answer took so long. Who stood still for longer than anybody waits is not measured by that.
+    /// Records a response time. It is capped at the longest timeout, so that one stall does not dominate.
     pub(super) fn record(&mut self, span: Nanos) {
         let took = span.0.min(HEDGE_MAX.0);
         let Some(mean) = self.mean else {
@@ -30,7 +30,7 @@ impl LenderRtt {
         self.mean = Some(mean - mean / SHARE + took / SHARE);
     }
 
-    /// An answer that takes longer is late.
+    /// Time after which an answer is late.
     pub(super) fn timeout(&self) -> Nanos {
         let usual = |mean: u64| Nanos(mean + 4 * self.deviation).clamp(HEDGE_MIN, HEDGE_MAX);
         self.mean.map_or(HEDGE_MAX, usual)
@@ -42,9 +42,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lender_is_late_by_what_it_usually_takes_and_neither_at_once_nor_never() {
+    fn the_timeout_follows_the_response_time_within_its_bounds() {
         let mut trip = LenderRtt::default();
-        assert_eq!(trip.timeout(), HEDGE_MAX, "nobody knows it yet");
+        assert_eq!(trip.timeout(), HEDGE_MAX, "nothing measured yet");
         trip.record(Nanos::from_us(20));
         assert_eq!(trip.timeout(), HEDGE_MIN);
         for _ in 0..100 {
@@ -64,6 +64,6 @@ mod tests {
         for _ in 0..200 {
             trip.record(Nanos::from_us(20));
         }
-        assert_eq!(trip.timeout(), HEDGE_MIN, "what was is forgotten");
+        assert_eq!(trip.timeout(), HEDGE_MIN, "old measurements fade");
     }
 }

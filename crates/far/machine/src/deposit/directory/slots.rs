@@ -1,18 +1,19 @@
-//! The slots that an owner has at one lender: how many, which are free, and which its lender wants back.
+//! The slots of one deposit, as its owner sees them: their number, the free ones, and those that the lender
+//! wants back.
 
 use alloc::vec::Vec;
 
 use crate::limit::DEPOSIT_SLOTS_MAX;
 
-/// Slots are numbered from 0, and a deposit loses none that its owner did not give back.
+/// Slots of a deposit, numbered from 0. A deposit loses only slots that its owner gave back.
 #[derive(Clone, Debug)]
 pub(super) struct LenderSlots {
     count: u32,
-    /// Nothing is in these; the last one is taken first.
+    /// Free slots; the last one is taken first.
     free: Vec<u32>,
-    /// Nor in these, and nothing goes there: the lender wants them back.
+    /// Empty slots that get no page, because the lender wants them back.
     idle: Vec<u32>,
-    /// The lender wants back all from this one on.
+    /// The lender wants back all slots from this one on.
     keep: u32,
 }
 
@@ -30,17 +31,17 @@ impl LenderSlots {
         self.count
     }
 
-    /// Slots that have a page.
+    /// Number of slots with a page.
     pub(super) fn used(&self) -> u32 {
         self.count - (self.free.len() + self.idle.len()) as u32
     }
 
-    /// Slots that a page may go to.
+    /// Number of slots that a page may go to.
     pub(super) fn free(&self) -> u32 {
         self.free.len() as u32
     }
 
-    /// Slots that no page has.
+    /// Slots without a page.
     pub(super) fn vacant(&self) -> impl Iterator<Item = u32> {
         self.free.iter().chain(&self.idle).copied()
     }
@@ -50,27 +51,27 @@ impl LenderSlots {
         self.keep
     }
 
-    /// Whether the lender has said how many it wants to be kept.
+    /// Whether the lender wants slots back.
     pub(super) fn has_reclaim(&self) -> bool {
         self.keep < DEPOSIT_SLOTS_MAX
     }
 
-    /// Slots that the lender wants back.
+    /// Number of slots that the lender wants back.
     pub(super) fn asked_back(&self) -> u32 {
         self.count.saturating_sub(self.keep)
     }
 
-    /// Whether the lender wants this one back.
+    /// Whether the lender wants this slot back.
     pub(super) fn wants_back(&self, slot: u32) -> bool {
         slot >= self.keep
     }
 
-    /// Whether the lender wants slots back, and nothing is in any of them.
+    /// Whether the lender wants slots back and all of them are empty.
     pub(super) fn is_vacated(&self) -> bool {
         self.asked_back() > 0 && self.idle.len() as u32 == self.asked_back()
     }
 
-    /// The lender wants back all slots from `keep` on. The wish before does not count any more.
+    /// The lender wants back all slots from `keep` on. This replaces its earlier request.
     pub(super) fn ask_back(&mut self, keep: u32) {
         self.keep = keep;
         let mut vacant: Vec<u32> = self.vacant().collect();
@@ -89,13 +90,13 @@ impl LenderSlots {
         }
     }
 
-    /// There are so many now.
+    /// The deposit has this many slots now.
     pub(super) fn resize(&mut self, count: u32) {
         if count < self.count {
             self.free.retain(|slot| *slot < count);
             self.idle.retain(|slot| *slot < count);
         }
-        // The lowest are taken first.
+        // Lower slots are taken first.
         let new = (self.count..count).rev();
         let (idle, free): (Vec<u32>, Vec<u32>) = new.partition(|slot| self.wants_back(*slot));
         self.idle.extend(idle);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_slots_are_taken_first_and_none_that_is_wanted_back() {
+    fn the_lowest_slots_are_taken_first_except_those_wanted_back() {
         let mut slots = with(6);
         assert_eq!([slots.take(), slots.take()], [Some(0), Some(1)]);
         slots.ask_back(3);
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_vacated_when_the_last_page_in_them_has_gone() {
+    fn slots_are_vacated_when_their_last_page_is_removed() {
         let mut slots = with(4);
         let taken: Vec<u32> = core::iter::from_fn(|| slots.take()).collect();
         assert_eq!(taken, vec![0, 1, 2, 3]);
@@ -137,12 +138,12 @@ mod tests {
         slots.give(2);
         assert!(slots.is_vacated());
         slots.resize(2);
-        assert!(!slots.is_vacated(), "they are gone");
+        assert!(!slots.is_vacated(), "the slots are gone");
         assert_eq!((slots.count(), slots.used(), slots.asked_back()), (2, 2, 0));
     }
 
     #[test]
-    fn a_wish_that_is_over_gives_all_vacant_slots_free_and_what_comes_later_keeps_to_the_next() {
+    fn a_withdrawn_wish_frees_the_vacant_slots() {
         let mut slots = with(4);
         slots.ask_back(1);
         assert_eq!(slots.free(), 1);
@@ -152,6 +153,6 @@ mod tests {
         slots.resize(8);
         assert_eq!((slots.free(), slots.asked_back()), (5, 3));
         assert!(slots.is_vacated());
-        assert_eq!(slots.take(), Some(0), "the lowest, still");
+        assert_eq!(slots.take(), Some(0), "still the lowest");
     }
 }

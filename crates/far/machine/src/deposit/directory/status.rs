@@ -1,4 +1,4 @@
-//! How pages and lenders stand.
+//! Figures of pages and lenders.
 
 use super::{LenderSet, LenderState, Page, PageDirectory, PageDirectoryStatus, PageEntry};
 use crate::limit::COPIES_MAX;
@@ -6,13 +6,13 @@ use netram_proto::id::Epoch;
 use netram_proto::time::Time;
 
 impl PageDirectory {
-    /// Whether a lender has owed an answer for [`DEPOSIT_SILENCE`](crate::limit::DEPOSIT_SILENCE): its link
-    /// is to be closed, whatever else comes over it.
+    /// Whether a lender has owed an answer for [`DEPOSIT_TIMEOUT`](crate::limit::DEPOSIT_TIMEOUT). Its link
+    /// must be closed, whatever else comes over it.
     pub fn is_silent(&self, lender: usize, now: Time) -> bool {
         self.lenders[lender].is_silent(now)
     }
 
-    /// The number of the session that was begun last with the lender.
+    /// Number of the last session with the lender.
     pub fn session(&self, lender: usize) -> Epoch {
         self.lenders[lender].epoch
     }
@@ -22,12 +22,12 @@ impl PageDirectory {
         self.lenders[lender].linked
     }
 
-    /// The page's version; `None`: it was never put.
+    /// Version of a page. `None`: it was never put.
     pub fn version(&self, page: Page) -> Option<u64> {
         Some(self.entry(page)?.version)
     }
 
-    /// How the pages stand. Walks over all of them.
+    /// Figures of all pages and lenders. Walks over all pages.
     pub fn status(&self) -> PageDirectoryStatus {
         let lost =
             |entry: &&PageEntry| entry.version > 0 && !entry.pending && entry.copies == [None; COPIES_MAX];
@@ -43,17 +43,17 @@ impl PageDirectory {
         }
     }
 
-    /// The spill file's number.
+    /// Index of the spill file.
     pub fn spill(&self) -> Option<usize> {
         self.spill
     }
 
-    /// Lenders, without the spill file.
+    /// Number of lenders without the spill file.
     pub(super) fn lender_count(&self) -> usize {
         self.spill.unwrap_or(self.lenders.len())
     }
 
-    /// The places of a page: lender, slot, whether it is known to be there. For tests.
+    /// Copies of a page: lender, slot, and whether it is confirmed. For tests.
     pub fn places(&self, page: Page) -> impl Iterator<Item = (usize, u32, bool)> {
         let spots = self.entry(page).into_iter().flat_map(|entry| entry.copies);
         spots
@@ -61,14 +61,14 @@ impl PageDirectory {
             .map(|spot| (usize::from(spot.lender), spot.slot, spot.confirmed))
     }
 
-    /// Of whom a page is asked that is on its way here. For tests.
+    /// Lenders that were asked for a page. For tests.
     pub fn asked(&self, page: Page) -> LenderSet {
         self.gets
             .get(&page)
             .map_or(LenderSet::default(), |get| get.requested)
     }
 
-    /// Slots of a lender that no page has. For tests.
+    /// Empty slots at a lender. For tests.
     pub fn free_slots(&self, lender: usize) -> impl Iterator<Item = u32> {
         self.lenders[lender].slots.vacant()
     }

@@ -1,44 +1,46 @@
-//! First in, first out, or most of what comes leaves first: whichever brings less pages, found out by a duel.
+//! A duel of two insertion policies: first in, first out, or keeping some pages and letting most of the rest
+//! pass.
 //!
-//! A program that goes over more memory than is local, again and again, finds nothing of it under first in,
-//! first out, nor under LRU: what it comes to next left last. A memory that keeps a part of it, and lets the
-//! rest pass through, finds that part every time. Any other program wants what it referenced last. Which one
-//! this is changes, and cannot be seen from its faults by themselves; so both ways are tried, on a few pages
-//! each, and the rest follows the one that has brought less of late.
+//! A program that repeatedly scans more memory than is local finds none of it under FIFO or LRU: the page it
+//! needs next was evicted last. If a part is retained and the rest passes through, the scan finds that part
+//! every time. Any other program needs its most recent pages. Which kind it is changes, and faults alone do
+//! not show it. Both policies are therefore tried on a few pages each, and all other pages follow the one
+//! that needed fewer fetches lately.
 //!
 //! After Qureshi, Jaleel, Patt, Steely and Emer, *Adaptive Insertion Policies for High Performance Caching*
-//! (ISCA 2007): set dueling, and bimodal insertion. A memory has no sets; pages are dealt to *teams* by their
-//! number, and a team's frames are its share of all.
+//! (ISCA 2007): set dueling and bimodal insertion. A memory has no sets; pages are dealt to *teams* by their
+//! number, and each team has a share of the frames.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::{Page, split_mix};
 
-/// Pages that stand together are of one team, so that they can move together.
+/// Number of adjacent pages in one team, so that they can move together.
 const BLOCK: u32 = 4;
-/// So many blocks are dealt out in turn: to each of the two teams that duel one, to the third the rest.
+/// Number of blocks in a deal: each of the two duelling teams gets one, the third the rest.
 const DEAL: u32 = 32;
-/// One page in so many that come is kept where most pass through.
+/// Under `Bimodal`, one arriving page in this many is retained.
 const RETAINED_SHARE: u64 = 32;
-/// One page in so many of those in sight passes through, where most do.
+/// Divisor of the resident pages: the part that passes through under `Bimodal`.
 const PASSING_SHARE: usize = 8;
-/// At least so many, twice what comes ahead of a small cap: that is not to leave before it is referenced.
+/// Minimum number of passing pages: twice the prefetch of a small cap, so that prefetched pages are not
+/// evicted unused.
 const PASSING_MIN: usize = 192;
-/// Pages that one team has to bring more than the other before the third follows the other.
+/// Lead in fetches at which the third team changes to the other policy.
 const LEAD: i32 = 48;
 const LEAD_MAX: i32 = 2 * LEAD;
 
-/// What a team does with a page that comes.
+/// Position of an arriving page in a team's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InsertionPolicy {
-    /// It is the last to leave.
+    /// The page is evicted last.
     Fifo,
-    /// It is the first, but for a few.
+    /// The page is evicted first, except for one in [`RETAINED_SHARE`].
     Bimodal,
 }
 
-/// Pages of which some are in sight. Those that came first stand in front.
+/// The resident pages of one team, oldest first.
 #[derive(Clone, Debug, Default)]
 struct Team {
     retained: VecDeque<(Page, u64)>,
@@ -50,14 +52,14 @@ impl Team {
         self.retained.len() + self.passing.len()
     }
 
-    /// Of those that pass more than `passing` may; else of the kept. Under [`InsertionPolicy::Fifo`] who came
-    /// first, wherever.
+    /// Takes a passing page if more than `passing` pass, otherwise a retained one. Under
+    /// [`InsertionPolicy::Fifo`] the oldest of both.
     fn take(&mut self, way: InsertionPolicy, passing: usize) -> Option<Page> {
         let from_passing = match (way, self.passing.front(), self.retained.front()) {
             (_, None, _) => false,
             (_, _, None) => true,
             (InsertionPolicy::Fifo, Some((_, one)), Some((_, other))) => one < other,
-            // Half of it is slack: how many are in sight goes up and down by batches.
+            // Half of the number is slack: batches make it fluctuate.
             (InsertionPolicy::Bimodal, ..) => self.passing.len() > passing / 2,
         };
         let queue = if from_passing {
@@ -72,13 +74,13 @@ impl Team {
 /// The pages in local memory, by team.
 #[derive(Clone, Debug)]
 pub(crate) struct Duel {
-    /// One that takes turns, one that keeps, and all others.
+    /// The `Fifo` team, the `Bimodal` team, and all other pages.
     teams: [Team; 3],
-    /// How many more pages the first brought than the second, of late.
+    /// Recent fetches of the first team minus those of the second.
     score: i32,
-    /// What the others do.
+    /// Policy of the third team.
     follower_policy: InsertionPolicy,
-    /// How many were in sight when one was to leave last. 0: none ever was, and all are kept.
+    /// Number of resident pages at the last eviction. 0: there was none, and all pages are retained.
     room: usize,
     count: u64,
     random: u64,
@@ -104,7 +106,7 @@ impl Duel {
         }
     }
 
-    /// A page that is not here is brought, which was here once.
+    /// Counts a page that must be fetched again.
     pub(super) fn missed(&mut self, page: Page) {
         self.score = match team(page) {
             0 => (self.score + 1).min(LEAD_MAX),
@@ -118,7 +120,7 @@ impl Duel {
         }
     }
 
-    /// A page comes. `again`: it had not left, and was referenced.
+    /// Adds an arriving page. `again`: it was referenced before its eviction was complete.
     pub(super) fn add(&mut self, page: Page, again: bool) {
         self.count += 1;
         let number = team(page);
@@ -138,7 +140,7 @@ impl Duel {
         queue.push_back((page, self.count));
     }
 
-    /// The next page to leave, of the team that has most beside its share.
+    /// Takes the next page to evict, from the team that exceeds its share most.
     pub(super) fn take(&mut self) -> Option<Page> {
         self.room = self.length();
         let most = (0..self.teams.len())
@@ -153,7 +155,7 @@ impl Duel {
         self.teams.iter().map(Team::length).sum()
     }
 
-    /// Only these stay; the last that came are asked for first.
+    /// Keeps only these pages; the most recent ones are examined first.
     pub(super) fn retain(&mut self, mut stays: impl FnMut(&Page) -> bool) {
         for team in &mut self.teams {
             for queue in [&mut team.retained, &mut team.passing] {
@@ -169,8 +171,7 @@ impl Duel {
     }
 }
 
-/// Which team a page is of. Each deal of blocks has the same number for each team, and so have blocks that
-/// stand a deal, or a deal of deals, apart: a program's strides do not miss those that duel.
+/// Team of a page. Teams are spread so that strides of one or more deals do not miss the duelling teams.
 fn team(page: Page) -> usize {
     let block = page.0 / BLOCK;
     let turn = (block + block / DEAL + block / (DEAL * DEAL) + block / (DEAL * DEAL * DEAL)) % DEAL;
@@ -181,7 +182,7 @@ fn team(page: Page) -> usize {
     }
 }
 
-/// Blocks of a deal that a team gets.
+/// Number of blocks of a deal that a team gets.
 fn deals(team: usize) -> u32 {
     match team {
         0 | 1 => 1,
@@ -189,12 +190,12 @@ fn deals(team: usize) -> u32 {
     }
 }
 
-/// A team's share of all frames.
+/// Share of the frames that a team has.
 fn share(team: usize, room: usize) -> usize {
     room * deals(team) as usize / DEAL as usize
 }
 
-/// How many of a team pass through, where most do: its share of those of all.
+/// Number of a team's pages that pass through under `Bimodal`.
 fn passing(room: usize, of: usize) -> usize {
     let all = (room / PASSING_SHARE).max(PASSING_MIN).min(room / 2);
     { all * of }.checked_div(room).unwrap_or(0)
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn teams_have_their_share_of_any_stride() {
+    fn every_stride_gives_teams_their_share() {
         for stride in [1, 2, 3, 4, 32, 128, 129, 1024, 4096, 1500 * 3] {
             let mut counts = [0_u32; 3];
             let pages = 1 << 15;
@@ -220,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Goes over pages `rounds` times with room for some. How many were missed in the last round.
+    /// Scans pages `rounds` times with room for `room`. Returns the misses of the last round.
     fn misses(duel: &mut Duel, pages: core::ops::Range<u32>, rounds: u32, room: usize) -> u32 {
         let mut here = alloc::collections::BTreeSet::new();
         let mut missed = 0;
@@ -243,14 +244,14 @@ mod tests {
             }
         }
         for page in here {
-            assert!(duel.take().is_some(), "{page} is in it");
+            assert!(duel.take().is_some(), "page {page} can be evicted");
         }
         missed
     }
 
     #[test]
-    fn of_a_round_that_does_not_fit_a_part_stays() {
-        // All of it would be missed in turns; all that has no room has to be.
+    fn part_of_a_scan_that_does_not_fit_is_retained() {
+        // FIFO would miss every page; only those without room must be missed.
         for (room, pages) in [(1000, 2000), (500, 2000), (720, 1085)] {
             let mut duel = Duel::new(1);
             let missed = misses(&mut duel, 0..pages, 12, room);
@@ -264,11 +265,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_over_once_is_let_go_when_others_are_wanted() {
+    fn retained_pages_are_evicted_when_the_working_set_changes() {
         let mut duel = Duel::new(1);
         misses(&mut duel, 0..2000, 8, 1000);
         assert_eq!(duel.follower_policy, InsertionPolicy::Bimodal);
-        // A part that fits is wanted now, and soon is all there.
+        // The new working set fits, and is soon completely resident.
         assert_eq!(misses(&mut duel, 10_000..10_900, 40, 1000), 0);
     }
 }

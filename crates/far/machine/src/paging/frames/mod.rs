@@ -1,13 +1,12 @@
-//! Which page is to leave local memory.
+//! Replacement: which page leaves local memory.
 //!
-//! What a policy knows of references is a time a page, which each reference in local memory sets to the
-//! present: a single store. All the rest is done when a page has to leave.
+//! A policy knows the time of each page's last reference, which a reference in local memory sets with a
+//! single store. All other work is done when a page must leave.
 //!
-//! **LRU** is exact: a heap has every page with a time at which it was referenced; the least comes out, and
-//! goes in again if its page has been referenced since. A page goes in again at most once between two
-//! references to it, so that this is cheap where references are far more frequent than faults. **Clock** is a
-//! queue: a page that was referenced since it was last in front goes to the back. **Dueling** (`duel.rs`)
-//! knows of no references, only of pages that come.
+//! **LRU** is exact: a heap holds every page with a time of reference. The smallest is taken, and inserted
+//! again if its page was referenced since. A page is inserted at most once between two references, which is
+//! cheap where references are far more frequent than faults. **Clock** is a queue: a page referenced since
+//! its last turn goes to the back. **Dueling** (`duel.rs`) sees no references, only arrivals.
 
 mod duel;
 
@@ -18,41 +17,41 @@ use core::cmp::Reverse;
 use super::Page;
 use duel::Duel;
 
-/// What replacement knows of pages.
+/// Reference times of pages.
 pub(crate) trait ReferenceTimes {
-    /// When it was last referenced; 0: not since [`ReferenceTimes::untouch`].
+    /// Time of the last reference; 0: none since [`ReferenceTimes::untouch`].
     fn touched(&self, page: Page) -> u64;
-    /// From now on it counts as not referenced.
+    /// Marks the page as not referenced.
     fn untouch(&mut self, page: Page);
-    /// Whether it may leave: it is in local memory.
+    /// Whether the page is in local memory and may leave.
     fn is_local(&self, page: Page) -> bool;
 }
 
-/// So many pages that have left are no reason to look for them.
+/// Number of stale entries that does not trigger a clean-up.
 const TIDY_SLACK: usize = 64;
 
-/// How a page is chosen to leave.
+/// Replacement policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replacement {
-    /// The one whose last reference is longest ago.
+    /// The least recently referenced page.
     #[default]
     Lru,
-    /// The first, in turn, that has not been referenced since its last turn.
+    /// The first page, in turn, that was not referenced since its last turn.
     Clock,
-    /// Any.
+    /// A random page.
     Random,
-    /// The one that came first.
+    /// The page that arrived first.
     Fifo,
-    /// The one that came first, or last: whichever has had to be brought again less often of late.
+    /// The page that arrived first or last, whichever policy needed fewer fetches lately.
     Dueling,
 }
 
-/// The pages in local memory. One that has left by another way stays here until its turn comes.
+/// The pages in local memory. A page that left by another way stays here until its turn comes.
 #[derive(Clone, Debug)]
 pub(crate) enum ReplacementQueue {
     Lru(BinaryHeap<Reverse<(u64, Page)>>),
     Clock(VecDeque<Page>),
-    /// The pages, and the state of the generator.
+    /// The pages, and the state of the random generator.
     Random(Vec<Page>, u64),
     Fifo(VecDeque<Page>),
     Dueling(Duel),
@@ -69,20 +68,19 @@ impl ReplacementQueue {
         }
     }
 
-    /// A page that was in local memory once has to be brought again.
+    /// Counts a page that must be fetched again.
     pub(crate) fn missed(&mut self, page: Page) {
         if let ReplacementQueue::Dueling(duel) = self {
             duel.missed(page);
         }
     }
 
-    /// A page that has been brought is in local memory from now on.
+    /// Adds a page that arrived.
     pub(crate) fn add(&mut self, page: Page, now: u64) {
         self.put(page, now, false);
     }
 
-    /// A page that was to leave, and was referenced before it had, is in local memory from now on; or one
-    /// that may not leave.
+    /// Adds a page that was referenced before its eviction was complete, or that may not leave.
     pub(crate) fn add_again(&mut self, page: Page, now: u64) {
         self.put(page, now, true);
     }
@@ -96,7 +94,7 @@ impl ReplacementQueue {
         }
     }
 
-    /// The page that is to leave; it is in local memory. `None`: there is none.
+    /// Takes the page to evict, which is in local memory. `None`: there is none.
     pub(crate) fn take(&mut self, known: &mut impl ReferenceTimes) -> Option<Page> {
         loop {
             let page = match self {
@@ -112,9 +110,9 @@ impl ReplacementQueue {
         }
     }
 
-    /// Forgets what has left by another way, once that is more than what is here: who comes and goes without
-    /// ever being chosen would be here once for each time. Of a page that is here more than once the last
-    /// coming counts.
+    /// Drops entries of pages that left by another way, once there are more of those than of pages. Otherwise
+    /// a page that comes and goes without being chosen would add an entry each time. Of several entries of a
+    /// page the last counts.
     pub(crate) fn tidy(&mut self, local: usize, known: &impl ReferenceTimes) {
         if self.length() <= 2 * local + TIDY_SLACK {
             return;
@@ -172,7 +170,7 @@ fn pop_any(pages: &mut Vec<Page>, state: &mut u64) -> Option<Page> {
     Some(pages.swap_remove(place as usize))
 }
 
-/// SplitMix64: a number that is as good as random.
+/// SplitMix64, a pseudo-random generator.
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut mixed = *state;

@@ -1,5 +1,5 @@
-//! An arena's pages under every order of moves: a reference sees what was written last, no page is dropped
-//! before the depot has it, and no more frames are taken than there are.
+//! An arena's pages under every order of moves: a reference sees the last write, no page is dropped before it
+//! is stored, and the cap holds.
 
 mod random;
 mod stories;

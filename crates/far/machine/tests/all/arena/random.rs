@@ -7,7 +7,7 @@ use crate::arena::world::{ArenaWorld, PAGES, ThreadAction};
 fn run(seed: u64, settings: ArenaSettings, loses: bool) -> ArenaWorld {
     const THREADS: usize = 5;
     let mut world = ArenaWorld::new(settings, THREADS, seed);
-    // Some threads walk, others jump; each may turn.
+    // Some threads scan, others jump; each may change.
     let mut at: Vec<u32> = (0..THREADS as u32).map(|thread| 80 * thread).collect();
     for round in 0..20_000_u32 {
         let thread = world.any(THREADS as u32) as usize;
@@ -53,7 +53,7 @@ fn settings(hidden: u32, replacement: Replacement) -> ArenaSettings {
 }
 
 #[test]
-fn a_reference_sees_what_was_written_last_whatever_the_schedule() {
+fn a_reference_sees_the_last_write_under_any_schedule() {
     for seed in 0..24 {
         eprintln!("seed {seed}");
         let hidden = [0, 12, 50][seed as usize % 3];
@@ -73,9 +73,9 @@ fn a_reference_sees_what_was_written_last_whatever_the_schedule() {
     }
 }
 
-/// The same with a pack, of which half of the pages come back.
+/// With a pack, from which half of the pages return.
 #[test]
-fn what_was_packed_is_what_was_written_last() {
+fn a_packed_page_keeps_the_last_write() {
     let mut all = ArenaTally::default();
     for seed in 200..224 {
         eprintln!("seed {seed}");
@@ -95,10 +95,9 @@ fn what_was_packed_is_what_was_written_last() {
     assert!(all.unpacked > 5000 && all.sent > 5000, "{all:?}");
 }
 
-/// The same with words that are read and written where their pages are, and patches that take more than their
-/// part now and then.
+/// With words read and written remotely, and patches that sometimes exceed their part of the cap.
 #[test]
-fn what_was_written_to_a_page_that_was_away_is_in_it_when_it_comes() {
+fn writes_to_remote_pages_are_merged_on_arrival() {
     let mut all = ArenaTally::default();
     let mut bus_errors = 0;
     for seed in 300..336 {
@@ -126,7 +125,7 @@ fn what_was_written_to_a_page_that_was_away_is_in_it_when_it_comes() {
 }
 
 #[test]
-fn what_is_lost_is_a_bus_error_and_never_zeros() {
+fn a_lost_page_is_a_bus_error_and_never_zeros() {
     let mut bus_errors = 0;
     for seed in 100..112 {
         eprintln!("seed {seed}");

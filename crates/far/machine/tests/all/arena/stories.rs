@@ -1,4 +1,4 @@
-//! What becomes of a page, told move by move.
+//! Life of a page, move by move.
 
 use netram_far_machine::arena::{
     ArenaMachine, ArenaSettings, ArrivalAction, EvictionWork, FaultAction, MoveFollowUp, Page, Replacement,
@@ -21,14 +21,14 @@ fn settings(hidden: u32) -> ArenaSettings {
     }
 }
 
-/// An arena whose pages from 0 on are here until eviction has work.
+/// An arena whose pages from 0 on are resident until eviction has work.
 fn filled(hidden: u32) -> (ArenaMachine, EvictionWork) {
     let mut arena = ArenaMachine::new(settings(hidden));
     let work = fill(&mut arena, 0);
     (arena, work)
 }
 
-/// Pages from this one on come until eviction has work.
+/// Brings pages from this one on until eviction has work.
 fn fill(arena: &mut ArenaMachine, from: u32) -> EvictionWork {
     for page in (from..).map(Page) {
         if let Some(work) = arena.work() {
@@ -36,18 +36,18 @@ fn fill(arena: &mut ArenaMachine, from: u32) -> EvictionWork {
         }
         bring(arena, page);
     }
-    unreachable!("an arena is not without end")
+    unreachable!("eviction has work before the arena is full")
 }
 
 #[test]
-fn a_page_leaves_by_way_of_its_berth_and_comes_back_from_where_it_is() {
+fn a_page_is_evicted_through_its_staging_frame() {
     let (mut arena, work) = filled(0);
     let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
     };
     assert_eq!(pages.len(), EVICT_PAGES);
     let (page, berth) = pages[0];
-    assert_eq!(page, Page(0), "the first that came is the first to leave");
+    assert_eq!(page, Page(0), "the first page in is the first out");
     assert_eq!(arena.want(Page(1)), FaultAction::Wait);
     for (page, _) in &pages[2..] {
         assert_eq!(arena.deactivated(*page, true), MoveFollowUp::Done);
@@ -56,18 +56,18 @@ fn a_page_leaves_by_way_of_its_berth_and_comes_back_from_where_it_is() {
     assert_eq!(
         arena.deactivated(Page(1), true),
         MoveFollowUp::Activate(pages[1].1),
-        "somebody waits for it"
+        "a thread waits for the page"
     );
     assert_eq!(arena.arrive(Page(1)), ArrivalAction::Bytes);
     assert_eq!(arena.came(Page(1)), MoveFollowUp::Done);
 
     let Some(EvictionWork::Send(leaving)) = arena.work() else {
-        panic!("they leave next")
+        panic!("inactive pages are sent next")
     };
     assert_eq!(leaving.len(), EVICT_PAGES - 1);
     let free = arena.free();
     assert_eq!(arena.sent(page, true), MoveFollowUp::Drop(berth));
-    assert_eq!(arena.free(), free, "its frame is not empty yet");
+    assert_eq!(arena.free(), free, "its frame is not free yet");
     arena.dropped(berth);
     assert_eq!(arena.free(), free + 1);
     assert_eq!(arena.want(page), FaultAction::Fetch);
@@ -75,12 +75,12 @@ fn a_page_leaves_by_way_of_its_berth_and_comes_back_from_where_it_is() {
     assert_eq!(
         arena.want(Page(2)),
         FaultAction::Zero,
-        "it was zeros when it left"
+        "the page was zeros when it was evicted"
     );
 }
 
 #[test]
-fn a_hidden_page_has_a_second_chance() {
+fn an_inactive_page_has_a_second_chance() {
     let (mut arena, work) = filled(28);
     let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
@@ -90,7 +90,7 @@ fn a_hidden_page_has_a_second_chance() {
     }
     assert!(
         matches!(arena.work(), Some(EvictionWork::Deactivate(_))),
-        "so many may be hidden"
+        "this many pages may be inactive"
     );
     assert_eq!(arena.want(pages[3].0), FaultAction::Activate(pages[3].1));
     assert_eq!(arena.arrive(pages[3].0), ArrivalAction::Bytes);
@@ -99,7 +99,7 @@ fn a_hidden_page_has_a_second_chance() {
 }
 
 #[test]
-fn a_page_that_cannot_be_moved_stays_and_another_one_goes() {
+fn a_page_that_cannot_be_moved_is_skipped() {
     let (mut arena, work) = filled(0);
     let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
@@ -109,13 +109,13 @@ fn a_page_that_cannot_be_moved_stays_and_another_one_goes() {
         assert_eq!(arena.want(*page), FaultAction::Resident);
     }
     let Some(EvictionWork::Deactivate(others)) = arena.work() else {
-        panic!("eviction goes on")
+        panic!("eviction continues")
     };
     assert_eq!(others[0].0, Page(EVICT_PAGES as u32));
 }
 
 #[test]
-fn a_page_that_went_while_it_came_is_looked_for() {
+fn a_page_discarded_on_arrival_is_looked_up_again() {
     let mut arena = ArenaMachine::new(settings(0));
     let page = Page(5);
     assert_eq!(arena.want(page), FaultAction::Zero);
@@ -129,7 +129,7 @@ fn a_page_that_went_while_it_came_is_looked_for() {
 }
 
 #[test]
-fn a_pinned_page_stays() {
+fn a_pinned_page_is_not_evicted() {
     let (mut arena, work) = filled(0);
     let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
@@ -141,13 +141,13 @@ fn a_pinned_page_stays() {
         arena.pin(Page(page));
     }
     let Some(EvictionWork::Deactivate(others)) = arena.work() else {
-        panic!("eviction goes on")
+        panic!("eviction continues")
     };
     assert_eq!(others[0].0, Page(2 * EVICT_PAGES as u32));
 }
 
 #[test]
-fn without_room_at_lenders_faults_wait_and_what_is_here_stays() {
+fn without_room_at_lenders_faults_wait_and_local_pages_stay() {
     let mut world = ArenaWorld::new(settings(0), 2, 1);
     world.stashes = false;
     let mut pages = (0..).map(Page);
@@ -158,19 +158,19 @@ fn without_room_at_lenders_faults_wait_and_what_is_here_stays() {
     assert!(world.arena.is_crowded());
     assert_eq!(world.arena.work(), None);
     world.act(1, ThreadAction::Read(Page(pages.next().unwrap().0 - 2)));
-    assert!(!world.is_blocked(1), "what is here is to be had");
+    assert!(!world.is_blocked(1), "a local page is accessible");
     world.stashes = true;
     world.drain();
 }
 
 #[test]
-fn a_page_that_is_thrown_away_on_its_way_comes_as_zeros() {
+fn a_page_discarded_in_flight_arrives_as_zeros() {
     let mut arena = ArenaMachine::new(settings(0));
     let page = Page(5);
     assert_eq!(arena.want(page), FaultAction::Zero);
     assert_eq!(arena.discard(page), Default::default());
     assert_eq!(arena.arrive(page), ArrivalAction::Zeros);
-    // And again, between its coming and the word of it.
+    // Discard again, between its mapping and the report of it.
     arena.discard(page);
     assert_eq!(arena.want(page), FaultAction::Wait);
     assert_eq!(arena.came(page), MoveFollowUp::Zero);
@@ -181,12 +181,12 @@ fn a_page_that_is_thrown_away_on_its_way_comes_as_zeros() {
 }
 
 #[test]
-fn a_counter_goes_on_when_a_packed_page_is_passed_on() {
+fn a_counter_continues_when_a_packed_page_is_sent_on() {
     let (mut arena, work) = filled(0);
     assert_eq!(
         arena.word_source(Page(0), 1, 4),
         WordSource::Page,
-        "it is being hidden"
+        "the page is being deactivated"
     );
     pack(&mut arena, work);
     let (page, thrown) = (Page(0), Page(1));
@@ -195,18 +195,18 @@ fn a_counter_goes_on_when_a_packed_page_is_passed_on() {
     assert_eq!(
         arena.word_source(page, 1, 4),
         WordSource::Page,
-        "it has earned to come"
+        "its counter is spent"
     );
     assert!(arena.discard(thrown).packed);
     assert_eq!(arena.word_source(thrown, 1, 4), WordSource::Zeros);
-    // The pack may have nothing, so that what is in it goes on.
+    // The pack may hold nothing now, so its pages are sent on.
     let EvictionWork::Pass(passing) = fill(&mut arena, 1000) else {
-        panic!("they go on")
+        panic!("packed pages are sent on")
     };
     assert_eq!(
         arena.word_source(page, 1, 9),
         WordSource::Page,
-        "nobody has it for sure"
+        "the page is still being sent"
     );
     for page in passing {
         assert_eq!(arena.passed(page), MoveFollowUp::Done);
@@ -216,9 +216,9 @@ fn a_counter_goes_on_when_a_packed_page_is_passed_on() {
 }
 
 #[test]
-fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahead() {
-    // It came as the marker of a run, stayed out of sight, and the thread that had found no frame free slept
-    // on.
+fn a_page_with_a_waiter_is_mapped_even_if_it_is_prefetched() {
+    // It arrived as the marker of a run and stayed unmapped, and the thread that had found no free frame
+    // slept on.
     let (mut arena, mut work) = filled(0);
     loop {
         evict(&mut arena, work);
@@ -251,11 +251,11 @@ fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahea
             }
         }
     }
-    assert!(ahead > 0, "none of them was asked for ahead");
+    assert!(ahead > 0, "no page was prefetched");
 }
 
 #[test]
-fn nothing_is_asked_for_ahead_where_that_is_not_wanted() {
+fn nothing_is_prefetched_if_that_is_off() {
     for looks_ahead in [true, false] {
         let mut arena = ArenaMachine::new(ArenaSettings {
             looks_ahead,
@@ -281,24 +281,24 @@ fn nothing_is_asked_for_ahead_where_that_is_not_wanted() {
 }
 
 #[test]
-fn pages_that_are_asked_for_together_come_in_their_order_as_far_as_frames_can_be_spared() {
+fn announced_pages_are_prefetched_in_order_within_spare_frames() {
     let (mut arena, work) = filled(0);
     evict(&mut arena, work);
-    let leaving = arena.work().expect("they leave next");
+    let leaving = arena.work().expect("inactive pages are sent next");
     evict(&mut arena, leaving);
     let (here, nowhere) = (Page(ARENA_FRAMES_MIN / 2), Page(10 * ARENA_FRAMES_MIN));
     arena.will_need([here, nowhere, Page(1), Page(0), Page(1)]);
     assert_eq!(
         arena.next_ahead(usize::MAX),
         [Page(1), Page(0)],
-        "those that are away, each once"
+        "remote pages, each once"
     );
-    assert_eq!(arena.want(Page(0)), FaultAction::Wait, "it is on its way");
+    assert_eq!(arena.want(Page(0)), FaultAction::Wait, "the page is arriving");
     for page in [Page(1), Page(0)] {
         assert_eq!(
             arena.arrive(page),
             ArrivalAction::Bytes,
-            "into sight: somebody is about to use it"
+            "mapped, because a thread is about to use it"
         );
         assert_eq!(arena.came(page), MoveFollowUp::Done);
     }
@@ -307,13 +307,12 @@ fn pages_that_are_asked_for_together_come_in_their_order_as_far_as_frames_can_be
         bring(&mut arena, page);
     }
     arena.will_need([Page(2)]);
-    assert!(!arena.has_ahead(), "frames are for those who wait");
+    assert!(!arena.has_ahead(), "frames are kept for waiting threads");
 }
 
 #[test]
-fn a_packed_page_for_which_there_was_no_frame_comes_when_it_was_passed_on() {
-    // Its turn came while it was on its way from the pack to the depot, it was passed over, and its thread
-    // slept on.
+fn a_packed_page_that_waits_for_a_frame_arrives_after_it_was_sent_on() {
+    // Its turn came while it was being sent on from the pack. It was skipped, and its thread slept on.
     let (mut arena, work) = filled(0);
     let passing = pack(&mut arena, work);
     let mut newer = (1000..).map(Page);
@@ -332,7 +331,7 @@ fn a_packed_page_for_which_there_was_no_frame_comes_when_it_was_passed_on() {
     assert_eq!(arena.next_starved(), Some((*awaited, FaultAction::Fetch)));
 }
 
-/// What was chosen to be hidden is packed.
+/// Packs the pages chosen for deactivation.
 fn pack(arena: &mut ArenaMachine, work: EvictionWork) -> Vec<Page> {
     let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
@@ -341,7 +340,7 @@ fn pack(arena: &mut ArenaMachine, work: EvictionWork) -> Vec<Page> {
         assert_eq!(arena.deactivated(*page, true), MoveFollowUp::Done);
     }
     let Some(EvictionWork::Send(leaving)) = arena.work() else {
-        panic!("they leave next")
+        panic!("inactive pages are sent next")
     };
     for (page, berth) in &leaving {
         assert_eq!(arena.packed(*page, 1000), MoveFollowUp::Drop(*berth));
@@ -350,14 +349,14 @@ fn pack(arena: &mut ArenaMachine, work: EvictionWork) -> Vec<Page> {
     leaving.into_iter().map(|(page, _)| page).collect()
 }
 
-/// A page comes that was nowhere.
+/// Brings a blank page.
 fn bring(arena: &mut ArenaMachine, page: Page) {
     assert_eq!(arena.want(page), FaultAction::Zero);
     assert_eq!(arena.arrive(page), ArrivalAction::Bytes);
     assert_eq!(arena.came(page), MoveFollowUp::Done);
 }
 
-/// What is chosen leaves.
+/// Evicts the chosen pages.
 fn evict(arena: &mut ArenaMachine, work: EvictionWork) {
     match work {
         EvictionWork::Deactivate(pages) => pages.into_iter().for_each(|(page, _)| {
@@ -372,8 +371,8 @@ fn evict(arena: &mut ArenaMachine, work: EvictionWork) {
 }
 
 #[test]
-#[should_panic(expected = "a smaller cap")]
-fn a_cap_below_the_least_is_refused() {
+#[should_panic(expected = "the cap must leave frames")]
+fn a_cap_below_the_minimum_is_refused() {
     let settings = ArenaSettings {
         frames: ARENA_FRAMES_MIN - 1,
         ..settings(0)

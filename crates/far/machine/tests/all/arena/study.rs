@@ -1,4 +1,4 @@
-//! Rule 7: the pager's faults are those that the study predicts for the same references and replacement.
+//! Rule 7: the pager has as many faults as the study predicts for the same references and replacement policy.
 
 use netram_far_machine::arena::{
     ArenaMachine, ArenaSettings, EvictionWork, FaultAction, MoveFollowUp, Page, Replacement, WordSource,
@@ -6,7 +6,7 @@ use netram_far_machine::arena::{
 use netram_far_machine::paging::{FirstTouch, PageAccess, PagingPolicy, PolicyConfig, PolicyKind};
 
 const FRAMES: u32 = 1024;
-/// What eviction keeps free lies between a 32nd and a 16th of the cap.
+/// Eviction keeps between a 32nd and a 16th of the cap free.
 const FREE: u32 = FRAMES / 32 * 3 / 2;
 
 fn policy(kind: PolicyKind, replacement: Replacement, frames: u32) -> PagingPolicy {
@@ -46,7 +46,7 @@ fn arena(replacement: Replacement, hidden: u32) -> ArenaMachine {
     ArenaMachine::new(settings(replacement, hidden))
 }
 
-/// Every move is done at once.
+/// References a page; every move is done at once.
 fn reference(arena: &mut ArenaMachine, page: Page) {
     match arena.want(page) {
         FaultAction::Resident => return,
@@ -55,14 +55,14 @@ fn reference(arena: &mut ArenaMachine, page: Page) {
             arena.arrive(page);
             assert_eq!(arena.came(page), MoveFollowUp::Done);
         }
-        serve => panic!("{serve:?} with nothing on its way"),
+        serve => panic!("{serve:?} with no page in flight"),
     }
     while let Some(work) = arena.work() {
         evict(arena, work);
     }
 }
 
-/// The faults that need a lender or zeros.
+/// Number of faults that need a lender or zeros.
 fn paged(references: &[u32], replacement: Replacement, hidden: u32) -> u64 {
     let mut arena = arena(replacement, hidden);
     for page in references {
@@ -84,12 +84,12 @@ fn evict(arena: &mut ArenaMachine, work: EvictionWork) {
     }
 }
 
-/// Column by column over a matrix of 1,500 rows, three columns at a time in one page of each row.
+/// Column by column over a matrix of 1,500 rows, with three columns in one page of each row.
 fn columns() -> Vec<u32> {
     (0..12).flat_map(|_| 0..1500).collect()
 }
 
-/// An elimination: each row from the pivot on, and the pivot's between them.
+/// Gaussian elimination: each row from the pivot on, alternating with the pivot row.
 fn elimination() -> Vec<u32> {
     let rows = |pivot: u32| (pivot..1500).flat_map(move |row| [pivot, row]);
     (0..20).flat_map(rows).collect()
@@ -107,14 +107,14 @@ fn lookups() -> Vec<u32> {
         .collect()
 }
 
-/// Within 2 %. Who duels learns from what leaves together: within 5.
+/// Within 2 %; within 5 % for dueling, which learns from batches.
 fn near(paged: u64, predicted: u64, replacement: Replacement) -> bool {
     let within = if replacement == Replacement::Dueling { 5 } else { 2 };
     paged.abs_diff(predicted) * 100 <= predicted * within
 }
 
 #[test]
-fn faults_are_those_that_the_study_predicts() {
+fn faults_match_the_study() {
     for references in [columns(), elimination(), lookups()] {
         for replacement in [Replacement::Fifo, Replacement::Random, Replacement::Dueling] {
             let (paged, predicted) = (
@@ -130,7 +130,7 @@ fn faults_are_those_that_the_study_predicts() {
 }
 
 #[test]
-fn hidden_pages_make_first_in_first_out_nearly_as_good_as_exact_lru() {
+fn inactive_pages_make_fifo_nearly_as_good_as_exact_lru() {
     let references = lookups();
     let hidden = paged(&references, Replacement::Fifo, FRAMES / 4);
     let (fifo, lru) = (
@@ -142,7 +142,7 @@ fn hidden_pages_make_first_in_first_out_nearly_as_good_as_exact_lru() {
 }
 
 #[test]
-fn a_duel_keeps_a_part_of_a_round_that_does_not_fit_and_costs_others_little() {
+fn a_duel_retains_part_of_a_large_scan_at_little_cost() {
     let [round, rows, others] = [columns(), elimination(), lookups()].map(|references| {
         [Replacement::Dueling, Replacement::Fifo].map(|way| paged(&references, way, FRAMES / 8))
     });
@@ -151,7 +151,7 @@ fn a_duel_keeps_a_part_of_a_round_that_does_not_fit_and_costs_others_little() {
     assert!(20 * others[0] < 21 * others[1], "{others:?}");
 }
 
-/// One reference in so many writes; 0: none does.
+/// One reference in `every` writes; 0: none.
 fn access(at: usize, every: usize) -> PageAccess {
     match every > 0 && at.is_multiple_of(every) {
         true => PageAccess::Write,
@@ -159,8 +159,8 @@ fn access(at: usize, every: usize) -> PageAccess {
     }
 }
 
-/// Pages that came home because their counters were spent, in the second half, and what patches took of the
-/// cap at most.
+/// Number of pages fetched in the second half because their counters were spent, and the maximum of the cap
+/// that patches took.
 fn paged_by_counters(references: &[u32], initial: u32, every: usize) -> (u64, u32) {
     let mut arena = ArenaMachine::new(ArenaSettings {
         patched: FRAMES / 4,
@@ -184,12 +184,12 @@ fn paged_by_counters(references: &[u32], initial: u32, every: usize) -> (u64, u3
         }
         patches = patches.max(arena.patch_frames());
     }
-    assert_eq!(arena.tally().patch_fetches, 0, "there is room for all patches");
+    assert_eq!(arena.tally().patch_fetches, 0, "all patches fit");
     assert_eq!(arena.tally().written > 0, initial > 1 && every > 0);
     (arena.tally().fetched - before, patches)
 }
 
-/// The same by the study, with so many frames less.
+/// The same by the study, with `less` frames fewer.
 fn predicted_by_counters(references: &[u32], initial: u32, every: usize, less: u32) -> u64 {
     let mut policy = policy(PolicyKind::Counters { initial }, Replacement::Fifo, FRAMES - less);
     let mut before = 0;
@@ -202,11 +202,11 @@ fn predicted_by_counters(references: &[u32], initial: u32, every: usize, less: u
     policy.tally().fetched - before
 }
 
-/// In the second half of the look-ups: what is where in the first depends on where pages are at their first
-/// reference, which the paper's policy answers otherwise. Of patches the study knows nothing: it has as many
-/// frames less.
+/// Counted in the second half of the look-ups: the first depends on where pages are at their first reference,
+/// which the paper's policy decides otherwise. The study does not model patches and gets fewer frames
+/// instead.
 #[test]
-fn counters_bring_the_pages_that_the_study_brings_whether_words_are_read_or_written() {
+fn counters_fetch_the_pages_that_the_study_predicts() {
     let references: Vec<u32> = (0..4000).chain(lookups()).chain(lookups()).collect();
     for initial in [1, 2, 4, 8] {
         for every in [0, 1, 2, 5] {
@@ -222,7 +222,7 @@ fn counters_bring_the_pages_that_the_study_brings_whether_words_are_read_or_writ
 }
 
 #[test]
-fn a_counter_begins_anew_when_its_page_leaves_and_many_words_at_once_may_spend_it() {
+fn a_counter_starts_anew_when_its_page_is_evicted() {
     let mut arena = arena(Replacement::Fifo, 0);
     (0..2 * FRAMES).for_each(|page| reference(&mut arena, Page(page)));
     let cold = Page(0);
@@ -238,7 +238,7 @@ fn a_counter_begins_anew_when_its_page_leaves_and_many_words_at_once_may_spend_i
         assert_eq!(
             arena.word_source(cold, 2, 6),
             WordSource::Words,
-            "the counter is as it was"
+            "the counter is unchanged"
         );
         reference(&mut arena, cold);
         assert_eq!(arena.word_source(cold, 1, 4), WordSource::Page, "it is here");

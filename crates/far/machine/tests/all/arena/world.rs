@@ -1,8 +1,7 @@
-//! A program's threads, its memory, and movers who do one step at a time in any order.
+//! A program's threads, its memory, and movers that do one step at a time in any order.
 //!
-//! Content is the number of the write that made it, 0 before all. Memory wakes a thread only by what the
-//! kernel wakes by: a page that is put into sight, or a wake by name. So a wake that is forgotten leaves a
-//! thread waiting for ever.
+//! Content is the number of the write that made it, 0 before all. A thread is woken only as by the kernel: by
+//! mapping its page or by an explicit wake. A forgotten wake therefore leaves a thread waiting forever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,31 +12,31 @@ use netram_far_machine::arena::{
 use netram_far_machine::limit::{BLOCK_BYTES, PACK_PAGE_BYTES, PAGE_BYTES};
 
 pub(crate) const PAGES: u32 = 400;
-/// What a page takes that compresses.
+/// Bytes of a compressed page.
 const PACKED: u32 = 1300;
-/// Where a page has its content: in two blocks.
+/// Offset of a page's content, which lies in two blocks.
 const AT: usize = 12;
-/// What counters begin with.
+/// Initial value of counters.
 const COUNTER: u32 = 9;
 
-/// What a thread is about to do.
+/// Next operation of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadAction {
     Read(Page),
     Write(Page),
-    /// Only this word of it, wherever the page is.
+    /// Read one word, wherever the page is.
     Get(Page),
     Set(Page),
-    /// This page and those behind it will be wanted: it does not wait for them.
+    /// Announce this page and those after it, without waiting for them.
     Soon(Page),
-    /// It has said that it throws the page away; what is in sight goes at its next step.
+    /// Discard the page; the mapping is dropped at the thread's next step.
     Discard(Page),
 }
 
-/// Pages that are asked for together.
+/// Number of pages that are announced together.
 const SOON: u32 = 8;
 
-/// A step that somebody has yet to do.
+/// A step that is still to be done.
 #[derive(Clone, Copy, Debug)]
 enum PendingStep {
     Fault(usize, Page),
@@ -57,7 +56,7 @@ enum PendingStep {
     Drop(StagingFrame),
 }
 
-/// What the depot has of a page.
+/// Stored content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RemoteCopy {
     Content(u64),
@@ -76,20 +75,20 @@ pub(crate) struct ArenaWorld {
     stash: BTreeSet<Page>,
     written: BTreeMap<Page, u64>,
     writes: u64,
-    /// One a thread: what it waits to do.
+    /// Operation that each thread waits to do.
     blocked: Vec<Option<ThreadAction>>,
     steps: VecDeque<PendingStep>,
-    /// Moves of eviction that are on their way: it takes the next work when there are none.
+    /// Eviction moves in flight: it takes the next work when there are none.
     evicting: u32,
     pub(crate) bus_errors: u32,
-    /// Whether lenders take what the depot has.
+    /// Whether lenders accept pages.
     pub(crate) stashes: bool,
 }
 
 impl ArenaWorld {
     pub(crate) fn new(settings: ArenaSettings, threads: usize, seed: u64) -> ArenaWorld {
         let mut arena = ArenaMachine::new(settings);
-        // A pack is worth nearly anything, so that there is one most of the time.
+        // Packing is made extremely valuable, so that it is on most of the time.
         (0..200).for_each(|_| arena.fetch_took(1 << 30));
         (0..200).for_each(|_| arena.packing_took(1, PACKED));
         ArenaWorld {
@@ -112,13 +111,13 @@ impl ArenaWorld {
         }
     }
 
-    /// A number below `bound`.
+    /// A random number below `bound`.
     pub(crate) fn any(&mut self, bound: u32) -> u32 {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         ((self.seed >> 33) % u64::from(bound)) as u32
     }
 
-    /// Whether threads read and write words of pages that are away.
+    /// Whether threads read and write words of remote pages.
     pub(crate) fn has_words(&self) -> bool {
         self.settings.patched > 0
     }
@@ -127,11 +126,11 @@ impl ArenaWorld {
         self.blocked[thread].is_some()
     }
 
-    /// The thread does this, or waits to.
+    /// The thread does this operation, or waits to do it.
     pub(crate) fn act(&mut self, thread: usize, act: ThreadAction) {
         assert!(
             self.blocked[thread].is_none(),
-            "a thread does one thing at a time"
+            "a thread has one operation at a time"
         );
         match act {
             ThreadAction::Read(page) | ThreadAction::Write(page) => self.reference(thread, act, page),
@@ -154,12 +153,12 @@ impl ArenaWorld {
             self.forget(page);
         }
         if discarded.packed {
-            self.compressed.remove(&page).expect("it is in the pack");
+            self.compressed.remove(&page).expect("the page is in the pack");
         }
         self.steps.extend(discarded.drop.map(PendingStep::Drop));
     }
 
-    /// `false`: its page has to come.
+    /// Reads a word. `false`: its page must be brought.
     fn get_word(&mut self, page: Page) -> bool {
         if self.arena.word_source(page, 2, COUNTER) != WordSource::Words {
             return false;
@@ -177,12 +176,12 @@ impl ArenaWorld {
         assert_eq!(
             content_of(&bytes),
             expected,
-            "a word of {page:?} is not what was written last"
+            "a word of {page:?} is not the last write"
         );
         true
     }
 
-    /// `false`: its page has to come.
+    /// Writes a word. `false`: its page must be brought.
     fn set_word(&mut self, page: Page) -> bool {
         let races = self.blocked.contains(&Some(ThreadAction::Discard(page)));
         if races || !self.arena.may_patch(page, 2, COUNTER) {
@@ -194,7 +193,7 @@ impl ArenaWorld {
         true
     }
 
-    /// What has come of a page, and what was written to it meanwhile.
+    /// Arrived content, with the patch merged.
     fn repaired(&mut self, page: Page, content: u64) -> u64 {
         let mut bytes = paged(content);
         if let Some(patch) = self.arena.take_patch(page) {
@@ -204,7 +203,7 @@ impl ArenaWorld {
     }
 
     fn reference(&mut self, thread: usize, act: ThreadAction, page: Page) {
-        // Whoever references a page that another thread is throwing away may see either.
+        // A reference that races with a discard by another thread may see either state.
         let races = self.blocked.contains(&Some(ThreadAction::Discard(page)));
         if races {
             return;
@@ -224,7 +223,7 @@ impl ArenaWorld {
             return;
         };
         let expected = self.written.get(&page).copied().unwrap_or(0);
-        assert_eq!(*content, expected, "{page:?} is not what was written last");
+        assert_eq!(*content, expected, "{page:?} is not the last write");
         if matches!(act, ThreadAction::Write(_)) {
             self.writes += 1;
             *content = self.writes;
@@ -232,7 +231,7 @@ impl ArenaWorld {
         }
     }
 
-    /// Every thread that waits for the page looks again.
+    /// Lets every thread that waits for the page retry.
     fn wake(&mut self, page: Page) {
         for thread in 0..self.blocked.len() {
             if let Some(act @ (ThreadAction::Read(at) | ThreadAction::Write(at))) = self.blocked[thread]
@@ -244,7 +243,7 @@ impl ArenaWorld {
         }
     }
 
-    /// Any of the steps that can be done is done. `false`: there is none.
+    /// Does any one of the possible steps. `false`: there is none.
     pub(crate) fn step(&mut self) -> bool {
         self.evict();
         while let Some((page, serve)) = self.arena.next_starved() {
@@ -333,11 +332,11 @@ impl ArenaWorld {
                 let content = self
                     .staging
                     .remove(&berth)
-                    .expect("a hidden page is in its berth");
+                    .expect("an inactive page is in its staging frame");
                 match self.arena.arrive(page) {
                     ArrivalAction::Bytes => self.map_page(page, content),
                     ArrivalAction::Zeros => self.map_zeros(page),
-                    ArrivalAction::Stage(_) => panic!("what is shown is not held"),
+                    ArrivalAction::Stage(_) => panic!("an activated page is not staged"),
                 }
             }
             PendingStep::Came(page) => {
@@ -348,6 +347,20 @@ impl ArenaWorld {
                 let next = self.arena.staged(page);
                 self.next(page, next);
             }
+            PendingStep::Unpack(page) => {
+                let content = self
+                    .compressed
+                    .remove(&page)
+                    .expect("a packed page is in the pack");
+                self.steps.push_back(PendingStep::Arrive(page, content));
+            }
+            step => self.take_eviction(step),
+        }
+    }
+
+    /// Does a step of eviction.
+    fn take_eviction(&mut self, step: PendingStep) {
+        match step {
             PendingStep::Hide(page, berth) => {
                 let stays = self.any(8) == 0;
                 let content = if stays { None } else { self.visible.remove(&page) };
@@ -358,7 +371,7 @@ impl ArenaWorld {
                     );
                 }
                 if !stays && content.is_none() {
-                    // What is not there was thrown away.
+                    // A missing page was discarded.
                     self.discard(page);
                 }
                 self.steps.push_back(PendingStep::Hid(page, content.is_some()));
@@ -398,13 +411,6 @@ impl ArenaWorld {
                 }
                 self.next(page, next);
             }
-            PendingStep::Unpack(page) => {
-                let content = self
-                    .compressed
-                    .remove(&page)
-                    .expect("a packed page is in the pack");
-                self.steps.push_back(PendingStep::Arrive(page, content));
-            }
             PendingStep::Pass(page) => {
                 let content = self.compressed[&page];
                 self.keep(page, content);
@@ -412,7 +418,7 @@ impl ArenaWorld {
             }
             PendingStep::Passed(page) => {
                 self.evicting -= 1;
-                self.compressed.remove(&page).expect("nobody else takes it out");
+                self.compressed.remove(&page).expect("only this step removes it");
                 let next = self.arena.passed(page);
                 self.next(page, next);
             }
@@ -420,6 +426,7 @@ impl ArenaWorld {
                 self.staging.remove(&berth).expect("a page is dropped once");
                 self.arena.dropped(berth);
             }
+            step => unreachable!("{step:?} is not a step of eviction"),
         }
     }
 
@@ -432,13 +439,13 @@ impl ArenaWorld {
 
     fn serve(&mut self, page: Page, serve: FaultAction) {
         match serve {
-            FaultAction::Resident => panic!("only who wants a page is told so"),
+            FaultAction::Resident => panic!("only `want` returns this"),
             FaultAction::Wait | FaultAction::Starved => (),
             FaultAction::Zero | FaultAction::Check => self.steps.push_back(PendingStep::Arrive(page, 0)),
             FaultAction::Activate(berth) => self.steps.push_back(PendingStep::Show(page, berth)),
             FaultAction::Fetch => self.steps.push_back(PendingStep::Fetch(page)),
             FaultAction::Unpack => self.steps.push_back(PendingStep::Unpack(page)),
-            // A bus error, if it is still so when the thread looks.
+            // A bus error, if the page is still lost when the thread retries.
             FaultAction::Lost => self.wake(page),
         }
     }
@@ -461,7 +468,7 @@ impl ArenaWorld {
     fn lose(&mut self, page: Page) {
         match self.arena.arrive_lost(page) {
             ArrivalAction::Zeros => self.map_zeros(page),
-            ArrivalAction::Stage(_) => panic!("nothing is no page to be held"),
+            ArrivalAction::Stage(_) => panic!("a lost page cannot be staged"),
             ArrivalAction::Bytes => {
                 self.poisoned.insert(page);
                 let next = self.arena.lost(page);
@@ -482,7 +489,7 @@ impl ArenaWorld {
         self.wake(page);
     }
 
-    /// The depot loses a page that lenders have.
+    /// Lenders lose a page that they have.
     pub(crate) fn lose_at_lenders(&mut self, page: Page) {
         if !self.stash.contains(&page)
             && let Some(kept) = self.remote.get_mut(&page)
@@ -512,12 +519,12 @@ impl ArenaWorld {
         );
     }
 
-    /// Everybody finishes what was begun.
+    /// Completes everything that has begun.
     pub(crate) fn drain(&mut self) {
         while self.step() {}
         let waits = self.blocked.iter().flatten().next();
-        assert!(waits.is_none(), "{waits:?} waits for ever");
-        // A page that was thrown away just when it came is counted until somebody looks for it.
+        assert!(waits.is_none(), "{waits:?} waits forever");
+        // A page that was discarded just on arrival is counted until it is looked up.
         assert!(self.arena.used() as usize >= self.visible.len() + self.staging.len());
     }
 }

@@ -1,5 +1,5 @@
-//! A lender wants some of its slots back: pages move first, and what cannot move stays.
-//! `DepositWorld::settle` looks at each slot that is given up.
+//! A lender wants some of its slots back: pages move first, and pages that cannot move stay.
+//! `DepositWorld::settle` checks each slot that is given up.
 
 use netram_far_machine::deposit::{
     BlockRequest, DepositCommand, DirectoryEvent, DirectoryLookup, GatherOutcome, LenderSet, Page,
@@ -11,7 +11,7 @@ use super::world::{DepositLender, DepositWorld};
 
 const PAGES: u32 = 40;
 
-/// Everything that is to happen happens.
+/// Runs until nothing happens any more.
 fn rest(world: &mut DepositWorld) {
     for _ in 0..8 {
         world.directory.tick(world.now);
@@ -33,7 +33,7 @@ fn slots(world: &DepositWorld, lender: usize) -> u32 {
     world.lenders[lender].server.slots()
 }
 
-/// Each page comes back as it was put.
+/// Checks that each page comes back as it was put.
 fn all_come(world: &mut DepositWorld, pages: impl Iterator<Item = u32> + Clone) {
     world.arrived.clear();
     for page in pages.clone() {
@@ -49,15 +49,15 @@ fn all_come(world: &mut DepositWorld, pages: impl Iterator<Item = u32> + Clone) 
     }
 }
 
-/// The frame that is sent next, and has not arrived.
+/// The next frame to a lender, not delivered.
 fn sent(world: &mut DepositWorld, lender: usize) -> DepositCommand {
     let Some(send) = world.directory.poll(lender, world.now) else {
-        panic!("something is to be sent")
+        panic!("a frame is to be sent")
     };
     send
 }
 
-/// It arrives, and is answered.
+/// Delivers a frame and its answer.
 fn arrives(world: &mut DepositWorld, lender: usize, send: DepositCommand) {
     let (header, body) = world.frame(lender, send);
     let (answer, body) = world.lenders[lender].ask(header, &body);
@@ -65,7 +65,7 @@ fn arrives(world: &mut DepositWorld, lender: usize, send: DepositCommand) {
 }
 
 #[test]
-fn pages_move_to_the_other_lender_and_then_the_slots_are_given_up() {
+fn pages_move_to_another_lender_before_slots_are_given_up() {
     let mut world = filled(1, &[64, 64]);
     let had = slots(&world, 0);
     assert!(had > 5 && world.lenders[0].server.used_slots() > 5);
@@ -78,7 +78,7 @@ fn pages_move_to_the_other_lender_and_then_the_slots_are_given_up() {
 }
 
 #[test]
-fn with_two_copies_a_page_keeps_both_wherever_it_moves() {
+fn a_moving_page_keeps_both_copies() {
     let mut world = filled(2, &[64, 64, 64]);
     world.ask_back(1, Some(0));
     rest(&mut world);
@@ -105,7 +105,7 @@ fn pages_move_to_lower_slots_of_the_same_lender() {
 }
 
 #[test]
-fn without_another_place_a_lender_keeps_what_it_has_until_there_is_one() {
+fn pages_without_another_place_stay_in_their_slots() {
     let mut world = filled(1, &[64, 64]);
     let had = slots(&world, 0);
     world.unlink(1);
@@ -113,7 +113,7 @@ fn without_another_place_a_lender_keeps_what_it_has_until_there_is_one() {
     rest(&mut world);
     assert_eq!(slots(&world, 0), had);
     assert!(world.directory.status().lenders[0].asked_back > 0);
-    assert!(world.pending.is_empty(), "what stays is not kept here as well");
+    assert!(world.pending.is_empty(), "pages that stay are not pending");
     let held = world.directory.places(Page(0)).next();
     assert!(held.is_some_and(|(.., held)| held));
     world.link(1);
@@ -132,16 +132,20 @@ fn with_two_copies_and_two_lenders_both_copies_stay() {
         (slots(&world, 0), world.lenders[0].server.used_slots()),
         (had, PAGES)
     );
-    assert_eq!(world.directory.status().short, 0, "a wish makes no page short");
+    assert_eq!(
+        world.directory.status().short,
+        0,
+        "a reclaim request does not make pages short"
+    );
 }
 
 #[test]
-fn what_no_lender_takes_moves_into_the_spill_file_and_back() {
+fn pages_move_into_the_spill_file_and_back() {
     let mut world = DepositWorld::unlinked(1, &[64], 64);
     let (lender, file) = (0, 1);
     [lender, file].into_iter().for_each(|which| world.link(which));
     (0..PAGES).for_each(|page| world.put(page, page as u8 + 1));
-    assert_eq!(world.lenders[file].server.slots(), 0, "the disk is left alone");
+    assert_eq!(world.lenders[file].server.slots(), 0, "the disk is not used");
     world.ask_back(lender, Some(10));
     rest(&mut world);
     assert_eq!(
@@ -158,7 +162,7 @@ fn what_no_lender_takes_moves_into_the_spill_file_and_back() {
 }
 
 #[test]
-fn a_lender_that_wants_slots_back_is_asked_for_no_more_until_it_says_so() {
+fn no_slots_are_requested_from_a_lender_that_wants_some_back() {
     let mut world = filled(1, &[64]);
     let had = slots(&world, 0);
     world.ask_back(0, Some(had));
@@ -166,7 +170,10 @@ fn a_lender_that_wants_slots_back_is_asked_for_no_more_until_it_says_so() {
     world.now = world.now + DEPOSIT_RETRY;
     rest(&mut world);
     assert_eq!((slots(&world, 0), world.pending.len() as u32), (had, 60 - had));
-    assert!(!world.directory.status().lenders[0].full, "it was not asked");
+    assert!(
+        !world.directory.status().lenders[0].full,
+        "no slots were requested"
+    );
     world.ask_back(0, None);
     rest(&mut world);
     assert!(slots(&world, 0) >= 60 && world.pending.is_empty());
@@ -174,10 +181,10 @@ fn a_lender_that_wants_slots_back_is_asked_for_no_more_until_it_says_so() {
 }
 
 #[test]
-fn a_lender_may_ask_for_more_and_for_less_while_pages_move() {
+fn a_reclaim_request_may_change_while_pages_move() {
     let mut world = filled(1, &[64, 64]);
     world.ask_back(0, Some(10));
-    // Some pages are on their way when the next wish comes.
+    // Some pages are in flight when the next reclaim request comes.
     let get = sent(&mut world, 0);
     assert!(matches!(get, DepositCommand::Get(..)));
     world.ask_back(0, Some(2));
@@ -193,7 +200,7 @@ fn a_lender_may_ask_for_more_and_for_less_while_pages_move() {
 }
 
 #[test]
-fn a_wish_that_is_over_before_pages_have_moved_leaves_them() {
+fn a_reclaim_request_withdrawn_before_pages_move_leaves_them() {
     let mut world = filled(1, &[64, 64]);
     let had = slots(&world, 0);
     world.ask_back(0, Some(0));
@@ -205,9 +212,9 @@ fn a_wish_that_is_over_before_pages_have_moved_leaves_them() {
     all_come(&mut world, 0..PAGES);
 }
 
-/// The slots that it is told to take back are not the owner's any more, whatever it says meanwhile.
+/// Slots that a `Resize` gives up are no longer the owner's, whatever the lender says meanwhile.
 #[test]
-fn a_wish_that_is_over_when_slots_are_being_given_up_does_not_bring_them_back() {
+fn a_late_withdrawal_does_not_return_slots() {
     let mut world = filled(1, &[64, 64]);
     world.ask_back(0, Some(20));
     let resize = loop {
@@ -231,7 +238,7 @@ fn a_wish_that_is_over_when_slots_are_being_given_up_does_not_bring_them_back() 
 }
 
 #[test]
-fn a_page_on_its_way_to_a_slot_that_is_wanted_back_goes_elsewhere() {
+fn a_page_in_flight_to_a_slot_wanted_back_goes_elsewhere() {
     let mut world = DepositWorld::new(1, &[64, 64]);
     for page in 0..PAGES {
         let version = world.directory.put(Page(page));
@@ -247,14 +254,17 @@ fn a_page_on_its_way_to_a_slot_that_is_wanted_back_goes_elsewhere() {
     world.ask_back(at, Some(0));
     arrives(&mut world, at, put);
     assert_ne!(world.directory.places(Page(0)).next().unwrap().0, at);
-    assert!(world.pending.contains_key(&Page(0)), "what arrived is of no use");
+    assert!(
+        world.pending.contains_key(&Page(0)),
+        "the arrived copy does not count"
+    );
     rest(&mut world);
     assert_eq!(slots(&world, at), 0);
     all_come(&mut world, 0..PAGES);
 }
 
 #[test]
-fn a_link_that_breaks_while_pages_move_loses_none_and_ends_the_wish() {
+fn a_broken_link_ends_the_wish_and_loses_no_page() {
     let mut world = filled(1, &[64, 64]);
     let had = slots(&world, 0);
     world.ask_back(0, Some(0));
@@ -266,22 +276,23 @@ fn a_link_that_breaks_while_pages_move_loses_none_and_ends_the_wish() {
     rest(&mut world);
     assert_eq!(slots(&world, 0), had);
     all_come(&mut world, 0..PAGES);
-    // The lender knows that, and says it again.
+    // The lender knows that, and repeats its request.
     world.ask_back(0, Some(0));
     rest(&mut world);
     assert_eq!(slots(&world, 0), 0);
     all_come(&mut world, 0..PAGES);
 }
 
-/// A deposit with fewer slots than its owner knew of was taken for another one, and all that it had for lost.
+/// A deposit with fewer slots than its owner expected was taken for a different one, and all its pages for
+/// lost.
 #[test]
-fn a_link_that_breaks_when_slots_are_given_up_loses_nothing_whether_the_lender_has_heard_or_not() {
+fn a_link_that_breaks_during_a_resize_loses_nothing() {
     for heard in [false, true] {
         let mut world = filled(1, &[64]);
         (10..PAGES).for_each(|page| world.directory.forget(Page(page)));
         world.ask_back(0, Some(10));
         let DepositCommand::Resize(10) = sent(&mut world, 0) else {
-            panic!("nothing is in slots from 10 on")
+            panic!("slots from 10 on are empty")
         };
         if heard {
             let (header, _) = world.frame(0, DepositCommand::Resize(10));
@@ -301,12 +312,12 @@ fn a_link_that_breaks_when_slots_are_given_up_loses_nothing_whether_the_lender_h
 }
 
 #[test]
-fn a_page_that_is_forgotten_or_put_while_it_moves_leaves_its_slot_all_the_same() {
+fn a_page_forgotten_or_put_while_moving_leaves_its_slot() {
     let mut world = filled(1, &[64, 64]);
     world.ask_back(0, Some(0));
     let get = sent(&mut world, 0);
     let DepositCommand::Get(_, items) = &get else {
-        panic!("pages are fetched to be moved")
+        panic!("pages are fetched for moving")
     };
     let (gone, anew) = (items[0].page, items[1].page);
     world.directory.forget(gone);
@@ -319,7 +330,7 @@ fn a_page_that_is_forgotten_or_put_while_it_moves_leaves_its_slot_all_the_same()
 }
 
 #[test]
-fn who_wants_a_page_or_words_of_it_while_it_moves_gets_them() {
+fn a_moving_page_and_its_words_can_be_fetched() {
     let mut world = filled(1, &[64, 64]);
     let of = |world: &DepositWorld, lender| {
         let at = |page: &u32| world.directory.places(Page(*page)).next().unwrap().0 == lender;
@@ -341,17 +352,16 @@ fn who_wants_a_page_or_words_of_it_while_it_moves_gets_them() {
                 let bytes = &gathered.bytes[gathered.wanted().bytes(index)];
                 assert_eq!(bytes, [*page as u8 + 1; 16]);
             }
-            // It came home to be moved: it is looked for anew.
+            // It arrived for its move and is looked up again.
             outcome => assert_eq!(outcome, GatherOutcome::Retry),
         }
     }
     assert_eq!(of(&world, 1).len(), PAGES as usize);
 }
 
-/// Whoever had lost a page in an earlier life, got it again and gave it back was named, with what it had
-/// never lost.
+/// A lender that had lost a page, got it again and gave it back was still named as having lost it.
 #[test]
-fn who_has_a_page_again_and_gives_it_back_has_not_lost_it() {
+fn a_lender_that_gives_back_a_page_has_not_lost_it() {
     let mut world = DepositWorld::new(2, &[64, 64, 64]);
     world.unlink(2);
     world.put(5, 6);
@@ -362,7 +372,7 @@ fn who_has_a_page_again_and_gives_it_back_has_not_lost_it() {
         world.link(lender);
         rest(world);
     };
-    // It dies and gets the page again: the only other lender is away.
+    // It dies and gets the page again, because the only other lender is away.
     world.unlink(2);
     die(&mut world, 0, 77);
     world.link(2);
@@ -380,7 +390,7 @@ fn who_has_a_page_again_and_gives_it_back_has_not_lost_it() {
 }
 
 #[test]
-fn a_lender_that_wants_slots_back_and_then_stops_is_left() {
+fn pages_leave_a_lender_that_wants_slots_back_and_then_stops() {
     let mut world = filled(1, &[64, 64]);
     world.ask_back(0, Some(5));
     world.directory.on_withdraw(0);
@@ -390,7 +400,7 @@ fn a_lender_that_wants_slots_back_and_then_stops_is_left() {
 }
 
 #[test]
-fn a_wish_is_told_once_a_session_and_to_nobody_who_is_not_there() {
+fn a_reclaim_request_is_told_once_per_session() {
     let mut world = filled(1, &[64]);
     let holder = &mut world.lenders[0].server;
     let wish = holder.ask_back(Some(10)).unwrap();
@@ -410,6 +420,6 @@ fn a_wish_is_told_once_a_session_and_to_nobody_who_is_not_there() {
     world.link(0);
     assert!(
         world.lenders[0].server.ask_back(Some(3)).is_some(),
-        "the new session was not told"
+        "the new session must be told"
     );
 }

@@ -1,4 +1,4 @@
-//! Who waits for a page gets what was put last, or learns that it is lost.
+//! A waiter gets the content that was put last, or learns that it is lost.
 
 use netram_far_machine::deposit::{
     BlockMac, DirectorySettings, LenderSet, LenderViolation, Page, PageDirectory, PageLookup, PageSeal,
@@ -11,7 +11,7 @@ use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
 
 use super::world::{DepositLender, OWNER};
 
-/// A page is a byte here; what is sealed says of which page and version.
+/// A seal for tests: a page is a byte, and its sealed form names page and version.
 #[derive(Clone, Debug)]
 struct PlainSeal;
 
@@ -61,7 +61,7 @@ struct ClientWorld {
 }
 
 impl ClientWorld {
-    /// One lender with room for all.
+    /// A client and one lender with room for everything.
     fn new() -> ClientWorld {
         let settings = DirectorySettings {
             copies: 1,
@@ -100,7 +100,7 @@ impl ClientWorld {
         self.client.settle(|_| ());
     }
 
-    /// The lender's machine dies and comes back. What it held is gone; nobody has been told yet.
+    /// The lender's machine dies and comes back empty, before anyone is told.
     fn lender_dies(&mut self) {
         self.client.links().on_unlinked(0, self.now);
         self.lender = DepositLender::new(2, 1024);
@@ -114,7 +114,7 @@ fn only() -> LenderSet {
     LenderSet(1)
 }
 
-/// What a lender says unasked, as it comes over the link.
+/// An unrequested frame from a lender.
 fn wish(world: &mut ClientWorld, flags: u8, keep: u64) -> Result<(), LenderViolation> {
     let mut header = FrameHeader::new(FrameKind::Withdraw);
     (header.flags, header.lsn) = (flags, Lsn(keep));
@@ -123,7 +123,7 @@ fn wish(world: &mut ClientWorld, flags: u8, keep: u64) -> Result<(), LenderViola
 }
 
 #[test]
-fn a_lender_that_wants_slots_back_is_told_from_one_that_stops() {
+fn a_reclaim_request_for_slots_differs_from_a_withdrawal() {
     let mut world = ClientWorld::new();
     (0..9).for_each(|page| world.client.put(Page(page), &7));
     world.settle();
@@ -133,7 +133,7 @@ fn a_lender_that_wants_slots_back_is_told_from_one_that_stops() {
     assert_eq!(world.lender.server.slots(), 5);
     wish(&mut world, Flag::PARTIAL, DEPOSIT_SLOTS_MAX.into()).unwrap();
     world.settle();
-    assert_eq!(world.lender.server.slots(), 1024, "as many as are wanted at most");
+    assert_eq!(world.lender.server.slots(), 1024, "the maximum number of slots");
     let beyond = u64::from(u32::MAX) + 1;
     assert_eq!(
         wish(&mut world, Flag::PARTIAL, beyond),
@@ -147,7 +147,7 @@ fn a_lender_that_wants_slots_back_is_told_from_one_that_stops() {
 }
 
 #[test]
-fn a_wish_without_a_session_changes_nothing() {
+fn a_reclaim_request_without_a_session_changes_nothing() {
     let mut world = ClientWorld::new();
     world.client.put(Page(1), &7);
     world.settle();
@@ -160,7 +160,7 @@ fn a_wish_without_a_session_changes_nothing() {
 }
 
 #[test]
-fn all_who_wait_for_a_page_have_it_once() {
+fn every_waiter_gets_a_page_once() {
     let mut world = ClientWorld::new();
     world.client.put(Page(3), &7);
     assert_eq!(world.client.get(Page(3)), PageLookup::Pending(Some(Box::new(7))));
@@ -179,7 +179,7 @@ fn all_who_wait_for_a_page_have_it_once() {
 }
 
 #[test]
-fn pages_asked_for_ahead_wait_for_who_wants_them_and_no_longer_than_they_are_true() {
+fn prefetched_pages_are_kept_while_they_are_current() {
     let mut world = ClientWorld::new();
     let pages = PREFETCHED_PAGES_MAX as u32 + 10;
     (0..pages).for_each(|page| world.client.put(Page(page), &1));
@@ -202,7 +202,7 @@ fn pages_asked_for_ahead_wait_for_who_wants_them_and_no_longer_than_they_are_tru
 }
 
 #[test]
-fn who_waits_learns_of_a_loss_and_of_a_page_that_is_put_or_forgotten() {
+fn a_waiter_learns_of_loss_put_and_forget() {
     let mut world = ClientWorld::new();
     (0..3).for_each(|page| world.client.put(Page(page), &1));
     world.settle();
@@ -217,8 +217,7 @@ fn who_waits_learns_of_a_loss_and_of_a_page_that_is_put_or_forgotten() {
     assert_eq!(world.client.get(Page(0)), PageLookup::Lost(only()));
 }
 
-/// The news of a loss had been on its way when the page was put anew: whoever waited was told that it is
-/// lost.
+/// The event of a loss was queued when the page was put anew, and the waiters were told that it is lost.
 #[test]
 fn a_page_that_was_put_anew_since_is_not_lost() {
     let mut world = ClientWorld::new();
@@ -232,7 +231,7 @@ fn a_page_that_was_put_anew_since_is_not_lost() {
 }
 
 #[test]
-fn what_a_lender_may_not_say_is_an_offence() {
+fn forbidden_frames_are_violations() {
     let mut world = ClientWorld::new();
     for kind in [
         FrameKind::GetReply,

@@ -1,4 +1,4 @@
-//! A page that is wanted, and a lender that has it and does not answer.
+//! A wanted page, and a lender that has it but does not answer.
 
 use netram_far_machine::deposit::{BlockRequest, DepositCommand, DirectoryLookup, GatherOutcome, Page};
 use netram_far_machine::limit::{DEPOSIT_TIMEOUT, FRAME_PAGES_MAX, HEDGE_MAX, HEDGE_MIN, HEDGES_MAX};
@@ -6,7 +6,7 @@ use netram_proto::time::Nanos;
 
 use super::world::DepositWorld;
 
-/// Two lenders with pages that are at both. They have answered at once so far.
+/// Two lenders that both have the pages, and have answered promptly so far.
 fn at_both(pages: u32) -> DepositWorld {
     let mut world = DepositWorld::new(2, &[64, 64]);
     for page in 0..pages {
@@ -16,7 +16,7 @@ fn at_both(pages: u32) -> DepositWorld {
     world
 }
 
-/// Asks for a page. Of whom.
+/// Requests a page. Returns the lender that is asked.
 fn ask(world: &mut DepositWorld, page: u32) -> usize {
     assert_eq!(world.directory.get(Page(page)), DirectoryLookup::Requested);
     world.directory.asked(Page(page)).iter().next().unwrap()
@@ -28,7 +28,7 @@ fn wait(world: &mut DepositWorld, span: Nanos) {
 }
 
 #[test]
-fn a_page_whose_lender_is_late_is_asked_of_the_other_one_as_well() {
+fn a_page_is_also_requested_from_the_other_lender_if_one_is_late() {
     let mut world = at_both(4);
     let silent = ask(&mut world, 0);
     let sent = world.directory.poll(silent, world.now).unwrap();
@@ -36,18 +36,25 @@ fn a_page_whose_lender_is_late_is_asked_of_the_other_one_as_well() {
     assert_eq!(
         world.directory.asked(Page(0)).iter().count(),
         1,
-        "it is not late yet"
+        "the lender is not late yet"
     );
     wait(&mut world, Nanos(1));
     assert_eq!(world.directory.asked(Page(0)).iter().count(), 2);
-    assert!(!world.directory.is_silent(silent, world.now), "it is only late");
+    assert!(
+        !world.directory.is_silent(silent, world.now),
+        "the lender is only late"
+    );
     wait(&mut world, Nanos(1));
     let other = 1 - silent;
     assert!(
         matches!(world.directory.poll(other, world.now), Some(DepositCommand::Get(_, pages)) if pages.len() == 1)
     );
-    assert_eq!(world.directory.poll(other, world.now), None, "it is asked once");
-    // What is wanted from now on is not asked of who is late.
+    assert_eq!(
+        world.directory.poll(other, world.now),
+        None,
+        "the lender is asked once"
+    );
+    // Further pages are not requested from the late lender.
     for page in 1..4 {
         assert_eq!(ask(&mut world, page), other);
     }
@@ -60,7 +67,7 @@ fn a_page_whose_lender_is_late_is_asked_of_the_other_one_as_well() {
 }
 
 #[test]
-fn the_answer_that_comes_second_is_no_offence_and_counts_for_nothing() {
+fn a_second_answer_is_ignored() {
     let mut world = at_both(1);
     let silent = ask(&mut world, 0);
     let sent = world.directory.poll(silent, world.now).unwrap();
@@ -70,7 +77,7 @@ fn the_answer_that_comes_second_is_no_offence_and_counts_for_nothing() {
     world.linked[silent] = false;
     world.settle();
     assert_eq!(world.arrived.remove(&Page(0)).unwrap()[0], 0);
-    // It has left again, with other bytes, when the answer comes.
+    // The page has been put again, with other bytes, when the answer arrives.
     world.put(0, 9);
     world.hear(silent, &late, &late_body).unwrap();
     assert!(world.arrived.is_empty());
@@ -83,7 +90,7 @@ fn the_answer_that_comes_second_is_no_offence_and_counts_for_nothing() {
 }
 
 #[test]
-fn the_one_that_is_left_is_waited_for_when_the_other_one_goes_or_has_lost_it() {
+fn the_remaining_lender_is_awaited_when_the_other_fails() {
     for goes in [true, false] {
         let mut world = at_both(1);
         let silent = ask(&mut world, 0);
@@ -100,7 +107,7 @@ fn the_one_that_is_left_is_waited_for_when_the_other_one_goes_or_has_lost_it() {
         assert_eq!(
             world.directory.poll(silent, world.now),
             None,
-            "it is not asked twice"
+            "the lender is not asked twice"
         );
         let (header, body) = world.frame(silent, sent);
         let (answer, body) = world.lenders[silent].ask(header, &body);
@@ -109,10 +116,10 @@ fn the_one_that_is_left_is_waited_for_when_the_other_one_goes_or_has_lost_it() {
     }
 }
 
-/// It waited for its turn twice at the first lender, and the second of two answers in one frame was no page
-/// that anybody had asked for.
+/// The page was queued twice at the first lender, and the second of two answers in one frame answered no
+/// request.
 #[test]
-fn a_page_that_came_from_the_other_one_and_is_asked_for_again_is_asked_once() {
+fn a_page_requested_again_is_asked_once() {
     let mut world = at_both(2);
     let silent = ask(&mut world, 0);
     let sent = world.directory.poll(silent, world.now).unwrap();
@@ -141,12 +148,12 @@ fn a_page_that_came_from_the_other_one_and_is_asked_for_again_is_asked_once() {
 }
 
 #[test]
-fn when_both_are_late_and_when_nobody_waits_nobody_else_is_asked() {
+fn no_other_lender_is_asked_if_both_are_late_or_no_thread_waits() {
     let mut world = at_both(2);
     let first = ask(&mut world, 0);
     world.directory.poll(first, world.now).unwrap();
     let second = ask(&mut world, 1);
-    assert_ne!(first, second, "of two the one with less on its way");
+    assert_ne!(first, second, "the lender with less in flight");
     world.directory.poll(second, world.now).unwrap();
     wait(&mut world, HEDGE_MIN);
     for page in 0..2 {
@@ -159,11 +166,11 @@ fn when_both_are_late_and_when_nobody_waits_nobody_else_is_asked() {
 }
 
 #[test]
-fn a_lender_that_always_takes_long_is_late_later() {
+fn a_slow_lender_gets_a_longer_timeout() {
     let mut world = at_both(1);
     let slow = Nanos(HEDGE_MIN.0 * 4);
     for _ in 0..60 {
-        // Only the first lender is there to be asked, and it takes its time.
+        // Only the first lender is linked, and it is slow.
         let asked = ask(&mut world, 0);
         let sent = world.directory.poll(asked, world.now).unwrap();
         let (header, body) = world.frame(asked, sent);
@@ -181,7 +188,7 @@ fn a_lender_that_always_takes_long_is_late_later() {
 }
 
 #[test]
-fn no_more_is_asked_for_twice_at_once_than_may_be_on_its_way() {
+fn the_number_of_second_requests_is_bounded() {
     let pages = HEDGES_MAX as u32 + FRAME_PAGES_MAX as u32;
     let mut world = DepositWorld::new(2, &[2 * pages, 2 * pages]);
     for page in 0..pages.min(64) {
@@ -205,7 +212,7 @@ fn no_more_is_asked_for_twice_at_once_than_may_be_on_its_way() {
 }
 
 #[test]
-fn blocks_that_a_late_lender_owes_are_asked_of_the_other_one() {
+fn blocks_owed_by_a_late_lender_are_requested_from_the_other() {
     let mut world = at_both(1);
     let mut wanted = BlockRequest::default();
     wanted.extend(Page(0), &[3]);

@@ -1,4 +1,4 @@
-//! A side that sends anything at any time.
+//! A peer that sends any frame at any time.
 
 use netram_far_machine::deposit::{
     DirectoryLookup, DirectorySettings, FramePages, Page, PageDirectory, page_header,
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::world::{DepositLender, OWNER};
 
-/// Pages as a peer may claim them: mostly small numbers, so that some are right.
+/// Pages as a peer may claim them: mostly small numbers, so that some are valid.
 fn claimed() -> impl Strategy<Value = Vec<(u32, u64, usize)>> {
     let slot = prop_oneof![0..6u32, any::<u32>()];
     let version = prop_oneof![0..6u64, any::<u64>()];
@@ -41,10 +41,10 @@ fn kind() -> impl Strategy<Value = FrameKind> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// A lender answers each frame, gives only what was put in that slot in that version, and never has more
+    /// A lender answers each frame, returns only what was put in that slot and version, and never has more
     /// slots than room.
     #[test]
-    fn a_lender_bears_any_frames(
+    fn a_lender_survives_any_frames(
         frames in prop::collection::vec((kind(), 0..3u32, prop_oneof![0..12u64, any::<u64>()], claimed(), any::<bool>()), 1..60),
     ) {
         let mut lender = DepositLender::new(1, 9);
@@ -73,9 +73,9 @@ proptest! {
         }
     }
 
-    /// An owner bears whatever a lender answers: what fits nothing is misconduct, and changes nothing.
+    /// An owner survives any answer: one that fits no request is misconduct and changes nothing.
     #[test]
-    fn an_owner_bears_any_answers(
+    fn an_owner_survives_any_answers(
         steps in prop::collection::vec((0..9u8, 0..8u32, prop_oneof![0..12u32, any::<u32>()], claimed()), 1..80),
     ) {
         let mut depot = PageDirectory::new(&DirectorySettings { copies: 2, slots_max: vec![6; 3], grow: 3, spill_max: 0 });
@@ -127,7 +127,7 @@ proptest! {
                 let mut slots: Vec<u32> = taken.chain(depot.free_slots(at)).collect();
                 slots.sort_unstable();
                 let all: Vec<u32> = (0..depot.status().lenders[at].slots).collect();
-                prop_assert_eq!(slots, all, "each slot is one page's, or nobody's");
+                prop_assert_eq!(slots, all, "each slot has at most one page");
             }
             while depot.next_event().is_some() {}
         }

@@ -1,5 +1,4 @@
-//! Both sides of deposits: what an owner and a lender say to each other, and what neither takes from the
-//! other.
+//! Both sides of deposits: the frames between an owner and a lender, and those that either refuses.
 
 mod back;
 mod client;

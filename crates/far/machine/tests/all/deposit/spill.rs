@@ -1,4 +1,4 @@
-//! The spill file: what is put there, and what becomes of it when lenders come and go.
+//! The spill file: which pages it gets, and when they move.
 
 use netram_far_machine::deposit::{
     DirectoryEvent, DirectoryLookup, NoSlotsError, Page, SlotFile, SlotRequest, SpillServer, StoredPage,
@@ -11,7 +11,7 @@ use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
 use super::world::{DepositWorld, OWNER};
 
-/// So many lenders, then the spill file, with forty pages put.
+/// Lenders of these sizes and the spill file, with forty pages.
 fn filled(copies: usize, rooms: &[u32]) -> DepositWorld {
     let mut world = DepositWorld::unlinked(copies, rooms, 64);
     (0..=rooms.len()).for_each(|lender| world.link(lender));
@@ -19,7 +19,7 @@ fn filled(copies: usize, rooms: &[u32]) -> DepositWorld {
     world
 }
 
-/// How many pages each lender has, and the spill file.
+/// Number of pages at each lender, and in the spill file.
 fn spread(world: &DepositWorld) -> Vec<u32> {
     let status = world.directory.status();
     let all = status.lenders.iter().chain(&status.spill);
@@ -34,7 +34,7 @@ fn all_come_back(world: &mut DepositWorld) {
     assert!(world.arrived.iter().all(|(page, bytes)| bytes[0] == page.0 as u8));
 }
 
-/// Time passes until nothing moves any more.
+/// Lets time pass until nothing moves any more.
 fn pass(world: &mut DepositWorld, span: Nanos) {
     for _ in 0..10 {
         world.now = world.now + Nanos(span.0 / 10);
@@ -44,7 +44,7 @@ fn pass(world: &mut DepositWorld, span: Nanos) {
 }
 
 #[test]
-fn without_a_lender_pages_are_in_the_spill_file_alone() {
+fn without_a_lender_pages_are_only_in_the_spill_file() {
     let mut world = filled(2, &[]);
     assert!(world.pending.is_empty());
     let once = |news: &DirectoryEvent| matches!(news, DirectoryEvent::Stashed(_, _, 1));
@@ -54,7 +54,7 @@ fn without_a_lender_pages_are_in_the_spill_file_alone() {
 }
 
 #[test]
-fn with_one_lender_the_spill_file_has_the_second_copy_and_is_not_read() {
+fn with_one_lender_the_spill_file_has_the_second_copy() {
     let mut world = filled(2, &[64]);
     assert_eq!(
         (spread(&world), world.directory.status().short),
@@ -65,14 +65,14 @@ fn with_one_lender_the_spill_file_has_the_second_copy_and_is_not_read() {
 }
 
 #[test]
-fn while_lenders_have_room_the_disk_is_left_alone() {
+fn the_disk_is_not_used_while_lenders_have_room() {
     let world = filled(2, &[64, 64]);
     assert_eq!(spread(&world), [40, 40, 0]);
     assert_eq!(world.directory.status().spill.unwrap().slots, 0);
 }
 
 #[test]
-fn pages_move_out_of_the_file_when_lenders_come() {
+fn pages_move_from_the_file_to_new_lenders() {
     let mut world = DepositWorld::unlinked(2, &[64, 64], 64);
     world.link(2);
     (0..40).for_each(|page| world.put(page, page as u8));
@@ -89,7 +89,7 @@ fn pages_move_out_of_the_file_when_lenders_come() {
 }
 
 #[test]
-fn what_a_lost_lender_had_gets_its_second_copy_in_the_file() {
+fn pages_of_a_lost_lender_get_a_second_copy_in_the_file() {
     let mut world = filled(2, &[64, 64]);
     world.unlink(0);
     pass(&mut world, DEPOSIT_DETECT);
@@ -107,7 +107,7 @@ fn what_a_lost_lender_had_gets_its_second_copy_in_the_file() {
 }
 
 #[test]
-fn what_full_lenders_cannot_take_goes_to_the_file_and_leaves_it_when_they_can() {
+fn pages_without_room_at_lenders_go_to_the_file_and_back() {
     let mut world = filled(1, &[16]);
     assert!(world.pending.is_empty());
     assert_eq!(spread(&world), [16, 24]);
@@ -118,7 +118,7 @@ fn what_full_lenders_cannot_take_goes_to_the_file_and_leaves_it_when_they_can() 
 }
 
 #[test]
-fn a_file_that_is_full_leaves_bytes_aside_and_takes_them_when_it_has_room() {
+fn with_a_full_file_pages_stay_pending() {
     let mut world = DepositWorld::unlinked(1, &[], 64);
     world.lenders[0].memory.room = 16;
     world.link(0);
@@ -131,12 +131,12 @@ fn a_file_that_is_full_leaves_bytes_aside_and_takes_them_when_it_has_room() {
 }
 
 #[test]
-fn what_was_on_its_way_to_the_file_when_it_failed_is_written_again() {
+fn writes_in_flight_when_the_file_fails_are_repeated() {
     let mut world = DepositWorld::unlinked(2, &[64], 64);
     (0..2).for_each(|lender| world.link(lender));
     world.linked[1] = false;
     (0..40).for_each(|page| world.put(page, page as u8));
-    // A frame is on its way, and never answered.
+    // A frame is in flight and never answered.
     while world.directory.poll(1, world.now).is_some() {}
     world.unlink(1);
     world.link(1);
@@ -147,7 +147,7 @@ fn what_was_on_its_way_to_the_file_when_it_failed_is_written_again() {
     all_come_back(&mut world);
 }
 
-/// A file of which a write fails.
+/// A file of which one write fails.
 #[derive(Default)]
 struct FailingFile {
     pages: Vec<Vec<u8>>,
@@ -197,7 +197,7 @@ fn kind(answer: &[u8]) -> FrameKind {
 }
 
 #[test]
-fn a_failed_write_ends_the_session_and_what_cannot_be_read_is_not_there() {
+fn a_failed_write_ends_the_session() {
     let mut spill = SpillServer::new(DepositId(1), Incarnation(1), FailingFile::default());
     ask(&mut spill, FrameKind::Deposit, 1, 0, &[]).unwrap();
     ask(&mut spill, FrameKind::Resize, 1, 4, &[]).unwrap();
@@ -226,7 +226,7 @@ fn a_failed_write_ends_the_session_and_what_cannot_be_read_is_not_there() {
     assert_eq!(
         (header.lsn, header.stable),
         (Lsn(4), Lsn(1)),
-        "nothing that was there is gone"
+        "earlier pages are still there"
     );
     spill.file().unreadable = Some(2);
     let heads = [page_header(1, 7, 0), page_header(2, 8, 0)].concat();

@@ -1,4 +1,4 @@
-//! What becomes of pages, a story each.
+//! Life of pages at lenders, one scenario each.
 
 use netram_far_machine::deposit::{
     DepositCommand, DirectoryEvent, DirectoryLookup, DirectorySettings, LenderSet, MisconductError, Page,
@@ -21,7 +21,7 @@ fn set(lenders: &[usize]) -> LenderSet {
 }
 
 #[test]
-fn a_page_is_in_two_places_before_its_bytes_go_and_comes_back_from_either() {
+fn a_page_has_two_copies_before_its_bytes_are_released() {
     let mut world = DepositWorld::new(2, &[64, 64]);
     for page in 0..40 {
         world.put(page, page as u8);
@@ -48,9 +48,9 @@ fn a_page_is_in_two_places_before_its_bytes_go_and_comes_back_from_either() {
 }
 
 #[test]
-fn what_has_piled_up_takes_turns_with_what_is_wanted() {
-    // Pages that were wanted again and again had all frames of the link: what was to leave took more and more
-    // of an arena's cap, and at last no page could leave any more.
+fn piled_up_puts_alternate_with_requests() {
+    // Requests took all frames of the link. Pages to be evicted took more and more of the cap, until no page
+    // could be evicted.
     let first = DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX;
     let rest = PUT_BACKLOG_PAGES + FRAME_PAGES_MAX;
     let slots = (first + rest) as u32;
@@ -84,12 +84,12 @@ fn what_has_piled_up_takes_turns_with_what_is_wanted() {
         other => panic!("{other:?}"),
     };
     let kinds: Vec<_> = std::iter::from_fn(|| depot.poll(0, Time(0))).map(kind).collect();
-    // After the first no more than a pile is left, and what is wanted goes first again.
+    // After the first put the backlog is below its limit, and requests go first again.
     assert_eq!(kinds, ["get", "put", "get", "get"]);
 }
 
 #[test]
-fn a_lender_gives_a_page_in_the_version_asked_for_or_not_at_all() {
+fn a_lender_returns_the_requested_version_or_nothing() {
     let mut world = DepositWorld::new(1, &[64]);
     world.put(3, 1);
     let (_, slot, _) = world.directory.places(Page(3)).next().unwrap();
@@ -111,7 +111,7 @@ fn a_lender_gives_a_page_in_the_version_asked_for_or_not_at_all() {
 }
 
 #[test]
-fn a_session_that_has_begun_ends_those_before() {
+fn a_new_session_ends_earlier_ones() {
     let mut lender = DepositLender::new(1, 64);
     let header = |kind, epoch, who| FrameHeader {
         epoch: Epoch(epoch),
@@ -147,7 +147,7 @@ fn a_session_that_has_begun_ends_those_before() {
 }
 
 #[test]
-fn a_full_lender_says_what_it_has_left_and_that_is_taken() {
+fn the_remaining_slots_of_a_full_lender_are_used() {
     let mut world = DepositWorld::new(1, &[11]);
     for page in 0..20 {
         world.put(page, 1);
@@ -164,7 +164,7 @@ fn a_full_lender_says_what_it_has_left_and_that_is_taken() {
         (RefusalReason::NoRoom as u8, Lsn(12), Lsn(11))
     );
     assert!(world.directory.status().lenders[0].full);
-    // What waits goes when something else has gone.
+    // Waiting pages are sent when others have been removed.
     for page in 0..5 {
         world.directory.forget(Page(page));
     }
@@ -174,7 +174,7 @@ fn a_full_lender_says_what_it_has_left_and_that_is_taken() {
 }
 
 #[test]
-fn a_page_put_anew_while_it_is_on_its_way_is_kept_until_the_new_one_is_there() {
+fn a_page_put_anew_in_flight_stays_pending() {
     let mut world = DepositWorld::new(1, &[64]);
     world.put(0, 1);
     let first = world.directory.put(Page(0));
@@ -188,7 +188,7 @@ fn a_page_put_anew_while_it_is_on_its_way_is_kept_until_the_new_one_is_there() {
     assert_eq!(
         world.directory.next_event(),
         None,
-        "what has come is of no use any more"
+        "the arrived version is outdated"
     );
     world.settle();
     assert_eq!(
@@ -201,7 +201,7 @@ fn a_page_put_anew_while_it_is_on_its_way_is_kept_until_the_new_one_is_there() {
 }
 
 #[test]
-fn what_a_dead_lender_had_gets_another_place_from_the_other() {
+fn pages_of_a_dead_lender_are_copied_from_the_other() {
     let mut world = DepositWorld::new(2, &[64, 64, 64]);
     for page in 0..30 {
         world.put(page, page as u8);
@@ -223,10 +223,10 @@ fn what_a_dead_lender_had_gets_another_place_from_the_other() {
     }
 }
 
-/// Two lenders were away, and the pages that only these had took all the room for pages on their way: no
-/// other page was mended until they came back.
+/// Two lenders were away, and the pages that only they had took all places for pages in repair. No other page
+/// was repaired until they came back.
 #[test]
-fn pages_that_nobody_can_give_do_not_keep_others_from_being_mended() {
+fn unreachable_pages_do_not_block_the_repair_of_others() {
     let mut world = DepositWorld::new(2, &[64; 4]);
     let many = REPAIR_PAGES_MAX as u32 + 6;
     world.unlink(2);
@@ -256,14 +256,14 @@ fn pages_that_nobody_can_give_do_not_keep_others_from_being_mended() {
             "page {page} is at {places:?}"
         );
     }
-    // Who wants one of the others has it as soon as one of its lenders is back.
+    // The others can be fetched as soon as one of their lenders is back.
     world.directory.get(Page(0));
     world.link(1);
     assert_eq!(world.arrived[&Page(0)][0], 1);
 }
 
 #[test]
-fn a_lender_by_two_names_is_one_lender() {
+fn a_lender_under_two_names_is_one_lender() {
     let mut world = DepositWorld::new(2, &[64, 64]);
     world.unlink(1);
     world.directory.next_session(1);
@@ -276,9 +276,9 @@ fn a_lender_by_two_names_is_one_lender() {
     assert_eq!(world.directory.status().short, 1);
 }
 
-/// A lender that claimed 2^28 slots made its owner take a gibibyte for their numbers.
+/// A lender that claimed 2^28 slots made its owner allocate a gibibyte for their numbers.
 #[test]
-fn slots_that_nobody_asked_for_are_not_believed_in() {
+fn unrequested_slots_are_ignored() {
     let settings = DirectorySettings {
         copies: 1,
         slots_max: vec![u32::MAX],
@@ -293,7 +293,7 @@ fn slots_that_nobody_asked_for_are_not_believed_in() {
         .unwrap();
     assert_eq!(depot.status().lenders[0].slots, 0);
     assert_eq!(depot.poll(0, now), Some(DepositCommand::Resize(8)));
-    // The answer is lost, and the deposit has them.
+    // The answer is lost, but the deposit has the slots.
     depot.on_unlinked(0, now);
     depot.next_session(0);
     depot
@@ -303,7 +303,7 @@ fn slots_that_nobody_asked_for_are_not_believed_in() {
 }
 
 #[test]
-fn a_lender_that_owes_an_answer_for_too_long_is_silent_whatever_else_it_says() {
+fn a_lender_that_owes_an_answer_counts_as_silent() {
     let mut world = DepositWorld::new(1, &[64]);
     let start = world.now;
     world.directory.put(Page(0));
@@ -325,7 +325,7 @@ fn a_lender_that_owes_an_answer_for_too_long_is_silent_whatever_else_it_says() {
 }
 
 #[test]
-fn a_page_that_is_lost_names_who_lost_it_until_it_is_put_anew() {
+fn a_lost_page_names_its_lenders_until_it_is_put_anew() {
     let mut world = DepositWorld::new(2, &[64, 64]);
     world.put(5, 9);
     world.unlink(0);
@@ -334,7 +334,7 @@ fn a_page_that_is_lost_names_who_lost_it_until_it_is_put_anew() {
     assert_eq!(
         world.directory.get(Page(5)),
         DirectoryLookup::Requested,
-        "they may come back"
+        "its lenders may come back"
     );
     world.link(0);
     assert!(
@@ -359,7 +359,7 @@ fn a_page_that_is_lost_names_who_lost_it_until_it_is_put_anew() {
 }
 
 #[test]
-fn everything_leaves_a_lender_that_is_about_to_stop_and_then_it_has_nothing() {
+fn all_pages_leave_a_lender_that_is_about_to_stop() {
     let mut world = DepositWorld::new(1, &[64, 64]);
     for page in 0..40 {
         world.put(page, page as u8);
@@ -385,10 +385,10 @@ fn everything_leaves_a_lender_that_is_about_to_stop_and_then_it_has_nothing() {
     );
 }
 
-/// The one copy that was left was at a lender that had died, and the bytes had gone when the links to all
-/// others broke for a moment.
+/// The only remaining copy was at a lender that had died, and the bytes had been released when the links to
+/// all others broke for a moment.
 #[test]
-fn bytes_stay_as_long_as_nobody_who_has_them_is_there() {
+fn bytes_stay_pending_while_no_linked_lender_has_them() {
     let mut world = DepositWorld::new(2, &[64, 64]);
     let version = world.directory.put(Page(0));
     world.pending.insert(Page(0), (version, vec![7; PAGE_BYTES]));
@@ -396,7 +396,7 @@ fn bytes_stay_as_long_as_nobody_who_has_them_is_there() {
     let (header, body) = world.frame(0, send);
     let (answer, body) = world.lenders[0].ask(header, &body);
     world.hear(0, &answer, &body).unwrap();
-    // What is on its way to the other one never arrives.
+    // A frame to the other lender never arrives.
     assert!(world.directory.poll(1, world.now).is_some());
     world.unlink(0);
     world.unlink(1);

@@ -1,4 +1,4 @@
-//! Blocks of pages that stay where they are.
+//! Blocks of pages that stay remote.
 
 use netram_far_machine::deposit::{
     BlockRequest, DepositCommand, DirectoryEvent, DirectoryLookup, GatherOutcome, GatherResult, GatherTicket,
@@ -36,7 +36,7 @@ fn taken(world: &mut DepositWorld, ticket: GatherTicket) -> GatherResult {
     world.directory.take_gathered(ticket).unwrap()
 }
 
-/// What became of the first page, which nobody was asked for, or nobody any more.
+/// Outcome of the first page of a request that needs no lender.
 fn outcome(world: &mut DepositWorld, page: u32) -> GatherOutcome {
     let mut wanted = BlockRequest::default();
     wanted.add(Page(page), 7);
@@ -45,7 +45,7 @@ fn outcome(world: &mut DepositWorld, page: u32) -> GatherOutcome {
 }
 
 #[test]
-fn blocks_come_from_either_place_and_in_as_many_frames_as_they_need() {
+fn blocks_come_from_either_copy_in_several_frames() {
     let mut world = DepositWorld::new(2, &[64, 64]);
     (0..40).for_each(|page| world.put(page, page as u8));
     const { assert!(40 * PAGE_BLOCKS * BLOCK_BYTES > 2 * FRAME_BODY_BYTES_MAX) };
@@ -70,7 +70,7 @@ fn blocks_come_from_either_place_and_in_as_many_frames_as_they_need() {
 }
 
 #[test]
-fn who_wanted_blocks_of_a_page_that_was_put_or_forgotten_looks_again() {
+fn a_gather_retries_a_page_that_was_put_or_forgotten() {
     let mut world = DepositWorld::new(1, &[64]);
     (0..3).for_each(|page| world.put(page, 1));
     let mut wanted = BlockRequest::default();
@@ -81,8 +81,8 @@ fn who_wanted_blocks_of_a_page_that_was_put_or_forgotten_looks_again() {
     let version = world.directory.put(Page(0));
     world.pending.insert(Page(0), (version, vec![2; 4096]));
     world.directory.forget(Page(1));
-    assert!(!world.directory.has_gathered(ticket), "page 2 is still to come");
-    // What was asked comes, and of two pages nobody wants it any more.
+    assert!(!world.directory.has_gathered(ticket), "page 2 has not arrived");
+    // The answer arrives; two of its pages are no longer wanted.
     let (answer, body) = world.lenders[0].ask(header, &body);
     world.hear(0, &answer, &body).unwrap();
     world.settle();
@@ -108,7 +108,7 @@ fn who_wanted_blocks_of_a_page_that_was_put_or_forgotten_looks_again() {
 }
 
 #[test]
-fn who_wanted_blocks_of_a_page_that_is_lost_learns_by_whom() {
+fn a_gather_of_a_lost_page_names_its_lenders() {
     let mut world = DepositWorld::new(2, &[64, 64]);
     world.put(5, 9);
     world.unlink(0);
@@ -127,7 +127,7 @@ fn who_wanted_blocks_of_a_page_that_is_lost_learns_by_whom() {
 }
 
 #[test]
-fn blocks_of_a_page_that_only_the_spill_file_has_come_with_their_page() {
+fn blocks_in_the_spill_file_are_fetched_with_their_page() {
     let mut world = DepositWorld::unlinked(2, &[64], 64);
     let (lender, file) = (0, 1);
     [lender, file].into_iter().for_each(|which| world.link(which));
@@ -135,7 +135,7 @@ fn blocks_of_a_page_that_only_the_spill_file_has_come_with_their_page() {
     let given = asked(&mut world, 5, &ALL);
     world.settle();
     assert_eq!(taken(&mut world, given).bytes, [9; 4096]);
-    // Who waits for the lender need not wait for it to come back.
+    // The request need not wait for the lender to come back.
     let ticket = asked(&mut world, 5, &ALL);
     world.unlink(lender);
     assert_eq!(world.events.last(), Some(&DirectoryEvent::Gathered(ticket)));
@@ -149,24 +149,24 @@ fn blocks_of_a_page_that_only_the_spill_file_has_come_with_their_page() {
 }
 
 #[test]
-fn blocks_of_a_page_that_has_come_meanwhile_are_looked_for_in_it() {
+fn blocks_of_an_arrived_page_are_read_from_it() {
     let mut world = DepositWorld::new(2, &[64, 64]);
     world.put(5, 9);
     let ticket = asked(&mut world, 5, &ALL);
     let picks_at = (0..2).find_map(|lender| Some((lender, world.directory.poll(lender, world.now)?)));
     let (slow, asked_slow) = picks_at.unwrap();
-    // The other place has less on its way.
+    // The other copy's lender has less in flight.
     assert_eq!(world.directory.get(Page(5)), DirectoryLookup::Requested);
     world.settle();
     assert_eq!(world.arrived[&Page(5)], [9; 4096]);
     assert_eq!(world.events.last(), Some(&DirectoryEvent::Gathered(ticket)));
-    // What a liar gives when the page has been proven would never be found.
+    // Forged blocks that arrive after the page was verified would never be detected.
     let (header, body) = world.frame(slow, asked_slow);
     let (answer, body) = world.lenders[slow].ask(header, &body);
     world.hear(slow, &answer, &body).unwrap();
     assert_eq!(world.gathered, []);
     assert_eq!(taken(&mut world, ticket).outcome(0), GatherOutcome::Retry);
-    // Until it has been taken, nobody else is asked either.
+    // Until the page is taken, no other lender is asked either.
     let mut wanted = BlockRequest::default();
     wanted.add(Page(5), 7);
     let ticket = world.directory.gather(wanted, |page| page == Page(5));
@@ -174,7 +174,7 @@ fn blocks_of_a_page_that_has_come_meanwhile_are_looked_for_in_it() {
 }
 
 #[test]
-fn blocks_of_a_page_that_a_lender_has_not_got_come_from_its_other_place() {
+fn blocks_missing_at_a_lender_come_from_the_other_copy() {
     let mut world = DepositWorld::new(2, &[64, 64]);
     (0..4).for_each(|page| world.put(page, page as u8 + 1));
     let mut wanted = BlockRequest::default();
@@ -182,7 +182,7 @@ fn blocks_of_a_page_that_a_lender_has_not_got_come_from_its_other_place() {
     let ticket = ask(&mut world, wanted);
     let sent = world.directory.poll(0, world.now).unwrap();
     let (header, _) = world.frame(0, sent);
-    // Of none of its pages it says that it has it.
+    // It answers that it has none of its pages.
     let count = (0..4).filter(|page| world.directory.places(Page(*page)).next().unwrap().0 == 0);
     let none = vec![0; 2 * count.count()];
     let mut answer = header;
@@ -201,7 +201,7 @@ fn blocks_of_a_page_that_a_lender_has_not_got_come_from_its_other_place() {
 }
 
 #[test]
-fn blocks_and_pages_take_turns() {
+fn gathers_and_pages_alternate() {
     let mut world = DepositWorld::new(1, &[64]);
     (0..40).for_each(|page| world.put(page, page as u8));
     for page in 0..40 {

@@ -1,4 +1,4 @@
-//! One owner and lenders that answer at once.
+//! One owner, and lenders that answer at once.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 pub(crate) const OWNER: u64 = 7;
 
-/// Slots with a bound.
+/// Memory for a bounded number of slots.
 pub(crate) struct BoundedSlots {
     pub(crate) pages: Vec<Vec<u8>>,
     pub(crate) room: u32,
@@ -81,24 +81,24 @@ pub(crate) struct DepositWorld {
     pub(crate) directory: PageDirectory,
     pub(crate) lenders: Vec<DepositLender>,
     pub(crate) linked: Vec<bool>,
-    /// What the owner keeps until it is stashed.
+    /// Pending pages.
     pub(crate) pending: BTreeMap<Page, (u64, Vec<u8>)>,
     pub(crate) events: Vec<DirectoryEvent>,
     pub(crate) arrived: BTreeMap<Page, Vec<u8>>,
-    /// Pages of which blocks came, in that order.
+    /// Pages of which blocks arrived, in order.
     pub(crate) gathered: Vec<Page>,
     pub(crate) now: Time,
 }
 
 impl DepositWorld {
-    /// Lenders with so much room each, all linked.
+    /// Linked lenders with these numbers of slots.
     pub(crate) fn new(copies: usize, rooms: &[u32]) -> DepositWorld {
         let mut world = DepositWorld::unlinked(copies, rooms, 0);
         (0..rooms.len()).for_each(|lender| world.link(lender));
         world
     }
 
-    /// The same, with nobody linked, and with a spill file if it has slots: that is the last lender.
+    /// The same without links, and with a spill file as the last lender if `spill` is not 0.
     pub(crate) fn unlinked(copies: usize, rooms: &[u32], spill: u32) -> DepositWorld {
         DepositWorld {
             directory: PageDirectory::new(&DirectorySettings {
@@ -149,7 +149,7 @@ impl DepositWorld {
         self.settle();
     }
 
-    /// Everything that is to be sent is sent and answered.
+    /// Sends and answers everything.
     pub(crate) fn settle(&mut self) {
         loop {
             let mut idle = true;
@@ -180,15 +180,15 @@ impl DepositWorld {
         }
     }
 
-    /// The lender wants slots back; `None`: no more. What is to be sent is left.
+    /// The lender wants slots back; `None`: no more. Frames are not sent.
     pub(crate) fn ask_back(&mut self, lender: usize, keep: Option<u32>) {
         let Some(wish) = self.lenders[lender].server.ask_back(keep) else {
-            panic!("a wish is told once")
+            panic!("a reclaim request is told once")
         };
         self.hear(lender, &wish, &[]).unwrap();
     }
 
-    /// Whatever is in slots that are given up is aside, or somewhere else.
+    /// Checks that every page in slots that are given up is pending or has another copy.
     pub(crate) fn looks_at_what_is_given_up(&self, lender: usize, slots: u32) {
         for page in 0..100 {
             let Some(version) = self.directory.version(Page(page)) else {
@@ -196,7 +196,11 @@ impl DepositWorld {
             };
             let places = self.directory.places(Page(page));
             let mut there = places.filter(|(at, slot, _)| (*at, *slot >= slots) == (lender, true));
-            assert_eq!(there.next(), None, "page {page} is in a slot that is given up");
+            assert_eq!(
+                there.next(),
+                None,
+                "page {page} is in a slot that is being given up"
+            );
             let holder = &self.lenders[lender].server;
             if !(slots..holder.slots()).any(|slot| holder.version(slot) == Some(version)) {
                 continue;
@@ -210,7 +214,7 @@ impl DepositWorld {
             let elsewhere = self.lenders.iter().enumerate().any(has);
             assert!(
                 elsewhere || self.pending.contains_key(&Page(page)),
-                "page {page} is nowhere"
+                "page {page} is neither pending nor stored"
             );
         }
     }

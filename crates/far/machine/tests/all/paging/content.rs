@@ -1,5 +1,4 @@
-//! The moves carried out on pages with content: whatever is read is what was written last, and no memory
-//! holds more than it has.
+//! Moves carried out on pages with content: each read returns the last write, and no memory exceeds its size.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,7 @@ use netram_far_machine::paging::{
 };
 use proptest::prelude::*;
 
-/// What each place has of each page. Content is the number of the write that made it, 0 before all.
+/// Content of pages in each place: the number of the write that made it, 0 before all.
 #[derive(Default)]
 struct PageContents {
     local: BTreeMap<Page, u64>,
@@ -55,7 +54,7 @@ impl PageContents {
     fn unload(&mut self, page: Page) -> u64 {
         self.local
             .remove(&page)
-            .expect("only what is in local memory leaves it")
+            .expect("only a local page can leave local memory")
     }
 }
 
@@ -78,7 +77,7 @@ impl PolicyRun {
             self.memories.apply_moves(&moves);
             self.access(page, access, true);
         } else {
-            // A page that is placed is there before the word; all else moves behind it.
+            // Placement moves come before the word, all others after it.
             let places = |one: &&PageMove| matches!(one, PageMove::ReadAway(_) | PageMove::ZeroAway(_));
             let split = moves
                 .iter()
@@ -98,7 +97,7 @@ impl PolicyRun {
         };
         let content = memory
             .get_mut(&page)
-            .expect("a page is where its reference is served");
+            .expect("the page is where its reference is served");
         assert_eq!(
             *content,
             self.written.get(&page).copied().unwrap_or(0),
@@ -113,7 +112,7 @@ impl PolicyRun {
 
     fn check(&mut self) {
         if !self.policy.config().keep_copies {
-            // A page that was fetched gives its place up.
+            // A fetched page gives up its place.
             let gone = |page: &Page| self.policy.location(*page) == PageLocation::Remote;
             self.memories.remote.retain(|page, _| gone(page));
         }
@@ -177,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn what_is_read_was_written_last(
+    fn a_read_returns_the_last_write(
         config in configs(),
         references in prop::collection::vec((0..16_u32, any::<bool>()), 1..600),
     ) {
@@ -200,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn lru_gives_up_what_a_list_would(
+    fn lru_matches_a_simple_list(
         local_pages in 1..8_u32,
         references in prop::collection::vec(0..16_u32, 1..600),
     ) {

@@ -1,4 +1,4 @@
-//! The page policies: what moves, and that nothing is lost on the way.
+//! Paging policies: which pages move, and that nothing is lost.
 
 mod content;
 mod stories;

@@ -1,4 +1,4 @@
-//! What each policy does, told move by move.
+//! Each policy, move by move.
 
 use netram_far_machine::paging::{
     FirstTouch, Page, PageAccess, PageLocation, PageMove, PagingPolicy, PolicyConfig, PolicyKind,
@@ -37,7 +37,7 @@ fn moves(served: ReferenceOutcome<'_>) -> Vec<PageMove> {
 }
 
 #[test]
-fn a_disk_gets_what_was_changed_and_nothing_else() {
+fn a_disk_gets_only_changed_pages() {
     let mut disk = policy(PolicyKind::Disk, 2, 0);
     assert_eq!(write(&mut disk, A), [PageMove::Read(A)]);
     assert_eq!(read(&mut disk, B), [PageMove::Read(B)]);
@@ -52,7 +52,7 @@ fn a_disk_gets_what_was_changed_and_nothing_else() {
 }
 
 #[test]
-fn the_page_whose_last_reference_is_longest_ago_leaves() {
+fn the_least_recently_referenced_page_is_evicted() {
     let mut disk = policy(PolicyKind::Disk, 2, 0);
     read(&mut disk, A);
     read(&mut disk, B);
@@ -61,7 +61,7 @@ fn the_page_whose_last_reference_is_longest_ago_leaves() {
 }
 
 #[test]
-fn a_ram_disk_takes_every_page_that_leaves_and_the_disk_what_it_has_no_room_for() {
+fn pages_beyond_the_ram_disk_go_to_the_disk() {
     let mut ram = policy(PolicyKind::RamDisk, 1, 1);
     read(&mut ram, A);
     assert_eq!(write(&mut ram, B), [PageMove::Send(A), PageMove::Read(B)]);
@@ -74,7 +74,7 @@ fn a_ram_disk_takes_every_page_that_leaves_and_the_disk_what_it_has_no_room_for(
 }
 
 #[test]
-fn under_remote_main_a_page_stays_where_it_was_put() {
+fn under_remote_main_pages_do_not_move() {
     let mut main = policy(PolicyKind::RemoteMain, 1, 1);
     read(&mut main, A);
     assert_eq!(
@@ -90,7 +90,7 @@ fn under_remote_main_a_page_stays_where_it_was_put() {
 }
 
 #[test]
-fn a_page_comes_home_with_the_word_that_spends_its_counter() {
+fn a_page_is_fetched_when_its_counter_is_spent() {
     let mut counters = policy(PolicyKind::Counters { initial: 3 }, 1, 2);
     write(&mut counters, A);
     assert_eq!(
@@ -104,7 +104,7 @@ fn a_page_comes_home_with_the_word_that_spends_its_counter() {
         ReferenceOutcome::WordAndMoved(&home)
     );
     assert_eq!(counters.reference(B, PageAccess::Read), ReferenceOutcome::Local);
-    // Who goes away has all of his words again.
+    // An evicted page starts with a full counter.
     for _ in 0..2 {
         assert_eq!(counters.reference(A, PageAccess::Read), ReferenceOutcome::Word);
     }
@@ -115,7 +115,7 @@ fn a_page_comes_home_with_the_word_that_spends_its_counter() {
 }
 
 #[test]
-fn a_copy_spares_the_sending_and_gives_way_to_a_page() {
+fn a_copy_avoids_sending_and_gives_way_to_pages() {
     let mut ram = PagingPolicy::new(PolicyConfig {
         keep_copies: true,
         ..*policy(PolicyKind::RamDisk, 1, 2).config()
@@ -127,19 +127,19 @@ fn a_copy_spares_the_sending_and_gives_way_to_a_page() {
     assert_eq!(
         read(&mut ram, B),
         [PageMove::Drop(A), PageMove::Fetch(B)],
-        "A is there already"
+        "A has a copy there"
     );
     let sent = ram.tally().sent_clean;
     assert_eq!(read(&mut ram, C), [PageMove::Drop(B), PageMove::Read(C)]);
     assert_eq!(ram.tally().sent_clean, sent);
-    // Remote memory has A and B. C was changed: nobody has room for it.
+    // Remote memory has A and B. C was changed, and there is no room for it.
     write(&mut ram, C);
     assert_eq!(read(&mut ram, A), [PageMove::Write(C), PageMove::Fetch(A)]);
     assert_eq!(read(&mut ram, C), [PageMove::Drop(A), PageMove::Read(C)]);
 }
 
 #[test]
-fn a_page_that_was_only_asked_for_is_made_again() {
+fn an_unchanged_page_of_zeros_is_made_again() {
     let mut disk = PagingPolicy::new(PolicyConfig {
         first_touch: FirstTouch::Zeros,
         ..*policy(PolicyKind::Disk, 1, 0).config()
@@ -151,7 +151,7 @@ fn a_page_that_was_only_asked_for_is_made_again() {
 }
 
 #[test]
-fn quiet_references_may_be_told_of_later() {
+fn quiet_references_may_be_reported_later() {
     for kind in [
         PolicyKind::Disk,
         PolicyKind::RamDisk,
@@ -180,7 +180,11 @@ fn quiet_references_may_be_told_of_later() {
                 } else {
                     told += 1;
                     let served = late.reference_at(now + told, page, access);
-                    assert_ne!(served, ReferenceOutcome::Local, "it would have been quiet");
+                    assert_ne!(
+                        served,
+                        ReferenceOutcome::Local,
+                        "the reference would have been quiet"
+                    );
                 }
             }
             now += times;
