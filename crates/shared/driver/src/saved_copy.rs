@@ -1,9 +1,9 @@
 //! A node's saved copy of the region, from which the region is rescued when its server is lost for good.
 //!
 //! ```text
-//! DIR/bytes     the region's bytes, pages of zeros left out
-//! DIR/copy      JSON: what they are, with a checksum over the CRC32C of each piece and over what it says itself; written last, so that
-//!               without it there is no copy
+//! DIR/bytes     the region's bytes; pages of zeros are left out
+//! DIR/copy      JSON: the description, with a checksum over it and over the CRC32C of each piece of the bytes;
+//!               written last, so that without it there is no copy
 //! ```
 //!
 //! A copy is of one moment: every lock's span is complete at the version that the description gives, and

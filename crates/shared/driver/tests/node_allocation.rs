@@ -68,8 +68,8 @@ fn a_steady_transaction_allocates_nothing() {
         }
         ALLOCATIONS.with(Cell::get) - before
     };
-    // Queues grow while the server's disk is behind by more records than ever before. What a transaction
-    // takes, each takes.
+    // Queues grow while the server's disk lags more than ever before. An allocation of the transaction itself
+    // would occur in each round.
     let least = (0..20).map(|_| round(500)).min();
     assert_eq!(least, Some(0), "in 500 commits");
     node.leave().expect("it leaves");

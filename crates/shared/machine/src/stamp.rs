@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_stamps_are_refused() {
         let refused = |bytes: &[u8]| Stamp::decode(&mut ByteReader::new(bytes)).unwrap_err();
         // A lock twice; one that was written and read; a write that made version zero; lock 2^32; 2^40 locks.
         assert_eq!(refused(&[2, 5, 1, 0, 1, 0]), StampError::Order);

@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_out_as_they_went_in_however_the_stream_is_cut(
+        fn messages_survive_any_split_of_the_stream(
             messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 1..20),
             cuts in proptest::collection::vec(1_usize..200, 1..30),
         ) {

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_counts_what_the_machine_slept() {
+    fn the_clock_counts_the_machines_sleep() {
         // The kernel's own count of the time since boot, including sleep.
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_used_again_only_when_nobody_has_them() {
+    fn payload_memory_is_reused_only_once_it_is_released() {
         let spares = PayloadPool::default();
         let make = |byte: u8, length| spares.make(length, |bytes| bytes.fill(byte));
         let (one, two) = (make(1, 40), make(2, 30));

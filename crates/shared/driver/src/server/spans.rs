@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_that_cannot_be_are_refused() {
+    fn invalid_spans_are_refused() {
         let refused = |spans: &[Span]| Spans::new(4096, spans.to_vec()).unwrap_err();
         assert_eq!(refused(&[]), SpanError::Count { count: 0 });
         assert!(matches!(refused(&[span(0, 0, 0)]), SpanError::Shape { .. }));

@@ -1,5 +1,5 @@
-//! A node's process that was stopped beyond its lease, and continued: under the tokens that it keeps it reads
-//! nothing before its server has answered, for the locks are others' by then.
+//! A node's process is stopped beyond its lease, and continued. Under its kept tokens it reads nothing before
+//! its server has answered, since other nodes have the locks by then.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ const NAME: &str = "NETRAM_TEST_NAME";
 const LEASE: Duration = Duration::from_millis(800);
 const SLEEPERS: [&str; 3] = ["one", "two", "three"];
 
-/// Not a test of its own: a node that reads under a kept token, over and over. A read that begins when the
-/// file `written` is there, and does not see what was committed before, is an old one.
+/// Not a test of its own: a node that reads under a kept token, over and over. A read that begins after the
+/// file `written` exists must see the later commit.
 #[test]
 #[ignore = "a process of the other test"]
 fn sleeper() {
@@ -43,7 +43,7 @@ fn sleeper() {
 }
 
 #[test]
-fn a_node_stopped_beyond_its_lease_reads_nothing_old_when_it_goes_on() {
+fn a_node_stopped_beyond_its_lease_reads_no_stale_data() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -69,7 +69,7 @@ fn a_node_stopped_beyond_its_lease_reads_nothing_old_when_it_goes_on() {
         assert!(said.any(|line| line == "reads"), "it never joined");
     }
     sleepers.iter().for_each(|(process, _)| process.freeze());
-    // The tokens are asked back, and the lock is the writer's when the leases are over.
+    // The tokens are recalled, and the writer gets the lock when the leases are over.
     assert_eq!(add(&writer, 0, 1).unwrap(), 2);
     std::fs::write(place.directory.join("written"), "").unwrap();
     sleepers.iter().for_each(|(process, _)| process.signal("-CONT"));

@@ -1,4 +1,4 @@
-//! Messages between nodes and the server: whole and in order, or the session ends, and only that.
+//! Messages between nodes and the server: whole and in order, or the session ends, and no other.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use netram_shared_machine::limit::{REGION_NODES_MAX, SHARED_MESSAGE_BYTES_MAX};
 use netram_shared_machine::{NodeId, RecordNumber, RegionId, ToServer};
 use netram_transport::{ClusterKey, ConnectError, LinkError, NetAddress, Security, WaitPolicy};
 
-/// Sends what is queued, and has the next message come out at the other end.
+/// Sends queued messages, and returns the next message at the other end.
 fn carry(from: &mut Channel, to: &mut Channel) -> Vec<u8> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -81,7 +81,7 @@ fn small_messages_share_a_packet() {
 }
 
 #[test]
-fn whoever_reads_nothing_is_sent_a_bounded_number_of_bytes() {
+fn a_peer_that_does_not_read_is_sent_bounded_bytes() {
     let house = TestAcceptor::open();
     let (mut node, mut arrival) = house.pair();
     let (message, mut sent) = (vec![5; 100_000], 0);
@@ -91,7 +91,7 @@ fn whoever_reads_nothing_is_sent_a_bounded_number_of_bytes() {
         sent += 1;
         assert!(sent < 1000, "the sockets' buffers have no end");
     }
-    // The node reads again, and nothing was lost.
+    // The node reads again, and no message was lost.
     for _ in 0..sent {
         arrival.channel.flush().unwrap();
         assert_eq!(next(&mut node).unwrap().len(), message.len());
@@ -101,7 +101,7 @@ fn whoever_reads_nothing_is_sent_a_bounded_number_of_bytes() {
 }
 
 #[test]
-fn a_length_that_cannot_be_ends_the_session() {
+fn an_invalid_length_ends_the_session() {
     let house = TestAcceptor::open();
     for (let_in, length) in [
         (true, 0),
@@ -118,7 +118,7 @@ fn a_length_that_cannot_be_ends_the_session() {
         assert_eq!(next(&mut arrival.channel), Ok(vec![9]));
         let refused = next(&mut arrival.channel);
         assert_eq!(refused, Err(ChannelError::Length { length }));
-        // And stays ended, whatever comes behind.
+        // The session stays ended, whatever comes after.
         link.send(&[&[1, 0, 0, 0, 9]]).unwrap();
         assert_eq!(next(&mut arrival.channel), Err(ChannelError::Length { length }));
     }
@@ -126,13 +126,13 @@ fn a_length_that_cannot_be_ends_the_session() {
     pass(&mut node, &mut arrival.channel, b"others go on");
 }
 
-/// A node of a region where more than some 16,000 nodes had been was cut off whenever it came back: what it
-/// said of them was longer than anything that a server took from somebody it did not know yet.
+/// In a region where more than some 16,000 nodes had been, a node was cut off whenever it came back. Its list
+/// of nodes was longer than any message that a server accepted from an unknown session.
 #[test]
-fn a_node_may_come_back_where_as_many_nodes_have_been_as_there_may_be() {
+fn a_node_can_resume_in_a_region_with_the_maximum_of_node_ids() {
     let house = TestAcceptor::open();
     let (mut node, mut arrival) = house.pair();
-    // Ids as far from each other, and numbers as long, as they can be.
+    // Ids are as far apart, and numbers as long, as possible.
     let nodes = (0..REGION_NODES_MAX as u64).map(|index| (NodeId(1 + (index << 47)), RecordNumber(u64::MAX)));
     let resume: ToServer<Vec<u8>> = ToServer::Resume {
         region: RegionId(u128::MAX),
@@ -169,7 +169,7 @@ fn any_packets_are_messages_or_end_their_session() {
         for _ in 0..20 {
             let length = 1 + random.below(200) as usize;
             let mut packet = random.bytes(length);
-            // Half of them look as if they were a message of a believable length.
+            // Half of them look like a message of a plausible length.
             if random.below(2) == 0 && length > 4 {
                 packet[..4].copy_from_slice(&(random.below(300) as u32).to_le_bytes());
             }
@@ -183,7 +183,7 @@ fn any_packets_are_messages_or_end_their_session() {
 }
 
 #[test]
-fn whoever_asks_for_something_else_is_told_what_is_served() {
+fn a_client_that_asks_for_another_service_is_told_so() {
     let house = TestAcceptor::open();
     let told = |packet: &[u8]| {
         let mut link = house.dial();
@@ -208,7 +208,7 @@ fn whoever_asks_for_something_else_is_told_what_is_served() {
     }
     let mut random = TestRng(4);
     for _ in 0..50 {
-        // A first byte that is no kind of frame.
+        // A first byte that is not a kind of frame.
         let length = random.below(2000) as usize;
         let bytes = random.bytes(length);
         assert_eq!(
@@ -221,7 +221,7 @@ fn whoever_asks_for_something_else_is_told_what_is_served() {
 }
 
 #[test]
-fn a_node_is_told_when_it_asks_a_lender_or_has_another_key() {
+fn a_node_that_dials_a_lender_or_has_a_wrong_key_is_told_so() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let lender = Lender::start(LenderConfig {
         listen: vec![NetAddress::Unix(dir.path().join("socket"))],
@@ -242,11 +242,11 @@ fn a_node_is_told_when_it_asks_a_lender_or_has_another_key() {
 }
 
 #[test]
-fn strangers_who_say_nothing_do_not_keep_nodes_out() {
+fn silent_strangers_do_not_keep_nodes_out() {
     let house = TestAcceptor::open_with(|config| config.pending_max = 8);
     let strangers: Vec<_> = (0..8).map(|_| house.dial()).collect();
     until("all are inside", || house.door.occupied() == 8);
-    // An honest node retries when it is told that the server is busy.
+    // An honest node retries when the server is busy.
     let end = Instant::now() + PATIENCE;
     while let Err(error) = Channel::open(house.address(), &house.security, PATIENCE) {
         assert!(
@@ -274,7 +274,7 @@ fn sessions_are_counted_until_they_end() {
 }
 
 #[test]
-fn a_resting_thread_is_woken_by_a_message_and_by_its_bell() {
+fn a_sleeping_thread_is_woken_by_a_message_and_by_its_waker() {
     let house = TestAcceptor::open();
     for policy in ["spin", "yield:50", "block"] {
         let policy: WaitPolicy = policy.parse().unwrap();

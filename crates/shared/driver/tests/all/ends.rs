@@ -1,4 +1,5 @@
-//! How nodes that are played by hand end: by silence, read from where they left it, or not to be read at all.
+//! The ends of scripted nodes: by silence, by an offer of their journal, or with a journal that cannot be
+//! read.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use netram_shared_machine::message::{OrphanJournalId, RecordOutcome};
 use netram_shared_machine::{LockMode, LockVersion, NodeId, RecordNumber, ToNode, ToServer};
 
 #[test]
-fn the_silent_are_fenced_and_their_locks_go_on() {
+fn a_silent_node_is_fenced_and_its_locks_are_granted() {
     let place = ServedRegion::new(Duration::from_millis(500));
     let (mut one, mut other) = (place.node(1), place.node(2));
     one.acquire(0);
@@ -41,14 +42,14 @@ fn the_silent_are_fenced_and_their_locks_go_on() {
 }
 
 #[test]
-fn a_journal_that_its_machine_offers_is_taken_from_there() {
+fn an_offered_journal_is_merged_without_its_members() {
     let place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     one.acquire(0);
     one.write(0, 1, b"a");
     assert_eq!(other.next_record().1, RecordNumber(1));
     let lost = one.record(0, 2, b"b");
-    // Its link is not closed meanwhile: its members, of which it has none, would be asked at once.
+    // The node's link stays open: otherwise its members, of which it has none, would be read at once.
     let (old, journal) = (one.id, one.journal);
     other.ask(0, LockMode::Exclusive);
     let mut heir = place.node(3);
@@ -73,7 +74,7 @@ fn a_journal_that_its_machine_offers_is_taken_from_there() {
 }
 
 #[test]
-fn what_cannot_be_read_keeps_its_locks_and_is_told() {
+fn an_unreadable_journal_keeps_its_locks_and_is_reported() {
     let place = ServedRegion::new(Duration::from_millis(500));
     let nowhere = "tcp://127.0.0.1:1";
     let view = View {
@@ -93,7 +94,7 @@ fn what_cannot_be_read_keeps_its_locks_and_is_told() {
     let mut other = place.node(2);
     other.ask(0, LockMode::Exclusive);
     drop(one);
-    // Its own pings keep it alive meanwhile.
+    // Its own pings keep this node alive.
     let stuck = loop {
         other.say(&ToServer::Outcome {
             node: old,
@@ -117,7 +118,7 @@ fn what_cannot_be_read_keeps_its_locks_and_is_told() {
     let report = place.serving().report().unwrap();
     assert_eq!((report.waited_for_count, report.waited_for[0].lock), (1, 0));
     assert_eq!(report.waited_for[0].holders[0].node, old.0);
-    // Its machine comes back, and has nothing more.
+    // The node's machine comes back, and has no more records.
     let mut heir = place.stranger();
     heir.say(&ToServer::OfferOrphan {
         old: OrphanJournalId { node: old, journal },
@@ -126,10 +127,10 @@ fn what_cannot_be_read_keeps_its_locks_and_is_told() {
     assert_eq!(other.granted(0).1, LockVersion(0));
 }
 
-/// Its records were read, and the first needs a version that nobody has made: that is a verdict, and whoever
-/// looks after the region decides.
+/// The node's records were read, and the first needs a version that was never made. That is certain, so it is
+/// reported, and the operator decides.
 #[test]
-fn a_record_that_can_never_go_is_told_and_given_up_on_an_operators_word() {
+fn an_unmergeable_record_is_reported_and_given_up_by_the_operator() {
     let mut place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     one.acquire(0);

@@ -1,5 +1,5 @@
-//! A node's process is killed on a machine that lives: its link says so, and its locks go on long before its
-//! lease is over.
+//! A node's process is killed on a running machine. The machine closes its link, so its locks are granted
+//! long before its lease ends.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -23,12 +23,12 @@ fn node() {
     let node = place.join("one");
     assert_eq!(add(&node, 1, 1).unwrap(), 1);
     writeln!(std::io::stdout(), "\nhas it").unwrap();
-    // Should nobody kill it.
+    // If the process is not killed.
     std::thread::sleep(Duration::from_secs(120));
 }
 
 #[test]
-fn the_lock_of_a_killed_process_goes_on_before_its_lease_is_over() {
+fn a_killed_processs_lock_is_granted_before_its_lease_ends() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -53,7 +53,7 @@ fn the_lock_of_a_killed_process_goes_on_before_its_lease_is_over() {
     // The acquire waits for at most ten seconds.
     assert_eq!(add(&other, 1, 1).unwrap(), 2, "what it had committed is there");
     assert_eq!(read(&other, 1), 2);
-    // Nobody took the other for dead.
+    // The other node was not taken for dead.
     assert!(other.gone().is_none());
     other.leave().expect("it leaves");
     drop(serving);

@@ -21,7 +21,7 @@ fn place() -> (tempfile::TempDir, TestPaths) {
     (directory, place)
 }
 
-/// Whether all have the same bytes, once everything has come.
+/// Waits until all nodes have the same bytes.
 fn equal(nodes: &[Node]) {
     for node in nodes {
         until("the nodes have the same bytes", || {
@@ -31,7 +31,7 @@ fn equal(nodes: &[Node]) {
     }
 }
 
-/// Nodes, each in two threads, push, pop and carry numbers between the lists of so many heaps.
+/// Nodes, each with two threads, push, pop and move numbers between the lists of these heaps.
 fn play(nodes: &[Node], heaps: u32, turns: u64, first: u64) {
     std::thread::scope(|scope| {
         for (index, node) in nodes.iter().chain(nodes).enumerate() {
@@ -51,7 +51,7 @@ fn play(nodes: &[Node], heaps: u32, turns: u64, first: u64) {
                             }
                             push_in(&mut txn, lock, number);
                             match kind {
-                                // What it took comes back, what it freed stays.
+                                // The abort restores the popped number, and removes the pushed one.
                                 7 => txn.abort(),
                                 _ => drop(txn.commit(Durability::Remote).expect("it commits")),
                             }
@@ -63,7 +63,7 @@ fn play(nodes: &[Node], heaps: u32, turns: u64, first: u64) {
     });
 }
 
-/// Every node finds the same numbers, each once, in whole heaps, and knows what is free there.
+/// Checks that every node finds the same numbers, each once, in valid heaps with the same free space.
 fn check(nodes: &[Node], heaps: u32) {
     equal(nodes);
     let mut all = BTreeSet::new();
@@ -79,7 +79,7 @@ fn check(nodes: &[Node], heaps: u32) {
             heap.catch_up(&txn).expect("the heap is whole");
             let found = heap.statistics().expect("the heap is whole");
             free.insert((found.bytes_free_pages, found.bytes_free_slots, found.bytes_taken));
-            // And gives it out, without touching what is taken.
+            // The heap allocates again, without touching used blocks.
             push_in(&mut txn, lock, 7);
         }
         assert_eq!(free.len(), 1, "all know the same of what is free");
@@ -110,7 +110,7 @@ fn blocks_move_between_the_heaps_of_several_locks() {
     let mut nodes = vec![place.join("one"), place.join("two")];
     format(&nodes[0], 3);
     play(&nodes, 3, 60, 0);
-    // One that joins later has it in its pages.
+    // A node that joins later has the heaps in its pages.
     nodes.push(place.join("three"));
     check(&nodes, 3);
     play(&nodes, 3, 20, 1000);
@@ -118,7 +118,7 @@ fn blocks_move_between_the_heaps_of_several_locks() {
 }
 
 #[test]
-fn a_heap_is_used_under_its_lock_and_no_other() {
+fn a_heap_is_usable_only_under_its_own_lock() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create_of(2, HEAP, &["a"]);
@@ -168,7 +168,7 @@ fn a_heap_is_used_under_its_lock_and_no_other() {
     txn.commit(Durability::Remote).unwrap();
     let other = place.join("two");
     assert_eq!(other.region().get::<u64>(first.offset() as usize).unwrap(), 13);
-    // The value outlives its node, and does nothing any more.
+    // The value outlives its node, and only reads.
     node.leave().unwrap();
     assert_eq!(heap.get(first).unwrap().number, 13);
 }

@@ -1,8 +1,8 @@
-//! Processes that allocate, link and free in the same heaps, and are killed in the midst: what was
-//! acknowledged is there, once, and every block has one owner.
+//! Processes that allocate, link and free in the same heaps are killed at random points. Acknowledged numbers
+//! are there once, and every block has one owner.
 //!
-//! A process is this test binary, started again with the name of one test; it tells on its standard output
-//! which numbers it has put into the lists.
+//! A process is this test binary, started again with the name of one test. It prints the numbers that it has
+//! put into the lists.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -21,7 +21,7 @@ const PLACE: &str = "NETRAM_TEST_PLACE";
 const NAME: &str = "NETRAM_TEST_NAME";
 const HEAPS: u32 = 2;
 
-/// Not a test of its own: a node that pushes and carries numbers until its input ends.
+/// Not a test of its own: a node that pushes and moves numbers until its input ends.
 #[test]
 #[ignore = "a process of the other test"]
 fn node() {
@@ -35,7 +35,7 @@ fn node() {
     let place = TestPaths {
         directory: PathBuf::from(directory),
     };
-    // Should it ever wait in vain, it ends, and the test with it.
+    // If the process waits in vain, it ends, and the test with it.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(3);
@@ -102,13 +102,13 @@ impl HeapProcess {
         self.acked.lock().expect("no panic").len()
     }
 
-    /// Waits for so many numbers more.
+    /// Waits for `more` further numbers.
     fn goes_on(&self, more: usize) {
         let enough = self.acked() + more;
         until("the node commits", || self.acked() >= enough);
     }
 
-    /// All that it has acknowledged, once it has ended.
+    /// All numbers that the process had acknowledged when it ended.
     fn told(mut self) -> BTreeSet<u64> {
         self.hears.take().expect("it hears").join().expect("no panic");
         std::mem::take(&mut self.acked.lock().expect("no panic"))
@@ -120,7 +120,7 @@ impl HeapProcess {
         self.told()
     }
 
-    /// SIGKILL.
+    /// Kills the process.
     fn kill(mut self) -> BTreeSet<u64> {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
@@ -130,14 +130,14 @@ impl HeapProcess {
 
 impl Drop for HeapProcess {
     fn drop(&mut self) {
-        // After a failure; it may have ended.
+        // After a failure; the process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 #[test]
-fn processes_that_are_killed_in_the_midst_leave_whole_heaps_and_all_that_they_had_acknowledged() {
+fn killed_processes_leave_valid_heaps_with_all_acknowledged_items() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -156,7 +156,7 @@ fn processes_that_are_killed_in_the_midst_leave_whole_heaps_and_all_that_they_ha
         stays.goes_on(8);
         acked.extend(process.kill());
         killed += 1;
-        // Past the dead one's lease, with whatever it had.
+        // Until after the dead node's lease, whatever it held.
         stays.goes_on(20);
     }
     acked.extend(stays.leave());
@@ -174,9 +174,9 @@ fn processes_that_are_killed_in_the_midst_leave_whole_heaps_and_all_that_they_ha
         "missing: {:?}",
         acked.difference(&all).collect::<Vec<_>>()
     );
-    // The last push of each that was killed may be in, or not.
+    // The last push of each killed process may be there or not.
     assert!(all.len() <= acked.len() + killed);
-    // The judge has looked on; one that comes now gets it as a whole.
+    // The judge was there all the time; a node that joins now gets the heaps as pages.
     let late = place.join("late");
     assert_eq!(lists(&late), found);
     assert_eq!(*late.region().read(), *judge.region().read());

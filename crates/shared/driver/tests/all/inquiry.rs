@@ -1,4 +1,4 @@
-//! The status asked over a link: the directory's answer, for whoever has the key, and for nobody else.
+//! The status over a link: the same as that of the control socket, for clients with the key only.
 
 use std::net::TcpListener;
 use std::thread;
@@ -32,7 +32,7 @@ fn refused(address: &NetAddress, security: &Security) -> ChannelOpenError {
     }
 }
 
-/// Asks, and leaves the answer alone.
+/// Sends a request, and does not read the answer.
 fn raw(address: &NetAddress, security: &Security) -> Link {
     let mut link = connect(address, security, PATIENCE).unwrap();
     link.send(&[&FrameHeader::new(FrameKind::Status).encode(0)])
@@ -41,7 +41,7 @@ fn raw(address: &NetAddress, security: &Security) -> Link {
 }
 
 #[test]
-fn a_link_tells_what_the_directory_tells() {
+fn the_status_over_a_link_equals_the_control_sockets() {
     let place = ServedRegion::new(LONG);
     let mut node = place.node(1);
     node.acquire(5);
@@ -67,7 +67,7 @@ fn a_link_tells_what_the_directory_tells() {
 }
 
 #[test]
-fn whoever_has_no_key_or_asks_at_the_wrong_door_is_told_what_is_wrong() {
+fn a_wrong_key_or_address_gives_an_error_that_names_it() {
     let place = ServedRegion::new(LONG);
     let alien = Security::Key(ClusterKey::generate());
     let wrong = refused(place.address(), &alien);
@@ -101,11 +101,11 @@ fn whoever_has_no_key_or_asks_at_the_wrong_door_is_told_what_is_wrong() {
         ),
         "{nobody}"
     );
-    // A node's door, where its peers come in.
+    // A node's listener for peers.
     let house = TestAcceptor::open();
     let node = refused(house.address(), &house.security);
     assert!(matches!(node, ChannelOpenError::NoStatus), "{node}");
-    // Somebody who says nothing.
+    // A peer that sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", silent.local_addr().unwrap());
     let late = inquiry::ask(&address.parse().unwrap(), &alien, Duration::from_millis(100));
@@ -122,7 +122,7 @@ fn whoever_has_no_key_or_asks_at_the_wrong_door_is_told_what_is_wrong() {
 }
 
 #[test]
-fn a_server_that_ends_is_told_from_one_that_talks_nonsense() {
+fn a_stopping_server_and_an_invalid_answer_give_different_errors() {
     let house = TestAcceptor::open_with(|config| config.tells_status = true);
     let ask = || {
         let (address, security) = (house.address().clone(), house.security.clone());
@@ -165,22 +165,22 @@ fn a_server_that_ends_is_told_from_one_that_talks_nonsense() {
 }
 
 #[test]
-fn those_who_ask_cost_nodes_nothing_and_keep_no_place() {
+fn status_clients_that_do_not_read_delay_no_node_and_are_closed() {
     let place = ServedRegion::new(LONG);
     let mut node = place.node(1);
     node.acquire(5);
-    // They never read, and never go.
+    // They never read and never close.
     let mut deaf: Vec<Link> = (0..100).map(|_| raw(place.address(), &place.security)).collect();
     for version in 1..20 {
         node.write(5, version, b"true");
         node.kept(RecordNumber(version));
     }
-    // They talk on as if they were nodes: nothing of that counts.
+    // They continue as if they were nodes, which is ignored.
     let mut join = Vec::new();
     join_message(View::first(JournalId(9))).head(&mut join);
     let length = u32::try_from(join.len()).unwrap().to_le_bytes();
     for link in &mut deaf {
-        // Its session may have ended already, or have been refused.
+        // The session may have ended already, or have been refused.
         let _ = link.send(&[&length, &join]);
     }
     until("their sessions are over", || {
@@ -195,9 +195,9 @@ fn those_who_ask_cost_nodes_nothing_and_keep_no_place() {
 }
 
 #[test]
-fn what_is_no_question_is_refused_and_the_next_one_is_answered() {
+fn an_invalid_request_is_refused_and_the_next_one_answered() {
     let place = ServedRegion::new(LONG);
-    // Cut short behind its kind.
+    // The request is cut off after its kind.
     let mut link = connect(place.address(), &place.security, PATIENCE).unwrap();
     let question = FrameHeader::new(FrameKind::Status).encode(0);
     link.send(&[&question[..5]]).unwrap();
@@ -208,7 +208,7 @@ fn what_is_no_question_is_refused_and_the_next_one_is_answered() {
         (FrameKind::Refuse, Some(RefusalReason::Malformed))
     );
     assert!(matches!(receive(&mut link), Err(LinkError::Closed)));
-    // A session, and in it a message that is none.
+    // A session that sends an invalid message.
     let mut stranger = place.stranger();
     stranger.raw(&[&[200]]);
     assert_eq!(
@@ -218,9 +218,9 @@ fn what_is_no_question_is_refused_and_the_next_one_is_answered() {
     assert_eq!(asked(&place).unwrap().nodes, []);
 }
 
-/// Whoever watched a region had the places of nodes.
+/// Status clients took the permits of nodes.
 #[test]
-fn those_who_ask_have_places_of_their_own_and_only_so_many() {
+fn status_sessions_are_bounded_and_take_no_nodes_permit() {
     let house = TestAcceptor::open_with(|config| {
         config.tells_status = true;
         config.sessions_max = 1;
@@ -238,14 +238,14 @@ fn those_who_ask_have_places_of_their_own_and_only_so_many() {
     until("the refused one has gone", || house.door.occupied() == 0);
     let node = house.pair();
     assert_eq!((node.1.kind, house.door.occupied()), (SessionKind::Node, 1));
-    // A place is free again when its session is over, whoever else is there.
+    // A permit is free again when its session is over, whatever others exist.
     drop(node);
     asking.pop();
     asking.push(asks());
 }
 
 #[test]
-fn a_server_with_no_room_says_so() {
+fn a_full_server_reports_that_it_is_busy() {
     let mut place = ServedRegion::new(LONG);
     place.stop();
     let config = ServeConfig {
@@ -270,7 +270,7 @@ fn a_server_with_no_room_says_so() {
     assert!(there.is_some(), "the directory's socket has its own place");
 }
 
-/// It was a panic of a thread, far from who gave the name.
+/// The limit was a panic of a thread, far from the caller that gave the name.
 #[test]
 fn a_name_that_is_too_long_is_refused_with_the_limit() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A node that joins slowly: its disk, or whatever it opens, takes many times its lease.
+//! A node that joins slowly: its disk, or a file that it opens, takes many times its lease.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -20,10 +20,10 @@ use netram_shared::{Node, NodeOptions};
 use netram_shared_machine::{LockId, LockMode};
 use netram_transport::ClusterKey;
 
-/// On a loaded machine so short a lease may end for whoever does nothing wrong.
+/// Number of attempts. On a loaded machine such a short lease may end for a correct node.
 const ATTEMPTS: usize = 20;
 const SPAN: usize = 256 << 10;
-/// More than waits for the copy and fits what lies between.
+/// More bytes than wait for the copy and fit in the buffers between.
 const SPANS: usize = 2 * JOINING_BYTES_MAX / SPAN;
 const _: () = assert!(JOINING_BYTES_MAX.is_multiple_of(SPAN));
 
@@ -58,7 +58,7 @@ impl SlowKey {
 
 fn give(path: &Path, text: &[u8], reads: &AtomicU64, stop: &AtomicBool) {
     loop {
-        // Until somebody reads.
+        // Blocks until a reader opens the pipe.
         let mut pipe = OpenOptions::new().write(true).open(path).unwrap();
         if stop.load(Ordering::SeqCst) {
             return;
@@ -67,7 +67,7 @@ fn give(path: &Path, text: &[u8], reads: &AtomicU64, stop: &AtomicBool) {
         std::thread::sleep(7 * LEASE_MIN);
         pipe.write_all(text).unwrap();
         drop(pipe);
-        // Until he has the end of it: the next one's is not his.
+        // Until the reader has reached the end: the next reader needs another writer.
         while !stop.load(Ordering::SeqCst) && is_read(path) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -94,14 +94,14 @@ impl Drop for SlowKey {
             .custom_flags(nonblocking())
             .open(&self.path)
             .unwrap();
-        // A panic of the thread has been reported by itself.
+        // The thread has reported a panic itself.
         let _ = self.thread.take().unwrap().join();
     }
 }
 
-/// Each attempt left a log's bytes behind.
+/// Each attempt left the bytes of a log behind.
 #[test]
-fn an_attempt_to_join_that_nobody_has_heard_of_leaves_nothing() {
+fn a_join_that_reaches_no_server_leaves_no_files() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -121,9 +121,9 @@ fn an_attempt_to_join_that_nobody_has_heard_of_leaves_nothing() {
     assert_eq!(journals, Vec::<String>::new());
 }
 
-/// While it was made its journal the node said nothing, was fenced, and joined again, for ever.
+/// While its journal was being created the node sent nothing, was fenced, and joined again, for ever.
 #[test]
-fn a_node_keeps_its_lease_while_its_copy_is_made() {
+fn a_node_keeps_its_lease_while_its_copy_is_built() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -136,7 +136,7 @@ fn a_node_keeps_its_lease_while_its_copy_is_made() {
         journal: Some(place.journal(&[])),
         ..place.options(name)
     };
-    // A region whose pages are more than what a node takes before it can put them somewhere.
+    // A region with more page bytes than a node buffers before its copy is ready.
     let serving = place.serve();
     let one = Node::join(quick("one")).expect("it joins");
     for span in 0..SPANS {
@@ -163,9 +163,9 @@ fn a_node_keeps_its_lease_while_its_copy_is_made() {
     }
 }
 
-/// Its server keeps what it commits meanwhile.
+/// Until then its server makes its commits durable.
 #[test]
-fn a_node_says_why_its_lenders_do_not_count() {
+fn a_node_reports_why_its_lenders_do_not_count() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),

@@ -1,5 +1,5 @@
-//! The process that merges is killed at random points: region, versions and numbers are of one moment, and
-//! nothing that was kept is missing.
+//! The merging process is killed at random points. Region, versions and numbers are of one moment, and no
+//! durable record is missing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use crate::common::TestRng;
 use crate::common::history::{RegionModel, go_on, open, plan};
 use netram_shared::server::{RegionPlan, RegionStore, RegionTableError, Spans, StoreOpenError};
 
-/// A child that has not become another program yet has copies of this process's files, and with them its
-/// locks: no test opens a region while another one starts a child.
+/// A child that has not called `exec` yet has copies of this process's files, and with them its locks. So no
+/// test opens a region while another one starts a child.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const PLACE: &str = "NETRAM_TEST_REGION";
 const SEED: u64 = 11;
 const ROUNDS: u64 = 10;
-/// A log that is truncated again and again.
+/// A small log, which is truncated again and again.
 const LOG_BYTES: u64 = 64 * 1024;
-/// A round ends after that long, however slow the disk is, and well before the merger gives up.
+/// Maximum time of a round on a slow disk, well below the time after which the merger gives up.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// Should it ever wait in vain, it ends, and the other test with it.
+/// If the process waits in vain, it ends, and the other test with it.
 fn end_some_day() {
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(120));
@@ -31,7 +31,7 @@ fn end_some_day() {
     });
 }
 
-/// Goes on with the history where the region stands, and says what is kept.
+/// Continues the history where the region stands, and prints durable positions.
 #[test]
 #[ignore = "the process that the other test kills"]
 fn merger() {
@@ -61,8 +61,8 @@ fn child(test: &str, root: &Path) -> std::process::Child {
         .unwrap()
 }
 
-/// Lets the merger go on until so many more records are kept, or there is no more time, and kills it. Returns
-/// the last that was kept.
+/// Runs the merger until this many more records are durable, or the time is over, and kills it. Returns the
+/// last durable position.
 fn run_and_kill(root: &Path, records: u64) -> u64 {
     let began = Instant::now();
     let mut merger = child("kill::merger", root);
@@ -70,7 +70,7 @@ fn run_and_kill(root: &Path, records: u64) -> u64 {
     let (mut first, mut last) = (None, 0);
     for line in &mut lines {
         let line = line.unwrap();
-        // The harness of the tests prints lines of its own, one without an end.
+        // The test harness prints lines of its own, one without an end.
         let Some((_, position)) = line.split_once("kept ") else {
             continue;
         };
@@ -81,10 +81,10 @@ fn run_and_kill(root: &Path, records: u64) -> u64 {
     }
     assert!(merger.try_wait().unwrap().is_none(), "the merger ended by itself");
     merger.kill().unwrap();
-    // What it said before it died counts too.
+    // Lines printed before it died count, too.
     for line in lines.map_while(Result::ok) {
         if let Some(position) = line.strip_prefix("kept ") {
-            // Cut off in the middle it would be a smaller number.
+            // A line that was cut off would be a smaller number.
             last = last.max(position.parse().unwrap_or(0));
         }
     }
@@ -93,7 +93,7 @@ fn run_and_kill(root: &Path, records: u64) -> u64 {
 }
 
 #[test]
-fn a_killed_server_has_everything_that_was_kept_and_halves_of_nothing() {
+fn a_killed_server_keeps_all_durable_records_whole() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("region");
@@ -132,9 +132,9 @@ fn maker() {
     }
 }
 
-/// Killed as soon as each of its files is there.
+/// The creation is killed as soon as one of its files exists.
 #[test]
-fn a_region_whose_making_was_cut_short_is_whole_or_says_that_it_is_none() {
+fn an_interrupted_creation_leaves_a_whole_region_or_none() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     for round in 0..15 {
@@ -144,7 +144,7 @@ fn a_region_whose_making_was_cut_short_is_whole_or_says_that_it_is_none() {
         while !awaited.exists() && maker.try_wait().unwrap().is_none() {
             std::thread::yield_now();
         }
-        // It may have ended meanwhile.
+        // The process may have ended.
         let _ = maker.kill();
         let made = maker.wait().unwrap().success();
         match RegionStore::open(&root, || ()) {

@@ -1,5 +1,5 @@
-//! A node dies, and its only lender is gone for good: its locks stay taken until whoever looks after the
-//! region gives up what may be lost.
+//! A node dies, and its only lender is gone for good. Its locks stay taken until the operator accepts the
+//! loss.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use netram_shared_machine::{LockId, LockMode, NodeId};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 
-/// Not a test of its own: a node that keeps what it has locked.
+/// Not a test of its own: a node that keeps its locks.
 #[test]
 #[ignore = "the process that the other test kills"]
 fn node() {
@@ -32,7 +32,7 @@ fn node() {
 }
 
 #[test]
-fn what_only_a_lost_lender_had_is_given_up_on_an_operators_word_and_that_is_written_down() {
+fn a_loss_with_the_only_lender_is_accepted_by_the_operator_and_recorded() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -62,7 +62,7 @@ fn what_only_a_lost_lender_had_is_given_up_on_an_operators_word_and_that_is_writ
         report("one").is_some_and(|node| !node.lenders.is_empty())
     });
     let id = NodeId(report("one").unwrap().node);
-    // Both at once: the node does not learn that its lender is gone.
+    // Both at once, so that the node does not learn that its lender is gone.
     child.freeze();
     lender.stop_and_forget(Duration::ZERO);
     drop(lender);
@@ -74,7 +74,7 @@ fn what_only_a_lost_lender_had_is_given_up_on_an_operators_word_and_that_is_writ
     });
     let stuck = stuck.unwrap();
     assert!(stuck.lenders[0].contains("a.sock"), "{stuck:?}");
-    // Until somebody decides, nobody gets its lock.
+    // Until the operator decides, the lock is not granted.
     let mut txn = other.begin(RestoreMode::Restore).unwrap();
     txn.set_timeout(Duration::from_millis(300));
     assert!(txn.acquire(LockId(2), LockMode::Exclusive).is_err());
@@ -82,7 +82,7 @@ fn what_only_a_lost_lender_had_is_given_up_on_an_operators_word_and_that_is_writ
     let accepted = control::accept_loss(&place.region(), id).unwrap().unwrap();
     assert_eq!(accepted.lenders, stuck.lenders);
     until("it is gone", || report("one").is_none());
-    // What had come over its link is there.
+    // The records that had come over its link are there.
     assert_eq!(add(&other, 2, 1).unwrap(), 8);
     drop(other);
     drop(serving);

@@ -1,10 +1,12 @@
-//! A shared region: server, nodes, processes that are killed.
+//! Tests of a shared region: server, nodes, killed processes.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! They are one program, because each would be linked to everything. A module has one or more tests of one
+//! kind.
 
 mod asleep;
 mod channel;
 mod common;
+mod direct;
 mod ends;
 mod goodbye;
 mod heap;
@@ -27,6 +29,5 @@ mod served;
 mod serving;
 mod silent;
 mod store;
-mod straight;
 mod strangers;
 mod window;

@@ -20,7 +20,7 @@ fn place() -> (tempfile::TempDir, TestPaths) {
     (directory, place)
 }
 
-/// Whether both have the same bytes, once everything has come.
+/// Waits until both nodes have the same bytes.
 fn equal(one: &Node, other: &Node) {
     until("both nodes have the same bytes", || {
         let mut bytes = vec![0; one.region().len()];
@@ -30,14 +30,14 @@ fn equal(one: &Node, other: &Node) {
 }
 
 #[test]
-fn what_one_node_commits_the_other_finds_under_the_lock() {
+fn a_commit_of_one_node_is_visible_to_another_under_the_lock() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
     let _serving = place.serve();
     let one = place.join("one");
     assert_eq!(add(&one, 2, 40).unwrap(), 40);
-    // It joins behind that, and has it in its pages.
+    // The other node joins later, and has the commit in its pages.
     let other = place.join("other");
     assert_ne!(one.id(), other.id());
     assert_eq!(other.region().get::<u64>(2 * SPAN).unwrap(), 40);
@@ -91,7 +91,7 @@ fn many_threads_of_three_nodes_lose_no_money() {
 }
 
 #[test]
-fn bytes_are_written_under_their_lock_and_no_other() {
+fn bytes_are_writable_only_under_their_lock() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -113,7 +113,7 @@ fn bytes_are_written_under_their_lock_and_no_other() {
     txn.write_in(&mut held, 2 * SPAN - 4, &[0; 4]).unwrap();
     drop(held);
     assert!(matches!(txn.set_range(4 * SPAN, 1), Err(DeclareError::Range(_))));
-    // Reading is checked as well, for whoever wants that.
+    // Reads can be checked as well.
     assert_eq!(txn.get::<u64>(2 * SPAN - 4), Ok(0));
     let unread = txn.get::<u64>(3 * SPAN - 4).unwrap_err();
     let not_held = matches!(unread, ReadError::NotHeld { offset, lock: LockId(3), .. } if offset == 3 * SPAN);
@@ -122,7 +122,7 @@ fn bytes_are_written_under_their_lock_and_no_other() {
         txn.read(4 * SPAN - 1, &mut [0; 2]),
         Err(ReadError::Range(_))
     ));
-    // Reading there becomes writing, and then both spans are one stretch.
+    // The shared lock is upgraded; then both spans are one range.
     txn.acquire(LockId(2), LockMode::Exclusive).unwrap();
     txn.write(2 * SPAN - 4, &[1; 8]).unwrap();
     assert!(matches!(
@@ -139,7 +139,7 @@ fn bytes_are_written_under_their_lock_and_no_other() {
 }
 
 #[test]
-fn an_abort_that_cannot_be_undone_ends_the_node_and_nobody_else_sees_it() {
+fn an_abort_without_undo_ends_the_node_and_is_invisible_to_others() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -156,14 +156,15 @@ fn an_abort_that_cannot_be_undone_ends_the_node_and_nobody_else_sees_it() {
     txn.abort();
     assert_eq!(one.gone(), Some(NodeGone::CopyInvalid));
     assert_eq!(one.begin(RestoreMode::Restore).err(), Some(NodeGone::CopyInvalid));
-    // The next process of its directory says that it is dead: that ends its hold of the lock.
+    // The next process of its directory offers its journal, which proves its death and ends its hold of the
+    // lock.
     drop(one);
     let _one = place.join("one");
     assert_eq!(add(&other, 2, 1).unwrap(), 1);
 }
 
 #[test]
-fn a_lock_in_use_is_waited_for_and_not_for_ever() {
+fn waiting_for_a_lock_in_use_ends_at_the_timeout() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -187,7 +188,7 @@ fn a_lock_in_use_is_waited_for_and_not_for_ever() {
 }
 
 #[test]
-fn a_pinned_reader_sees_what_was_until_it_accepts() {
+fn a_pinned_reader_sees_old_data_until_it_accepts() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -209,9 +210,9 @@ fn a_pinned_reader_sees_what_was_until_it_accepts() {
     });
 }
 
-/// Interfaces of other languages keep transactions in tables, and end them in any thread.
+/// Bindings of other languages keep transactions in tables, and end them in any thread.
 #[test]
-fn what_owns_its_node_outlives_no_node_and_changes_threads() {
+fn owned_transactions_keep_their_node_and_may_change_threads() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -222,7 +223,7 @@ fn what_owns_its_node_outlives_no_node_and_changes_threads() {
     assert_eq!(reader.read().unwrap()[SPAN..SPAN + 8], [0; 8]);
     txn.acquire(LockId(1), LockMode::Exclusive).unwrap();
     txn.set(SPAN, &7_u64).unwrap();
-    // Whoever held it alone could leave, or drop it.
+    // A sole owner could leave, or drop the node.
     let node = Arc::try_unwrap(node).expect_err("both have a share");
     let commit = std::thread::spawn(move || txn.commit(Durability::Remote));
     commit.join().expect("no panic").expect("it commits");
@@ -247,7 +248,7 @@ fn without_lenders_commits_wait_for_the_servers_disk() {
 }
 
 #[test]
-fn a_log_and_a_window_that_are_full_again_and_again_stop_nobody() {
+fn a_repeatedly_full_log_and_window_block_no_commit_for_good() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(64, &["a"]);
@@ -267,7 +268,7 @@ fn a_log_and_a_window_that_are_full_again_and_again_stop_nobody() {
 }
 
 #[test]
-fn what_a_process_left_is_offered_by_the_next_and_removed() {
+fn a_dead_processs_journal_is_offered_by_the_next_and_removed() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -277,7 +278,7 @@ fn what_a_process_left_is_offered_by_the_next_and_removed() {
     for _ in 0..10 {
         add(&one, 1, 1).unwrap();
     }
-    // As good as a crash.
+    // Has the effect of a crash.
     drop(one);
     let one = place.join("one");
     until("what was left is offered", || one.orphans().is_empty());
@@ -293,17 +294,17 @@ fn what_a_process_left_is_offered_by_the_next_and_removed() {
 }
 
 #[test]
-fn a_server_that_is_stopped_and_started_again_finds_its_nodes() {
+fn nodes_continue_after_a_server_restart() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
     let serving = place.serve();
     let (one, other) = (place.join("one"), place.join("other"));
     add(&one, 1, 1).unwrap();
-    // The other may not have heard of that: the next server finds it in its log.
+    // The other node may not have received the record: the next server finds it in its log.
     drop(serving);
     let _serving = std::thread::scope(|scope| {
-        // While its lease runs it needs no server: its token is here. After that it waits for one.
+        // While its lease runs the node needs no server, since it has the token. After that it waits for one.
         scope.spawn(|| add(&one, 1, 1).unwrap());
         place.serve()
     });
@@ -313,7 +314,7 @@ fn a_server_that_is_stopped_and_started_again_finds_its_nodes() {
 }
 
 #[test]
-fn a_write_elsewhere_is_waited_for_and_a_pinned_reader_does_not_count_it() {
+fn wait_version_waits_for_another_nodes_write_and_ignores_held_back_records() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -338,15 +339,15 @@ fn a_write_elsewhere_is_waited_for_and_a_pinned_reader_does_not_count_it() {
     drop(reader);
     assert_eq!(other.wait_version(lock, LockVersion(2), PATIENCE), Ok(true));
     assert_eq!(other.region().get::<u64>(2 * SPAN).unwrap(), 10);
-    // Its own writes are there as soon as they are committed.
+    // Its own writes are visible as soon as they are committed.
     add(&other, 3, 1).unwrap();
     assert_eq!(other.wait_version(LockId(3), LockVersion(1), soon), Ok(true));
 }
 
-/// What was read under a kept token counts as current only while there is a lease: this was so of exclusive
-/// locks, and not of shared ones.
+/// Data read under a kept token is current only during the lease. This was checked for exclusive locks, and
+/// not for shared ones.
 #[test]
-fn what_was_read_beyond_the_lease_is_not_said_to_be_current() {
+fn a_read_beyond_the_lease_does_not_commit() {
     for hold in [LockMode::Shared, LockMode::Exclusive] {
         let (_directory, place) = place();
         place.create(4, &[]);
@@ -355,7 +356,7 @@ fn what_was_read_beyond_the_lease_is_not_said_to_be_current() {
         let mut reads = one.begin(RestoreMode::Restore).unwrap();
         reads.acquire(LockId(1), hold).unwrap();
         drop(serving);
-        // Nobody renews it.
+        // No server renews the lease.
         std::thread::sleep(LEASE_SHORT);
         assert_eq!(reads.get::<u64>(SPAN), Ok(0));
         assert_eq!(reads.commit(Durability::Remote).err(), Some(TxnCommitError::Lost));

@@ -1,4 +1,4 @@
-//! Where a node's bounds are, and what happens there: with a real server, lenders and files.
+//! Behaviour at a node's bounds, with a real server, lenders and files.
 
 use crate::common::world::{SPAN, TestPaths, add, read};
 use crate::common::{PATIENCE, until};
@@ -19,7 +19,7 @@ fn place() -> (tempfile::TempDir, TestPaths) {
     (directory, place)
 }
 
-/// Fills so many spans, from lock 0 on.
+/// Fills this number of spans, from lock 0 on.
 fn fill(node: &Node, spans: usize, byte: u8) -> Result<(), TxnCommitError> {
     let mut txn = node.begin(RestoreMode::Restore)?;
     let locks: Vec<_> = (0..spans as u32)
@@ -43,15 +43,15 @@ fn a_directory_has_one_node_at_a_time() {
         matches!(&refused, Some(JoinError::InUse(path)) if *path == place.directory.join("one")),
         "{refused:?}"
     );
-    // It has done the one no harm.
+    // The attempt has done the other node no harm.
     assert_eq!(add(&one, 1, 1).unwrap(), 1);
     one.leave().expect("it leaves");
     place.join("one").leave().expect("it leaves");
 }
 
-/// Members would have acknowledged it, and no server ever merged it.
+/// Members would have acknowledged it, and no server could ever merge it.
 #[test]
-fn a_commit_that_the_server_has_no_room_for_is_refused_before_it_is_logged() {
+fn a_commit_too_long_for_the_server_is_refused_before_it_is_logged() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create_with(1024, &["a"], |plan| plan.log_bytes = 1 << 20);
@@ -78,7 +78,7 @@ fn a_commit_that_the_server_has_no_room_for_is_refused_before_it_is_logged() {
         Ok(1),
         "it is as if it had never been"
     );
-    // The largest that finds room is merged.
+    // The largest record that fits is merged.
     fill(&one, 100, 8).expect("it commits");
     let other = place.join("other");
     assert_eq!(read(&other, 99).to_le_bytes(), [8; 8]);
@@ -98,7 +98,7 @@ fn a_lazy_node_gets_records_when_it_asks_and_before_a_grant() {
     })
     .expect("it joins");
     assert_eq!(add(&one, 1, 1).unwrap(), 1);
-    // The server has it, and speaks to the node.
+    // The server has the record, and answers the node.
     until("the record is durable", || {
         let fate = lazy.outcome(
             one.id(),
@@ -120,7 +120,7 @@ fn a_lazy_node_gets_records_when_it_asks_and_before_a_grant() {
     lazy.leave().expect("it leaves");
 }
 
-/// A node with a bound of 64 KiB for its readers, and one that commits.
+/// A node with a bound of 64 KiB for its readers, and a node that commits.
 fn bounded(place: &TestPaths, full: PinnedOverflow) -> (Node, Node) {
     let bounded = Node::join(NodeOptions {
         pinned_bytes_max: 64 << 10,
@@ -131,7 +131,7 @@ fn bounded(place: &TestPaths, full: PinnedOverflow) -> (Node, Node) {
 }
 
 #[test]
-fn readers_that_hold_back_too_much_expire_and_go_on_from_what_is_new() {
+fn pinned_readers_that_hold_back_too_much_expire_and_continue_with_new_data() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(16, &["a"]);
@@ -140,11 +140,11 @@ fn readers_that_hold_back_too_much_expire_and_go_on_from_what_is_new() {
     fill(&writer, 8, 1).unwrap();
     assert_eq!(read(&node, 0).to_le_bytes(), [1; 8]);
     let mut reader = node.reader().unwrap();
-    // Below the bound: it is kept waiting.
+    // Below the bound, the record waits.
     fill(&writer, 8, 2).unwrap();
     until("the record has come", || reader.age().positions > 0);
     assert_eq!(reader.read().unwrap()[..8 * SPAN], vec![1; 8 * SPAN]);
-    // A guard that it has is good for as long as it is there.
+    // An existing guard stays valid as long as it is held.
     let guard = reader.read().unwrap();
     fill(&writer, 9, 3).unwrap();
     until("it is too much", || reader.is_expired());
@@ -153,15 +153,15 @@ fn readers_that_hold_back_too_much_expire_and_go_on_from_what_is_new() {
     assert!(reader.read().is_err());
     reader.accept().unwrap();
     assert_eq!(reader.read().unwrap()[..9 * SPAN], vec![3; 9 * SPAN]);
-    // It is pinned again.
+    // The reader is pinned again.
     fill(&writer, 8, 4).unwrap();
     until("the record has come", || reader.age().positions > 0);
     assert_eq!(reader.read().unwrap()[..9 * SPAN], vec![3; 9 * SPAN]);
 }
 
-/// The thread that has the link, on which the lease hangs, would wait for the guard.
+/// Otherwise the thread of the link, on which the lease depends, would wait for the guard.
 #[test]
-fn who_reads_under_a_guard_for_long_holds_up_the_records_and_not_the_link() {
+fn a_long_held_guard_delays_records_and_not_the_link() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -173,7 +173,7 @@ fn who_reads_under_a_guard_for_long_holds_up_the_records_and_not_the_link() {
     let before = guard.to_vec();
     for value in 2..=20 {
         assert_eq!(add(&one, 1, 1).unwrap(), value);
-        // Its server answers it, and hears of it, as ever.
+        // The server answers the node, and receives from it, as before.
         let fate = other.outcome(one.id(), one.progress().acked, PATIENCE);
         assert_eq!(fate, Ok(RecordOutcome::Committed));
     }
@@ -183,7 +183,7 @@ fn who_reads_under_a_guard_for_long_holds_up_the_records_and_not_the_link() {
 }
 
 #[test]
-fn readers_that_must_not_expire_end_the_node_and_keep_what_they_see() {
+fn readers_that_must_not_expire_end_the_node_and_keep_their_view() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(32, &["a"]);
@@ -200,28 +200,28 @@ fn readers_that_must_not_expire_end_the_node_and_keep_what_they_see() {
     assert!(node.begin(RestoreMode::Restore).is_err());
     drop(reader);
     drop(node);
-    // Nothing of it is in the way: neither its locks nor its journal.
+    // Neither its locks nor its journal are in the way.
     fill(&writer, 17, 4).unwrap();
     let node = place.join("bounded");
     until("what was left is buried", || node.orphans().is_empty());
     assert_eq!(read(&node, 16).to_le_bytes(), [4; 8]);
 }
 
-/// Far from where the system puts things.
+/// An address far from where the system puts mappings.
 const ADDRESS: usize = 0x1200_0000_0000;
 
 #[test]
-fn a_region_with_an_address_lies_there_at_every_joining() {
+fn a_region_with_an_address_is_mapped_there_in_every_join() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create_with(4, &["a"], |plan| plan.address = ADDRESS as u64);
     let _serving = place.serve();
     let one = place.join("one");
     assert_eq!(one.region().as_ptr().addr(), ADDRESS);
-    // A pointer, in the region, to itself.
+    // A pointer in the region to itself.
     let at = ADDRESS + SPAN;
     assert_eq!(add(&one, 1, at as u64).unwrap(), at as u64);
-    // In this process there is no room for another copy.
+    // This process has no room for another copy at that address.
     let refused = Node::join(place.options("other")).err();
     assert!(matches!(refused, Some(JoinError::Map(_))), "{refused:?}");
     one.leave().expect("it leaves");
@@ -230,7 +230,7 @@ fn a_region_with_an_address_lies_there_at_every_joining() {
     assert_eq!(read(&other, 1), at as u64);
 }
 
-/// The directory beneath `from` that has a file `name`.
+/// The directory under `from` that contains a file `name`.
 fn directory_of(from: &std::path::Path, name: &str) -> Option<std::path::PathBuf> {
     let mut entries = std::fs::read_dir(from).ok()?.flatten();
     if from.join(name).is_file() {
@@ -239,9 +239,9 @@ fn directory_of(from: &std::path::Path, name: &str) -> Option<std::path::PathBuf
     entries.find_map(|entry| directory_of(&entry.path(), name))
 }
 
-/// One file that could not be made for a moment ended the node for good (rule 17).
+/// One file that could not be created for a moment ended the node for good (rule 17).
 #[test]
-fn a_trim_that_the_system_refuses_ends_no_node_and_is_done_later() {
+fn a_refused_trim_is_repeated_and_ends_no_node() {
     const COMMITS: u64 = 60;
     const LOG_BYTES: u64 = 64 << 10;
     let (_directory, place) = place();
@@ -253,7 +253,7 @@ fn a_trim_that_the_system_refuses_ends_no_node_and_is_done_later() {
         ..place.options("one")
     })
     .expect("it joins");
-    // What says where the log begins is replaced whole, by a new file. Here a directory has its name.
+    // The mark of the log's beginning is replaced by a new file. Here a directory has that file's name.
     let journal = directory_of(&place.directory.join("one"), "node").expect("a node's journal is marked");
     let obstacle = journal.join("node.new");
     std::fs::create_dir(&obstacle).expect("nothing has that name for long");
@@ -266,7 +266,7 @@ fn a_trim_that_the_system_refuses_ends_no_node_and_is_done_later() {
                 done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             }
         });
-        // The log has no room for more, and was to be trimmed long before.
+        // The log has no more room, and should have been trimmed long before.
         until("a commit waits for room", || {
             let before = count();
             std::thread::sleep(std::time::Duration::from_millis(60));

@@ -1,5 +1,5 @@
-//! Nodes whose stores are found, not declared: pages under several locks that several nodes have. Nothing
-//! diverges, and whoever stores without the lock is refused and named.
+//! Nodes whose stores are captured, not declared, with pages under several locks that several nodes hold.
+//! Copies do not diverge, and a store without its lock is refused and reported.
 
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use netram_shared::server::Spans;
 use netram_shared::{Node, NodeOptions, Txn};
 use netram_shared_machine::{LockId, LockMode};
 
-/// Bytes under a lock: pages have parts of five, and some are whole pages apart.
+/// Bytes under a lock: a page contains parts of up to five spans.
 const SPAN: usize = 1032;
 const LOCKS: usize = 24;
 
@@ -29,7 +29,7 @@ fn place(span: u64) -> (tempfile::TempDir, TestPaths) {
     (directory, place)
 }
 
-/// `None`: this machine cannot find stores so, which is said aloud.
+/// Joins with this capture mode; `None`: the machine cannot capture so, which is reported.
 fn join(place: &TestPaths, name: &str, capture: CaptureMode) -> Option<Node> {
     let options = NodeOptions {
         capture,
@@ -52,7 +52,7 @@ const BY_PAGE: [CaptureMode; 4] = [
     CaptureMode::Pages(DetectMethod::Watch),
 ];
 
-/// Stores as this capture lets a program: past the library where pages are watched.
+/// Stores as this capture allows: past the library where pages are watched.
 fn store(txn: &mut Txn<'_>, node: &Node, capture: CaptureMode, at: usize, bytes: &[u8]) {
     match capture {
         CaptureMode::Twins(_) | CaptureMode::Pages(_) => node.region().put_back(at, bytes).expect("inside"),
@@ -60,7 +60,7 @@ fn store(txn: &mut Txn<'_>, node: &Node, capture: CaptureMode, at: usize, bytes:
     }
 }
 
-/// Adds to counters under random locks, and stores random bytes behind them. Returns how much it added.
+/// Adds to counters under random locks, and stores random bytes after them. Returns the total added.
 fn work(node: &Node, capture: CaptureMode, seed: u64) -> u64 {
     let mut random = TestRng(seed);
     let mut added = 0;
@@ -123,7 +123,7 @@ fn nodes_that_share_pages_under_several_locks_end_with_the_same_bytes() {
         };
         let seed = index as u64 * 10 + 1;
         let added: u64 = std::thread::scope(|scope| {
-            // Two threads of one: where stores are found by page, one waits for the other.
+            // Two threads of one node: with capture by page, one waits for the other.
             let works = [
                 scope.spawn(|| work(&one, one_way, seed)),
                 scope.spawn(|| work(&one, one_way, seed + 1)),
@@ -132,7 +132,7 @@ fn nodes_that_share_pages_under_several_locks_end_with_the_same_bytes() {
             works.map(|work| work.join().expect("no panic")).iter().sum()
         });
         until("both have the same bytes", || bytes(&one) == bytes(&other));
-        // What the server has is what a node gets that joins now.
+        // A node that joins now gets the server's bytes.
         let third = place.join("third");
         assert!(bytes(&third) == bytes(&one), "{one_way:?}, {other_way:?}");
         let counters = (0..LOCKS).map(|lock| third.region().get::<u64>(lock * SPAN).expect("inside"));
@@ -151,7 +151,7 @@ fn stray(refused: Result<netram_shared::node::TxnCommit, TxnCommitError>) -> Str
 }
 
 #[test]
-fn a_store_without_the_lock_is_refused_named_by_address_and_put_back() {
+fn a_store_without_its_lock_is_refused_by_address_and_undone() {
     for capture in BY_PAGE {
         for mode in [RestoreMode::Restore, RestoreMode::NoRestore] {
             let (_directory, place) = place(SPAN as u64);
@@ -180,7 +180,7 @@ fn a_store_without_the_lock_is_refused_named_by_address_and_put_back() {
             assert!(found.to_string().contains(&format!("{address:#x}")), "{found}");
             assert_eq!(one.gone(), None, "twins undo it, whatever the mode");
             assert!(bytes(&one) == bytes(&other));
-            // It goes on, and the same stores under the locks count.
+            // The node continues, and the same stores under the locks are committed.
             let mut txn = one.begin(mode).expect("there is a node");
             let both = [1, 2].map(|lock| (LockId(lock), LockMode::Exclusive));
             txn.acquire_all(&both).expect("they are free");
@@ -198,8 +198,8 @@ fn a_store_without_the_lock_is_refused_named_by_address_and_put_back() {
 }
 
 #[test]
-fn whole_pages_that_cannot_be_undone_spoil_the_copy_only_when_stored_to() {
-    // A span is a page: no twin is made, and an abort finds nothing to put back.
+fn an_abort_without_undo_invalidates_the_copy_only_after_a_store() {
+    // A span is a page: no twin is made, and an abort finds no store to undo.
     let (_directory, place) = place(4096);
     let _lender = place.lender("a");
     let _serving = place.serve();
@@ -225,7 +225,7 @@ fn whole_pages_that_cannot_be_undone_spoil_the_copy_only_when_stored_to() {
 }
 
 #[test]
-fn one_transaction_at_a_time_stores_where_stores_are_found_by_page() {
+fn one_transaction_at_a_time_stores_under_capture_by_page() {
     let (_directory, place) = place(SPAN as u64);
     let _lender = place.lender("a");
     let _serving = place.serve();
@@ -236,7 +236,7 @@ fn one_transaction_at_a_time_stores_where_stores_are_found_by_page() {
     second.set_timeout(Duration::from_millis(20));
     let refused = second.acquire(LockId(5), LockMode::Exclusive);
     assert!(matches!(refused, Err(AcquireError::Captured)), "{refused:?}");
-    // Readers are as many as like.
+    // Any number of readers is allowed.
     second.acquire(LockId(5), LockMode::Shared).expect("it is free");
     second.set_timeout(PATIENCE);
     let refused = second.acquire(LockId(6), LockMode::Exclusive);
@@ -256,7 +256,7 @@ fn one_transaction_at_a_time_stores_where_stores_are_found_by_page() {
     node.leave().expect("it leaves");
 }
 
-/// Stores as a program does that declares nothing: past this library, through the system.
+/// Stores like a program that declares nothing: past this library, through the system.
 fn store_past(node: &Node, at: usize, bytes: &[u8]) {
     let memory = std::fs::File::options()
         .write(true)
@@ -267,11 +267,11 @@ fn store_past(node: &Node, at: usize, bytes: &[u8]) {
 }
 
 #[test]
-fn verified_a_store_that_was_not_declared_is_refused_named_and_put_back() {
+fn an_undeclared_store_under_verification_is_refused_and_undone() {
     let (_directory, place) = place(SPAN as u64);
     let _lender = place.lender("a");
     let _serving = place.serve();
-    // By protection, stores that the system makes for the program are not found, as these are.
+    // Protection does not detect stores that the system makes for the program, like these.
     let Some(probe) = join(&place, "probe", CaptureMode::Twins(DetectMethod::Watch)) else {
         return;
     };
@@ -290,7 +290,7 @@ fn verified_a_store_that_was_not_declared_is_refused_named_and_put_back() {
         assert_eq!((found.lock, found.held), (Some(LockId(lock)), held), "{found}");
         assert!(bytes(&one) == before);
     }
-    // Also by a transaction that reads, or is aborted.
+    // Also in a transaction that only reads, or is aborted.
     let txn = one.begin(RestoreMode::Restore).expect("there is a node");
     store_past(&one, 0, &[9; 4]);
     assert_eq!(stray(txn.commit(Durability::Remote)).offset, 0);

@@ -1,7 +1,7 @@
-//! Nodes and their server in processes of their own, killed and stopped by signals while they commit: others
-//! go on, nothing that was acknowledged is missing, nothing happens twice.
+//! Nodes and their server in processes of their own are killed and stopped by signals while they commit.
+//! Other nodes continue, no acknowledged commit is missing, and none is applied twice.
 //!
-//! Every commit adds one to a counter, so that the counters say how many there were.
+//! Every commit increments a counter, so that the counters tell the number of commits.
 
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -20,12 +20,12 @@ use netram_shared::server::{RegionStore, merge_orphans};
 use netram_shared_machine::message::RecordOutcome;
 use netram_shared_machine::{LockId, LockMode, RecordNumber};
 
-/// A child that has not become another program yet has copies of this process's files, and with them its
-/// locks: one test at a time.
+/// A child that has not called `exec` yet has copies of this process's files, and with them its locks: one
+/// test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const LOCKS: u32 = 3;
-/// A node's log and its members' windows hold a few records of a span each.
+/// A log size that holds a few records of a span each, like the members' windows.
 const LOG_SMALL: u64 = 64 << 10;
 
 /// Not a test of its own: the server.
@@ -36,7 +36,7 @@ fn server() {
     serve(place.serve_shortly());
 }
 
-/// Not a test of its own: a server of whose nodes none is to be fenced.
+/// Not a test of its own: a server with a lease that never ends.
 #[test]
 #[ignore = "a process of the other tests"]
 fn patient_server() {
@@ -77,7 +77,7 @@ struct KillFixture {
     nodes: [NodeProcess; 2],
     _lender: Lender,
     _directory: tempfile::TempDir,
-    // The last to be dropped: until then there are children.
+    // Dropped last: until then there are children.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -108,7 +108,7 @@ impl KillFixture {
     }
 }
 
-/// All commits that there were.
+/// Total number of commits.
 fn commits(place: &TestPaths) -> u64 {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -127,20 +127,20 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 #[test]
-fn when_a_node_is_killed_others_go_on_and_all_that_it_had_acknowledged_is_there() {
+fn a_killed_nodes_acknowledged_commits_survive_and_others_continue() {
     let world = KillFixture::start();
     let ([one, two], place) = (world.nodes, &world.place);
     let killed = one.kill();
-    // Enough to have had every lock.
+    // Enough commits to have had every lock.
     two.commits(60);
     let acked = killed + two.leave();
     let counted = commits(place);
-    // Its last one may be in, or not.
+    // Its last commit may be there or not.
     assert!(
         (acked..=acked + 1).contains(&counted),
         "{acked} were acknowledged, {counted} are there"
     );
-    // The same machine again: what it left is offered, and nothing comes twice.
+    // The machine's next process offers the journal, and nothing is applied twice.
     let again = place.join("one");
     until("what was left is offered", || again.orphans().is_empty());
     again.leave().expect("it leaves");
@@ -148,7 +148,7 @@ fn when_a_node_is_killed_others_go_on_and_all_that_it_had_acknowledged_is_there(
 }
 
 #[test]
-fn a_node_that_slept_beyond_its_lease_learns_what_became_of_its_commit() {
+fn a_node_that_slept_beyond_its_lease_learns_its_commits_outcome() {
     let world = KillFixture::start();
     let ([one, two], place) = (world.nodes, &world.place);
     one.freeze();
@@ -164,7 +164,7 @@ fn a_node_that_slept_beyond_its_lease_learns_what_became_of_its_commit() {
 }
 
 #[test]
-fn a_server_that_is_killed_and_started_again_loses_nothing() {
+fn a_killed_and_restarted_server_loses_nothing() {
     let world = KillFixture::start();
     let ([one, two], place) = (world.nodes, &world.place);
     world.server.kill();
@@ -175,9 +175,9 @@ fn a_server_that_is_killed_and_started_again_loses_nothing() {
     assert_eq!(commits(place), acked);
 }
 
-/// Every commit adds to what its node's copy says: one that lacked a record would make the counters wrong.
+/// Every commit adds to the value in its node's copy: a missing record would make the counters wrong.
 #[test]
-fn nodes_that_join_while_others_write_lack_nothing() {
+fn nodes_that_join_during_writes_lack_no_record() {
     let world = KillFixture::start();
     let ([one, two], place) = (world.nodes, &world.place);
     let mut acked = 0;
@@ -190,10 +190,9 @@ fn nodes_that_join_while_others_write_lack_nothing() {
     assert_eq!(commits(place), acked);
 }
 
-/// Each writes many times what its log and its windows hold, under locks that go round: what is trimmed is in
-/// the region.
+/// Each node writes many times its log and windows, under rotating locks: trimmed records are in the region.
 #[test]
-fn logs_of_several_writers_that_wear_round_lose_nothing() {
+fn logs_of_several_writers_that_wrap_around_lose_nothing() {
     let _alone = alone();
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
@@ -214,9 +213,9 @@ fn logs_of_several_writers_that_wear_round_lose_nothing() {
     assert_eq!(commits(&place), acked);
 }
 
-/// One member suffices meanwhile; the one that comes back has its memory, and is a member again.
+/// One member suffices for a while; the lender that comes back has its memory, and is a member again.
 #[test]
-fn lenders_that_are_killed_in_turn_stop_nobody_and_nothing_is_lost() {
+fn lenders_killed_in_turn_stop_no_node_and_lose_nothing() {
     let _alone = alone();
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
@@ -229,7 +228,7 @@ fn lenders_that_are_killed_in_turn_stop_nobody_and_nothing_is_lost() {
     let [one, two] = ["one", "two"].map(|name| NodeProcess::start(&place, "node_kill::node", name));
     [&one, &two].iter().for_each(|node| node.commits(30));
     for (at, name) in ["a", "b"].into_iter().enumerate() {
-        // Until it has ended it has its memory locked.
+        // Until the process has ended, its memory file is locked.
         lenders[at].take().expect("it runs").kill();
         [&one, &two].iter().for_each(|node| node.commits(30));
         lenders[at] = Some(lend(name));
@@ -245,9 +244,9 @@ fn lenders_that_are_killed_in_turn_stop_nobody_and_nothing_is_lost() {
     );
 }
 
-/// Its link takes no more, and the server keeps only so many records for it.
+/// Its link takes no more, and the server keeps a bounded number of records for it.
 #[test]
-fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
+fn a_node_that_falls_behind_rejoins_and_loses_nothing() {
     let _alone = alone();
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
@@ -255,17 +254,17 @@ fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
     };
     let _lender = place.lender("a");
     place.create(LOCKS as usize + 1, &["a"]);
-    // The server keeps what its window holds in any case.
+    // The server keeps at least the records of its window.
     std::fs::write(place.region().join("netram.toml"), "window = \"1MiB\"\n").unwrap();
     let serving = place.serve_as(|config| {
         config.lease = LEASE_LONG;
-        // More than the writer may send before the server looks at what it has for others.
+        // More than the writer may send before the server checks the other links.
         config.recent_bytes = 1 << 20;
     });
     let one = NodeProcess::start(&place, "node_kill::node", "one");
     one.commits(30);
     one.freeze();
-    // Under a lock that the other never has; more than all buffers on the way.
+    // Under a lock that the other node never uses; more than all buffers on the way.
     let writer = place.join("writer");
     for round in 0..1500_u32 {
         let mut txn = writer.begin(RestoreMode::Restore).expect("there is a node");
@@ -285,9 +284,10 @@ fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
     drop(serving);
 }
 
-/// What the server's disk has is there; what only memories had is lost, and nobody is told otherwise.
+/// Records on the server's disk survive. Those that were only in memory are lost, and no outcome says
+/// otherwise.
 #[test]
-fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_truth_is_told() {
+fn after_a_total_power_failure_durable_records_survive_and_the_rest_is_reported() {
     let _alone = alone();
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
@@ -305,7 +305,7 @@ fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_tr
         let fate = judge.outcome(node, number, PATIENCE);
         assert_eq!(fate, Ok(RecordOutcome::Committed));
     }
-    // A dead one would have to be waited for.
+    // A dead judge would have to be waited for.
     judge.leave().expect("it leaves");
     nodes.iter().for_each(|node| node.commits(30));
     let ids: Vec<String> = [&lender, &server, &nodes[0], &nodes[1]]
@@ -320,7 +320,7 @@ fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_tr
         node.wait();
         *said.record.lock().expect("no panic")
     });
-    // The lender comes back empty. What the nodes' disks have is all that is left, and no proof.
+    // The lender comes back empty. Only the nodes' disks have the rest, without proof.
     std::fs::remove_file(place.directory.join("a.mem")).expect("the lender had it");
     let _lender = NodeProcess::serve(&place, "node_kill::lender", "a");
     let (mut store, _) = RegionStore::open(&place.region(), || ()).expect("the region is whole");

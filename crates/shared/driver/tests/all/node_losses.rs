@@ -1,4 +1,4 @@
-//! What a node does when lenders, or its server, are lost, lie, or come back with another opinion.
+//! A node whose lenders, or whose server, are lost, lie, or come back with other data.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,7 +24,7 @@ fn place() -> (tempfile::TempDir, TestPaths) {
 }
 
 #[test]
-fn commits_go_on_when_a_lender_is_lost_and_when_all_are() {
+fn commits_continue_when_one_or_all_lenders_are_lost() {
     let (_directory, place) = place();
     let lenders = ["a", "b"].map(|name| place.lender(name));
     place.create(4, &["a", "b"]);
@@ -44,11 +44,11 @@ fn commits_go_on_when_a_lender_is_lost_and_when_all_are() {
         };
         commits(20);
         let [a, b] = lenders;
-        // Each in mid-commit, as likely as not.
+        // Probably in the middle of a commit.
         drop(b);
         commits(20);
         drop(a);
-        // Nobody but the server's disk has these.
+        // Only the server's disk has these.
         commits(20);
         let _again = place.lender("a");
         commits(20);
@@ -58,8 +58,8 @@ fn commits_go_on_when_a_lender_is_lost_and_when_all_are() {
     one.leave().expect("it leaves");
 }
 
-/// A second commit whose record is in the node's journal and nowhere else when the server declares the node
-/// dead: nobody can know what becomes of it. The node is gone.
+/// Makes a second commit whose record is only in the node's journal when the server declares the node dead.
+/// Its outcome is unknown, and the node ends.
 fn cut_off(place: &TestPaths, one: Node) -> (NodeId, ServingRegion) {
     let id = one.id();
     let (serving, ended) = std::thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn cut_off(place: &TestPaths, one: Node) -> (NodeId, ServingRegion) {
 }
 
 #[test]
-fn a_commit_that_is_unknown_without_members_is_aborted_when_its_node_is_read() {
+fn an_unknown_commit_without_members_is_aborted() {
     let (_directory, place) = place();
     place.create(4, &[]);
     let serving = place.serve();
@@ -89,7 +89,7 @@ fn a_commit_that_is_unknown_without_members_is_aborted_when_its_node_is_read() {
     assert_eq!(add(&one, 1, 1).unwrap(), 1);
     drop(serving);
     let (id, _serving) = cut_off(&place, one);
-    // Without members only the server's disk acknowledges, and that has not: its end is proven.
+    // Without members only the server's disk acknowledges, and it has not: the journal's end is proven.
     let one = place.join("one");
     let fate = |number| one.outcome(id, RecordNumber(number), PATIENCE).unwrap();
     assert_eq!(
@@ -101,7 +101,7 @@ fn a_commit_that_is_unknown_without_members_is_aborted_when_its_node_is_read() {
 }
 
 #[test]
-fn the_outcome_of_a_commit_that_is_unknown_is_what_the_memory_shows() {
+fn the_outcome_of_an_unknown_commit_matches_the_memory() {
     let (_directory, place) = place();
     let lender = place.lender("a");
     place.create(4, &["a"]);
@@ -109,7 +109,7 @@ fn the_outcome_of_a_commit_that_is_unknown_is_what_the_memory_shows() {
     let one = place.join("one");
     assert_eq!(add(&one, 1, 1).unwrap(), 1);
     until("the server has it", || one.progress().durable == RecordNumber(1));
-    // Nobody is left who could acknowledge.
+    // No lender and no server is left to acknowledge.
     drop((serving, lender));
     let (id, _serving) = cut_off(&place, one);
     let _lender = place.lender("a");
@@ -131,7 +131,7 @@ fn the_outcome_of_a_commit_that_is_unknown_is_what_the_memory_shows() {
     until("what was left is buried", || one.orphans().is_empty());
 }
 
-/// A server that says what the test says.
+/// A server that sends what the test says.
 struct ScriptedServer(Channel);
 
 impl ScriptedServer {
@@ -147,7 +147,7 @@ impl ScriptedServer {
         ToServer::decode(&bytes).unwrap().map(<[u8]>::to_vec)
     }
 
-    /// Lets a node in; it has the first id.
+    /// Admits a node, which gets the first id.
     fn let_in(&mut self) {
         let ToServer::Join(join) = self.hear() else {
             panic!("it does not say who it is")
@@ -177,7 +177,7 @@ impl ScriptedServer {
 }
 
 #[test]
-fn a_server_that_says_it_keeps_what_was_never_written_is_not_believed() {
+fn a_server_that_confirms_an_unwritten_record_ends_the_node() {
     let (_directory, place) = place();
     let house = TestAcceptor::open();
     let options = NodeOptions {

@@ -1,4 +1,4 @@
-//! Merging what nodes left in their directories: whatever was cut off, and wherever.
+//! Merging the journals in nodes' directories, wherever the nodes were interrupted.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,8 +17,8 @@ use netram_shared::server::{NewNode, OfflineError, RegionStore, merge_orphans};
 use netram_shared_machine::{LockId, NodeId, Stamp};
 use netram_store::{JournalLayout, Store};
 
-/// A child that has not become another program yet has copies of this process's files, and with them its
-/// locks: no test opens a region while another one starts a child.
+/// A child that has not called `exec` yet has copies of this process's files, and with them its locks. So no
+/// test opens a region while another one starts a child.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const PLACE: &str = "NETRAM_TEST_REGION";
@@ -31,12 +31,12 @@ struct OrphanRegion {
 }
 
 impl OrphanRegion {
-    /// The records as they were acknowledged; of the first `merged` the server has had the tails.
+    /// All records are acknowledged; the server has received the first `merged`.
     fn new(records: u64, merged: u64) -> OrphanRegion {
         OrphanRegion::with(records, merged, |_, _| None)
     }
 
-    /// The same, and the first node has one more record.
+    /// The same, with one more record of the first node.
     fn with(
         records: u64,
         merged: u64,
@@ -118,7 +118,7 @@ impl OrphanRegion {
 }
 
 #[test]
-fn what_all_left_makes_the_region_whole() {
+fn merging_all_orphans_completes_the_region() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for merged in [0, 7, TERM] {
         let left = OrphanRegion::new(TERM, merged);
@@ -131,7 +131,7 @@ fn what_all_left_makes_the_region_whole() {
             NODES,
             "nothing more will come of them"
         );
-        // Once more: there is nothing, and nothing happens.
+        // A second merge finds nothing, and changes nothing.
         let again = merge_orphans(&mut store, &left.dirs(), false).unwrap();
         assert!(again.iter().all(|one| one.merged == 0));
         left.model.assert_is(&store);
@@ -140,9 +140,9 @@ fn what_all_left_makes_the_region_whole() {
     }
 }
 
-/// After a power cut of everything this was refused as another journal's, and its node's locks stayed taken.
+/// After a total power failure this was refused as another journal, and the node's locks stayed taken.
 #[test]
-fn a_region_may_have_more_than_the_disk_of_a_node_that_was_slower() {
+fn a_region_may_have_more_records_than_a_slower_nodes_disk() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut left = OrphanRegion::new(10, 10);
     let mut store = open(&left.region());
@@ -164,7 +164,7 @@ fn a_region_may_have_more_than_the_disk_of_a_node_that_was_slower() {
 }
 
 #[test]
-fn what_is_missing_is_named_and_nothing_changes() {
+fn a_missing_record_is_named_and_nothing_changes() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let left = OrphanRegion::new(TERM, 5);
     let mut store = open(&left.region());
@@ -189,7 +189,7 @@ fn what_is_missing_is_named_and_nothing_changes() {
 }
 
 #[test]
-fn directories_that_do_not_belong_are_refused() {
+fn foreign_empty_and_duplicate_directories_are_refused() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let left = OrphanRegion::new(10, 3);
     let mut store = open(&left.region());
@@ -206,13 +206,13 @@ fn directories_that_do_not_belong_are_refused() {
         matches!(refused, Err(OfflineError::Journal { .. })),
         "{refused:?}"
     );
-    // The directory that the node's is in, say: nothing of it would be merged, and that would look like
+    // The parent directory of the node's, for example: nothing would be merged, which would look like
     // success.
     let empty = left.directory.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     let refused = merge_orphans(&mut store, &[left.dirs(), vec![empty]].concat(), false);
     assert!(matches!(refused, Err(OfflineError::Empty { .. })), "{refused:?}");
-    // A copy of the directory, as it was before: two copies would be merged one over the other.
+    // An older copy of the directory: two copies would be merged over each other.
     let (one, copy) = (left.dirs()[0].clone(), left.directory.path().join("copy"));
     std::fs::create_dir(&copy).unwrap();
     for file in std::fs::read_dir(&one).unwrap() {
@@ -225,9 +225,9 @@ fn directories_that_do_not_belong_are_refused() {
 }
 
 #[test]
-fn a_record_outside_its_locks_is_refused_by_name() {
+fn an_orphan_record_outside_its_locks_is_refused_by_number() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // The first node's last record changes bytes of lock 0, and says that it wrote under lock 2.
+    // The first node's last record changes bytes of lock 0, but has a stamp of lock 2.
     let left = OrphanRegion::with(10, 10, |model, segment| {
         let version = model.versions.get(&LockId(2)).copied().unwrap_or_default();
         let stamp = Stamp {
@@ -258,12 +258,12 @@ fn merger() {
 }
 
 #[test]
-fn a_merge_that_is_killed_is_done_again() {
+fn a_killed_merge_can_be_repeated() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut random = TestRng(9);
     for round in 0..2 {
         let left = OrphanRegion::new(TERM, 4);
-        // Longer each time, until one lives to its end, however slow the machine.
+        // Longer each time, until one attempt finishes, however slow the machine.
         for attempt in 0.. {
             let mut merger = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "offline::merger", "--ignored", "--nocapture"])

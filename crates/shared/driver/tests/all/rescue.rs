@@ -1,4 +1,4 @@
-//! A region whose server is killed and whose directory is gone: made again of what its nodes have.
+//! A region whose server is killed and whose directory is lost is rescued from its nodes' copies.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use netram_shared_machine::{LockId, LockMode, LockVersion};
 
 const LOCKS: usize = 6;
 const LOG_BYTES: u64 = 4 << 20;
-/// A copy is saved only when it is over; and on a loaded machine it is not to end before.
+/// A copy can be saved only after the lease; on a loaded machine it must not end too early.
 const LEASE: Duration = Duration::from_secs(3);
 const DIRECTORY: &str = "NETRAM_TEST_RESCUE";
 
@@ -38,7 +38,7 @@ impl ServerChild {
         ServerChild(child)
     }
 
-    /// SIGKILL, and nothing is left of its disk.
+    /// Kills the server, and deletes its disk.
     fn lose(mut self, place: &TestPaths) {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it ends");
@@ -48,7 +48,7 @@ impl ServerChild {
 
 impl Drop for ServerChild {
     fn drop(&mut self) {
-        // After a failure; it may have ended.
+        // After a failure; the process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -79,7 +79,7 @@ fn place() -> (tempfile::TempDir, TestPaths) {
     (directory, place)
 }
 
-/// Saves a node's copy when its lease has ended.
+/// Saves a node's copy once its lease has ended.
 fn save(node: &Node, path: &std::path::Path) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -93,7 +93,7 @@ fn save(node: &Node, path: &std::path::Path) {
     }
 }
 
-/// Adds until that has succeeded: a busy machine lets leases end.
+/// Adds until it succeeds, because a busy machine lets leases end.
 fn surely_add(node: &Node, lock: u32, more: u64) {
     let end = Instant::now() + PATIENCE;
     while let Err(error) = add(node, lock, more) {
@@ -102,13 +102,13 @@ fn surely_add(node: &Node, lock: u32, more: u64) {
 }
 
 #[test]
-fn what_living_nodes_had_acknowledged_is_in_the_region_made_of_their_copies() {
+fn a_rescued_region_has_all_commits_of_the_saving_nodes() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(LOCKS, &["a"]);
     let server = ServerChild::start(&place);
     let one = place.join("one");
-    // It gets others' records only when it asks: its copy alone is not enough.
+    // This node gets other nodes' records only on request, so its copy alone is not enough.
     let lazy = Node::join(netram_shared::NodeOptions {
         lazy: true,
         ..place.options("lazy")
@@ -144,7 +144,7 @@ fn what_living_nodes_had_acknowledged_is_in_the_region_made_of_their_copies() {
         );
     }
     drop(one);
-    // Its directory still has the journal of the old region, which stays there.
+    // Its directory still has the journal of the old region, which is left there.
     let again = place.join("one");
     assert_eq!([1, 2, 3].map(|lock| read(&again, lock)), [20, 200, 2000]);
     surely_add(&again, 1, 1);
@@ -159,7 +159,7 @@ fn what_living_nodes_had_acknowledged_is_in_the_region_made_of_their_copies() {
 }
 
 #[test]
-fn copies_that_cannot_be_put_together_are_refused_and_leave_nothing() {
+fn incompatible_copies_are_refused_and_leave_no_files() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(LOCKS, &["a"]);
@@ -176,7 +176,7 @@ fn copies_that_cannot_be_put_together_are_refused_and_leave_nothing() {
     assert!(matches!(busy, Err(SaveError::Busy)), "{busy:?}");
     drop(holds);
     save(&other, &copies[1]);
-    // A program that stores past the locks: its copy differs though no version says so.
+    // The program stores without a lock: its copy differs at the same version.
     other.region().put_back(SPAN + 100, &[1]).expect("inside");
     let stray = place.directory.join("stray.copy");
     save(&other, &stray);
@@ -192,7 +192,7 @@ fn copies_that_cannot_be_put_together_are_refused_and_leave_nothing() {
         "it is there already: {again:?}"
     );
 
-    // One node's copy alone: the other one is named.
+    // With one node's copy alone, the report names the other node.
     let made = rescue(&place.directory.join("alone"), &copies[1..], LOG_BYTES).expect("a region is made");
     assert_eq!(made.absent, [(one.id(), netram_shared_machine::RecordNumber(1))]);
 

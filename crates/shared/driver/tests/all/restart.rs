@@ -1,5 +1,4 @@
-//! The server is stopped and started while nodes commit: none of them has to begin anew, whatever it had not
-//! been sent.
+//! The server is restarted while nodes commit. No node has to rejoin, whichever records it had not been sent.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,12 +13,12 @@ use netram_rvm::RestoreMode;
 use netram_shared_machine::{LockId, LockMode};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
-/// Nobody is fenced for being slow.
+/// Long enough that no slow node is fenced.
 const LEASE: Duration = Duration::from_secs(60);
 const LOCKS: u32 = 3;
 
 #[test]
-fn nodes_go_on_with_the_next_server_though_they_lack_what_the_last_had_made_durable() {
+fn nodes_continue_with_a_restarted_server_without_rejoining() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -35,7 +34,7 @@ fn nodes_go_on_with_the_next_server_though_they_lack_what_the_last_had_made_dura
             scope.spawn(move || {
                 let mut lock = index as u32;
                 while !stop.load(Ordering::SeqCst) {
-                    // A node that has ended says so here.
+                    // A node that has ended fails here.
                     add(node, lock, 1).unwrap();
                     commits.fetch_add(1, Ordering::SeqCst);
                     lock = (lock + 1) % LOCKS;
@@ -90,10 +89,10 @@ fn start(place: &Path) -> KilledChild {
     KilledChild(child.unwrap())
 }
 
-/// It does not read while others write more than its socket holds: the rest dies with the server, which had
-/// made it durable.
+/// The node does not read while others write more than its socket holds. The rest is lost with the server,
+/// which had made it durable.
 #[test]
-fn a_node_that_slept_through_the_last_server_is_sent_what_it_lacks_by_the_next() {
+fn a_restarted_server_sends_a_stopped_node_the_records_it_lacks() {
     const LOCKS: usize = 16;
     const ROUNDS: u64 = 22;
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");

@@ -1,5 +1,4 @@
-//! Nodes that are gone: lenders have the memory back that they had lent them, in the end, however a node has
-//! ended.
+//! Gone nodes: lenders get the memory of their windows back, however a node has ended.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use netram_shared::Node;
 use netram_shared::limit::FORGET_TIMEOUT;
 use netram_shared::server::RegionStore;
 
-/// The longest life of a server that is to write down what it has told.
+/// Longest run of a server that has to record that the lenders were told.
 const LIVES_MAX: Duration = Duration::from_secs(1);
 
 /// Bytes of one node's window.
@@ -21,8 +20,8 @@ fn lent(lender: &Lender) -> u64 {
     lender.report().memory.used
 }
 
-/// Commits until the node's lender has it before its server: then there is a window, and the server knows of
-/// it.
+/// Commits until the node's lender has a record before its server: then the node has a window that the server
+/// knows of.
 fn commit_to_lender(node: &Node) {
     until("its lender has a vote", || {
         add_as(node, 1, 1).expect("it commits").1.votes.rule
@@ -41,9 +40,9 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A server ends after a node is gone and before its members know.
+/// The server ends after a node is gone and before its members know.
 #[test]
-fn the_next_server_tells_the_members_of_a_node_that_they_may_forget_it() {
+fn a_restarted_server_tells_a_gone_nodes_members_to_forget_it() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -64,7 +63,7 @@ fn the_next_server_tells_the_members_of_a_node_that_they_may_forget_it() {
     drop(serving);
     drop(node);
     assert!(lender.report().memory.used > 0, "it lends the node a window");
-    // As the server does that has read it all, up to where it is killed.
+    // Like a server that has read the whole journal, and is killed then.
     let (mut store, _) = RegionStore::open(&place.region(), || ()).unwrap();
     store.fence(id).unwrap();
     let end = store.retire_pending_forget(id).unwrap();
@@ -89,24 +88,24 @@ fn the_next_server_tells_the_members_of_a_node_that_they_may_forget_it() {
     until("that is written down", || {
         let serving = place.serve();
         let told = report(&serving).nodes.is_empty();
-        // One that ends at once may never come to it.
+        // A server that ends at once may not get to it.
         std::thread::sleep(lives);
         lives = (lives * 2).min(LIVES_MAX);
         drop(serving);
         let (store, _) = RegionStore::open(&place.region(), || ()).unwrap();
         told && store.table().retired.is_empty()
     });
-    // Its place is another's now, and so is its lender.
+    // Another node gets the table entry and the lender.
     let _serving = place.serve();
     let next = place.join("two");
     assert_eq!(add(&next, 1, 1).unwrap(), 2);
     next.leave().expect("it leaves");
 }
 
-/// Nobody told its lenders: they had been sealed by the process that offered the journal, which was to do it,
-/// and did not.
+/// The lenders were never told. The process that offered the journal had fenced them, and was expected to
+/// tell them.
 #[test]
-fn what_a_fenced_node_had_is_given_back_where_its_journal_was_offered() {
+fn a_fenced_nodes_windows_are_freed_after_its_journal_was_offered() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -116,13 +115,12 @@ fn what_a_fenced_node_had_is_given_back_where_its_journal_was_offered() {
     let _serving = place.serve();
     let node = place.join("one");
     commit_to_lender(&node);
-    // What a lender drops later is missing in a copy that was made before.
+    // A copy made earlier would lack what a lender drops later.
     until("both disks have all of it, and the lender holds nothing", || {
         let mut journals = lender.report().journals.into_iter();
         journals.all(|journal| journal.used_bytes == 0)
     });
-    // Of a machine that was copied, and whose first one goes on: only a process that has the journal ends a
-    // node whose lease runs.
+    // A copied machine whose original goes on: only a process with the journal ends a node whose lease runs.
     copy(&place.directory.join("one"), &place.directory.join("two"));
     let other = place.join("two");
     until("the server has taken what was left", || {
@@ -136,9 +134,10 @@ fn what_a_fenced_node_had_is_given_back_where_its_journal_was_offered() {
     until("the lender has its memory back", || lent(&lender) == 0);
 }
 
-/// It heard that it had left before it heard that its last record was kept, and took its window to be needed.
+/// The node learned that it had left before it learned that its last record was durable. So it believed that
+/// its window was needed.
 #[test]
-fn whoever_leaves_right_behind_a_commit_gives_its_window_back() {
+fn a_node_that_leaves_right_after_a_commit_frees_its_window() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -148,7 +147,7 @@ fn whoever_leaves_right_behind_a_commit_gives_its_window_back() {
     let _serving = place.serve();
     for round in 0..8 {
         let node = place.join("one");
-        // Now its window is there, now it is on its way.
+        // In some rounds the window exists, in others it is being opened.
         match round % 2 == 0 {
             true => commit_to_lender(&node),
             false => drop(add(&node, 1, 1).expect("it commits")),
@@ -159,9 +158,9 @@ fn whoever_leaves_right_behind_a_commit_gives_its_window_back() {
     until("the lender has its memory back", || lent(&lender) == 0);
 }
 
-/// It was told for ten seconds, and then never again: not when it came back, with all that it had lent.
+/// The lender was told for ten seconds, and never again, even when it came back with its windows.
 #[test]
-fn a_lender_that_was_away_gives_back_what_it_has_when_it_comes_back() {
+fn a_lender_that_returns_frees_the_windows_of_gone_nodes() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
         directory: directory.path().to_owned(),
@@ -173,16 +172,16 @@ fn a_lender_that_was_away_gives_back_what_it_has_when_it_comes_back() {
     commit_to_lender(&node);
     drop(lender);
     node.leave().expect("the server has all of it");
-    // The first attempts are in vain. Were they not, the test would show less, and not fail.
+    // The first attempts fail. If they did not, the test would show less, and still pass.
     std::thread::sleep(FORGET_TIMEOUT + Duration::from_secs(1));
     let lender = place.lender("a");
     until("the lender has its memory back", || lent(&lender) == 0);
 }
 
-/// Each joining makes a journal. A lender remembered every one that it had ever served, and refused the next
-/// when it could remember no more.
+/// Each join makes a journal. A lender remembered every journal that it had served, and refused the next one
+/// when its table was full.
 #[test]
-fn nodes_come_and_go_any_number_of_times_though_lenders_remember_few_journals() {
+fn nodes_can_join_and_leave_more_often_than_lenders_remember_journals() {
     const JOURNALS: u32 = 3;
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
     let place = TestPaths {
@@ -203,7 +202,7 @@ fn nodes_come_and_go_any_number_of_times_though_lenders_remember_few_journals() 
             lender.report().journals.is_empty()
         });
         if round == 2 * JOURNALS {
-            // The next process finds no empty slot.
+            // The lender's next process finds no free slot.
             drop(lender);
             lender = place.lender_as("a", few);
         }

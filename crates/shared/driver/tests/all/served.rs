@@ -1,5 +1,5 @@
-//! The server's process is killed in the middle of everything: nodes resume with the next one, and everything
-//! that they had sent is there once, in order, on its disk too.
+//! The server's process is killed at random points. Nodes resume with the next one, and all their records are
+//! there once, in order, also on its disk.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use netram_shared_machine::{
 use netram_transport::{NetAddress, Security};
 
 const PLACE: &str = "NETRAM_TEST_SERVED";
-/// Nodes come back well within it, on a busy machine too.
+/// Nodes come back well within it, even on a busy machine.
 const LEASE: Duration = Duration::from_secs(30);
 const ROUNDS: u64 = 6;
 
@@ -25,7 +25,7 @@ fn address(root: &Path) -> NetAddress {
     format!("unix:{}.sock", root.display()).parse().unwrap()
 }
 
-/// Serves until nobody holds its standard input any more.
+/// Serves until its standard input is closed.
 #[test]
 #[ignore = "the process that the other test kills"]
 fn server() {
@@ -62,17 +62,17 @@ fn serve(root: &Path) -> Child {
         said.any(|line| line.is_ok_and(|line| line.contains("serves"))),
         "the server ended before it served"
     );
-    // What it logs later is of no interest, and must not stop it.
+    // Its later log is of no interest, but reading it keeps the process from blocking.
     std::thread::spawn(move || said.for_each(drop));
     child
 }
 
-/// One who writes under a lock of his own, and remembers what he wrote.
+/// A scripted node that writes under a lock of its own, and remembers its writes.
 struct LockWriter {
     script: ScriptedPeer,
     lock: u32,
     grant: GrantNumber,
-    /// What the others had sent, as far as it came.
+    /// Last received record of each other node.
     received: Vec<(NodeId, RecordNumber)>,
 }
 
@@ -110,7 +110,7 @@ impl LockWriter {
         self.script.write(self.lock, next.0, &bytes);
     }
 
-    /// Hears until something of interest comes, and remembers the records before it.
+    /// Receives until a message of interest comes, and remembers the records before it.
     fn until<T>(&mut self, what: &str, interest: impl Fn(&ToNode<Bytes>) -> Option<T>) -> T {
         loop {
             let message = self.script.hear(what).unwrap();
@@ -131,7 +131,7 @@ impl LockWriter {
         }
     }
 
-    /// A record that came before may come again; none is left out.
+    /// A known record may come again; none is left out.
     fn note(&mut self, node: NodeId, number: RecordNumber) {
         let before = self.heard_of(node);
         assert!(
@@ -148,8 +148,8 @@ impl LockWriter {
         known.map_or(RecordNumber(0), |(_, number)| *number)
     }
 
-    /// As a node does that finds its server gone: it sends again what is not merged, then claims. What it
-    /// lacks it is sent, whatever the server before had on its disk and had not sent.
+    /// Resumes like a node whose server is gone: it sends unmerged records again, and then claims. It must be
+    /// sent every record that it lacks, even if the former server had it durable and unsent.
     fn resume(&mut self, root: &Path, reads_all: bool) {
         if reads_all {
             for (node, number) in self.script.drain() {
@@ -185,10 +185,10 @@ impl LockWriter {
 }
 
 #[test]
-fn a_killed_server_is_gone_on_with_by_the_next() {
+fn nodes_resume_with_the_successor_of_a_killed_server() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("region");
-    // A log that is not trimmed meanwhile: what it has no more, nobody can be sent.
+    // A log that is not trimmed during the test: records that it lacks cannot be sent.
     RegionStore::create(&root, &plan(8 << 20)).unwrap();
     let (store, _) = RegionStore::open(&root, || ()).unwrap();
     let segment = store.segment();
@@ -203,12 +203,12 @@ fn a_killed_server_is_gone_on_with_by_the_next() {
             let who = random.below(3) as usize;
             writers[who].write();
         }
-        // Some of it may have been heard, some kept, some not even have come.
+        // Some records may have been received, some be durable, and some not have arrived.
         if round % 2 == 0 {
             let (from, until) = (writers[0].script.id, writers[0].script.number);
             writers[1].hear(from, until);
         }
-        // Some has been made durable, and gets lost on its way to others.
+        // A record is durable, and lost on its way to other nodes.
         writers[0].write();
         let last = writers[0].script.number;
         writers[0].until("Kept", |message| match message {

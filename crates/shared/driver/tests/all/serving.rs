@@ -1,4 +1,4 @@
-//! A region that is served, and nodes that are played by hand: who hears what, who gets which lock.
+//! A served region with scripted nodes: who receives which record and lock.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use netram_shared_machine::lock::{ToCache, TokenClaim};
 use netram_shared_machine::{LockId, LockMode, LockVersion, RecordNumber, ToNode, ToServer};
 
 #[test]
-fn a_record_is_with_the_others_before_the_lock_is() {
+fn a_record_arrives_before_its_lock_is_granted() {
     let place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     let (grant, version) = one.acquire(3);
@@ -32,7 +32,7 @@ fn a_record_is_with_the_others_before_the_lock_is() {
     assert_eq!(version, LockVersion(2));
     one.kept(RecordNumber(2));
 
-    // Who comes now gets it in the pages, and is told what is in them.
+    // A node that joins now gets the record in its pages, and is told so.
     let (mut late, joined) = place.join(3);
     assert_eq!(joined.applied, [(one.id, RecordNumber(2))]);
     assert_eq!(joined.versions, [(LockId(3), LockVersion(2))]);
@@ -50,7 +50,7 @@ fn a_record_is_with_the_others_before_the_lock_is() {
 }
 
 #[test]
-fn many_records_come_to_everybody_in_one_order() {
+fn all_nodes_receive_records_in_one_order() {
     let place = ServedRegion::new(LONG);
     let mut nodes: Vec<ScriptedPeer> = (1..=3).map(|journal| place.node(journal)).collect();
     for (index, node) in nodes.iter_mut().enumerate() {
@@ -71,7 +71,7 @@ fn many_records_come_to_everybody_in_one_order() {
             assert_ne!(whose, node.id);
         }
     }
-    // That those are kept may have been said between them already; of one more it has not.
+    // Their durability may have been reported in between; that of one more record has not.
     for (index, node) in nodes.iter_mut().enumerate() {
         node.write(index as u32, RECORDS + 1, b"the last");
         node.kept(RecordNumber(RECORDS + 1));
@@ -79,7 +79,7 @@ fn many_records_come_to_everybody_in_one_order() {
 }
 
 #[test]
-fn a_node_goes_on_over_another_link() {
+fn a_node_continues_over_another_link() {
     let place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     let (grant, _) = one.acquire(0);
@@ -87,7 +87,7 @@ fn a_node_goes_on_over_another_link() {
     assert_eq!(other.next_record().1, RecordNumber(1));
     let merged = one.resume(place.address(), &place.security, Vec::new());
     assert_eq!(merged, RecordNumber(1));
-    // One that never left by the link before.
+    // One record was never sent over the former link.
     one.write(0, 2, b"b");
     one.say(&ToServer::Claims(vec![TokenClaim {
         lock: LockId(0),
@@ -98,7 +98,7 @@ fn a_node_goes_on_over_another_link() {
     assert_eq!(other.next_record().1, RecordNumber(2));
     one.write(0, 3, b"c");
     assert_eq!(other.next_record().1, RecordNumber(3));
-    // The other had heard two when its link broke.
+    // The other node had received two records when its link broke.
     let of_one = vec![(one.id, RecordNumber(2))];
     other.resume(place.address(), &place.security, of_one);
     assert_eq!(other.next_record().1, RecordNumber(3));
@@ -106,7 +106,7 @@ fn a_node_goes_on_over_another_link() {
 }
 
 #[test]
-fn the_next_server_goes_on_where_the_last_stopped() {
+fn a_restarted_server_continues_where_it_stopped() {
     let mut place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     let (grant, _) = one.acquire(0);
@@ -135,7 +135,7 @@ fn the_next_server_goes_on_where_the_last_stopped() {
 }
 
 #[test]
-fn whoever_reads_nothing_holds_nobody_up() {
+fn a_node_that_reads_nothing_delays_no_other() {
     let place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     let (mut deaf, _) = place.join(3);
@@ -145,7 +145,7 @@ fn whoever_reads_nothing_holds_nobody_up() {
         assert_eq!(other.next_record().1, RecordNumber(version));
     }
     one.kept(RecordNumber(300));
-    // It asks and asks, and takes no answers: no more is read from it than there is room for.
+    // The node asks and does not read answers: no more is read from it than its answers have room for.
     for _ in 0..20_000 {
         if !deaf.channel.has_room() {
             break;
@@ -172,6 +172,6 @@ fn one_directory_has_one_server_and_a_lease_has_bounds() {
     };
     let error = ServingRegion::start(&place.root(), config).unwrap_err();
     assert!(matches!(error, RegionServeError::Lease(_)), "{error}");
-    // The one that has it goes on.
+    // The present server continues.
     place.node(1).acquire(0);
 }

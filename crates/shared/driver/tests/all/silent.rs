@@ -1,8 +1,7 @@
-//! A link that carries nothing any more, though neither end is told: TCP would look whole for minutes. The
-//! node goes on over another link before its lease is over, or is told that it is fenced.
+//! A link that silently carries nothing any more; TCP would consider it intact for minutes. The node
+//! continues over another link before its lease is over, or learns that it is fenced.
 //!
-//! The test runs itself in a network namespace of its own, where packets of one connection are dropped by
-//! `nft`.
+//! The test runs itself in a network namespace of its own, in which `nft` drops packets of one connection.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,14 +14,14 @@ use crate::common::world::{TestPaths, add, read};
 const PLACE: &str = "NETRAM_TEST_PLACE";
 const PORT: u16 = 7461;
 const LEASE: Duration = Duration::from_secs(2);
-/// Which packets of a node's connection are dropped.
+/// Packets of a node's connection that are dropped.
 const CUTS: [(&str, &[&str]); 3] = [
     ("both ways", &["sport", "dport"]),
     ("to the server", &["sport"]),
     ("from the server", &["dport"]),
 ];
 
-/// What a tool of the system says when it is missing, or may not do that.
+/// Error of a system tool that is missing, or lacks a permission.
 fn missing(tool: &str, arguments: &[&str]) -> Option<String> {
     let ran = Command::new(tool).args(arguments).stdin(Stdio::null()).output();
     match ran {
@@ -36,7 +35,7 @@ fn missing(tool: &str, arguments: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn a_node_whose_link_fell_silent_goes_on_over_another_within_its_lease() {
+fn a_node_replaces_a_silent_link_within_its_lease() {
     let unshare = ["--net", "nft", "add", "table", "inet", "cut"];
     if let Some(missing) = missing("unshare", &unshare).or_else(|| missing("ip", &["-V"])) {
         return skipped(missing);
@@ -105,10 +104,10 @@ fn in_a_namespace() {
         for (lock, (what, _, node, _)) in cut.iter().enumerate() {
             let lock = lock as u32;
             scope.spawn(move || {
-                // The other node has the token: only the server gets it from there.
+                // The other node has the token, which only the server can recall.
                 match add(node, lock, 1) {
                     Ok(value) => assert_eq!(value, 2),
-                    // On a loaded machine its lease may end first: then it is told.
+                    // On a loaded machine its lease may end first: then the node has ended.
                     Err(error) => assert!(node.gone().is_some(), "{what}: {error}"),
                 }
                 let took = since.elapsed();
@@ -117,7 +116,7 @@ fn in_a_namespace() {
             });
         }
     });
-    // Whoever is still a node, the others see what it did.
+    // Other nodes see the commits of every node that is still alive.
     for (lock, (_, _, node, _)) in cut.iter().enumerate() {
         if node.gone().is_none() {
             assert_eq!(read(&other, lock as u32), 2);
@@ -125,7 +124,7 @@ fn in_a_namespace() {
     }
 }
 
-/// Makes loopback carry packets, and a place for rules that drop some.
+/// Enables loopback, and creates a chain for rules that drop packets.
 fn prepare() {
     tool("ip", &["link", "set", "lo", "up"]);
     tool("nft", &["add", "table", "inet", "cut"]);
@@ -142,7 +141,7 @@ fn prepare() {
     );
 }
 
-/// The near ends of connections to the server.
+/// Local ports of connections to the server.
 fn ports() -> Vec<u16> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let far = format!("0100007F:{PORT:04X}");

@@ -1,4 +1,4 @@
-//! The server's disk: region, versions and numbers are of one moment, whatever was in the way.
+//! The server's disk: region, versions and numbers are of one moment after every kind of end.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -32,7 +32,7 @@ fn stamp(written: &[(u32, u64)], read: &[(u32, u64)]) -> Stamp {
 }
 
 #[test]
-fn a_history_is_there_again_as_it_was_merged() {
+fn a_reopened_region_has_the_merged_history() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("region");
     RegionStore::create(&root, &plan(LOG_BYTES)).unwrap();
@@ -49,7 +49,7 @@ fn a_history_is_there_again_as_it_was_merged() {
             _ => drop(store),
         }
     }
-    // A drop makes nothing durable by itself; all of it was on its way to the disk, in order.
+    // Dropping the store syncs nothing; all changes were on their way to the disk, in order.
     let store = open(&root);
     let durable = store.table().counters.position.0;
     assert!(durable >= 900, "closing makes durable");
@@ -57,7 +57,7 @@ fn a_history_is_there_again_as_it_was_merged() {
 }
 
 #[test]
-fn records_are_kept_in_their_order_when_the_disk_has_them() {
+fn records_become_durable_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("region");
     RegionStore::create(&root, &plan(LOG_BYTES)).unwrap();
@@ -78,102 +78,149 @@ fn records_are_kept_in_their_order_when_the_disk_has_them() {
         }
         told == 200
     });
-    // What was kept is there although nothing was closed.
+    // Durable records are there although the store was not closed.
     drop(store);
     assert!(open(&root).table().counters.position.0 >= told);
 }
 
-#[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = directory.path().join("region");
-    RegionStore::create(&root, &plan(LOG_BYTES)).unwrap();
-    let mut store = open(&root);
-    let mut model = RegionModel::new(3);
-    go_on(&mut store, &mut model, 100);
-    turn_over(&mut store);
-    let (node, segment) = (store.table().nodes[0].id, store.segment());
-    let next = store.table().nodes[0].merged.next();
-    let version = |store: &RegionStore, lock| store.table().version(LockId(lock)).unwrap().0;
-    let (zero, one) = (version(&store, 0), version(&store, 1));
-    let bytes = |offset: u64, length: usize| vec![(offset, vec![0xee; length])];
-    let good = stamp(&[(0, zero + 1)], &[(1, one)]);
-    let mut refused = |node, number, payload: Vec<u8>| {
-        let error = store.merge(node, number, None, &payload).unwrap_err();
-        model.assert_is(&store);
+/// A region with 100 merged records, to which invalid ones are offered.
+struct MergedRegion {
+    _directory: tempfile::TempDir,
+    store: RegionStore,
+    model: RegionModel,
+    segment: u32,
+    node: NodeId,
+    /// Number of the node's next record.
+    next: RecordNumber,
+    /// Versions of locks 0 and 1.
+    zero: u64,
+    one: u64,
+}
+
+impl MergedRegion {
+    fn new() -> MergedRegion {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("region");
+        RegionStore::create(&root, &plan(LOG_BYTES)).unwrap();
+        let mut store = open(&root);
+        let mut model = RegionModel::new(3);
+        go_on(&mut store, &mut model, 100);
+        turn_over(&mut store);
+        let version = |lock| store.table().version(LockId(lock)).unwrap().0;
+        let (zero, one) = (version(0), version(1));
+        let (node, segment) = (store.table().nodes[0].id, store.segment());
+        let next = store.table().nodes[0].merged.next();
+        MergedRegion {
+            _directory: directory,
+            store,
+            model,
+            segment,
+            node,
+            next,
+            zero,
+            one,
+        }
+    }
+
+    /// Stamp of a record that writes under lock 0 and has read under lock 1.
+    fn good(&self) -> Stamp {
+        stamp(&[(0, self.zero + 1)], &[(1, self.one)])
+    }
+
+    /// Checks that a record is refused and changes nothing.
+    fn refused(&mut self, node: NodeId, number: RecordNumber, payload: &[u8]) -> MergeError {
+        let error = self.store.merge(node, number, None, payload).unwrap_err();
+        self.model.assert_is(&self.store);
         error
-    };
-    let record = |error| match error {
-        MergeError::Record { cause, .. } => cause,
-        error => panic!("{error}"),
-    };
-    // Bytes outside the span: behind it, before it, across its end, of a lock that was only read.
+    }
+
+    /// The same for a payload that is invalid in itself.
+    fn invalid(&mut self, payload: &[u8]) -> PayloadError {
+        match self.refused(self.node, self.next, payload) {
+            MergeError::Record { cause, .. } => cause,
+            error => panic!("{error}"),
+        }
+    }
+}
+
+fn range(offset: u64, length: usize) -> Vec<(u64, Vec<u8>)> {
+    vec![(offset, vec![0xee; length])]
+}
+
+#[test]
+fn invalid_payloads_are_refused_and_change_nothing() {
+    let mut region = MergedRegion::new();
+    let (good, segment) = (region.good(), region.segment);
+    // Bytes outside the span: after it, across its end, at the region's end, under a lock that was only read.
     for (offset, length, first) in [
         (SPAN, 8, SPAN),
         (SPAN - 4, 8, SPAN),
         (BYTES - 8, 8, BYTES - 8),
         (3 * SPAN, 1, 3 * SPAN),
     ] {
-        let error = record(refused(
-            node,
-            next,
-            payload(&good, segment, &bytes(offset, length)),
-        ));
+        let error = region.invalid(&payload(&good, segment, &range(offset, length)));
         assert_eq!(error, PayloadError::Outside { offset: first });
     }
-    let error = record(refused(
-        node,
-        next,
-        payload(&stamp(&[], &[(0, zero)]), segment, &bytes(0, 8)),
-    ));
+    let reads = stamp(&[], &[(0, region.zero)]);
+    let error = region.invalid(&payload(&reads, segment, &range(0, 8)));
     assert_eq!(error, PayloadError::Outside { offset: 0 });
-    let error = record(refused(node, next, payload(&good, segment + 1, &bytes(0, 8))));
+    let error = region.invalid(&payload(&good, segment + 1, &range(0, 8)));
     assert!(matches!(error, PayloadError::Segment { .. }), "{error}");
-    for unknown in [stamp(&[(77, 1)], &[]), stamp(&[(0, zero + 1)], &[(77, 0)])] {
-        let error = record(refused(node, next, payload(&unknown, segment, &[])));
+    for unknown in [stamp(&[(77, 1)], &[]), stamp(&[(0, region.zero + 1)], &[(77, 0)])] {
+        let error = region.invalid(&payload(&unknown, segment, &[]));
         assert_eq!(error, PayloadError::Lock(LockId(77)));
     }
-    // Versions that jump, stand still, or had read what is not there yet.
+    // Every prefix, except the one that is a record without ranges; and random bytes.
+    let whole = payload(&good, segment, &range(0, 8));
+    for cut in (0..whole.len()).filter(|cut| *cut != whole.len() - 12) {
+        region.invalid(&whole[..cut]);
+    }
+    let mut random = TestRng(4);
+    for _ in 0..200 {
+        let length = random.below(100) as usize;
+        let (node, next) = (region.node, region.next);
+        region.refused(node, next, &random.bytes(length));
+    }
+}
+
+#[test]
+fn records_that_do_not_follow_are_refused_and_change_nothing() {
+    let mut region = MergedRegion::new();
+    let MergedRegion {
+        segment,
+        node,
+        next,
+        zero,
+        one,
+        ..
+    } = region;
+    // Versions that skip one, repeat one, or had read one that is not there yet.
     for jump in [
         stamp(&[(0, zero + 2)], &[]),
         stamp(&[(0, zero.max(1))], &[]),
         stamp(&[(0, zero + 1)], &[(1, one + 1)]),
     ] {
-        let error = refused(node, next, payload(&jump, segment, &bytes(0, 8)));
+        let error = region.refused(node, next, &payload(&jump, segment, &range(0, 8)));
         assert!(matches!(error, MergeError::Version { .. }), "{error}");
     }
-    let whole = payload(&good, segment, &bytes(0, 8));
+    let whole = payload(&region.good(), segment, &range(0, 8));
     for number in [RecordNumber(next.0 - 1), next.next()] {
-        let error = refused(node, number, whole.clone());
+        let error = region.refused(node, number, &whole);
         assert!(matches!(error, MergeError::Number { .. }), "{error}");
     }
     for nobody in [NodeId(1), NodeId(99)] {
-        let error = refused(nobody, next, whole.clone());
+        let error = region.refused(nobody, next, &whole);
         assert!(matches!(error, MergeError::NoNode { .. }), "{error}");
     }
-    // Any cut, but for the one that leaves a record without ranges; and any bytes.
-    for cut in (0..whole.len()).filter(|cut| *cut != whole.len() - 12) {
-        record(refused(node, next, whole[..cut].to_vec()));
-    }
-    let mut random = TestRng(4);
-    for _ in 0..200 {
-        let length = random.below(100) as usize;
-        refused(node, next, random.bytes(length));
-    }
-    // It does fit, an older reading too.
+    // A record that had read an older version follows all the same.
     let older = stamp(&[(0, zero + 1)], &[(1, one.saturating_sub(1))]);
-    store
-        .merge(
-            node,
-            next,
-            Some(ChainPoint::default()),
-            &payload(&older, segment, &bytes(0, 8)),
-        )
-        .unwrap();
+    let older = payload(&older, segment, &range(0, 8));
+    let end = Some(ChainPoint::default());
+    region.store.merge(node, next, end, &older).unwrap();
 }
 
 #[test]
-fn a_range_may_cross_from_one_written_span_to_the_next() {
+fn a_range_may_cross_adjacent_written_spans() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("region");
     RegionStore::create(&root, &plan(LOG_BYTES)).unwrap();
@@ -188,9 +235,9 @@ fn a_range_may_cross_from_one_written_span_to_the_next() {
     assert_eq!(all_pages(&store)[(5 * SPAN - 100) as usize..][..200], [7; 200]);
 }
 
-/// A node joins while others write: it gets pages piece by piece, and every record that is merged meanwhile.
+/// A node joins while others write: it gets the pages in pieces, and every record that is merged in between.
 #[test]
-fn pages_and_the_records_after_them_make_the_region() {
+fn pages_and_later_records_yield_the_region() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("region");
     RegionStore::create(&root, &plan(LOG_BYTES)).unwrap();
@@ -213,13 +260,13 @@ fn pages_and_the_records_after_them_make_the_region() {
         }
     }
     assert!(joiner == model.region && pieces >= 10, "{pieces} pieces");
-    // What nobody wrote to is not sent: behind the spans there are only zeros.
+    // Unwritten bytes are not sent: after the spans there are only zeros.
     let tail = store.page_run(48 * 1024, 1 << 20);
     assert!(tail.bytes.is_empty() && tail.next.is_none());
 }
 
 #[test]
-fn who_takes_part_is_remembered() {
+fn the_table_remembers_nodes() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("region");
     RegionStore::create(&root, &plan(LOG_BYTES)).unwrap();
@@ -266,9 +313,9 @@ fn who_takes_part_is_remembered() {
     );
 }
 
-/// The machine's facts go in, and come out again as what it begins with.
+/// The machine's facts are recorded, and read again as its initial state.
 #[test]
-fn the_machine_finds_what_it_had_written_down() {
+fn recorded_facts_restore_the_machines_state() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("region");
     RegionStore::create(&root, &plan(LOG_BYTES)).unwrap();
@@ -284,7 +331,7 @@ fn the_machine_finds_what_it_had_written_down() {
         name: String::new(),
         journal: journal(node),
     };
-    // The machine may leave ids out, and never goes back.
+    // The machine may skip ids, but never uses a lower one.
     for node in [2, 5, 6] {
         store.record_fact(joined(node)).unwrap();
     }
@@ -327,7 +374,7 @@ fn the_machine_finds_what_it_had_written_down() {
     assert_eq!(row(6).state, machine::NodeState::Gone);
     assert_eq!(untold.key, [0; 32], "nobody reads its records any more");
     let reading = row(5).journal.as_ref().unwrap();
-    // A record that was read from the journal leaves no mark: it is read again, and known by its number.
+    // A record that was read from the journal is not marked: it is read again, and recognised by its number.
     assert_eq!(
         (row(5).state, row(5).number),
         (machine::NodeState::Fencing, RecordNumber(2))
@@ -338,7 +385,7 @@ fn the_machine_finds_what_it_had_written_down() {
 }
 
 #[test]
-fn a_region_is_made_once_and_whole_or_not_at_all() {
+fn a_region_is_created_once_and_whole_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("region");
     for wrong in [0, 1000] {
@@ -362,11 +409,11 @@ fn a_region_is_made_once_and_whole_or_not_at_all() {
         open(&root).table().counters.position.0 == 0,
         "the refusal touched nothing"
     );
-    // A log too small to begin with leaves nothing behind.
+    // A creation that fails because of a too small log leaves no files.
     let other = directory.path().join("other");
     RegionStore::create(&other, &plan(1)).unwrap_err();
     assert!(!other.exists());
-    // What a creation left that was killed is not in the way of the next.
+    // The files of a killed creation do not block the next one.
     let left = directory.path().join("third.unfinished");
     std::fs::rename(&root, &left).unwrap();
     std::fs::remove_file(left.join("table")).unwrap();
@@ -376,7 +423,7 @@ fn a_region_is_made_once_and_whole_or_not_at_all() {
         open(&directory.path().join("third")).table().counters.position.0,
         0
     );
-    // Spans of any number and order.
+    // Spans with any lock numbers and in any order.
     let spans = Spans::new(
         BYTES,
         vec![
@@ -413,7 +460,7 @@ fn damage_to_the_table_is_found() {
     go_on(&mut store, &mut RegionModel::new(6), 60);
     store.close().unwrap();
     let path = root.join("table");
-    // The log's records are applied at an opening, and the table is as it was closed.
+    // Opening applies the log's records, so that the table's file is complete.
     drop(open(&root));
     let whole = std::fs::read(&path).unwrap();
     let damaged = |change: &dyn Fn(&mut [u8])| {

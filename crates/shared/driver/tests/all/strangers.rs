@@ -1,4 +1,4 @@
-//! Nodes that lie, and strangers: whatever they say, nobody else notices.
+//! Nodes that violate the protocol, and strangers, have no effect on other nodes.
 
 use crate::common::history::SPAN;
 use crate::common::script::{Bytes, ScriptedPeer, join_message};
@@ -11,7 +11,7 @@ use netram_shared_machine::message::{JoinRefusal, JoinRequest, OrphanJournalId};
 use netram_shared_machine::{LockVersion, NodeId, RecordNumber, RegionId, ToNode, ToServer};
 
 #[test]
-fn liars_are_fenced_and_nobody_else_notices() {
+fn nodes_that_violate_the_protocol_are_fenced_without_effect_on_others() {
     let place = ServedRegion::new(LONG);
     let mut honest = place.node(1);
     honest.acquire(5);
@@ -56,12 +56,12 @@ fn liars_are_fenced_and_nobody_else_notices() {
 }
 
 #[test]
-fn strangers_cost_nobody_anything() {
+fn strangers_have_no_effect_on_nodes() {
     let place = ServedRegion::new(LONG);
     let mut honest = place.node(1);
     honest.acquire(5);
     let mut stranger = place.stranger();
-    // Of a node that is not one any more: nothing is said to that.
+    // Messages of a node that has ended are not answered.
     stranger.tail(RecordNumber(1), vec![1; 100]);
     stranger.say(&ToServer::Pull);
     stranger.say(&ToServer::OfferOrphan {
@@ -101,7 +101,7 @@ fn strangers_cost_nobody_anything() {
             let length = 1 + random.below(200) as usize;
             channel.queue(&[&random.bytes(length)]);
         }
-        // It may have been shown the door.
+        // The session may have been closed.
         let _ = channel.flush();
     }
     for version in 1..10 {

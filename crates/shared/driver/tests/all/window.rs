@@ -1,4 +1,4 @@
-//! A server is started again with a smaller window, while nodes have records that it would not take.
+//! A server is restarted with a smaller window while nodes have records that it could not take.
 
 use crate::common::processes::{self, NodeProcess, place_of_child};
 use crate::common::until;
@@ -49,8 +49,8 @@ fn serve(place: &TestPaths) -> Result<ServingRegion, RegionServeError> {
     ServingRegion::start(&place.region(), config)
 }
 
-/// A commit that members had acknowledged would have been refused there, its node fenced, and the record left
-/// out of what its journal has.
+/// An acknowledged commit would have been refused there, its node fenced, and the record left out of the
+/// recovered journal.
 #[test]
 fn a_smaller_window_is_refused_while_nodes_may_have_longer_records() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
@@ -77,7 +77,7 @@ fn a_smaller_window_is_refused_while_nodes_may_have_longer_records() {
         votes.rule
     });
     until("the server has it", || node.progress().durable == last);
-    // The node goes on under the tokens that it has.
+    // The node continues under its held tokens.
     first.kill();
     let last = fill(&node, 2).0;
     assert!(node.progress().durable < last);
@@ -96,7 +96,7 @@ fn a_smaller_window_is_refused_while_nodes_may_have_longer_records() {
     assert_eq!(node.gone(), None);
     node.leave().expect("it leaves");
     other.leave().expect("it leaves");
-    // Nobody has anything any more that is longer.
+    // No node has a longer record any more.
     drop(serving);
     set_window(&place, "1MiB");
     let _serving = serve(&place).expect("it is served");

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_here_is_nobodys() {
+    fn records_before_the_ring_belong_to_no_node() {
         let ring = ring(&[1, 1]);
         assert_eq!(goes_on(&ring, 1, 10), 10);
         assert_eq!(goes_on(&ring, 1, 11), 11);

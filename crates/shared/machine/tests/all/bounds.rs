@@ -1,5 +1,5 @@
-//! What one node may cost the server's memory: it has the cluster's key, and uses it to do harm. It is told
-//! so, and nobody else notices.
+//! Bounds on the memory that one hostile node with the cluster's key can take from the server. The node is
+//! fenced or refused; other nodes notice nothing.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use netram_shared_machine::{NodeId, Position, RecordNumber, ToNode, ToServer};
 use super::stage::{ServerHarness, acquire, record, release, tail};
 use super::world::bytes::PayloadBytes;
 
-/// A few of these are as much as may wait.
+/// A few records of this size are as much as may wait.
 const LONG_BYTES: usize = MERGE_BYTES_MAX / 4 - 1024;
 
-/// A record that writes under lock 0, and has read what nobody has written under lock 1. What is behind its
-/// stamp is nothing.
+/// A record that writes under lock 0, and has read a version under lock 1 that was never written. Its ranges
+/// are zeros.
 fn long(version: u64) -> PayloadBytes {
     let mut bytes = record(&[(0, version)], &[(1, 99)]).to_vec();
     bytes.resize(LONG_BYTES, 0);
@@ -28,7 +28,7 @@ fn is_out_of_place(ended: &[(NodeId, FenceReason)], node: u64) -> bool {
     matches!(ended, [(whose, FenceReason::OutOfPlace(_))] if *whose == NodeId(node))
 }
 
-/// The other node of the story goes on as if nothing were.
+/// Checks that the other node works as before.
 fn goes_on(stage: &mut ServerHarness, node: u64, lock: u32) {
     let before = stage.server.newest();
     stage.handle(node, acquire(lock));
@@ -39,7 +39,7 @@ fn goes_on(stage: &mut ServerHarness, node: u64, lock: u32) {
 }
 
 #[test]
-fn whoever_has_more_waiting_than_a_window_holds_is_fenced() {
+fn a_node_with_more_waiting_bytes_than_a_window_is_fenced() {
     let mut stage = ServerHarness::with_nodes(2);
     stage.handle(1, acquire(0));
     stage.handle(1, acquire(1));
@@ -61,9 +61,9 @@ fn whoever_has_more_waiting_than_a_window_holds_is_fenced() {
     assert!(stage.holds(2, 0), "and its locks go on");
 }
 
-/// What was merged does not wait: a node may send for ever what is in order.
+/// Merged records do not wait: a node may send any number of records that are in order.
 #[test]
-fn what_is_merged_does_not_count() {
+fn merged_records_do_not_count_as_waiting() {
     let mut stage = ServerHarness::with_nodes(1);
     stage.handle(1, acquire(0));
     for number in 1..=9 {
@@ -101,7 +101,7 @@ fn give(stage: &mut ServerHarness, session: u64, number: u64) {
 }
 
 #[test]
-fn whoever_offers_more_than_a_journal_may_have_is_fenced_and_the_journal_is_another_s_to_offer() {
+fn an_offer_larger_than_any_journal_is_refused_and_another_session_may_offer_it() {
     let mut stage = ServerHarness::with_nodes(3);
     stage.accuse(1);
     offer(&mut stage, 3);
@@ -110,7 +110,7 @@ fn whoever_offers_more_than_a_journal_may_have_is_fenced_and_the_journal_is_anot
     give(&mut stage, 3, 5);
     assert!(is_out_of_place(&stage.ended(), 3));
     goes_on(&mut stage, 2, 2);
-    // One that is no node, and has only the key.
+    // A session without a node, which has only the key.
     offer(&mut stage, 9);
     (1..=5).for_each(|number| give(&mut stage, 9, number));
     assert_eq!(stage.server.node(SessionId(9)), None);
@@ -120,10 +120,10 @@ fn whoever_offers_more_than_a_journal_may_have_is_fenced_and_the_journal_is_anot
     assert_eq!(stage.node_state(1), Some(NodeState::Gone));
 }
 
-/// Each hand-over puts a grant behind what the node has not taken yet. One that is only slow gets into this,
-/// too: it begins anew.
+/// Each hand-over queues a grant behind those that the node has not read. A node that is only slow gets here,
+/// too: it has to rejoin.
 #[test]
-fn whoever_takes_nothing_of_what_it_asks_for_begins_anew() {
+fn a_node_that_reads_none_of_its_grants_has_to_rejoin() {
     let mut stage = ServerHarness::with_nodes(2);
     stage.take_sent(1);
     stage.blocked_link = Some(SessionId(1));
@@ -137,7 +137,7 @@ fn whoever_takes_nothing_of_what_it_asks_for_begins_anew() {
     stage.handle(1, acquire(0));
     assert_eq!(stage.node_state(1), Some(NodeState::Behind));
     stage.handle(1, release(0, most + 1, 0));
-    // Nothing more is kept for it, however long it goes on so.
+    // No more messages are kept for it, however long it continues.
     for grant in most + 2..most + 1000 {
         stage.handle(1, acquire(0));
         stage.handle(1, release(0, grant, 0));
@@ -150,7 +150,7 @@ fn whoever_takes_nothing_of_what_it_asks_for_begins_anew() {
 }
 
 #[test]
-fn whoever_gives_views_and_waits_for_none_is_fenced() {
+fn a_node_that_sends_views_without_waiting_is_fenced() {
     let mut stage = ServerHarness::with_nodes(2);
     let view = |version| {
         ToServer::View(View {
@@ -163,7 +163,7 @@ fn whoever_gives_views_and_waits_for_none_is_fenced() {
     let last = first + PENDING_VIEWS_MAX as u64;
     for version in first..=last {
         stage.handle(1, view(version));
-        // Over each new link it is said again, and means nothing new.
+        // A view that is sent again over a new link means nothing new.
         stage.handle(1, view(version));
     }
     assert_eq!(stage.ended(), []);

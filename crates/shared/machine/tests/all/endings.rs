@@ -1,5 +1,5 @@
-//! How nodes end, message by message: what of them counts, who has their locks, and who is believed about
-//! them.
+//! The ends of nodes, message by message: which of their records count, and when their locks are granted to
+//! others.
 
 use netram_proto::id::JournalId;
 use netram_proto::time::Nanos;
@@ -43,11 +43,10 @@ fn is_lock(message: &ToNode<PayloadBytes>) -> bool {
     matches!(message, ToNode::Lock(_))
 }
 
-/// What it had sent and still waited is in its journal as well, and comes from there with all that is behind
-/// it. Were it kept, the journal would seem to begin with a number that has been, and everything in it would
-/// be left out.
+/// The node's waiting records are in its journal as well, and are read from there with all later ones. If the
+/// server kept them, the journal would seem to begin with a known number, and all of it would be left out.
 #[test]
-fn of_a_fenced_node_counts_what_is_in_its_journal_and_nothing_that_waited() {
+fn a_fenced_node_counts_by_its_journal_not_by_its_waiting_records() {
     let mut stage = ServerHarness::restarted(&[(1, NodeState::Live), (2, NodeState::Live)]);
     let first = || record(&[(0, 1)], &[(1, 1)]);
     stage.handle(1, resume(1, 1, &[]));
@@ -66,9 +65,9 @@ fn of_a_fenced_node_counts_what_is_in_its_journal_and_nothing_that_waited() {
     assert_eq!(stage.server.newest(), Position(3));
 }
 
-/// It would keep the lock for as long as its journal cannot be read.
+/// The node would keep the lock for as long as its journal cannot be read.
 #[test]
-fn a_fenced_node_that_had_asked_for_a_lock_never_gets_it() {
+fn a_fenced_node_is_not_granted_a_requested_lock() {
     let mut stage = ServerHarness::with_nodes(3);
     stage.handle(1, acquire(0));
     stage.handle(2, acquire(0));
@@ -80,9 +79,9 @@ fn a_fenced_node_that_had_asked_for_a_lock_never_gets_it() {
     assert!(stage.holds(3, 0));
 }
 
-/// It would keep the lock until everything of it is durable, which may have to wait for others.
+/// The node would keep the lock until all of its records are durable, which may have to wait for other nodes.
 #[test]
-fn a_node_that_leaves_never_gets_what_it_had_asked_for() {
+fn a_leaving_node_is_not_granted_a_requested_lock() {
     let mut stage = ServerHarness::with_nodes(3);
     stage.handle(1, acquire(0));
     stage.handle(2, acquire(0));
@@ -95,10 +94,10 @@ fn a_node_that_leaves_never_gets_what_it_had_asked_for() {
     assert!(stage.holds(3, 0));
 }
 
-/// It had seen a record that was lost, and used it. Nobody will ever bring what its own record needs: that is
-/// found out as it is of a dead node, and it does not hear that all that it had is safe.
+/// The node had seen a record that was lost, and used it. No node can send the version that its own record
+/// needs. It is fenced like a dead node, and is not told that all its records are safe.
 #[test]
-fn a_node_that_leaves_a_record_that_can_never_go_does_not_leave_for_ever() {
+fn a_leaving_node_with_an_unmergeable_record_is_fenced() {
     let mut stage = ServerHarness::restarted(&[(1, NodeState::Live), (2, NodeState::Gone)]);
     let waits = || record(&[(0, 1)], &[(1, 1)]);
     stage.handle(1, resume(1, 1, &[(2, 1)]));
@@ -107,7 +106,7 @@ fn a_node_that_leaves_a_record_that_can_never_go_does_not_leave_for_ever() {
     stage.handle(1, ToServer::Leave);
     assert_eq!(stage.node_state(1), Some(NodeState::Leaving));
     stage.advance(Nanos::from_ms(50));
-    // The server sleeps: nobody could bring anything meanwhile.
+    // The server sleeps, and no node can send anything during that time.
     stage.now = stage.now + Nanos::from_ms(1000);
     stage.advance(Nanos::from_ms(40));
     assert_eq!(stage.node_state(1), Some(NodeState::Leaving));
@@ -121,10 +120,10 @@ fn a_node_that_leaves_a_record_that_can_never_go_does_not_leave_for_ever() {
     assert_eq!(stage.node_state(1), Some(NodeState::Gone));
 }
 
-/// Another node's record makes the version that its own makes, for one of the two erred: it does not hear
+/// Another node's record makes the same version, so one of the two nodes is faulty. This node is not told
 /// that its record is safe.
 #[test]
-fn a_node_that_leaves_a_record_whose_version_another_makes_does_not_leave_in_peace() {
+fn a_leaving_node_with_a_duplicate_version_is_not_told_that_it_left() {
     let mut stage = ServerHarness::restarted(&[(1, NodeState::Live), (2, NodeState::Live)]);
     stage.handle(1, resume(1, 1, &[]));
     stage.handle(1, tail(1, record(&[(0, 1)], &[(1, 1)])));
@@ -142,8 +141,8 @@ fn a_node_that_leaves_a_record_whose_version_another_makes_does_not_leave_in_pea
     assert_eq!(stage.take_sent(1).last(), Some(&ToNode::Fenced));
 }
 
-/// Whoever has a node's own journal has proof that its process is no more. Another one, or an old one of the
-/// same directory, proves nothing.
+/// A session with a node's own journal proves that the node's process has ended. Another journal, or an older
+/// one of the same directory, proves nothing.
 #[test]
 fn only_its_own_journal_ends_a_living_node() {
     let mut stage = ServerHarness::with_nodes(1);
@@ -155,10 +154,10 @@ fn only_its_own_journal_ends_a_living_node() {
     assert_eq!(stage.ended(), [(NodeId(1), FenceReason::Dead)]);
 }
 
-/// It offers again what it is being asked for: what it was still sending for the first answer comes behind
-/// the second offer. Taken for the second's it would be a journal that begins in the middle, and be left out.
+/// The session offers the journal again while its records for the first answer are still coming. Taken as an
+/// answer to the second offer, they would be a journal without its beginning, and be left out.
 #[test]
-fn a_journal_that_is_offered_twice_is_taken_once_and_whole() {
+fn a_journal_offered_twice_is_merged_once_and_whole() {
     let mut stage = ServerHarness::with_nodes(2);
     stage.handle(1, acquire(0));
     stage.accuse(1);
@@ -176,10 +175,10 @@ fn a_journal_that_is_offered_twice_is_taken_once_and_whole() {
     assert_eq!(stage.node_state(1), Some(NodeState::Gone));
 }
 
-/// In which order a disk's thread is asked for records and for facts says nothing to anybody: a grant goes
-/// behind the records, and these when they are durable.
+/// The order in which the disk's thread reports records and facts is not visible to nodes: a grant follows
+/// the records, which follow their durability.
 #[test]
-fn that_a_node_is_gone_shows_nobody_its_records_before_these_are_known_to_be_durable() {
+fn a_gone_nodes_records_are_hidden_until_they_are_known_to_be_durable() {
     let mut stage = ServerHarness::with_nodes(2);
     stage.handle(1, acquire(0));
     stage.handle(2, acquire(0));

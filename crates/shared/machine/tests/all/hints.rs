@@ -1,4 +1,5 @@
-//! Records straight from node to node: what is taken, and what becomes of who took what does not count.
+//! Records sent directly from node to node: which hints are applied, and the fate of a node that applied a
+//! false one.
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
@@ -21,7 +22,7 @@ const OTHER: NodeId = NodeId(4);
 const LOCK: LockId = LockId(0);
 const NOW: Time = Time(1000);
 
-/// A node that has the region, a lease, and peers 3 and 4.
+/// A node with the region, a lease, and peers 3 and 4.
 fn node() -> RegionNode<PayloadBytes> {
     let mut node = RegionNode::new(NodeConfig {
         join: JoinRequest {
@@ -96,7 +97,7 @@ fn applied(node: &mut RegionNode<PayloadBytes>) -> Vec<(NodeId, RecordNumber)> {
 }
 
 #[test]
-fn a_hint_is_applied_once_and_the_stream_brings_it_again_in_vain() {
+fn a_hint_is_applied_once_and_ignored_in_the_stream() {
     let mut node = node();
     assert!(node.on_hint(NOW, hint(1, 1)));
     assert!(!node.on_hint(NOW, hint(1, 1)), "it came twice");
@@ -124,7 +125,7 @@ fn a_hint_is_applied_once_and_the_stream_brings_it_again_in_vain() {
 }
 
 #[test]
-fn a_hint_waits_for_nothing_it_is_forgotten() {
+fn a_hint_that_cannot_be_applied_now_is_dropped() {
     let mut node = node();
     let stranger = PeerHint {
         node: NodeId(9),
@@ -170,9 +171,9 @@ fn a_hint_waits_for_nothing_it_is_forgotten() {
     );
 }
 
-/// A node that was fenced and does not know of it might use the token: then nothing may change under it.
+/// A fenced node that does not know of its fencing might use the token, so nothing may change under it.
 #[test]
-fn nothing_changes_under_a_token_that_is_here() {
+fn a_hint_is_not_applied_under_a_held_token() {
     let mut node = node();
     let txn = node.begin(true);
     let later = NOW + Nanos::from_ms(50);
@@ -189,7 +190,7 @@ fn nothing_changes_under_a_token_that_is_here() {
     assert_eq!(applied(&mut node), []);
 }
 
-/// They would be ended by what need not come now.
+/// The hint would end them, although its record need not come now.
 #[test]
 fn a_hint_does_not_end_pinned_readers() {
     let mut node = node();
@@ -206,10 +207,10 @@ fn a_hint_does_not_end_pinned_readers() {
     assert_eq!(applied(&mut node).len() as u64, number);
 }
 
-/// What does not count, because its node never committed it or lost what had acknowledged it, is nowhere
-/// else. Who has it must not go on.
+/// A record that its node never committed, or lost after acknowledging it, is at no other node. A node that
+/// has it must not go on.
 #[test]
-fn who_took_what_does_not_count_finds_out() {
+fn a_node_that_applied_a_false_hint_ends_as_diverged() {
     let mut astray = node();
     assert!(astray.on_hint(NOW, hint(1, 1)));
     let gone = |last| ToNode::Gone {
@@ -222,7 +223,7 @@ fn who_took_what_does_not_count_finds_out() {
     assert!(!fine.on_hint(NOW, hint(2, 2)), "it is gone");
     astray.handle(NOW, gone(0));
     assert_eq!(astray.state(), NodePhase::Over(NodeEnd::Diverged));
-    // While its sender lives: the server has the lock below.
+    // The same while the sender is alive: the server has the lock at a lower version.
     let mut astray = node();
     assert!(astray.on_hint(NOW, hint(1, 1)));
     let txn = astray.begin(true);
@@ -239,7 +240,7 @@ fn who_took_what_does_not_count_finds_out() {
     assert_eq!(astray.state(), NodePhase::Over(NodeEnd::Diverged));
 }
 
-/// Its own record, and what peers must have before it.
+/// Commits a record of this node. Returns the hint with the needs of peers.
 fn commits(node: &mut RegionNode<PayloadBytes>, number: u64) -> Option<PeerHint<PayloadBytes>> {
     let payload = record(&[(LockId(2), number)], &[]);
     let end = ChainPoint::default();
@@ -258,7 +259,7 @@ fn commits(node: &mut RegionNode<PayloadBytes>, number: u64) -> Option<PeerHint<
 }
 
 #[test]
-fn a_record_says_what_has_come_since_the_one_before_and_what_is_still_to_come() {
+fn a_records_needs_are_records_since_the_last_one_and_unstreamed_hints() {
     let mut node = node();
     let stream = |number| ToNode::Record {
         position: Position(number),
@@ -287,7 +288,7 @@ fn a_record_says_what_has_come_since_the_one_before_and_what_is_still_to_come() 
     );
     assert_eq!(needs(commits(&mut node, 3)), [(PEER, RecordNumber(1))]);
     assert_eq!(needs(commits(&mut node, 4)), []);
-    // A server that has started since has not everything.
+    // A restarted server does not have all of it.
     node.on_unlinked();
     node.on_linked();
     let ahead = vec![(OTHER, RecordNumber(2))];
@@ -303,10 +304,10 @@ fn a_record_says_what_has_come_since_the_one_before_and_what_is_still_to_come() 
     assert_eq!(needs(commits(&mut node, 6)), [(OTHER, RecordNumber(2))]);
 }
 
-/// The server has such a record by then and sends it no more: the stream never brings it. Without it among
-/// the needs a peer could show what overwrote a value, and lack a record that had read that value.
+/// The server has such a record by then and does not send it again, so the stream never brings it. If it were
+/// no need, a peer could show an overwriting value and lack a record that had read the old value.
 #[test]
-fn a_hint_that_the_server_has_when_its_taker_resumes_is_needed_by_the_next_record() {
+fn an_applied_hint_is_a_need_of_the_next_record_after_a_resume() {
     let mut node = node();
     assert!(node.on_hint(NOW, hint(1, 1)));
     node.on_unlinked();
@@ -330,7 +331,7 @@ fn a_hint_that_the_server_has_when_its_taker_resumes_is_needed_by_the_next_recor
     assert_eq!(commits(&mut node, 2).expect("a hint").needs, []);
 }
 
-/// Whether somebody may wait for the tail of its next record.
+/// Whether the node's next record is urgent for the server.
 fn hurries(node: &mut RegionNode<PayloadBytes>, number: u64, payload: PayloadBytes, acked: bool) -> bool {
     assert_eq!(
         node.on_appended(NOW, ChainPoint::default(), payload),
@@ -353,7 +354,7 @@ fn hurries(node: &mut RegionNode<PayloadBytes>, number: u64, payload: PayloadByt
 }
 
 #[test]
-fn a_record_that_is_safe_and_that_peers_were_given_does_not_hurry_to_the_server() {
+fn a_safe_record_sent_to_peers_is_not_urgent() {
     let mut node = node();
     let own = |number| record(&[(LockId(2), number)], &[]);
     assert!(!hurries(&mut node, 1, own(1), true));
@@ -363,11 +364,11 @@ fn a_record_that_is_safe_and_that_peers_were_given_does_not_hurry_to_the_server(
     };
     let long = bytes::record(&stamp, &vec![(0, 0); HINT_BYTES_MAX / 2]);
     assert!(hurries(&mut node, 2, long, true), "it is too long for peers");
-    // Too few members: the server's disk makes it safe.
+    // Too few members: the server's disk makes the record safe.
     node.on_members(NOW, true);
     assert!(hurries(&mut node, 3, own(3), false));
     node.on_members(NOW, false);
-    // Nobody is there.
+    // No peer is left.
     for peer in [PEER, OTHER] {
         node.handle(
             NOW,

@@ -1,4 +1,4 @@
-//! Peers that say anything: the machines go on, for everybody else.
+//! Peers that send arbitrary messages: both machines keep working for all others.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(super) fn join(journal: u128) -> JoinRequest {
     }
 }
 
-/// Carries out what a server says, at once; what became of nodes.
+/// Carries out a server's actions at once. Returns the nodes that were fenced or refused.
 pub(super) fn carry_out(
     server: &mut RegionServer<PayloadBytes>,
     now: Time,
@@ -98,7 +98,7 @@ pub(super) fn tail(number: u64, written: &[(u32, u64)]) -> ToServer<PayloadBytes
     }
 }
 
-/// Nodes 1 and 2 have joined; node 1 has lock 0 alone.
+/// Nodes 1 and 2 have joined; node 1 holds lock 0 exclusively.
 pub(super) fn two_nodes() -> (RegionServer<PayloadBytes>, Time) {
     let (mut server, now) = (server(), Time(1));
     for session in 1..=2 {
@@ -114,7 +114,7 @@ pub(super) fn two_nodes() -> (RegionServer<PayloadBytes>, Time) {
     (server, now)
 }
 
-/// The lock is wanted alone.
+/// A request for exclusive access.
 fn acquire(lock: u32) -> ToServer<PayloadBytes> {
     ToServer::Lock(ToService::Acquire {
         lock: LockId(lock),
@@ -125,14 +125,14 @@ fn acquire(lock: u32) -> ToServer<PayloadBytes> {
 }
 
 #[test]
-fn a_record_under_a_lock_that_its_node_does_not_hold_is_refused_and_the_node_fenced() {
+fn a_record_under_an_unheld_lock_fences_its_node() {
     let (mut server, now) = two_nodes();
     server.handle(now, SessionId(2), tail(1, &[(0, 1)]));
     assert_eq!(
         carry_out(&mut server, now, 2),
         [(NodeId(2), FenceReason::Unlocked(LockId(0)))]
     );
-    // A lock that the region has not.
+    // A lock that the region does not have.
     server.handle(now, SessionId(1), tail(1, &[(77, 1)]));
     assert_eq!(
         carry_out(&mut server, now, 2),
@@ -141,10 +141,10 @@ fn a_record_under_a_lock_that_its_node_does_not_hold_is_refused_and_the_node_fen
     assert_eq!(server.newest(), Position(0));
 }
 
-/// While a node resumes its claims are not known; but what it may have is, unless the server has started
-/// since. It could take another's version otherwise, and that one would be fenced for it.
+/// While a node resumes, its claims are not known. But its possible tokens are, unless the server has
+/// restarted since. Otherwise it could make another node's version, and that node would be fenced for it.
 #[test]
-fn a_record_under_anothers_lock_is_refused_of_one_that_resumes_too() {
+fn a_resuming_nodes_record_under_anothers_lock_is_refused() {
     let (mut server, now) = two_nodes();
     let resume = |node: u64| ToServer::Resume {
         region: RegionId(0),
@@ -159,7 +159,7 @@ fn a_record_under_anothers_lock_is_refused_of_one_that_resumes_too() {
         carry_out(&mut server, now, 3),
         [(NodeId(2), FenceReason::Unlocked(LockId(0)))]
     );
-    // The one that has the lock sends again what did not come.
+    // The node with the lock sends its unmerged record again.
     server.handle(now, SessionId(4), resume(1));
     server.handle(now, SessionId(4), tail(1, &[(0, 1)]));
     assert_eq!(carry_out(&mut server, now, 4), []);
@@ -167,7 +167,7 @@ fn a_record_under_anothers_lock_is_refused_of_one_that_resumes_too() {
 }
 
 #[test]
-fn a_record_out_of_its_number_is_refused_and_a_version_that_jumps_is_named() {
+fn a_record_out_of_number_is_refused_and_a_skipped_version_is_reported() {
     let (mut server, now) = two_nodes();
     server.handle(now, SessionId(1), tail(1, &[(0, 5)]));
     assert!(carry_out(&mut server, now, 2).is_empty());
@@ -186,10 +186,10 @@ fn a_record_out_of_its_number_is_refused_and_a_version_that_jumps_is_named() {
     );
 }
 
-/// What no node can bring any more is waited for by nobody for ever: that is said, and whoever looks after
-/// the region may give it up.
+/// A record whose needed version can never come must not wait for ever: it is reported, and the operator may
+/// give it up.
 #[test]
-fn a_dead_nodes_record_that_needs_what_nobody_has_is_hopeless_and_can_be_given_up() {
+fn a_dead_nodes_record_with_a_missing_version_can_be_given_up() {
     let (mut server, now) = two_nodes();
     server.report_violation(NodeId(1), "a lie");
     let found = |server: &mut RegionServer<PayloadBytes>, node: u64, jumps: bool| {
@@ -210,7 +210,7 @@ fn a_dead_nodes_record_that_needs_what_nobody_has_is_hopeless_and_can_be_given_u
     found(&mut server, 1, true);
     let hopeless = server.unmergeable();
     assert_eq!((hopeless[0].node, hopeless[0].needs), (NodeId(1), LockVersion(4)));
-    // While a node's journal is still to be read, it may have that.
+    // While another node's journal is still to be read, it may have the version.
     server.report_violation(NodeId(2), "another");
     assert!(server.unmergeable().is_empty());
     assert!(!server.give_up(NodeId(1)));
@@ -269,23 +269,7 @@ fn anything(dice: &mut SplitMix) -> ToServer<PayloadBytes> {
         }
         3 => ToServer::Claims(Vec::new()),
         4..=6 => tail(small(dice) >> 8, &[(lock.0, small(dice).max(1))]),
-        7 | 8 => {
-            let order = [LockOrder::Up, LockOrder::Upgrade, LockOrder::Out][dice.below(3) as usize];
-            let ask = LockRequestId(small(dice));
-            ToServer::Lock(ToService::Acquire {
-                lock,
-                hold,
-                order,
-                ask,
-            })
-        }
-        9 => ToServer::Lock(ToService::Release {
-            lock,
-            grant: GrantNumber(small(dice)),
-            version: LockVersion(small(dice)),
-            keep: dice.percent(50).then_some(hold),
-        }),
-        10 => ToServer::Lock(ToService::Die { lock, asker }),
+        kind @ 7..=10 => ToServer::Lock(any_lock_message(dice, kind, lock, hold, asker)),
         11 => ToServer::View(View::first(JournalId(dice.below(6).into()))),
         12 => ToServer::Outcome { node, number },
         13 => {
@@ -318,8 +302,36 @@ fn anything(dice: &mut SplitMix) -> ToServer<PayloadBytes> {
     }
 }
 
+fn any_lock_message(
+    dice: &mut SplitMix,
+    kind: u64,
+    lock: LockId,
+    hold: LockMode,
+    asker: LockRequester,
+) -> ToService {
+    match kind {
+        7 | 8 => {
+            let order = [LockOrder::Up, LockOrder::Upgrade, LockOrder::Out][dice.below(3) as usize];
+            let ask = LockRequestId(small(dice));
+            ToService::Acquire {
+                lock,
+                hold,
+                order,
+                ask,
+            }
+        }
+        9 => ToService::Release {
+            lock,
+            grant: GrantNumber(small(dice)),
+            version: LockVersion(small(dice)),
+            keep: dice.percent(50).then_some(hold),
+        },
+        _ => ToService::Die { lock, asker },
+    }
+}
+
 #[test]
-fn whatever_strangers_and_nodes_say_no_lock_has_two_writers() {
+fn no_messages_give_a_lock_two_writers() {
     for seed in 0..2000 {
         let mut dice = SplitMix::new(seed);
         let (mut server, mut now) = (server(), Time(1));
@@ -368,19 +380,12 @@ fn any_answer(dice: &mut SplitMix) -> ToNode<PayloadBytes> {
             position: Position(small(dice)),
             ahead: vec![(node, number)],
         },
-        6 => {
-            let stamp = Stamp {
-                written: vec![(lock, LockVersion(version.0.max(1)))],
-                read: Vec::new(),
-            };
-            let payload = bytes::record(&stamp, &[]);
-            ToNode::Record {
-                position: Position(small(dice)),
-                node,
-                number,
-                payload,
-            }
-        }
+        6 => ToNode::Record {
+            position: Position(small(dice)),
+            node,
+            number,
+            payload: record_under(lock, version),
+        },
         7 => ToNode::Record {
             position: Position(small(dice)),
             node,
@@ -393,20 +398,7 @@ fn any_answer(dice: &mut SplitMix) -> ToNode<PayloadBytes> {
             hold: LockMode::Shared,
             version,
         }),
-        9 => {
-            let asker = LockRequester {
-                node,
-                ask: LockRequestId(1),
-            };
-            let grant = GrantNumber(small(dice));
-            ToNode::Lock(ToCache::Recall {
-                lock,
-                grant,
-                keep: None,
-                asker,
-                waits: dice.percent(50),
-            })
-        }
+        9 => ToNode::Lock(any_recall(dice, node, lock)),
         10 => ToNode::Durable {
             number,
             end: ChainPoint::default(),
@@ -433,6 +425,28 @@ fn any_answer(dice: &mut SplitMix) -> ToNode<PayloadBytes> {
     }
 }
 
+fn record_under(lock: LockId, version: LockVersion) -> PayloadBytes {
+    let stamp = Stamp {
+        written: vec![(lock, LockVersion(version.0.max(1)))],
+        read: Vec::new(),
+    };
+    bytes::record(&stamp, &[])
+}
+
+fn any_recall(dice: &mut SplitMix, node: NodeId, lock: LockId) -> ToCache {
+    let asker = LockRequester {
+        node,
+        ask: LockRequestId(1),
+    };
+    ToCache::Recall {
+        lock,
+        grant: GrantNumber(small(dice)),
+        keep: None,
+        asker,
+        waits: dice.percent(50),
+    }
+}
+
 fn any_hint(dice: &mut SplitMix) -> PeerHint<PayloadBytes> {
     let stamp = Stamp {
         written: vec![(LockId(dice.below(3) as u32), LockVersion(small(dice).max(1)))],
@@ -450,7 +464,7 @@ fn any_hint(dice: &mut SplitMix) -> PeerHint<PayloadBytes> {
 }
 
 #[test]
-fn whatever_a_server_says_a_node_ends_by_itself_and_applies_nothing_that_does_not_follow_on() {
+fn a_node_survives_any_server_messages_and_applies_only_consecutive_records() {
     let mut misled = 0;
     for seed in 0..2000 {
         let mut dice = SplitMix::new(seed);
@@ -477,11 +491,11 @@ fn whatever_a_server_says_a_node_ends_by_itself_and_applies_nothing_that_does_no
     assert!(misled > 500, "{misled}");
 }
 
-/// A node gave its first link up before it had an answer, and came over another. What it had said first
-/// arrives late: the machine of whoever closes a link goes on sending what is in it. It was believed, and the
-/// locks that the node had been given since were free for all.
+/// A node gave its first link up before it had an answer, and used another. Its first message arrives late,
+/// since the machine of a closed link goes on sending buffered bytes. The message was believed, and the locks
+/// granted since became free for all.
 #[test]
-fn what_a_node_said_first_over_a_link_that_it_gave_up_takes_nothing_from_it() {
+fn a_late_first_message_of_an_abandoned_link_changes_nothing() {
     let (mut server, now) = (server(), Time(0));
     let over = |link| ToServer::Join(JoinRequest { link, ..join(1) });
     server.handle(now, SessionId(2), over(2));
@@ -504,17 +518,17 @@ fn what_a_node_said_first_over_a_link_that_it_gave_up_takes_nothing_from_it() {
     server.handle(now, SessionId(3), resume(2));
     assert_eq!(carry_out(&mut server, now, 4), []);
     assert_eq!(server.locks().holds(NodeId(1), LockId(0)), held);
-    // A later one is one.
+    // A later first message is valid.
     server.handle(now, SessionId(4), resume(3));
     carry_out(&mut server, now, 5);
     assert_eq!(server.node(SessionId(4)), Some(NodeId(1)));
     assert_eq!(server.locks().holds(NodeId(1), LockId(0)), None);
 }
 
-/// Whom the server asks when a node is gone follows from its newest view: no older one takes its place, nor
-/// another journal's.
+/// The lenders to ask about a gone node follow from its newest view, which must not be replaced by an older
+/// one or by another journal's.
 #[test]
-fn a_view_that_is_older_or_another_journals_fences_its_node() {
+fn an_older_view_or_one_of_another_journal_fences_its_node() {
     let view = |journal: u128, version| View {
         version,
         ..View::first(JournalId(journal))
@@ -532,9 +546,9 @@ fn a_view_that_is_older_or_another_journals_fences_its_node() {
     }
 }
 
-/// Nobody was heard meanwhile, and that was not the nodes' fault.
+/// The server heard no node while it slept, which is not the nodes' fault.
 #[test]
-fn a_server_that_slept_fences_nobody_for_it() {
+fn a_server_that_slept_fences_no_node_for_silence() {
     let (mut server, now) = two_nodes();
     let later = now + Nanos::from_ms(1000);
     server.on_tick(later);
@@ -551,9 +565,9 @@ fn a_server_that_slept_fences_nobody_for_it() {
     );
 }
 
-/// Until its id is durable, which may take long, a node cannot know that it is to be heard.
+/// Until its id is durable, which may take long, a node cannot know that it must send pings.
 #[test]
-fn a_lease_runs_from_when_the_node_id_is_durable() {
+fn a_lease_starts_when_the_node_id_is_durable() {
     let (mut server, now) = (server(), Time(0));
     server.handle(now, SessionId(1), ToServer::Join(join(1)));
     let mut then = now;

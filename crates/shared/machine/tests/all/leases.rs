@@ -1,4 +1,4 @@
-//! When a node is taken for dead: by its silence, by its link.
+//! When a node is taken for dead: by silence, or by the end of its link.
 
 use netram_proto::time::{Nanos, Time};
 use netram_shared_machine::lock::TokenClaim;
@@ -12,7 +12,7 @@ use super::world::bytes::PayloadBytes;
 
 const ONE: NodeId = NodeId(1);
 
-/// Lets time pass as a driver does that sleeps until somebody may be late.
+/// Lets time pass like a driver that sleeps until the next deadline.
 fn pass(server: &mut RegionServer<PayloadBytes>, now: &mut Time, time: Nanos) -> Vec<(NodeId, FenceReason)> {
     let (until, mut fenced) = (*now + time, Vec::new());
     while *now < until {
@@ -30,7 +30,7 @@ fn ping(server: &mut RegionServer<PayloadBytes>, now: Time, session: u64) {
 }
 
 #[test]
-fn whose_machine_has_closed_the_link_is_dead_after_a_quarter_of_its_lease() {
+fn a_node_whose_machine_closed_its_link_is_dead_after_a_quarter_lease() {
     let (mut server, mut now) = two_nodes();
     server.handle(now, SessionId(1), tail(1, &[(0, 1)]));
     server.on_closed(now, SessionId(1), LinkEnd::HungUp);
@@ -51,7 +51,7 @@ fn whose_machine_has_closed_the_link_is_dead_after_a_quarter_of_its_lease() {
 }
 
 #[test]
-fn who_comes_back_over_another_link_is_not() {
+fn a_node_that_reconnects_in_time_is_not_dead() {
     let (mut server, mut now) = two_nodes();
     server.on_closed(now, SessionId(1), LinkEnd::HungUp);
     pass(&mut server, &mut now, Nanos::from_ms(20));
@@ -79,10 +79,10 @@ fn who_comes_back_over_another_link_is_not() {
     assert_eq!(server.newest(), Position(1));
 }
 
-/// It has no room for what it is sent, and says that it lives: when so many answers waited for it nothing
-/// more was read from it, and it was fenced.
+/// The node has no room for more messages, and sends pings. When the maximum of answers waited for it,
+/// nothing more was read from it, and it was fenced.
 #[test]
-fn who_takes_nothing_and_says_that_he_lives_is_heard_and_costs_one_answer() {
+fn pings_of_a_node_that_reads_nothing_renew_its_lease_and_queue_one_answer() {
     let (mut server, mut now) = two_nodes();
     for nonce in 1..=1000 {
         server.handle(
@@ -98,7 +98,7 @@ fn who_takes_nothing_and_says_that_he_lives_is_heard_and_costs_one_answer() {
         assert_eq!(server.urgent(SessionId(1)), 1);
     }
     assert_eq!(server.node_state(ONE), Some(NodeState::Live));
-    // Behind another answer it keeps its place.
+    // An answer behind another kind of answer keeps its place.
     let (node, number) = (ONE, RecordNumber(1));
     server.handle(now, SessionId(1), ToServer::Outcome { node, number });
     ping(&mut server, now, 1);
@@ -113,7 +113,7 @@ fn who_takes_nothing_and_says_that_he_lives_is_heard_and_costs_one_answer() {
 }
 
 #[test]
-fn a_broken_link_leaves_the_whole_lease_and_not_a_moment_more() {
+fn a_node_with_a_broken_link_keeps_its_lease_to_the_end() {
     let (mut server, mut now) = two_nodes();
     server.on_closed(now, SessionId(1), LinkEnd::Broken);
     pass(&mut server, &mut now, Nanos::from_ms(60));

@@ -1,4 +1,4 @@
-//! Shared memory: any input, any order, and whole histories.
+//! Tests of the shared region's machines: any input, any order, and whole histories.
 
 mod bounds;
 mod endings;

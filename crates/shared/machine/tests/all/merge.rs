@@ -1,5 +1,4 @@
-//! Merging journals: any order in which they come leads to the same region, and what cannot be is never
-//! merged.
+//! Merging journals: every order of arrival leads to the same region, and invalid records are never merged.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,7 @@ use netram_shared_machine::{
 };
 use proptest::prelude::*;
 
-/// One transaction of a history: who, and each lock that it holds, with whether it writes under it.
+/// One transaction of a history: its node, and each lock that it holds with whether it writes under it.
 type Step = (u64, BTreeMap<u32, bool>);
 
 const NODES: u64 = 4;
@@ -19,8 +18,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec((1..=NODES, locks), 1..40)
 }
 
-/// What a record writes: under each lock a value that depends on all that was read for it, so that two
-/// regions are equal only where the whole histories agree.
+/// Values that a record writes. The value under each lock depends on everything that was read, so that two
+/// regions are equal only if their whole histories agree.
 type Values = Vec<(LockId, u64)>;
 type Region = BTreeMap<LockId, u64>;
 
@@ -37,7 +36,7 @@ fn values(region: &Region, node: NodeId, number: RecordNumber, stamp: &Stamp) ->
         .collect()
 }
 
-/// The journals that a serial history leaves, and the region.
+/// Journals of a serial history, and its region.
 fn journals(steps: &[Step]) -> (BTreeMap<NodeId, Vec<QueuedRecord<Values>>>, Region) {
     let (mut versions, mut region) = (BTreeMap::<LockId, LockVersion>::new(), Region::default());
     let mut journals: BTreeMap<NodeId, Vec<QueuedRecord<Values>>> = BTreeMap::new();
@@ -69,7 +68,7 @@ fn merge<T>() -> MergeQueue<T> {
     MergeQueue::new([], (1..=NODES).map(|node| (NodeId(node), RecordNumber(0))))
 }
 
-/// Takes what may go, and applies it.
+/// Merges and applies all records that can be merged.
 fn drain(merge: &mut MergeQueue<Values>, region: &mut Region) -> Result<u64, InvalidRecord> {
     let mut count = 0;
     while let Some(MergeEntry { record, .. }) = merge.pop()? {
@@ -98,7 +97,7 @@ fn record(number: u64, written: &[(u32, u64)], read: &[(u32, u64)]) -> QueuedRec
 
 proptest! {
     #[test]
-    fn any_arrival_of_a_history_leads_to_the_same_region(
+    fn every_arrival_order_of_a_history_leads_to_the_same_region(
         steps in steps(),
         arrival in proptest::collection::vec((1..=NODES, any::<bool>()), 0..200),
     ) {
@@ -122,10 +121,10 @@ proptest! {
         prop_assert_eq!(region, expected);
     }
 
-    /// With all journals there, each transaction finds what it had found: the order is one in which they
-    /// could have run alone.
+    /// With complete journals each transaction reads the same values as in the history: the order is
+    /// serializable.
     #[test]
-    fn whole_journals_are_merged_in_an_order_in_which_all_that_was_read_is_read_again(steps in steps()) {
+    fn complete_journals_merge_in_a_serializable_order(steps in steps()) {
         let (journals, expected) = journals(&steps);
         let (mut merge, mut region) = (merge(), Region::default());
         for (node, journal) in &journals {
@@ -140,11 +139,10 @@ proptest! {
         prop_assert_eq!(region, expected);
     }
 
-    /// What is merged of journals of which one lacks a record, or has one twice or in the wrong place, is
-    /// what a part of the history would have made, closed under what each record had read; and the fault is
-    /// seen.
+    /// With one record lost, doubled or misplaced, the merged records are those of a part of the history that
+    /// is closed under reads; and the fault is detected.
     #[test]
-    fn a_record_lost_doubled_or_misplaced_is_seen_and_nothing_is_built_on_it(
+    fn a_lost_doubled_or_misplaced_record_is_detected_and_nothing_builds_on_it(
         steps in steps(),
         at in any::<prop::sample::Index>(),
         kind in 0..3u8,
@@ -175,10 +173,11 @@ proptest! {
             region.extend(record.ticket);
             done.push((node, record.number));
         }
-        // A journal that lacks its last record looks like a shorter one: seen only where somebody builds on
-        // it.
+        // A journal that lacks its last record looks like a shorter one. That is detected only if another
+        // record builds on it.
         prop_assert!(seen || last);
-        // The same records in the order of the history make the same region, and none lacks what it had read.
+        // The same records in the history's order make the same region, and none lacks a version that it had
+        // read.
         let (mut given, mut expected) = (BTreeMap::<NodeId, usize>::new(), Region::default());
         let mut versions = BTreeMap::<LockId, LockVersion>::new();
         for (node, _) in &steps {
@@ -197,17 +196,17 @@ proptest! {
     }
 }
 
-/// Hazard 10 of the paper, and test (6) of the research: the ends of the first and the third log have no lock
-/// in common, and the third depends on the first all the same, through the second.
+/// Hazard 10 of the paper, and test (6) of the research. The last records of the first and the third log have
+/// no lock in common. The third depends on the first all the same, by way of the second.
 #[test]
-fn three_logs_whose_ends_have_nothing_in_common_go_in_the_order_of_what_they_read() {
+fn three_logs_merge_in_the_order_of_their_reads_without_a_common_lock() {
     let mut merge = merge();
     let third = record(1, &[(3, 1)], &[(2, 1)]);
     merge.push(NodeId(1), third.clone()).unwrap();
     assert_eq!(merge.pop(), Ok(None));
     let first = record(1, &[(1, 1)], &[]);
     merge.push(NodeId(3), first).unwrap();
-    // The second log has not come: the third's record waits, though it shares no lock with the first's.
+    // The second log has not come. The third's record waits, though it shares no lock with the first's.
     assert_eq!(merge.pop().unwrap().map(|entry| entry.node), Some(NodeId(3)));
     assert_eq!(merge.pop(), Ok(None));
     assert_eq!(
@@ -228,7 +227,7 @@ fn three_logs_whose_ends_have_nothing_in_common_go_in_the_order_of_what_they_rea
 }
 
 #[test]
-fn versions_that_jump_or_repeat_are_refused_by_lock_version_and_node() {
+fn skipped_and_repeated_versions_are_refused_with_lock_version_and_node() {
     let mut merge = merge();
     merge.push(NodeId(1), record(1, &[(7, 1)], &[])).unwrap();
     assert!(merge.pop().unwrap().is_some());
@@ -241,7 +240,7 @@ fn versions_that_jump_or_repeat_are_refused_by_lock_version_and_node() {
         makes: LockVersion(1),
     };
     assert_eq!(twice, expected);
-    // Two that could have gone: the one that lost is found when its turn would come.
+    // Two records could have been merged: the losing one is found when its turn would come.
     merge.push(NodeId(2), record(1, &[(7, 2)], &[])).unwrap();
     merge.push(NodeId(3), record(1, &[(7, 2)], &[])).unwrap();
     assert_eq!(merge.pop().unwrap().map(|entry| entry.node), Some(NodeId(2)));
@@ -254,7 +253,7 @@ fn versions_that_jump_or_repeat_are_refused_by_lock_version_and_node() {
         })
     ));
     merge.forget_waiting(NodeId(3));
-    // A jump waits, and is named when nothing more comes.
+    // A skipped version waits, and is reported when no more records come.
     merge.push(NodeId(3), record(1, &[(7, 9)], &[])).unwrap();
     assert_eq!(merge.pop(), Ok(None));
     let missing = merge.missing();

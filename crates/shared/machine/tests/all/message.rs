@@ -1,4 +1,4 @@
-//! Messages as bytes.
+//! Encoding of messages.
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{View, ViewMember};
@@ -72,9 +72,8 @@ fn to_peer(payload: &[u8]) -> Vec<ToPeer<&[u8]>> {
     ]
 }
 
-fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
-    let (node, number, lock) = (NodeId(300), RecordNumber(1 << 33), LockId(u32::MAX));
-    let join = JoinRequest {
+fn join_request() -> JoinRequest {
+    JoinRequest {
         region: Some(RegionId(1 << 100)),
         name: "machine".into(),
         view: view(),
@@ -82,7 +81,12 @@ fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
         begins: END,
         lazy: true,
         link: 1,
-    };
+    }
+}
+
+fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
+    let (node, number, lock) = (NodeId(300), RecordNumber(1 << 33), LockId(u32::MAX));
+    let join = join_request();
     let claim = |lock, hold| TokenClaim {
         lock: LockId(lock),
         grant: GrantNumber(7),
@@ -145,9 +149,8 @@ fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
     ]
 }
 
-fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
-    let (node, number, lock, position) = (NodeId(300), RecordNumber(1 << 33), LockId(1), Position(1 << 20));
-    let joined = JoinReply {
+fn join_reply(node: NodeId, number: RecordNumber, position: Position) -> JoinReply {
+    JoinReply {
         node,
         lease: Nanos::from_ms(2000),
         position,
@@ -161,9 +164,37 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
         },
         applied: vec![(NodeId(1), number)],
         versions: vec![(LockId(0), LockVersion(9)), (LockId(5), LockVersion(1))],
-    };
+    }
+}
+
+fn lock_answers() -> [ToCache; 3] {
+    let (lock, grant) = (LockId(1), GrantNumber(5));
+    [
+        ToCache::Grant {
+            lock,
+            grant,
+            hold: LockMode::Shared,
+            version: LockVersion(0),
+        },
+        ToCache::Recall {
+            lock,
+            grant,
+            keep: None,
+            asker: ASKER,
+            waits: false,
+        },
+        ToCache::Died {
+            lock,
+            ask: LockRequestId(7),
+        },
+    ]
+}
+
+fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
+    let (node, number, position) = (NodeId(300), RecordNumber(1 << 33), Position(1 << 20));
+    let [grant, recall, died] = lock_answers().map(ToNode::Lock);
     vec![
-        ToNode::Joined(joined),
+        ToNode::Joined(join_reply(node, number, position)),
         ToNode::Page {
             offset: 1 << 29,
             bytes: payload,
@@ -180,23 +211,9 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
             number,
             payload,
         },
-        ToNode::Lock(ToCache::Grant {
-            lock,
-            grant: GrantNumber(5),
-            hold: LockMode::Shared,
-            version: LockVersion(0),
-        }),
-        ToNode::Lock(ToCache::Recall {
-            lock,
-            grant: GrantNumber(5),
-            keep: None,
-            asker: ASKER,
-            waits: false,
-        }),
-        ToNode::Lock(ToCache::Died {
-            lock,
-            ask: LockRequestId(7),
-        }),
+        grant,
+        recall,
+        died,
         ToNode::Durable {
             number,
             end: END,
@@ -238,7 +255,7 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
 }
 
 #[test]
-fn every_message_is_read_as_it_was_written_and_no_part_of_it_is() {
+fn every_message_decodes_to_itself_and_no_prefix_decodes() {
     for payload in [&b""[..], b"payload"] {
         for message in to_server(payload) {
             let mut bytes = Vec::new();
@@ -286,12 +303,12 @@ fn check_cuts(head: &[u8], decode: impl Fn(&[u8]) -> Result<(), MessageError>) {
     }
 }
 
-/// A field that a peer chose: never more than it may be, however the message says it.
+/// A field that a peer chose never exceeds its bound, however the message encodes it.
 #[test]
-fn what_cannot_be_is_refused_by_the_field_s_name() {
+fn an_invalid_field_is_refused_by_name() {
     let refused = |bytes: &[u8]| ToServer::decode(bytes).unwrap_err();
     assert_eq!(refused(&[0]), MessageError::Kind(0));
-    // Node id 0; number 0; a mode that is none; claims of a lock twice; a span behind the region's end.
+    // Node id 0; number 0; an invalid mode; one lock claimed twice; a span beyond the region's end.
     assert_eq!(refused(&[12, 0, 1]), MessageError::Field("node id"));
     assert_eq!(refused(&[4, 0]), MessageError::Field("number"));
     assert_eq!(refused(&[5, 1, 0]), MessageError::Field("mode"));
@@ -303,7 +320,7 @@ fn what_cannot_be_is_refused_by_the_field_s_name() {
     bytes.extend_from_slice(&[0; 16]);
     bytes.extend_from_slice(&[100, 0, 1, 5, 90, 11, 0, 0, 0]);
     assert_eq!(ToNode::decode(&bytes), Err(MessageError::Field("spans")));
-    // A hint of no node; one that needs a node's record twice, or more than it may; a channel that is none.
+    // A hint without a node; one that needs a node's record twice, or too many; an invalid channel.
     let hint = |bytes: &[u8]| ToPeer::decode(bytes).unwrap_err();
     assert_eq!(hint(&[0]), MessageError::Kind(0));
     assert_eq!(hint(&[2, 0, 1, 0]), MessageError::Field("node id"));
@@ -314,7 +331,7 @@ fn what_cannot_be_is_refused_by_the_field_s_name() {
     bytes.extend_from_slice(&[1; 48]);
     assert_eq!(refused(&bytes), MessageError::Field("channel"));
     assert_eq!(refused(&[16, 1, 0xff, 0]), MessageError::Field("address"));
-    // More claims than there are bytes for: nothing is made room for.
+    // More claims than there are bytes: no memory is reserved for them.
     assert_eq!(refused(&[3, 0xff, 0xff, 0x3f]), MessageError::Short);
     assert_eq!(
         refused(&[3, 0xff, 0xff, 0xff, 0x7f]),
@@ -349,7 +366,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_message_is_another_one_or_an_error(at in any::<prop::sample::Index>(), which in 0..20usize, bit in 0..8u8) {
+    fn a_damaged_message_decodes_to_another_or_fails(at in any::<prop::sample::Index>(), which in 0..20usize, bit in 0..8u8) {
         let mut bytes = Vec::new();
         let (up, down, across) = (to_server(b""), to_node(b""), to_peer(b""));
         up[which % up.len()].head(&mut bytes);

@@ -1,4 +1,4 @@
-//! What a server answers about records of nodes that are no more.
+//! A server's answers about records of gone nodes.
 
 use netram_proto::time::{Nanos, Time};
 use netram_shared_machine::message::{RecordOutcome, RegionOpening};
@@ -9,7 +9,7 @@ use netram_shared_machine::{NodeId, RecordNumber, ToNode, ToServer};
 
 use super::world::bytes::PayloadBytes;
 
-/// A server that was started again: nodes up to the ninth have been, and all but the last two are forgotten.
+/// A restarted server: node ids up to 9 were assigned, and all but the last two are forgotten.
 fn server() -> RegionServer<PayloadBytes> {
     let config = ServerConfig {
         lease: Nanos::from_ms(100),
@@ -52,7 +52,7 @@ fn fate(server: &mut RegionServer<PayloadBytes>, node: u64, number: u64) -> Reco
 }
 
 #[test]
-fn a_question_about_a_node_that_is_forgotten_gets_a_last_answer() {
+fn the_outcome_of_a_forgotten_nodes_record_is_forgotten() {
     let mut server = server();
     assert_eq!(fate(&mut server, 8, 3), RecordOutcome::Committed);
     assert_eq!(fate(&mut server, 8, 4), RecordOutcome::Aborted);

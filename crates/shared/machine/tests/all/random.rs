@@ -1,4 +1,4 @@
-//! Histories of chance. `NETRAM_SHARED_SEEDS` says how many, `NETRAM_SHARED_SEED` which one alone.
+//! Random histories. `NETRAM_SHARED_SEEDS` sets their number; `NETRAM_SHARED_SEED` runs one alone.
 
 use super::world::{FaultRates, RegionRule, World, WorldBug};
 
@@ -22,7 +22,7 @@ fn story(seed: u64, planted: WorldBug) -> World {
 }
 
 #[test]
-fn whatever_happens_the_rules_hold() {
+fn the_rules_hold_in_random_histories() {
     let one = number("NETRAM_SHARED_SEED");
     let seeds = one.map_or(0..number("NETRAM_SHARED_SEEDS").unwrap_or(SEEDS), |seed| {
         seed..seed + 1
@@ -36,14 +36,14 @@ fn whatever_happens_the_rules_hold() {
         views += world.history.views;
         hints += world.history.hints_taken;
     }
-    // A world in which nothing happens breaks no rule.
+    // A world in which nothing happens would break no rule.
     assert!(
         one.is_some() || (commits > 10_000 && gone > 100 && aborted > 5 && views > 50 && hints > 5000),
         "{commits} {gone} {aborted} {views} {hints}"
     );
 }
 
-/// Each fault is found by the rule that it breaks, or by one that it makes to be broken.
+/// Checks that each planted bug is found by the rule that it breaks, or by a consequence.
 fn finds(planted: WorldBug, rules: &[RegionRule]) {
     let found = (0..2000).find_map(|seed| {
         let told = std::panic::catch_unwind(|| story(seed, planted)).err()?;
@@ -57,7 +57,7 @@ fn finds(planted: WorldBug, rules: &[RegionRule]) {
 }
 
 #[test]
-fn a_dead_node_s_locks_given_on_before_its_journal_is_read_are_found() {
+fn the_rules_find_locks_granted_before_a_dead_nodes_journal_is_read() {
     finds(
         WorldBug::GrantBeforeRead,
         &[RegionRule::Survives, RegionRule::Granted],
@@ -65,13 +65,14 @@ fn a_dead_node_s_locks_given_on_before_its_journal_is_read_are_found() {
 }
 
 #[test]
-fn members_that_go_on_taking_what_a_fenced_node_appends_are_found() {
+fn the_rules_find_members_that_accept_a_fenced_nodes_records() {
     finds(WorldBug::NoFence, &[RegionRule::Survives]);
 }
 
-/// What it has lost its node has trimmed: a lock that the node claims at that version waits for it for ever.
+/// The node has trimmed what the server lost. A lock that the node claims at that version waits for it for
+/// ever.
 #[test]
-fn a_server_that_keeps_what_it_has_not_flushed_is_found() {
+fn the_rules_find_a_server_that_reports_unflushed_records_as_durable() {
     finds(
         WorldBug::AckBeforeDurable,
         &[
@@ -85,14 +86,14 @@ fn a_server_that_keeps_what_it_has_not_flushed_is_found() {
 }
 
 #[test]
-fn records_applied_in_another_order_than_they_came_are_found() {
+fn the_rules_find_records_applied_out_of_order() {
     finds(
         WorldBug::WaitingReversed,
         &[RegionRule::Applied, RegionRule::Readers, RegionRule::Granted],
     );
 }
 
-/// A token that comes before the records made under it opens nothing: its lock waits for them, and their node
+/// A token that comes before the records made under it has no effect: its lock waits for them, and their node
 /// is fenced.
 #[test]
 fn a_node_that_gives_a_token_back_before_its_records_is_fenced() {
@@ -101,14 +102,15 @@ fn a_node_that_gives_a_token_back_before_its_records_is_fenced() {
     assert!(unlocked > 5, "{unlocked}");
 }
 
-/// One that had read what a hint overwrites comes before it in the server's order, and has to be there first.
+/// A record that had read the data that a hint overwrites precedes it in the server's order, and has to be
+/// applied first.
 #[test]
-fn hints_that_do_not_say_what_comes_before_them_are_found() {
+fn the_rules_find_hints_without_needs() {
     finds(WorldBug::HintWithoutNeeds, &[RegionRule::Readers]);
 }
 
 #[test]
-fn hints_of_records_that_are_not_safe_are_found() {
+fn the_rules_find_hints_of_unsafe_records() {
     finds(
         WorldBug::HintBeforeSafe,
         &[

@@ -1,5 +1,5 @@
-//! Nodes that come back, message by message: what they have is compared with what there is, and what they
-//! claim with what they sent.
+//! Nodes that resume, message by message: their records are compared with the region's, and their claims with
+//! the records that they sent.
 
 use netram_shared_machine::lock::TokenClaim;
 use netram_shared_machine::server::{FenceReason, NodeState};
@@ -25,10 +25,10 @@ fn began_anew(stage: &mut ServerHarness, session: u64) -> bool {
     stage.take_sent(session).contains(&ToNode::Rejoin)
 }
 
-/// Records go over one link in order, and over the next from where the server says: none comes twice by
-/// itself.
+/// Records go over one link in order, and over the next from where the server says. So a correct node sends
+/// none twice.
 #[test]
-fn a_record_that_comes_twice_is_refused_and_its_node_fenced() {
+fn a_repeated_record_fences_its_node() {
     let mut stage = ServerHarness::with_nodes(1);
     stage.handle(1, acquire(0));
     stage.handle(1, tail(1, record(&[(0, 1)], &[])));
@@ -38,7 +38,7 @@ fn a_record_that_comes_twice_is_refused_and_its_node_fenced() {
         _ => None,
     });
     assert_eq!(merged, Some(RecordNumber(1)));
-    // The link that it gave up brings it late: nobody listens.
+    // The link that the node gave up brings the record late, and is ignored.
     stage.handle(1, tail(1, record(&[(0, 1)], &[])));
     assert_eq!(stage.ended(), []);
     stage.handle(2, tail(1, record(&[(0, 1)], &[])));
@@ -51,10 +51,10 @@ fn a_record_that_comes_twice_is_refused_and_its_node_fenced() {
     assert_eq!(stage.server.newest(), Position(1));
 }
 
-/// It had seen a record that its writer's members then lost, and the server with them: it begins anew as soon
-/// as that is certain, whether it came back before that or after.
+/// The node had seen a record that its writer's members lost, and the server with them. The node rejoins as
+/// soon as that is certain, whether it came back before or after.
 #[test]
-fn who_has_a_record_that_was_lost_begins_anew() {
+fn a_node_with_a_lost_record_has_to_rejoin() {
     let nodes = [1, 2, 3, 4].map(|node| (node, NodeState::Live));
     let mut stage = ServerHarness::restarted(&nodes);
     stage.handle(2, resume(2, 1, &[(1, 1)]));
@@ -76,9 +76,9 @@ fn who_has_a_record_that_was_lost_begins_anew() {
     assert!(began_anew(&mut stage, 5));
 }
 
-/// Claims make free what they do not name. Said again, they would make free what was granted since.
+/// Claims free the tokens that they do not name. Sent again, they would free tokens that were granted since.
 #[test]
-fn claims_that_nobody_waits_for_fence_their_node() {
+fn claims_without_a_resume_fence_their_node() {
     let out_of_place =
         |ended: Vec<(NodeId, FenceReason)>| matches!(ended[..], [(NodeId(1), FenceReason::OutOfPlace(_))]);
     let mut stage = ServerHarness::with_nodes(1);
@@ -95,11 +95,10 @@ fn claims_that_nobody_waits_for_fence_their_node() {
     assert!(out_of_place(stage.ended()), "once is enough");
 }
 
-/// It wrote under a lock, gave it back, and that was lost with the server. What it does not claim is free
-/// only behind its record: here that waits for one that was lost, until whoever looks after the region gives
-/// it up.
+/// The node wrote under a lock and gave it back, which was lost with the server. The unclaimed token is free
+/// only after the node's record. Here that record waits for a lost one, until the operator gives it up.
 #[test]
-fn what_is_not_claimed_is_taken_until_the_records_before_are_merged() {
+fn an_unclaimed_token_is_taken_until_earlier_records_are_merged() {
     let mut stage = ServerHarness::restarted(&[(1, NodeState::Live), (2, NodeState::Gone)]);
     let waits = || record(&[(0, 1)], &[(1, 1)]);
     stage.join(3);

@@ -1,5 +1,5 @@
-//! Nodes that are gone: their lenders give back what they have of them, in the end, whoever had brought the
-//! records and however long a lender is away.
+//! Gone nodes: their lenders free the windows in the end, whichever process read the records and however long
+//! a lender is away.
 
 use netram_proto::id::JournalId;
 use netram_proto::time::Nanos;
@@ -29,10 +29,10 @@ fn the_lenders_of_a_fenced_node_are_told_once_its_end_is_durable() {
     );
 }
 
-/// Its windows were never given back: whoever offers a journal might begin it anew, it was thought, and its
-/// lenders be sealed against it. But a node that joins has a journal of its own.
+/// The windows were never freed: an offering process might have started the journal anew, it was thought, and
+/// its lenders be fenced against it. But each joining node has a new journal.
 #[test]
-fn the_lenders_are_told_where_the_journal_was_offered() {
+fn the_lenders_of_an_offered_journal_are_told() {
     let mut stage = ServerHarness::with_nodes(2);
     stage.handle(1, acquire(0));
     stage.handle(1, tail(1, record(&[(0, 1)], &[])));
@@ -46,10 +46,10 @@ fn the_lenders_are_told_where_the_journal_was_offered() {
     assert_eq!(stage.forgotten(), [1]);
 }
 
-/// What it was told of its records being kept came behind the word that it may go, or not at all. It took its
-/// lenders to have what the server lacks.
+/// The node was told that its records were durable only after it was told to leave, or not at all. So it
+/// believed that its lenders had records that the server lacks.
 #[test]
-fn a_node_that_leaves_hears_first_that_everything_is_kept() {
+fn a_leaving_node_learns_first_that_all_its_records_are_durable() {
     let mut stage = ServerHarness::with_nodes(1);
     stage.handle(1, acquire(0));
     stage.slow_disk = true;
@@ -57,7 +57,7 @@ fn a_node_that_leaves_hears_first_that_everything_is_kept() {
     stage.handle(1, tail(1, record(&[(0, 1)], &[])));
     stage.handle(1, ToServer::Leave);
     assert_eq!(stage.take_sent(1), []);
-    // The disk has the record and that the node is gone at once, and nobody has come to say so in between.
+    // The disk gets the record and the end of the node at once, before either is reported.
     stage.sync_facts();
     stage.settle();
     let said = stage.take_sent(1);
@@ -68,7 +68,7 @@ fn a_node_that_leaves_hears_first_that_everything_is_kept() {
 }
 
 #[test]
-fn whoever_leaves_has_a_moment_to_tell_its_lenders_itself() {
+fn a_node_that_left_has_a_moment_to_tell_its_lenders_itself() {
     let mut stage = ServerHarness::with_nodes(1);
     stage.handle(1, ToServer::Leave);
     assert_eq!(stage.node_state(1), Some(NodeState::Gone));
@@ -79,7 +79,7 @@ fn whoever_leaves_has_a_moment_to_tell_its_lenders_itself() {
 }
 
 #[test]
-fn a_lender_that_is_away_is_asked_again_ever_more_seldom() {
+fn an_unreachable_lender_is_told_again_with_growing_pauses() {
     let mut stage = ServerHarness::with_nodes(1);
     stage.accuse(1);
     stage.journal_read(1, Vec::new());
@@ -95,9 +95,9 @@ fn a_lender_that_is_away_is_asked_again_ever_more_seldom() {
     assert_eq!(stage.server.pending_forgets().count(), 0);
 }
 
-/// A lender that is away for good would have a thread wait for it for each node that ever was.
+/// Otherwise a lender that is gone for good would cost a waiting thread per gone node.
 #[test]
-fn what_was_in_vain_is_done_again_for_one_node_at_a_time() {
+fn failed_forget_attempts_are_repeated_for_one_node_at_a_time() {
     let mut stage = ServerHarness::owing_forgets(&[1, 2, 3]);
     stage.advance(Nanos::from_ms(10));
     assert_eq!(stage.forgotten(), [1], "the next server tells them");
@@ -122,7 +122,7 @@ fn what_was_in_vain_is_done_again_for_one_node_at_a_time() {
 }
 
 #[test]
-fn where_places_are_needed_the_eldest_gives_up_its_own() {
+fn the_oldest_pending_forget_is_abandoned_first() {
     let mut stage = ServerHarness::owing_forgets(&[1, 2]);
     stage.advance(Nanos::from_ms(10));
     assert_eq!(stage.forgotten(), [1]);

@@ -13,7 +13,7 @@ use super::world::{FaultRates, World, WorldBug};
 const A: LockId = LockId(0);
 const B: LockId = LockId(1);
 
-/// A world in which programs do what they are told, with all nodes there.
+/// A world without faults in which programs only do what the test asks, after all nodes have joined.
 fn world(seed: u64, nodes: usize) -> World {
     begin(World::new(seed, nodes), nodes)
 }
@@ -36,7 +36,7 @@ fn idle(world: &World, slot: usize) -> bool {
     process.is_some_and(|process| process.txns.is_empty())
 }
 
-/// A whole transaction of one node.
+/// Runs a whole transaction of one node.
 fn run(world: &mut World, slot: usize, locks: &[(LockId, LockMode)]) {
     world.begin_with(slot, locks.to_vec());
     world.until("the transaction ends", |world| idle(world, slot));
@@ -53,7 +53,7 @@ fn version(world: &World, slot: usize, lock: LockId) -> LockVersion {
     })
 }
 
-/// Begins to write, and stops where the record is appended and not acknowledged. The record's number.
+/// Starts a write, and stops when the record is appended and not acknowledged. Returns the record's number.
 fn begin_commit(world: &mut World, slot: usize, lock: LockId) -> RecordNumber {
     world.begin_with(slot, vec![(lock, LockMode::Exclusive)]);
     let mut number = None;
@@ -65,7 +65,7 @@ fn begin_commit(world: &mut World, slot: usize, lock: LockId) -> RecordNumber {
     number.expect("the transaction commits")
 }
 
-/// Hazard 1, test (1): who only reads makes no version, and nobody waits for one.
+/// Hazard 1, test (1): a reader makes no version, and no node waits for one.
 #[test]
 fn a_reader_between_two_writers_leaves_no_gap() {
     for seed in 0..20 {
@@ -79,10 +79,10 @@ fn a_reader_between_two_writers_leaves_no_gap() {
     }
 }
 
-/// Tests (2) and (8): a writer dies, or is fenced, when some of its members have its record. It counts for
-/// all or for nobody, whoever asks.
+/// Tests (2) and (8): a writer dies, or is fenced, when some of its members have its record. The record
+/// counts for all nodes or for none, whichever asks.
 #[test]
-fn a_record_that_some_members_had_when_its_writer_died_counts_for_all_or_for_nobody() {
+fn a_dead_writers_record_at_some_members_counts_for_all_nodes_or_none() {
     let (mut committed, mut aborted) = (0, 0);
     for seed in 0..60 {
         let mut world = world(seed, 3);
@@ -110,9 +110,9 @@ fn a_record_that_some_members_had_when_its_writer_died_counts_for_all_or_for_nob
     assert!(committed > 3 && aborted > 3, "{committed} {aborted}");
 }
 
-/// Hazard 6, test (3): the writer told one peer, and died before it told anybody else.
+/// Hazard 6, test (3): the writer sent a hint to one peer, and died before it sent anything else.
 #[test]
-fn a_record_that_one_peer_has_heard_of_reaches_all() {
+fn a_record_that_reached_one_peer_reaches_all() {
     for seed in 0..20 {
         let mut world = world(seed, 3);
         write(&mut world, 0, A);
@@ -120,7 +120,7 @@ fn a_record_that_one_peer_has_heard_of_reaches_all() {
             world.pull_all();
             (0..3).all(|slot| version(world, slot, A) == LockVersion(1))
         });
-        // Everything from the writer to the server is lost, and all hints arrive.
+        // All messages from the writer to the server are lost, and all hints arrive.
         world.fault_rates = FaultRates {
             hints: 100,
             ..FaultRates::NONE
@@ -138,8 +138,8 @@ fn a_record_that_one_peer_has_heard_of_reaches_all() {
     }
 }
 
-/// Hazard 16, test (4): who has slept longer than its lease finds its journal sealed: the commit is refused,
-/// and can be asked for.
+/// Hazard 16, test (4): a node that slept beyond its lease finds its journal fenced. The commit is refused,
+/// and its outcome can be asked.
 #[test]
 fn a_commit_after_a_sleep_longer_than_the_lease_is_refused() {
     for seed in 0..20 {
@@ -151,12 +151,12 @@ fn a_commit_after_a_sleep_longer_than_the_lease_is_refused() {
         write(&mut world, 1, A);
         assert!(version(&world, 1, A) > before);
         world.quiesce();
-        // Whatever the sleeper had in hand: two never wrote the same version, and all are equal.
+        // In every case no version was written twice, and all copies are equal.
         assert!(version(&world, 1, A) >= LockVersion(1), "seed {seed}");
     }
 }
 
-/// Hazard 12, test (5): spans that touch, under different locks, written at once.
+/// Hazard 12, test (5): adjacent spans under different locks, written at once.
 #[test]
 fn two_writers_on_neighbouring_bytes_keep_both() {
     for seed in 0..20 {
@@ -175,10 +175,10 @@ fn two_writers_on_neighbouring_bytes_keep_both() {
     }
 }
 
-/// Hazard 14, test (7): a reader is pinned, and far more comes than is held back for it. Until it is told,
-/// nothing changes under it.
+/// Hazard 14, test (7): a reader is pinned, and far more records come than may be held back for it. Until it
+/// is told, its view does not change.
 #[test]
-fn a_pinned_reader_sees_what_was_until_it_is_told_otherwise() {
+fn a_pinned_readers_view_changes_only_after_it_is_told() {
     for seed in 0..20 {
         let mut world = world(seed, 2);
         write(&mut world, 0, A);
@@ -200,9 +200,9 @@ fn a_pinned_reader_sees_what_was_until_it_is_told_otherwise() {
     }
 }
 
-/// Hazard 8: versions and numbers go on where they were, whatever was restarted.
+/// Hazard 8: versions and numbers continue across all restarts.
 #[test]
-fn versions_go_on_over_restarts_of_the_server() {
+fn versions_continue_across_server_restarts() {
     for seed in 0..20 {
         let mut world = world(seed, 2);
         for round in 1..=4 {
@@ -215,9 +215,9 @@ fn versions_go_on_over_restarts_of_the_server() {
     }
 }
 
-/// Hazard 3: who has a kept token and dies takes it with it for no longer than its lease.
+/// Hazard 3: a dead node's token is unavailable for its lease at most.
 #[test]
-fn a_token_of_a_dead_holder_is_given_on_after_its_lease() {
+fn a_dead_holders_token_is_granted_after_its_lease() {
     for seed in 0..20 {
         let mut world = world(seed, 2);
         write(&mut world, 0, A);
@@ -226,16 +226,15 @@ fn a_token_of_a_dead_holder_is_given_on_after_its_lease() {
         write(&mut world, 1, A);
         assert_eq!(version(&world, 1, A), LockVersion(2));
         let took = world.now.since(died);
-        // A lease, with what reading the journal and the disk take in this world.
+        // One lease, and the time that reading the journal and the disk take in this world.
         assert!(took < Nanos::from_ms(400), "seed {seed}: {took:?}");
         world.quiesce();
     }
 }
 
-/// Hazard 15: a node that does not read what it is sent falls behind what is kept for it, joins again, and
-/// holds nobody up.
+/// Hazard 15: a node that does not read falls behind the kept records, rejoins, and delays no other.
 #[test]
-fn a_node_that_falls_behind_begins_anew() {
+fn a_node_that_falls_behind_rejoins() {
     let mut anew = 0;
     for seed in 0..20 {
         let mut world = begin(World::with_recent(seed, 2, 60), 2);
@@ -251,15 +250,16 @@ fn a_node_that_falls_behind_begins_anew() {
     assert!(anew > 3, "{anew}");
 }
 
-/// A node that brought more records at once than the server keeps was called behind by its own.
+/// A node that sent more records at once than the server keeps was declared behind because of its own
+/// records.
 #[test]
-fn a_node_is_not_behind_by_its_own_records() {
+fn a_nodes_own_records_do_not_make_it_fall_behind() {
     for seed in 0..20 {
-        // Of all records the newest alone is kept.
+        // Only the newest record is kept.
         let mut world = begin(World::with_recent(seed, 1, 1), 1);
         write(&mut world, 0, A);
         world.kill_server();
-        // Under its lease, and unknown to the server.
+        // Within its lease, and unknown to the server.
         for _ in 0..8 {
             world.begin_with(0, vec![(A, LockMode::Exclusive)]);
             world.until("it ends", |world| idle(world, 0));
@@ -273,10 +273,10 @@ fn a_node_is_not_behind_by_its_own_records() {
     }
 }
 
-/// A record that was read of a dead node, and not acknowledged, could be lost before it is read again: nobody
-/// sees it before it is on the server's disk. A server that does not wait for that is found.
+/// A dead node's unacknowledged record could be lost before it is read again. So no node sees it before it is
+/// on the server's disk. A server that does not wait for that is found.
 #[test]
-fn what_was_read_of_a_dead_node_is_shown_to_nobody_before_it_is_durable() {
+fn a_dead_nodes_recovered_records_are_hidden_until_durable() {
     let mut early = 0;
     for seed in 0..40 {
         let planted = seed % 2 == 1;

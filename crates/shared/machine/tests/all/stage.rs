@@ -1,5 +1,5 @@
-//! A server whose links, disk and dead journals are the test's: every message is written by hand, and what is
-//! said over each link is kept.
+//! A harness around a server: the test controls links, disk and dead journals, writes every message, and sees
+//! what is sent over each link.
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::View;
@@ -19,15 +19,15 @@ use netram_shared_machine::{
 use super::hostile::join;
 use super::world::bytes::{self, PayloadBytes};
 
-/// What a lock is said to be at.
+/// A lock and its version.
 type LockAt = (u32, u64);
 
 pub(super) struct ServerHarness {
     pub(super) server: RegionServer<PayloadBytes>,
     pub(super) now: Time,
-    /// While it is slow, nothing that is stored or applied becomes durable.
+    /// While the disk is slow, no fact or record becomes durable.
     pub(super) slow_disk: bool,
-    /// Over this link nothing is taken.
+    /// Link over which nothing is read.
     pub(super) blocked_link: Option<SessionId>,
     tickets: Vec<u64>,
     applied: Position,
@@ -64,7 +64,7 @@ impl ServerHarness {
         stage
     }
 
-    /// A server that was started again. These nodes are gone, and not all of their lenders know.
+    /// A restarted server with these gone nodes, whose lenders do not all know.
     pub(super) fn owing_forgets(nodes: &[u64]) -> ServerHarness {
         let row = |node: u64| DurableNode {
             state: NodeState::Gone,
@@ -79,7 +79,8 @@ impl ServerHarness {
         })
     }
 
-    /// As many nodes have joined, each over the session of its number, and have the region.
+    /// A server with `count` nodes that have joined, each over the session of its number, and have the
+    /// region.
     pub(super) fn with_nodes(count: u64) -> ServerHarness {
         let mut stage = ServerHarness::of(RegionState {
             versions: (0..4).map(|lock| (LockId(lock), LockVersion(0))).collect(),
@@ -91,7 +92,7 @@ impl ServerHarness {
         stage
     }
 
-    /// A server that was started again, and no record is durable. Up to `GRANT_BEFORE` was granted before.
+    /// A restarted server on which no record is durable. Grants up to `GRANT_BEFORE` were used before.
     pub(super) fn restarted(nodes: &[(u64, NodeState)]) -> ServerHarness {
         let row = |(node, standing): &(u64, NodeState)| {
             let row = DurableNode {
@@ -121,7 +122,8 @@ impl ServerHarness {
         self.settle();
     }
 
-    /// Does what the server says: journals of the dead cannot be read, until [`ServerHarness::journal_read`].
+    /// Carries out the server's actions. Dead nodes' journals cannot be read until
+    /// [`ServerHarness::journal_read`].
     pub(super) fn settle(&mut self) {
         loop {
             while let Some(deed) = self.server.poll() {
@@ -174,7 +176,7 @@ impl ServerHarness {
         }
     }
 
-    /// A dead node's journal was read, and these are its records from the first on.
+    /// Reports that a dead node's journal was read, with these records from the first on.
     pub(super) fn journal_read(&mut self, node: u64, records: Vec<PayloadBytes>) {
         let records = (1..).map(RecordNumber).zip(records).collect();
         self.server.on_recovered(NodeId(node), records);
@@ -187,24 +189,24 @@ impl ServerHarness {
         assert_eq!(self.ended(), [(NodeId(node), FenceReason::Reported(LIE))]);
     }
 
-    /// The lenders of a node that is gone were told: all of them, or some could not be reached.
+    /// Reports that a gone node's lenders were told: all of them, or all but some.
     pub(super) fn tell(&mut self, node: u64, all: bool) {
         self.server.on_forget_tried(self.now, NodeId(node), all);
         self.settle();
     }
 
-    /// Whose lenders were to be told since this was asked last.
+    /// Nodes whose lenders were to be told since the last call.
     pub(super) fn forgotten(&mut self) -> Vec<u64> {
         self.forgotten.drain(..).map(|node| node.0).collect()
     }
 
-    /// What was said over a link since this was asked last.
+    /// Messages sent over a link since the last call.
     pub(super) fn take_sent(&mut self, session: u64) -> Vec<ToNode<PayloadBytes>> {
         let said = self.sent.extract_if(.., |(over, _)| *over == SessionId(session));
         said.map(|(_, message)| message).collect()
     }
 
-    /// Who was fenced, and whose records were refused, since this was asked last.
+    /// Nodes that were fenced, or whose records were refused, since the last call.
     pub(super) fn ended(&mut self) -> Vec<(NodeId, FenceReason)> {
         std::mem::take(&mut self.ended)
     }
@@ -218,7 +220,7 @@ impl ServerHarness {
     }
 }
 
-/// The last number of a hand-over that the server before may have told.
+/// Last grant number that the earlier server may have used.
 pub(super) const GRANT_BEFORE: GrantNumber = GrantNumber(10);
 const LIE: &str = "a lie";
 
@@ -254,7 +256,7 @@ pub(super) fn tail(number: u64, payload: PayloadBytes) -> ToServer<PayloadBytes>
     }
 }
 
-/// A node goes on over another link. It has the region, and up to the number of each.
+/// A node with the region resumes over another link, having applied these records of each node.
 pub(super) fn resume(node: u64, link: u64, applied: &[(u64, u64)]) -> ToServer<PayloadBytes> {
     let applied = applied.iter();
     ToServer::Resume {
@@ -268,7 +270,7 @@ pub(super) fn resume(node: u64, link: u64, applied: &[(u64, u64)]) -> ToServer<P
     }
 }
 
-/// The lock is wanted alone.
+/// A request for exclusive access.
 pub(super) fn acquire(lock: u32) -> ToServer<PayloadBytes> {
     ToServer::Lock(ToService::Acquire {
         lock: LockId(lock),

@@ -1,4 +1,4 @@
-//! Stamps as bytes.
+//! Encoding of stamps.
 
 use netram_proto::wire::ByteReader;
 use netram_shared_machine::{LockId, LockVersion, Stamp, StampError};
@@ -24,7 +24,7 @@ fn locks() -> impl Strategy<Value = Stamp> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_and_no_part_of_it_is_taken_for_it(stamp in locks(), more in any::<u8>()) {
+    fn every_stamp_decodes_to_itself_and_no_prefix_decodes(stamp in locks(), more in any::<u8>()) {
         let mut bytes = Vec::new();
         stamp.encode(&mut bytes);
         for end in 0..bytes.len() {

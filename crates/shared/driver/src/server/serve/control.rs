@@ -341,7 +341,7 @@ mod tests {
     /// Such a status was refused, here and over links. So no operator could see of which node a loss had to
     /// be accepted.
     #[test]
-    fn names_that_nobody_can_tell_keep_nobody_from_the_rest() {
+    fn a_status_with_unprintable_names_is_sent_without_them() {
         let report = largest("\u{1}");
         let told = told(&report);
         assert!(told.shortened);

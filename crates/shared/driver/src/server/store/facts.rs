@@ -76,7 +76,8 @@ fn journal_of(node: &NodeEntry) -> NodeJournal {
     NodeJournal {
         view: node.view.clone(),
         key: node.key.clone(),
-        // Later records were read from the journal, and are read again; their numbers show that they are known.
+        // Later records were read from the journal, and are read again; their numbers show that they are
+        // known.
         kept: node.marked,
         end: node.end,
     }

@@ -1,4 +1,4 @@
-//! A history of records that is the same whenever it is told, and what it makes of a region.
+//! A reproducible history of records, and the region that it yields.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,10 +17,10 @@ pub(crate) const LOCKS: u64 = 24;
 pub(crate) const SPAN: u64 = 2048;
 pub(crate) const BYTES: u64 = 64 * 1024;
 pub(crate) const NODES: u64 = 3;
-/// After so many records the oldest node leaves and another one joins.
+/// Number of records after which the oldest node leaves and another one joins.
 pub(crate) const TERM: u64 = 40;
 
-/// One record before it is bytes.
+/// One record before it is encoded.
 pub(crate) struct PlainRecord {
     pub(crate) node: NodeId,
     pub(crate) number: RecordNumber,
@@ -46,7 +46,7 @@ pub(crate) fn payload(stamp: &Stamp, segment: u32, ranges: &[(u64, Vec<u8>)]) ->
     encode(&preamble, &views.collect::<Vec<_>>())
 }
 
-/// What the records so far have made.
+/// The region that the records so far yield.
 pub(crate) struct RegionModel {
     random: TestRng,
     pub(crate) records: u64,
@@ -66,7 +66,7 @@ impl RegionModel {
         }
     }
 
-    /// After the first so many records.
+    /// The state after the first `records` records.
     pub(crate) fn after(seed: u64, records: u64) -> RegionModel {
         let mut model = RegionModel::new(seed);
         while model.records < records {
@@ -75,7 +75,7 @@ impl RegionModel {
         model
     }
 
-    /// Tells the next record.
+    /// Makes the next record.
     pub(crate) fn step(&mut self) -> PlainRecord {
         let eldest = self.records / TERM + 1;
         let node = NodeId(eldest + self.random.below(NODES));
@@ -122,7 +122,7 @@ impl RegionModel {
                 return;
             }
             ranges.push((offset, self.random.bytes(length as usize)));
-            // Neighbours that touch are one range.
+            // Adjacent ranges would be one range.
             from = offset + length + 1;
         }
     }
@@ -135,7 +135,7 @@ impl RegionModel {
         self.numbers.insert(record.node, record.number);
     }
 
-    /// The store has these records and nothing else.
+    /// Checks that the store has these records and no others.
     pub(crate) fn assert_is(&self, store: &RegionStore) {
         let table = store.table();
         assert_eq!(table.counters.position.0, self.records);
@@ -155,7 +155,7 @@ impl RegionModel {
     }
 }
 
-/// The region, as a joining node gets it.
+/// The region as a joining node receives it.
 pub(crate) fn all_pages(store: &RegionStore) -> Vec<u8> {
     let (mut bytes, mut next) = (vec![0; store.table().bytes as usize], Some(0));
     while let Some(from) = next {
@@ -189,7 +189,7 @@ pub(crate) fn joining(number: u64) -> NewNode {
     }
 }
 
-/// Brings the nodes to what they are before the next record.
+/// Lets nodes leave and join as the next record needs.
 pub(crate) fn turn_over(store: &mut RegionStore) {
     let terms = store.table().counters.position.0 / TERM;
     while store.table().counters.gone < terms {

@@ -1,7 +1,8 @@
-//! Lists in persistent heaps of a shared region: a heap a lock, in it a list of numbers, newest first.
+//! Lists in persistent heaps of a shared region: one heap per lock, with a list of numbers in it, newest
+//! first.
 //!
-//! Every number's text stands in a block of its own, of a length that the number says, so that slots of many
-//! sizes and whole pages come and go.
+//! Each number's text is in a block of its own, whose length depends on the number, so that slots of many
+//! sizes and whole pages are used and freed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of a heap.
 pub(crate) const HEAP: usize = 64 * 4096;
 
-/// A member of a list.
+/// An item of a list.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Item {
@@ -34,7 +35,7 @@ fn text(number: u64) -> Vec<u8> {
     vec![number as u8; length]
 }
 
-/// A transaction that has these locks, to write.
+/// A transaction that holds these locks exclusively.
 pub(crate) fn begin<'n>(node: &'n Node, locks: &[u32]) -> Result<Txn<'n>, TxnCommitError> {
     let mut txn = node.begin(RestoreMode::Restore)?;
     let wanted: Vec<_> = locks
@@ -49,7 +50,7 @@ pub(crate) fn begin<'n>(node: &'n Node, locks: &[u32]) -> Result<Txn<'n>, TxnCom
     }
 }
 
-/// Makes each of the locks' spans a heap.
+/// Formats each lock's span as a heap.
 pub(crate) fn format(node: &Node, locks: u32) {
     for lock in 0..locks {
         let mut txn = begin(node, &[lock]).expect("there is a node");
@@ -58,7 +59,7 @@ pub(crate) fn format(node: &Node, locks: u32) {
     }
 }
 
-/// Puts a number in front, within a transaction.
+/// Adds a number at the front, within a transaction.
 pub(crate) fn push_in(txn: &mut Txn<'_>, lock: u32, number: u64) {
     let heap = txn.heap(LockId(lock)).expect("a heap");
     let text = heap.alloc_slice(txn, &text(number)).expect("room");
@@ -67,7 +68,7 @@ pub(crate) fn push_in(txn: &mut Txn<'_>, lock: u32, number: u64) {
     heap.set_root(txn, 0, item).expect("it is held");
 }
 
-/// Takes the front one off, within a transaction. `None`: there is none.
+/// Removes the front number, within a transaction. `None`: the list is empty.
 pub(crate) fn pop_in(txn: &mut Txn<'_>, lock: u32) -> Option<u64> {
     let heap = txn.heap(LockId(lock)).expect("a heap");
     let first: Ptr<Item> = heap.root(0).expect("a root");
@@ -99,8 +100,8 @@ pub(crate) fn carry(node: &Node, from: u32, to: u32) -> Result<Option<u64>, TxnC
     Ok(number)
 }
 
-/// The heap of a lock, and the numbers in its list. Fails unless the heap is whole and has the list's blocks
-/// and no others.
+/// The heap of a lock, and the numbers in its list. Fails unless the heap is valid and has exactly the list's
+/// blocks.
 pub(crate) fn numbers(node: &Node, lock: u32) -> (Arc<Heap>, Vec<u64>) {
     let mut txn = node.begin(RestoreMode::Restore).expect("there is a node");
     txn.acquire(LockId(lock), LockMode::Shared)

@@ -1,4 +1,4 @@
-//! What several stories need.
+//! Helpers of several tests.
 
 pub(crate) mod history;
 pub(crate) mod lists;
@@ -18,10 +18,10 @@ use netram_shared::channel::{
 };
 use netram_transport::{ClusterKey, Link, LinkError, NetAddress, Security, connect};
 
-/// Longer than any step takes on a loaded machine; a test that reaches it has failed.
+/// Longer than any step takes on a loaded machine: a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A small generator, so that a test's seed says everything.
+/// A small random generator, so that a test is reproduced from its seed.
 pub(crate) struct TestRng(pub(crate) u64);
 
 impl TestRng {
@@ -42,7 +42,7 @@ impl TestRng {
     }
 }
 
-/// Waits for what happens elsewhere.
+/// Waits until `done` returns true.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
@@ -51,21 +51,21 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns when no thread of a process that was told to stop runs any more. The signal is on its way for a
-/// moment, in which the process would still answer, and hear what the test does next.
+/// Returns when all threads of a stopped process stand still. The signal takes a moment, in which the process
+/// could still answer or receive.
 pub(crate) fn until_stopped(process: u32) {
     until("the process stands still", || {
         let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it is there");
         threads.flatten().all(|thread| {
             let line = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            // The name before it may have spaces and brackets.
+            // The name before the state may contain spaces and brackets.
             line.rsplit_once(") ")
                 .is_some_and(|(_, state)| state.starts_with('T'))
         })
     });
 }
 
-/// A process, which a test that fails does not leave behind.
+/// A process that is killed when its test ends.
 pub(crate) struct KilledChild(pub(crate) Child);
 
 impl KilledChild {
@@ -84,13 +84,13 @@ impl KilledChild {
 
 impl Drop for KilledChild {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Hands every arrival to the test.
+/// Hands every accepted session to the test.
 pub(crate) struct SessionCollector(Mutex<Sender<AcceptedSession>>);
 
 impl SessionHandler for SessionCollector {
@@ -100,7 +100,7 @@ impl SessionHandler for SessionCollector {
     }
 }
 
-/// A server's door, and those who came in.
+/// An acceptor, and the sessions that it accepted.
 pub(crate) struct TestAcceptor {
     pub(crate) door: SessionAcceptor,
     pub(crate) security: Security,
@@ -108,7 +108,7 @@ pub(crate) struct TestAcceptor {
 }
 
 impl TestAcceptor {
-    /// On loopback, with a key.
+    /// Opens an acceptor on loopback, with a key.
     pub(crate) fn open() -> TestAcceptor {
         TestAcceptor::open_with(|_| ())
     }
@@ -138,19 +138,19 @@ impl TestAcceptor {
         (node, self.arrival())
     }
 
-    /// The next who comes in.
+    /// The next accepted session.
     pub(crate) fn arrival(&self) -> AcceptedSession {
         let mut arrival = self.arrivals.recv_timeout(PATIENCE).unwrap();
         arrival.channel.allow_long_messages();
         arrival
     }
 
-    /// A link whose first packet is the test's.
+    /// A link whose first packet the test sends.
     pub(crate) fn dial(&self) -> Link {
         connect(self.address(), &self.security, PATIENCE).unwrap()
     }
 
-    /// A node that sends packets as it likes, and the server's end, which has not let it in.
+    /// A link that sends packets as the test likes, and the server's end, which is not admitted.
     pub(crate) fn raw(&self) -> (Link, AcceptedSession) {
         let mut link = self.dial();
         link.send(&[&FrameHeader::new(FrameKind::Share).encode(0)])
@@ -160,7 +160,7 @@ impl TestAcceptor {
     }
 }
 
-/// The link's next packet.
+/// The next packet of the link.
 pub(crate) fn receive(link: &mut Link) -> Result<Vec<u8>, LinkError> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -173,7 +173,7 @@ pub(crate) fn receive(link: &mut Link) -> Result<Vec<u8>, LinkError> {
     }
 }
 
-/// The channel's next message.
+/// The next message of the channel.
 pub(crate) fn next(channel: &mut Channel) -> Result<Vec<u8>, ChannelError> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -186,11 +186,11 @@ pub(crate) fn next(channel: &mut Channel) -> Result<Vec<u8>, ChannelError> {
     }
 }
 
-/// Says aloud that a test, or a part of it, cannot be run here: what is merely printed is kept back while a
-/// test passes.
+/// Reports that a test, or a part of it, cannot run here. Printed output would be captured while the test
+/// passes.
 pub(crate) fn skipped(missing: impl std::fmt::Display) {
     use std::io::Write;
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Nobody is left to be told if this cannot be written.
+    // If this cannot be written, there is no reader.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }

@@ -1,5 +1,5 @@
-//! Nodes, servers and lenders in processes of their own. A process is the test's own binary, started again
-//! with the name of one test; it tells on its standard output what was acknowledged.
+//! Nodes, servers and lenders in processes of their own. A process is the test's binary, started again with
+//! the name of one test. It reports acknowledged commits on its standard output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -20,10 +20,10 @@ use super::{PATIENCE, TestRng, until, until_stopped};
 const PLACE: &str = "NETRAM_TEST_PLACE";
 const NAME: &str = "NETRAM_TEST_NAME";
 
-/// Where a process of a test is to work. `None`: it is none, and its test was started by hand.
+/// Directory of a test's process; `None`: the test was started by hand.
 pub(crate) fn place_of_child() -> Option<TestPaths> {
     let directory = PathBuf::from(std::env::var_os(PLACE)?);
-    // Should it ever wait in vain, it ends, and the test with it.
+    // If the process waits in vain, it ends, and the test with it.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(3);
@@ -31,19 +31,19 @@ pub(crate) fn place_of_child() -> Option<TestPaths> {
     Some(TestPaths { directory })
 }
 
-/// What a process of a test is called.
+/// Name of a test's process.
 pub(crate) fn name() -> String {
     std::env::var(NAME).expect("a name")
 }
 
-/// Serves until the test ends, or kills the process.
+/// Serves until the test ends or kills the process.
 pub(crate) fn serve<T>(serving: T) {
     writeln!(std::io::stdout(), "\nserving").expect("somebody reads");
     let _ = std::io::stdin().lines().next();
     drop(serving);
 }
 
-/// A node that commits until it is told to stop. `join` makes it; `add` commits under one of the locks.
+/// Commits until it is told to stop. `join` makes the node; `add` commits under one of the locks.
 pub(crate) fn commit_until_told(
     locks: u32,
     join: impl Fn() -> Node,
@@ -87,13 +87,14 @@ pub(crate) fn commit_until_told(
         }
     }
     match node.leave() {
-        // Fenced at the last moment, because the machine let it wait: all that it had acknowledged is safe.
+        // The node may be fenced at the last moment, if the machine let it wait: all its acknowledged commits
+        // are safe.
         Ok(()) | Err(LeaveError::Gone(_)) => say("left"),
         Err(error) => panic!("{error}"),
     }
 }
 
-/// A process, and what it has said.
+/// A process, and the lines that it printed.
 pub(crate) struct NodeProcess {
     pub(crate) child: Child,
     pub(crate) said: Arc<ProcessLines>,
@@ -106,7 +107,7 @@ pub(crate) struct ProcessLines {
     pub(crate) acked: AtomicU64,
     pub(crate) ended: AtomicU64,
     pub(crate) left: AtomicBool,
-    /// The last record that was acknowledged.
+    /// Last acknowledged record.
     pub(crate) record: Mutex<(u64, u64)>,
 }
 
@@ -149,7 +150,7 @@ impl NodeProcess {
         }
     }
 
-    /// One that serves.
+    /// Starts a process that serves, and waits until it does.
     pub(crate) fn serve(place: &TestPaths, test: &str, name: &str) -> NodeProcess {
         let process = NodeProcess::start(place, test, name);
         until("it serves", || process.said.serving.load(Ordering::SeqCst));
@@ -160,13 +161,13 @@ impl NodeProcess {
         self.said.acked.load(Ordering::SeqCst)
     }
 
-    /// Waits for so many commits more.
+    /// Waits for `more` further commits.
     pub(crate) fn commits(&self, more: u64) {
         let enough = self.acked() + more;
         until("the node commits", || self.acked() >= enough);
     }
 
-    /// The last record that it has told of.
+    /// Last record that the process reported.
     pub(crate) fn record(&self) -> (NodeId, RecordNumber) {
         let (id, number) = *self.said.record.lock().expect("no panic");
         (NodeId(id), RecordNumber(number))
@@ -184,7 +185,7 @@ impl NodeProcess {
         until_stopped(self.child.id());
     }
 
-    /// Has the node leave. Returns its commits.
+    /// Makes the node leave. Returns its number of commits.
     pub(crate) fn leave(mut self) -> u64 {
         let mut input = self.child.stdin.take().expect("it is piped");
         writeln!(input, "stop").expect("it listens");
@@ -194,13 +195,13 @@ impl NodeProcess {
         self.acked()
     }
 
-    /// SIGKILL. Returns the node's commits that it has told of.
+    /// Kills the process. Returns the number of commits that it reported.
     pub(crate) fn kill(mut self) -> u64 {
         self.child.kill().expect("it runs");
         self.wait()
     }
 
-    /// Until it has ended, and all that it has told is heard.
+    /// Waits until the process has ended and all its lines are read.
     pub(crate) fn wait(mut self) -> u64 {
         self.child.wait().expect("it ends");
         self.hears.take().expect("it hears").join().expect("no panic");
@@ -210,7 +211,7 @@ impl NodeProcess {
 
 impl Drop for NodeProcess {
     fn drop(&mut self) {
-        // After a failure; it may have ended.
+        // After a failure; the process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

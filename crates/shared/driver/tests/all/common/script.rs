@@ -1,4 +1,4 @@
-//! A node that is played by hand: it says and hears messages over a real channel, and has no memory.
+//! A scripted node: it sends and receives messages over a real channel, and has no memory.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use super::history::{SPAN, payload};
 
 pub(crate) type Bytes = Vec<u8>;
 
-/// Far oftener than any lease ends.
+/// Far more often than any lease ends.
 const PING_EVERY: Duration = Duration::from_millis(50);
 
 pub(crate) struct ScriptedPeer {
@@ -29,7 +29,7 @@ pub(crate) struct ScriptedPeer {
     pub(crate) journal: JournalId,
     /// Its last record.
     pub(crate) number: RecordNumber,
-    /// It keeps its lease while it listens.
+    /// Whether it keeps its lease while it waits for messages.
     pub(crate) pings: bool,
     segment: u32,
     asks: u64,
@@ -49,7 +49,7 @@ pub(crate) fn join_message(view: View) -> ToServer<Bytes> {
     })
 }
 
-/// Where a record ends in the journal that is not there.
+/// End of a record in the imaginary journal.
 pub(crate) fn end_of(number: RecordNumber) -> ChainPoint {
     ChainPoint {
         lsn: Lsn(number.0 * 1000),
@@ -100,7 +100,7 @@ impl ScriptedPeer {
         (script, joined)
     }
 
-    /// Hears until the region is whole; returns it.
+    /// Receives until the region is complete, and returns it.
     pub(crate) fn whole(&mut self, bytes: u64) -> Bytes {
         let mut region = vec![0; bytes as usize];
         loop {
@@ -123,7 +123,7 @@ impl ScriptedPeer {
 
     pub(crate) fn raw(&mut self, parts: &[&[u8]]) {
         self.channel.queue(parts);
-        // Whoever listens finds out if the link is no more.
+        // The next receive finds out if the link is gone.
         let _ = self.channel.flush();
     }
 
@@ -147,8 +147,8 @@ impl ScriptedPeer {
         }
     }
 
-    /// Hears until something of interest comes. What comes before it is not heard again: so order is checked
-    /// too.
+    /// Receives until a message of interest comes. Earlier messages are dropped, so that this checks the
+    /// order, too.
     pub(crate) fn expect<T>(&mut self, what: &str, interest: impl Fn(&ToNode<Bytes>) -> Option<T>) -> T {
         loop {
             let message = self
@@ -178,7 +178,7 @@ impl ScriptedPeer {
         }
     }
 
-    /// Hears until the link ends.
+    /// Receives until the link ends.
     pub(crate) fn expect_end(&mut self) {
         self.pings = false;
         while self.hear("the link's end").is_ok() {}
@@ -220,7 +220,7 @@ impl ScriptedPeer {
         }));
     }
 
-    /// The payload of a record that makes `version` of a lock, and writes `bytes` at the start of its span.
+    /// Payload of a record that makes `version` of a lock, and writes `bytes` at the start of its span.
     pub(crate) fn record(&self, lock: u32, version: u64, bytes: &[u8]) -> Bytes {
         let stamp = Stamp {
             written: vec![(LockId(lock), LockVersion(version))],
@@ -265,19 +265,18 @@ impl ScriptedPeer {
         });
     }
 
-    /// Goes on over a new link: what it has of others' records is said. Returns its last record that is
-    /// merged.
+    /// Resumes over a new link, with these records of other nodes applied. Returns its last merged record.
     pub(crate) fn resume(
         &mut self,
         address: &NetAddress,
         security: &Security,
         mut applied: Vec<(NodeId, RecordNumber)>,
     ) -> RecordNumber {
-        // Its own it has.
+        // It has its own records.
         applied.push((self.id, self.number));
         applied.sort_unstable();
         let next = Channel::open(address, security, PATIENCE).unwrap();
-        // The one before is closed when the next has been answered, as a node does.
+        // As a node does, it closes the former link once the next one is answered.
         let _before = std::mem::replace(&mut self.channel, next);
         self.links += 1;
         self.say(&ToServer::Resume {

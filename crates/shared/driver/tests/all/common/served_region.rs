@@ -1,4 +1,4 @@
-//! A region that is served, for nodes that are played by hand.
+//! A served region for scripted nodes.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -19,13 +19,13 @@ use super::PATIENCE;
 
 /// Bytes under one lock.
 pub(crate) const SPAN: usize = 4096;
-/// Where nobody is to die: longer than any test.
+/// Lease for tests in which no node dies: longer than any test.
 pub(crate) const LEASE_LONG: Duration = Duration::from_secs(300);
-/// Where somebody dies, and is to be buried soon. On a loaded machine it may end for others, too: such a test
-/// bears that.
+/// Lease for tests in which a node dies and is to be retired soon. On a loaded machine it may end for other
+/// nodes, too; such a test tolerates that.
 pub(crate) const LEASE_SHORT: Duration = Duration::from_secs(1);
 
-/// Where everything of a test is.
+/// Paths of a test.
 pub(crate) struct TestPaths {
     pub(crate) directory: PathBuf,
 }
@@ -43,7 +43,7 @@ impl TestPaths {
         self.lender_as(name, |_| ())
     }
 
-    /// Starts a lender with other settings than most.
+    /// Starts a lender with special settings.
     pub(crate) fn lender_as(&self, name: &str, choose: impl FnOnce(&mut LenderConfig)) -> Lender {
         let mut config = LenderConfig {
             name: name.to_owned(),
@@ -67,12 +67,12 @@ impl TestPaths {
         )
     }
 
-    /// Makes a region of so many locks, whose nodes are told these lenders.
+    /// Creates a region with this number of locks, whose nodes are sent these lenders.
     pub(crate) fn create(&self, locks: usize, lenders: &[&str]) {
         self.create_with(locks, lenders, |_| ());
     }
 
-    /// Makes a region of so many locks, each over so many bytes.
+    /// Creates a region with this number of locks, each over `span` bytes.
     pub(crate) fn create_of(&self, locks: usize, span: usize, lenders: &[&str]) {
         self.create_with(locks, lenders, |plan| {
             plan.bytes = (locks * span) as u64;
@@ -93,12 +93,12 @@ impl TestPaths {
         RegionStore::create(&self.region(), &plan).expect("a region is made");
     }
 
-    /// With a lease that does not end.
+    /// Serves with a lease that does not end.
     pub(crate) fn serve(&self) -> ServingRegion {
         self.serve_with(LEASE_LONG)
     }
 
-    /// With one that ends soon for whoever is silent.
+    /// Serves with a lease that ends soon for silent nodes.
     pub(crate) fn serve_shortly(&self) -> ServingRegion {
         self.serve_with(LEASE_SHORT)
     }
@@ -127,7 +127,7 @@ impl TestPaths {
         }
     }
 
-    /// How a node's journal replicates that does not ask the server.
+    /// Configuration of a node's journal that does not come from the server.
     pub(crate) fn journal(&self, lenders: &[&str]) -> JournalConfig {
         let settings = StoreSettings::parse(&self.settings(lenders), &self.directory).expect("settings");
         settings.journal_config().expect("settings")
@@ -147,8 +147,8 @@ impl TestPaths {
     }
 }
 
-/// Tries again while a directory's lock is held: a process that another test starts holds all descriptors of
-/// this one until it runs its own program, those of locks that were given up meanwhile, too.
+/// Tries again while a directory's lock is held. A process that another test starts has all descriptors of
+/// this one, including released locks, until it runs its own program.
 fn unhurried<T, E: std::fmt::Debug>(mut start: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let end = std::time::Instant::now() + PATIENCE;
     loop {
@@ -161,12 +161,12 @@ fn unhurried<T, E: std::fmt::Debug>(mut start: impl FnMut() -> Result<T, E>) -> 
     }
 }
 
-/// Adds to the counter at the beginning of a lock's span. Returns what it is then.
+/// Adds to the counter at the start of a lock's span. Returns the new value.
 pub(crate) fn add(node: &Node, lock: u32, more: u64) -> Result<u64, TxnCommitError> {
     add_as(node, lock, more).map(|(value, _)| value)
 }
 
-/// The same; says which record that is.
+/// Like [`add`], but also returns the commit.
 pub(crate) fn add_as(node: &Node, lock: u32, more: u64) -> Result<(u64, TxnCommit), TxnCommitError> {
     let mut txn = node.begin(RestoreMode::Restore)?;
     acquire(&mut txn, lock, LockMode::Exclusive)?;
@@ -177,7 +177,7 @@ pub(crate) fn add_as(node: &Node, lock: u32, more: u64) -> Result<(u64, TxnCommi
     Ok((value + more, commit))
 }
 
-/// Adds one to the counter, and writes it all over the lock's span.
+/// Increments the counter, and fills the lock's span with it.
 pub(crate) fn add_and_fill(node: &Node, lock: u32) -> Result<TxnCommit, TxnCommitError> {
     let mut txn = node.begin(RestoreMode::Restore)?;
     acquire(&mut txn, lock, LockMode::Exclusive)?;
@@ -188,12 +188,12 @@ pub(crate) fn add_and_fill(node: &Node, lock: u32) -> Result<TxnCommit, TxnCommi
     txn.commit(Durability::Remote)
 }
 
-/// The counter at the beginning of a lock's span, as of now.
+/// The counter at the start of a lock's span, as of now.
 pub(crate) fn read(node: &Node, lock: u32) -> u64 {
     try_read(node, lock).expect("the node stays one")
 }
 
-/// The same, of a node that may be fenced meanwhile.
+/// Like [`read`], for a node that may be fenced.
 pub(crate) fn try_read(node: &Node, lock: u32) -> Result<u64, TxnCommitError> {
     let mut txn = node.begin(RestoreMode::Restore)?;
     acquire(&mut txn, lock, LockMode::Shared)?;

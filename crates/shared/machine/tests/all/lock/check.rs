@@ -1,4 +1,4 @@
-//! What must hold of a world: at every step, and at rest.
+//! Invariants of a lock world: at every step, and at rest.
 
 use netram_shared_machine::lock::ToCache;
 use netram_shared_machine::{LockId, LockMode};
@@ -10,7 +10,7 @@ fn exclude(one: LockMode, other: LockMode) -> bool {
 }
 
 impl LockWorld {
-    /// What a node has of a lock, with what is on its way to it.
+    /// A node's mode of a lock, including grants on their way to it.
     fn token(&self, node: usize, lock: LockId) -> Option<LockMode> {
         let state = &self.nodes[node];
         let here = state.cache.claims().find(|claim| claim.lock == lock);
@@ -28,7 +28,7 @@ impl LockWorld {
         nodes.filter(|(_, node)| node.condition == NodeCondition::Alive)
     }
 
-    /// What must hold at any time.
+    /// Invariants that hold at every step.
     pub(crate) fn check(&self) -> CheckResult {
         for lock in (0..self.script.locks).map(LockId) {
             let tokens: Vec<_> = self
@@ -74,7 +74,7 @@ impl LockWorld {
         Ok(())
     }
 
-    /// What must hold when nothing is bound to happen any more.
+    /// Invariants that hold when no progress is possible any more.
     pub(crate) fn check_at_rest(&self) -> CheckResult {
         for (index, node) in self.alive() {
             if let Some(txn) = node.txns.iter().position(|txn| !txn.over) {

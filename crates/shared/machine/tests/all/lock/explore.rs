@@ -1,24 +1,23 @@
-//! Every interleaving of small worlds.
+//! Explores every interleaving of small worlds.
 
 use std::collections::BTreeSet;
 
 use crate::lock::script::{Script, ScriptAction, script};
 use crate::lock::world::LockWorld;
 
-/// More worlds than this are not looked at in an ordinary run: the bound says that a script is too large, or
-/// does not end.
+/// Maximum number of worlds in an ordinary run. A script that reaches it is too large, or does not end.
 const WORLDS_MAX: usize = 3_000_000;
 
-/// What was seen of a script.
+/// Result of exploring a script.
 #[derive(Debug, Default)]
 pub(crate) struct ExploredScript {
     pub(crate) worlds: usize,
     pub(crate) ends: usize,
-    /// The fewest and the most transactions that did not get their locks, over all ends.
+    /// Fewest and most transactions that did not get their locks, over all ends.
     pub(crate) failed: Option<(usize, usize)>,
 }
 
-/// Does everything that can happen, in every order. Panics with the way to whatever should not be.
+/// Explores all actions in every order. Panics with the path to a broken invariant.
 pub(crate) fn explore(script: Script) -> ExploredScript {
     let first = LockWorld::new(script);
     let mut known = BTreeSet::from([first.fingerprint()]);
@@ -57,21 +56,22 @@ pub(crate) fn explore(script: Script) -> ExploredScript {
     seen
 }
 
-/// Small worlds of every kind: for each, all of its interleavings.
+/// Small worlds of every kind.
 fn scripts() -> Vec<Script> {
     vec![
-        // One lock: writers and readers, two of a node, upgrades of two nodes, two of a node.
+        // One lock: writers and readers, two of one node, upgrades of two nodes, and two upgrades of one
+        // node.
         script(&[&["w0"], &["w0"], &["r0"]]),
         script(&[&["w0", "r0"], &["r0", "w0"]]),
         script(&[&["r0 w0"], &["r0 w0"], &["r0"]]),
         script(&[&["r0 w0", "r0 w0"], &["w0"]]),
-        // Two locks: in order, against it, all at once.
+        // Two locks: in order, in reverse order, all at once.
         script(&[&["w0 w1"], &["w0 w1"], &["w1"]]),
         script(&[&["w0 w1"], &["w1 w0"]]),
         script(&[&["w0 w1", "w1 w0"], &["w0"]]),
         script(&[&["r0 w1"], &["r1 w0"]]),
         script(&[&["+w1+w0"], &["+w0+r1"]]),
-        // An upgrade below another lock; one that is asked for beside a writer that waits.
+        // An upgrade below another lock, and one beside a waiting writer.
         script(&[&["r0 w1 w0"], &["r0 w1"]]),
         script(&[&["r0 w1 w0"], &["r0 w1 w0"]]),
         script(&[&["r0 w0", "w0"], &["w0"]]),
@@ -80,7 +80,7 @@ fn scripts() -> Vec<Script> {
 
 #[test]
 fn every_acquire_ends_and_no_lock_has_two_writers() {
-    // Who asks in order always gets the lock, and of two that hinder each other one does; sometimes both.
+    // In-order transactions always get their locks. Of two that conflict one does, and sometimes both.
     let died = [0, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0];
     let scripts = scripts();
     assert_eq!(scripts.len(), died.len());
@@ -91,7 +91,7 @@ fn every_acquire_ends_and_no_lock_has_two_writers() {
     }
 }
 
-/// `scripts`, each with one fault anywhere.
+/// `scripts`, each with one fault at any point.
 fn with(fault: impl Fn(&mut Script)) -> Vec<Script> {
     let mut scripts = scripts();
     scripts.iter_mut().for_each(fault);
@@ -108,7 +108,7 @@ fn a_node_that_dies_anywhere_loses_no_lock() {
 }
 
 #[test]
-fn a_server_that_starts_again_anywhere_hands_on_nothing_twice() {
+fn a_server_restarted_anywhere_grants_nothing_twice() {
     explore_all(with(|script| script.restarts = 1));
 }
 
@@ -118,18 +118,18 @@ fn a_link_that_breaks_anywhere_loses_no_lock() {
 }
 
 #[test]
-fn a_wait_that_is_cut_short_anywhere_hinders_nobody() {
+fn a_wait_that_times_out_anywhere_blocks_no_other() {
     explore_all(with(|script| script.cancels = 1));
 }
 
 #[test]
-fn a_lease_that_lapses_anywhere_hinders_nobody_for_ever() {
+fn a_lease_that_ends_anywhere_blocks_no_transaction_for_ever() {
     explore_all(with(|script| script.lapses = 1));
 }
 
 #[test]
 #[ignore = "a minute or two: four million worlds"]
-fn a_node_that_dies_and_a_server_that_starts_again_anywhere() {
+fn a_node_death_and_a_server_restart_anywhere_lose_no_lock() {
     explore_all(with(|script| {
         script.restarts = 1;
         script.crashes = 1;

@@ -1,5 +1,5 @@
-//! The lock service and the nodes' caches: every interleaving of small worlds, random ways through larger
-//! ones, and stories.
+//! The lock service and the nodes' caches: every interleaving of small worlds, random schedules of larger
+//! ones, and single stories.
 
 mod check;
 mod explore;

@@ -1,17 +1,18 @@
-//! Random ways through larger worlds.
+//! Random schedules of larger worlds.
 //!
-//! `NETRAM_FROM=4000 NETRAM_SEEDS=100000 cargo test -p netram-proto --test all lock::random` looks at others.
+//! `NETRAM_FROM=4000 NETRAM_SEEDS=100000 cargo test -p netram-shared-machine --test all lock::random` tries
+//! other seeds.
 
 use crate::lock::script::{Script, ScriptAction, ScriptStep};
 use crate::lock::world::LockWorld;
 use netram_shared_machine::LockMode;
 
-/// Steps of one world, after which it does not end.
+/// Number of steps after which a world counts as endless.
 const STEPS_MAX: usize = 100_000;
-/// Worlds of an ordinary run.
+/// Number of worlds in an ordinary run.
 const SEEDS: u64 = 4000;
 
-/// A generator of Weyl and a mixer: small, and the same everywhere.
+/// Weyl sequence with a mixer: small, and the same on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -71,13 +72,13 @@ impl Dice {
     }
 }
 
-/// One world. How many transactions did not get their locks, of how many.
+/// Runs one world. Returns how many transactions did not get their locks, and how many there were.
 fn walk(seed: u64) -> (usize, usize) {
     let mut dice = Dice(seed);
     let script = dice.script();
     let ordered = script.no_restore && script.crashes + script.cancels == 0;
     let txns = script.nodes.iter().map(Vec::len).sum();
-    // What is not bound to happen comes seldom, so that it comes in the midst of things.
+    // Faults and timeouts are rare, so that they hit transactions in progress.
     let seldom = 1 + dice.below(60);
     let mut world = LockWorld::new(script);
     for _ in 0..STEPS_MAX {
@@ -107,7 +108,7 @@ fn walk(seed: u64) -> (usize, usize) {
 }
 
 #[test]
-fn random_ways_through_larger_worlds() {
+fn random_schedules_of_larger_worlds_break_no_rule() {
     let number = |name| {
         std::env::var(name)
             .ok()
@@ -121,7 +122,7 @@ fn random_ways_through_larger_worlds() {
         failed += some;
         txns += all;
     }
-    // Otherwise the worlds are not what they are meant to be: hardly any conflict, or nothing but death.
+    // Otherwise the worlds would have hardly any conflicts, or nothing but failures.
     assert!(
         failed * 50 > txns && failed * 2 < txns,
         "{failed} of {txns} did not get their locks"

@@ -1,30 +1,29 @@
-//! What a world is to do, and what may happen in it.
+//! Scripts of lock worlds, and the actions that may happen in them.
 
 use std::hash::Hasher;
 
 use netram_shared_machine::LockMode::{self, Exclusive, Shared};
 
-/// One step of a transaction's script. After the last it commits: a record, if it may write anything;
-/// without, if not.
+/// One step of a transaction's script. After the last step it commits, with a record if it may write.
 #[derive(Clone, Debug)]
 pub(crate) enum ScriptStep {
     Lock(u32, LockMode),
     All(Vec<(u32, LockMode)>),
 }
 
-/// What a world does.
+/// Script of one world.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     pub(crate) locks: u32,
-    /// For each node its transactions; all may be open at once.
+    /// Transactions of each node; all may be open at once.
     pub(crate) nodes: Vec<Vec<Vec<ScriptStep>>>,
-    /// How often each of these may happen, anywhere.
+    /// How often each of these faults may happen, at any point.
     pub(crate) crashes: u32,
     pub(crate) restarts: u32,
     pub(crate) cuts: u32,
     pub(crate) cancels: u32,
     pub(crate) lapses: u32,
-    /// Transactions cannot be undone.
+    /// Whether transactions cannot be undone.
     pub(crate) no_restore: bool,
 }
 
@@ -45,7 +44,7 @@ pub(crate) enum ScriptAction {
     /// The next record of a dead node's journal is merged.
     Read(usize),
     Reclaim(usize),
-    /// The server dies and starts; its disk has all that it merged, or nothing since the last fencing.
+    /// The server restarts; its disk has all merged records, or with `lost` none since the last fencing.
     Restart {
         lost: bool,
     },
@@ -58,7 +57,7 @@ pub(crate) enum ScriptAction {
 }
 
 impl ScriptAction {
-    /// Whether it is bound to happen some day. A world in which none of these is left must be done.
+    /// Whether the action is bound to happen. A world without such an action must be done.
     pub(crate) fn is_progress(self) -> bool {
         !matches!(
             self,
@@ -71,7 +70,7 @@ impl ScriptAction {
     }
 }
 
-/// A transaction that acquires these, one after the other: `r` to read, `w` to write.
+/// A transaction that acquires these locks one after the other: `r` shared, `w` exclusive.
 pub(crate) fn txn(locks: &str) -> Vec<ScriptStep> {
     let lock = |word: &str| {
         let (hold, lock) = word.split_at(1);
@@ -92,7 +91,7 @@ pub(crate) fn txn(locks: &str) -> Vec<ScriptStep> {
     locks.split_whitespace().map(one).collect()
 }
 
-/// These nodes, with these transactions each; nothing fails.
+/// A script of these nodes with these transactions, without faults.
 pub(crate) fn script(nodes: &[&[&str]]) -> Script {
     let txns = |txns: &&[&str]| txns.iter().map(|locks| txn(locks)).collect();
     Script {
@@ -102,7 +101,7 @@ pub(crate) fn script(nodes: &[&[&str]]) -> Script {
     }
 }
 
-/// Mixes words as they come: the standard hasher takes most of an exploration's time.
+/// Mixes words as they come, because the standard hasher would take most of an exploration's time.
 pub(crate) struct MixHasher(pub(crate) u64);
 
 impl Hasher for MixHasher {

@@ -1,9 +1,8 @@
-//! One service, some caches, ordered links between them, transactions from a script, and what must hold at
-//! every step.
+//! A world of one service, some caches, ordered links between them, and scripted transactions, with
+//! invariants checked at every step.
 //!
-//! What belongs to other machines is modelled as simply as can be: a commit's record is safe when it is made,
-//! its tail goes to the server later, the server merges it when its versions follow on, and has some of what
-//! it merged on its disk.
+//! Other machines are modelled simply. A commit's record is safe when it is made, and reaches the server
+//! later. The server merges it when its versions follow, and its disk has part of the merged records.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -24,7 +23,7 @@ pub(crate) enum UpMessage {
     Lock(ToService),
 }
 
-/// A record's stamp.
+/// The stamp of a record.
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct StampRecord {
     pub(crate) written: Vec<(LockId, LockVersion)>,
@@ -37,7 +36,7 @@ pub(crate) struct ScriptTxn {
     pub(crate) at: usize,
     pub(crate) waits: bool,
     pub(crate) over: bool,
-    /// It did not get its locks.
+    /// Whether the transaction did not get its locks.
     pub(crate) failed: bool,
 }
 
@@ -57,13 +56,13 @@ pub(crate) struct ScriptNode {
     pub(crate) cache: TokenCache,
     pub(crate) txns: Vec<ScriptTxn>,
     pub(crate) journal: Vec<StampRecord>,
-    /// Records sent over the present link, or merged before it.
+    /// Number of records sent over the present link, or merged before it.
     pub(crate) sent: usize,
-    /// Records that the server has merged, and that its disk has.
+    /// Number of records that the server has merged, and that its disk has.
     pub(crate) merged: usize,
-    /// Records that have come over the present link, merged or not.
+    /// Number of records received over the present link, merged or not.
     pub(crate) arrived: usize,
-    /// The node has made its claims; it is known when this many of its records are merged.
+    /// Set once the node has made its claims: it is known when this many of its records are merged.
     pub(crate) known: Option<usize>,
     pub(crate) durable: usize,
     pub(crate) up: VecDeque<UpMessage>,
@@ -76,11 +75,11 @@ pub(crate) struct LockWorld {
     pub(crate) service: LockService,
     pub(crate) ceiling: GrantNumber,
     pub(crate) nodes: Vec<ScriptNode>,
-    /// The versions that safe records have made.
+    /// Versions that safe records have made.
     pub(crate) safe_versions: Vec<LockVersion>,
-    /// What the disk says of them.
+    /// Versions of the locks on the disk.
     pub(crate) durable_versions: Vec<LockVersion>,
-    /// The highest grant number that was told of each lock.
+    /// Highest grant number that was used for each lock.
     pub(crate) told_grants: Vec<GrantNumber>,
     pub(crate) remaining: Script,
 }
@@ -158,13 +157,13 @@ impl LockWorld {
         mixer.finish()
     }
 
-    /// How many transactions did not get their locks.
+    /// Number of transactions that did not get their locks.
     pub(crate) fn failed(&self) -> usize {
         let txns = self.nodes.iter().flat_map(|node| &node.txns);
         txns.filter(|txn| txn.failed).count()
     }
 
-    /// What may happen next.
+    /// All actions that may happen next.
     pub(crate) fn actions(&self) -> Vec<ScriptAction> {
         let mut actions = Vec::new();
         for (node, state) in self.nodes.iter().enumerate() {
@@ -234,8 +233,8 @@ impl LockWorld {
     }
 
     fn merge(&mut self, record: &StampRecord) -> CheckResult {
-        // Links are as fast as they like after a start of the server, and a reader's record may come after a
-        // later writer's.
+        // After a restart of the server links may have any speed, so a reader's record may come after a later
+        // writer's.
         let late = |(lock, version): &(LockId, LockVersion)| *version < self.version(*lock);
         if self.remaining.restarts == self.script.restarts && record.read.iter().any(late) {
             return Err("a token was handed on before the record of one that had read under it".into());
@@ -247,7 +246,7 @@ impl LockWorld {
         Ok(())
     }
 
-    /// Does one thing, and checks all that must hold at any time.
+    /// Carries out one action, and checks the invariants.
     pub(crate) fn act(&mut self, action: ScriptAction) -> CheckResult {
         match action {
             ScriptAction::Step { node, txn } => self.step(node, txn)?,
@@ -330,7 +329,7 @@ impl LockWorld {
         Ok(())
     }
 
-    /// Writes under all that it has alone; its record is safe at once, and sent some time later.
+    /// Writes under all exclusive locks. The record is safe at once, and sent some time later.
     fn commit(&mut self, node: usize, txn: usize, id: TxnId) -> CheckResult {
         let state = &mut self.nodes[node];
         let held: Vec<_> = state.cache.held_locks(id).collect();
@@ -418,7 +417,7 @@ impl LockWorld {
         state.cache.on_unlinked();
     }
 
-    /// A new link: the server drops what it was asked over the old one; the records that it has not, claims,
+    /// Opens a new link. The server drops the node's old requests; the node sends unmerged records, claims,
     /// and their end.
     fn link(&mut self, node: usize) {
         self.service.resume(id(node));
@@ -482,7 +481,7 @@ impl LockWorld {
         }
     }
 
-    /// Merges what has come and may go, until nothing may.
+    /// Merges received records until none can be merged.
     fn merge_all(&mut self) -> CheckResult {
         let mut again = true;
         while again {
@@ -503,7 +502,7 @@ impl LockWorld {
         Ok(())
     }
 
-    /// Carries out what the machines want.
+    /// Carries out the machines' requests.
     fn settle(&mut self) -> CheckResult {
         self.merge_all()?;
         if let Some(ceiling) = self.service.ceiling_wanted() {

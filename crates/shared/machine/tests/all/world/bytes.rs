@@ -10,7 +10,7 @@ pub(crate) type PayloadBytes = Arc<[u8]>;
 
 pub(crate) const LOCKS: u32 = 5;
 const SPAN_WORDS: usize = 4;
-/// The spans of locks 0 and 1 touch; between the others are words that nobody may ever write.
+/// The spans of locks 0 and 1 touch. Between the others are words that may never be written.
 pub(crate) const WORDS: usize = (SPAN_WORDS + 1) * LOCKS as usize;
 
 /// The words of a lock's span.
@@ -24,7 +24,7 @@ pub(crate) fn locks() -> impl Iterator<Item = LockId> {
     (0..LOCKS).map(LockId)
 }
 
-/// A record: some words get values.
+/// A record that sets some words.
 pub(crate) fn record(stamp: &Stamp, writes: &[(usize, u64)]) -> PayloadBytes {
     let (mut preamble, mut bytes) = (Vec::new(), Vec::new());
     stamp.encode(&mut preamble);

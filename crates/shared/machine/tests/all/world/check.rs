@@ -1,4 +1,4 @@
-//! The rules of `docs/shared.md`.
+//! The rules of `docs/design/shared.md`.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,34 @@ use netram_shared_machine::{LockId, LockVersion, MergeQueue, NodeId, QueuedRecor
 use super::World;
 use super::bytes::{self, PayloadBytes, WORDS};
 
-/// A rule, by what it says.
+/// A rule of the list, by its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegionRule {
-    /// 1: applied versions never skip and never go back.
+    /// 1: applied versions neither skip nor go back.
     Applied,
-    /// 2: what was acknowledged survives.
+    /// 2: acknowledged records survive.
     Survives,
     /// 3: versions under a lock are 1, 2, 3 ...
     Versions,
-    /// 4: nothing of a node after its end.
+    /// 4: no record of a node follows its end.
     AfterEnd,
-    /// 5: who has a lock has applied its version.
+    /// 5: a node with a lock has applied the lock's version.
     Granted,
-    /// 6: at rest all are equal.
+    /// 6: at rest all copies are equal.
     Equal,
     /// 7: any order that the stamps allow leads to the same region.
     AnyOrder,
-    /// 8: readers see what was, whole.
+    /// 8: readers see complete old states.
     Readers,
     /// 9: every acquire ends.
     Ends,
-    /// 10: what nobody declared never changes.
+    /// 10: undeclared bytes never change.
     Undeclared,
-    /// 11: an outcome that was told never changes.
+    /// 11: a reported outcome never changes.
     Outcome,
 }
 
-/// What the rules remember.
+/// State that the rules remember.
 #[derive(Default)]
 pub(crate) struct RegionHistory {
     pub(crate) outcomes: BTreeMap<(NodeId, RecordNumber), RecordOutcome>,
@@ -47,14 +47,14 @@ pub(crate) struct RegionHistory {
     pub(crate) commits: u64,
     pub(crate) gone: u64,
     pub(crate) aborted: u64,
-    /// Times that a node heard of a later view that it counts.
+    /// Number of views that nodes learned to be durable.
     pub(crate) views: u64,
-    /// Nodes that fell behind, or left.
+    /// Number of nodes that fell behind or left.
     pub(crate) rejoined: u64,
-    /// Hints that were sent, and taken.
+    /// Numbers of hints that were sent and applied.
     pub(crate) hints_sent: u64,
     pub(crate) hints_taken: u64,
-    /// Nodes fenced for a record under a lock that they did not hold.
+    /// Number of nodes fenced for a record under a lock that they did not hold.
     pub(crate) unlocked: u64,
 }
 
@@ -71,13 +71,13 @@ impl World {
         }
     }
 
-    /// A node's memory takes another's record.
+    /// Applies another node's record to a node's memory.
     pub(super) fn apply(&mut self, slot: usize, payload: &PayloadBytes) {
         let stamp = bytes::stamp(payload);
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
-        // While pages come the memory may be ahead of the stream.
+        // While pages come, the memory may be ahead of the stream.
         if process.is_whole() {
             for (lock, makes) in &stamp.written {
                 let stands = process.region[bytes::span(*lock).start];
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// What the memory shows of each record is all of it, and all that it had read.
+    /// Checks that the memory shows each record as a whole, with everything that it had read.
     fn check_closed(&self, slot: usize) {
         let Some(process) = &self.slots[slot].process else {
             return;
@@ -128,21 +128,20 @@ impl World {
         }
     }
 
-    /// A transaction has its locks: its memory has everything that was acknowledged under them.
+    /// Checks that the memory has everything that was acknowledged under a transaction's locks.
     pub(super) fn check_locks_held(&self, slot: usize, txn: TxnId) {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
-        // What it has had for longer than its lease may be old: it must not be read any more, and its commit
-        // will be refused.
+        // Locks held beyond the lease may be stale: they must not be read any more, and the commit will be
+        // refused.
         if !process.node.tokens().leased(self.now) {
             return;
         }
         for held in process.node.tokens().held_locks(txn) {
             let lock = held.lock;
             let stands = LockVersion(process.region[bytes::span(lock).start]);
-            // A transaction of its own that shares nothing with it may have written meanwhile: not under this
-            // lock.
+            // Another transaction of the same node may have written since, but not under this lock.
             let newest = self.newest_acked(lock);
             if stands != held.version || stands < newest {
                 let what = format!(
@@ -164,7 +163,7 @@ impl World {
         versions.map(|(_, version)| version).max().unwrap_or_default()
     }
 
-    /// The server merges a record.
+    /// Checks a record that the server merges.
     pub(super) fn check_merged(&mut self, node: NodeId, number: RecordNumber, payload: &PayloadBytes) {
         let server = self.host().memory();
         for (lock, makes) in bytes::stamp(payload).written {
@@ -186,8 +185,8 @@ impl World {
         self.history.commits += 1;
     }
 
-    /// A view counts when whoever reads the journal after a crash of everything else finds it on the server's
-    /// disk.
+    /// Checks that a view counts only if the server's disk has it, for reading the journal after a crash of
+    /// all else.
     pub(super) fn check_view(&mut self, slot: usize, view: u64) {
         let Some(process) = &self.slots[slot].process else {
             return;
@@ -196,7 +195,7 @@ impl World {
         let mut journals = rows
             .filter(|row| row.id == process.journal)
             .map(|row| &row.journal);
-        // A node that is gone needs none.
+        // A gone node needs none.
         let stored = journals.find_map(|journal| journal.as_ref());
         if let Some(journal) = stored.filter(|journal| journal.view.version < view) {
             let stored = journal.view.version;
@@ -208,7 +207,7 @@ impl World {
         self.history.views += u64::from(view > 1);
     }
 
-    /// That a node is gone is durable: all that it was ever told to be safe is too.
+    /// Checks, when a node's end is durable, that all records that were acknowledged to it are durable, too.
     pub(super) fn check_gone(&mut self, node: NodeId) {
         self.history.gone += 1;
         let has = self
@@ -242,7 +241,7 @@ impl World {
         }
     }
 
-    /// Why it is not at rest; empty if it is.
+    /// Reason why the world is not at rest; empty if it is.
     pub(super) fn busy_reason(&self) -> String {
         let Some(server) = self.server() else {
             return "no server".into();
@@ -287,7 +286,7 @@ impl World {
         if !self.busy_reason().is_empty() {
             return false;
         }
-        // Lazy nodes are at rest with less.
+        // Lazy nodes are at rest with fewer records.
         for slot in 0..self.slots.len() {
             if let Some(process) = &mut self.slots[slot].process {
                 process.node.pull();
@@ -328,7 +327,7 @@ impl World {
         self.check_any_order();
     }
 
-    /// The journals of all, merged in an order of chance.
+    /// Merges the journals of all nodes in a random order.
     fn check_any_order(&mut self) {
         let mut lanes: BTreeMap<NodeId, Vec<(RecordNumber, PayloadBytes)>> = BTreeMap::new();
         for (node, number, payload) in &self.disk().log {

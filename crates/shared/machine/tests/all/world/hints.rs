@@ -1,4 +1,4 @@
-//! Records straight from process to process: lost, late, twice, in any order.
+//! Records sent directly between processes: lost, late, twice, in any order.
 
 use netram_proto::time::Nanos;
 use netram_shared_machine::message::{PeerHint as Record, ToPeer};
@@ -10,7 +10,7 @@ use super::{RegionRule, SentHint, World, WorldBug};
 
 impl World {
     pub(super) fn on_peer_action(&mut self, slot: usize, straight: PeerAction<PayloadBytes>) {
-        // There are no links between processes here: whoever is there may be sent to.
+        // Processes have no links between them here: every running process can be sent to.
         if let PeerAction::Hint(hint) = straight {
             self.history.hints_sent += 1;
             self.send_hint(slot, hint);
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Sends what the newest record of a process is, safe or not.
+    /// Sends a process's newest record as a hint, safe or not.
     pub(super) fn send_unsafe(&mut self, slot: usize) {
         let Some(process) = &self.slots[slot].process else {
             return;
@@ -71,7 +71,7 @@ impl World {
         let payload = hint.payload.clone();
         let taken = process.node.on_hint(now, hint);
         self.run_actions(slot);
-        // A token that goes back before the records made under it is given on before those are anywhere.
+        // A token given back before the records made under it is granted before those are anywhere.
         let planted = self.planted == WorldBug::ReleaseBeforeTail;
         self.history.hints_taken += u64::from(taken);
         if taken && !planted {
@@ -79,13 +79,13 @@ impl World {
         }
     }
 
-    /// A hint was taken: whatever had read what it overwrote is there as well. Otherwise a reader sees what
-    /// no order of the records ever shows.
+    /// Checks, after a hint was applied, that records which had read the overwritten data are there, too.
+    /// Otherwise a reader sees a state that no order of the records has.
     fn check_overwritten(&self, slot: usize, payload: &PayloadBytes) {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
-        // What waits for a reader is not in the memory yet.
+        // Records that wait for a reader are not in the memory yet.
         let has = |lock: &LockId, version: &LockVersion| process.node.version(*lock) >= *version;
         let safe = self.journals.values();
         let safe = safe.flat_map(|journal| &journal.records[..journal.acked]);

@@ -9,19 +9,19 @@ use super::bytes::PayloadBytes;
 #[derive(Debug, Default)]
 pub(crate) struct NodeRecords {
     pub(crate) records: Vec<PayloadBytes>,
-    /// The members' rule holds for so many, or the server has them. This is the commit.
+    /// Number of records that fulfil the members' rule, or that the server has. This is the commit.
     pub(crate) acked: usize,
-    /// The members take nothing more of it.
+    /// Whether the members are fenced against the node.
     pub(crate) sealed: bool,
-    /// Its members cannot be asked now.
+    /// Whether the members cannot be reached.
     pub(crate) unreachable: bool,
-    /// The server has said that it keeps so many: nobody else need.
+    /// Number of records that the server has reported as durable, so that no one else needs them.
     pub(crate) kept: usize,
-    /// Its members take nothing now, and can be asked.
+    /// Whether the members accept no records now, but can be read.
     pub(crate) slow: bool,
-    /// Too few members: nothing is acknowledged but by the server's word.
+    /// Too few members: only the server acknowledges.
     pub(crate) few: bool,
-    /// Whose it is, once that is known.
+    /// Node of the journal, once that is known.
     pub(crate) node: Option<NodeId>,
 }
 
@@ -38,8 +38,8 @@ impl NodeRecords {
         NodeRecords::end(self.records.len())
     }
 
-    /// What whoever seals it finds: all that was acknowledged, and so many of the others. That is not the
-    /// same each time: they are at members of which some may be lost.
+    /// Fences the journal and reads it: all acknowledged records, and `found` others. The number of others
+    /// may differ each time, since some members may be lost.
     pub(crate) fn read(&mut self, kept: RecordNumber, found: usize) -> Vec<(RecordNumber, PayloadBytes)> {
         self.sealed = true;
         let end = self.acked.max(found.min(self.records.len()));

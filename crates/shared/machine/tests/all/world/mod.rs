@@ -1,18 +1,18 @@
-//! A region, its server and some nodes, with everything that can happen to them, from one number.
+//! A simulated region with its server and some nodes, and all their faults, drawn from one seed.
 //!
-//! One server with a disk, of which a crash leaves what was flushed; processes with a journal each, whose
-//! members acknowledge, are sealed, and are read afterwards; links that are first in, first out, slow, and
-//! break; processes that die, sleep longer than their lease, and wake; hints from node to node in any order,
-//! or never. `check.rs` has the rules of `docs/shared.md`.
+//! One server with a disk, of which a crash leaves the flushed part. Processes with a journal each, whose
+//! members acknowledge, are fenced, and are read afterwards. Ordered, slow links that break. Processes that
+//! die, sleep longer than their lease, and wake. Hints between nodes in any order, or lost. `check.rs` has
+//! the rules of `docs/design/shared.md`.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `bytes.rs` | a region of words, spans, records |
 //! | `journal.rs` | a node's journal and its members |
 //! | `server.rs` | the server's process and its disk |
-//! | `process.rs` | a node's process: its deeds, its link |
-//! | `program.rs` | what the program in it does: transactions, readers |
-//! | `hints.rs` | records straight from process to process |
+//! | `process.rs` | a node's process: its actions and its link |
+//! | `program.rs` | the program in it: transactions, readers |
+//! | `hints.rs` | records sent directly between processes |
 //! | `check.rs` | the rules |
 
 pub(crate) mod bytes;
@@ -39,10 +39,10 @@ pub(crate) use process::NodeProcess;
 use server::ServerHost;
 
 pub(crate) const LEASE: Nanos = Nanos::from_ms(100);
-/// Messages that a link takes before its receiver has read some.
+/// Number of messages that a link takes before its receiver has read some.
 const WINDOW: usize = 6;
 
-/// What may go wrong, each in so many steps of ten thousand.
+/// Rates of faults, each per ten thousand steps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FaultRates {
     pub(crate) link_breaks: u64,
@@ -50,7 +50,7 @@ pub(crate) struct FaultRates {
     pub(crate) process_sleeps: u64,
     pub(crate) server_dies: u64,
     pub(crate) members_lost: u64,
-    /// Of a hundred hints, how many arrive.
+    /// Percentage of hints that arrive.
     pub(crate) hints: u64,
 }
 
@@ -73,29 +73,29 @@ impl FaultRates {
     };
 }
 
-/// A wrong turn for the world to take, to see that the rules find it.
+/// A bug planted in the world, to see that the rules find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorldBug {
     Nothing,
-    /// A node's tails come behind the tokens that it gives back. That the server defends itself against.
+    /// A node's records come after the tokens that it gives back. The server defends itself against this.
     ReleaseBeforeTail,
-    /// A dead node's journal is not read: its locks go on at once.
+    /// A dead node's journal is not read: its locks are granted at once.
     GrantBeforeRead,
     /// The members of a fenced node go on acknowledging.
     NoFence,
-    /// The server says that it has what it has not flushed.
+    /// The server reports unflushed records as durable.
     AckBeforeDurable,
-    /// A node applies what waits for its readers in the wrong order.
+    /// A node applies records that waited for its readers in the wrong order.
     WaitingReversed,
-    /// What was read of a dead node counts as flushed.
+    /// Records read from a dead node's journal count as flushed.
     ReadIsDurable,
-    /// A hint says nothing of what has to come before it.
+    /// A hint names no needs.
     HintWithoutNeeds,
-    /// A node sends its peers what is not safe.
+    /// A node sends its peers unsafe records.
     HintBeforeSafe,
 }
 
-/// A small generator of numbers (splitmix64): the same seed, the same story.
+/// A small random generator (splitmix64): the same seed gives the same history.
 #[derive(Clone, Debug)]
 pub(crate) struct SplitMix(u64);
 
@@ -121,13 +121,13 @@ impl SplitMix {
     }
 }
 
-/// A link, in both directions. What is in it when it breaks is lost.
+/// A link, in both directions. Messages on it are lost when it breaks.
 #[derive(Debug, Default)]
 pub(crate) struct NodePipe {
     slot: usize,
     up: VecDeque<(Time, ToServer<PayloadBytes>)>,
     down: VecDeque<(Time, ToNode<PayloadBytes>)>,
-    /// The server has closed it: the node finds out behind the last message.
+    /// The server has closed the link: the node finds out after the last message.
     closed: bool,
 }
 
@@ -145,11 +145,11 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) fault_rates: FaultRates,
     pub(crate) planted: WorldBug,
-    /// The server's disk takes its time.
+    /// Whether the server's disk holds back its writes.
     pub(crate) hold_flush: bool,
-    /// Programs do what a test says, and nothing else.
+    /// Whether programs only do what the test asks.
     pub(crate) script: bool,
-    /// Nothing begins any more.
+    /// Whether no new work begins.
     pub(crate) quiescing: bool,
     host: ServerHost,
     pub(crate) slots: Vec<MachineSlot>,
@@ -167,7 +167,7 @@ impl World {
         World::with_recent(seed, nodes, if small { 400 } else { 20_000 })
     }
 
-    /// A server that keeps so many bytes of records for nodes that are behind.
+    /// Creates a world whose server keeps this many bytes of records for nodes that are behind.
     pub(crate) fn with_recent(seed: u64, nodes: usize, recent_bytes_max: usize) -> World {
         let dice = SplitMix::new(seed);
         World {
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// A moment later: one thing happens, and everything that follows from it.
+    /// Moves on by a moment: one event happens, with all consequences.
     pub(crate) fn step(&mut self) {
         self.now = self.now + Nanos::from_us(200 + self.dice.below(3000));
         if self.host.is_down() {
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Goes on until something has come about.
+    /// Runs until `done` returns true.
     pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut World) -> bool) {
         for _ in 0..4000 {
             if done(self) {
@@ -224,7 +224,7 @@ impl World {
         self.fail(RegionRule::Ends, &format!("never: {what}"));
     }
 
-    /// Lets everything come to rest: nothing goes wrong any more, what is dead stays so.
+    /// Runs until everything is at rest: no more faults occur, and dead processes stay dead.
     pub(crate) fn quiesce(&mut self) {
         self.quiescing = true;
         self.hold_flush = false;

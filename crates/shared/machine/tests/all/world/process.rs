@@ -1,4 +1,4 @@
-//! A node's process: what its machine says is done, and what its link brings.
+//! A node's process: it carries out its machine's actions, and receives from its link.
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
@@ -15,14 +15,14 @@ use super::bytes::{self, LOCKS, PayloadBytes, WORDS};
 use super::journal::NodeRecords;
 use super::{RegionRule, World, WorldBug};
 
-/// Where processes run one after another.
+/// A place where processes run one after another.
 #[derive(Default)]
 pub(crate) struct MachineSlot {
     pub(crate) process: Option<NodeProcess>,
     asleep_until: Time,
-    /// A journal that a process before has left.
+    /// Journal left by an earlier process.
     pub(crate) orphan: Option<(NodeId, JournalId)>,
-    /// Records of which nobody knows yet what became of them.
+    /// Records whose outcome is not known yet.
     pub(crate) unknown: Vec<(NodeId, RecordNumber)>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum TxnPhase {
 #[derive(Clone, Debug)]
 pub(crate) struct ProgramTxn {
     pub(crate) id: TxnId,
-    /// Locks that it still wants, one after another.
+    /// Locks still wanted, in order.
     pub(crate) wants: Vec<(LockId, LockMode)>,
     pub(crate) phase: TxnPhase,
 }
@@ -60,17 +60,17 @@ pub(crate) struct NodeProcess {
     pub(crate) node: RegionNode<PayloadBytes>,
     pub(crate) journal: JournalId,
     pub(crate) session: Option<SessionId>,
-    /// Its link broke, and it has not noticed yet.
+    /// Whether its link broke and it has not noticed yet.
     pub(crate) unlinked_late: bool,
     pub(crate) region: Vec<u64>,
-    /// The last record under each lock, with where the lock stands.
+    /// Last record under each lock, from which the lock's version follows.
     pub(crate) last: Vec<Option<Stamp>>,
     pub(crate) txns: Vec<ProgramTxn>,
-    /// What a pinned reader saw when it began, or accepted.
+    /// View of a pinned reader when it began or accepted.
     pub(crate) pinned: Option<Vec<u64>>,
     pub(crate) offered: bool,
     pub(crate) told_few: bool,
-    /// Of its journal, so far.
+    /// Number of views of its journal so far.
     pub(crate) views: u64,
 }
 
@@ -116,7 +116,7 @@ impl World {
         self.slots[slot].process = Some(process);
     }
 
-    /// Kills it; its journal stays.
+    /// Kills the process; its journal stays.
     pub(crate) fn kill_process(&mut self, slot: usize) {
         let Some(process) = self.slots[slot].process.take() else {
             return;
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// Its journal's members change.
+    /// Changes the members of its journal.
     fn change_view(&mut self, slot: usize) {
         let Some(process) = &mut self.slots[slot].process else {
             return;
@@ -236,7 +236,7 @@ impl World {
         self.run_actions(slot);
     }
 
-    /// The members take what the journal has, whether its process is awake or not.
+    /// Lets the members acknowledge the journal's records, whether its process is awake or not.
     pub(super) fn acknowledge(&mut self, slot: usize) {
         let moves = self.dice.percent(60);
         let Some(process) = &self.slots[slot].process else {
@@ -457,7 +457,7 @@ impl World {
         }
     }
 
-    /// Reads the journal that a process before has left, and offers it.
+    /// Reads an earlier process's journal and offers it.
     pub(super) fn offer_orphan(&mut self, slot: usize) {
         let Some((node, id)) = self.slots[slot].orphan else {
             return;
@@ -494,7 +494,7 @@ impl NodeProcess {
         }
     }
 
-    /// Transactions that are not on their way to the members fail.
+    /// Fails transactions whose record is not on its way to the members.
     fn fail_open(&mut self, now: Time) {
         for txn in &mut self.txns {
             if !matches!(txn.phase, TxnPhase::Committing(_)) {

@@ -1,4 +1,4 @@
-//! What the program in a process does: transactions, readers, questions.
+//! The program in a process: transactions, readers, questions.
 
 use netram_proto::time::Nanos;
 use netram_shared_machine::lock::{Acquired, TxnId};
@@ -58,7 +58,7 @@ impl World {
         self.begin_with(slot, wants);
     }
 
-    /// Begins a transaction that wants these: all at once, or one after another as they stand.
+    /// Begins a transaction that wants these locks: all at once, or one after another in this order.
     pub(crate) fn begin_with(&mut self, slot: usize, mut wants: Vec<(LockId, LockMode)>) {
         let now = self.now;
         let all = self.dice.percent(50);
@@ -140,7 +140,8 @@ impl World {
         }
         let mut written: Vec<LockId> = Vec::new();
         for (lock, hold) in held {
-            // Some locks are taken alone and not written under: nobody may wait for a version of theirs.
+            // Some locks are held exclusively and not written under: no node may wait for a version of
+            // theirs.
             if hold == LockMode::Exclusive && (self.script || written.is_empty() || self.dice.percent(70)) {
                 process.node.on_written(txn.id, lock);
                 written.push(lock);
@@ -181,7 +182,7 @@ impl World {
         }
     }
 
-    /// Readers come, look again, and go.
+    /// Readers begin, accept, and end.
     fn read(&mut self, slot: usize) {
         let choice = self.dice.below(100);
         let Some(process) = &mut self.slots[slot].process else {
@@ -218,7 +219,7 @@ impl World {
         }
     }
 
-    /// The number of the record that a process waits for.
+    /// Number of the record that a process waits for.
     pub(crate) fn committing(&self, slot: usize) -> Option<RecordNumber> {
         let process = self.slots[slot].process.as_ref()?;
         process.txns.iter().find_map(|txn| match txn.phase {
@@ -227,7 +228,7 @@ impl World {
         })
     }
 
-    /// A process's members take nothing more for now.
+    /// Lets a process's members accept no more records, or accept them again.
     pub(crate) fn hold_acks(&mut self, slot: usize, hold: bool) {
         let id = self.slots[slot].process.as_ref().map(|process| process.journal);
         if let Some(journal) = id.and_then(|id| self.journals.get_mut(&id)) {
@@ -246,7 +247,7 @@ impl World {
         held.any(|held| held.lock == lock)
     }
 
-    /// Lazy nodes have nothing that they did not ask for.
+    /// Makes all lazy nodes ask for records.
     pub(crate) fn pull_all(&mut self) {
         for slot in 0..self.slots.len() {
             if let Some(process) = &mut self.slots[slot].process {
@@ -280,7 +281,7 @@ impl World {
 }
 
 impl super::NodeProcess {
-    /// The memory takes a record, its own or another's.
+    /// Applies a record to the memory, its own or another's.
     pub(crate) fn change(&mut self, stamp: &Stamp, payload: &bytes::PayloadBytes) {
         bytes::apply(payload, &mut self.region);
         for (lock, _) in &stamp.written {

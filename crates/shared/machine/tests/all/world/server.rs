@@ -1,4 +1,4 @@
-//! The server's process and its disk. A crash leaves what was flushed.
+//! The server's process and its disk. A crash leaves the flushed part.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use super::bytes::{self, PayloadBytes, WORDS};
 use super::journal::NodeRecords;
 use super::{LEASE, RegionRule, SessionId, WINDOW, World, WorldBug};
 
-/// Something on its way to the disk.
+/// A write on its way to the disk.
 #[derive(Clone, Debug)]
 enum QueuedWrite {
     Fact(u64, DurableFact),
@@ -35,7 +35,7 @@ pub(crate) struct ServerHost {
     recent_bytes_max: usize,
     region: Vec<u64>,
     writes: VecDeque<QueuedWrite>,
-    /// Journals to be read, and when.
+    /// Journals to read, with the time.
     readings: Vec<(Time, NodeId, Known)>,
     pub(crate) disk: ServerDisk,
 }
@@ -44,7 +44,7 @@ pub(crate) struct ServerHost {
 pub(crate) struct ServerDisk {
     pub(crate) table: RegionState,
     pub(crate) region: Vec<u64>,
-    /// Every record that ever was flushed.
+    /// Every record that was ever flushed.
     pub(crate) log: Vec<(NodeId, RecordNumber, PayloadBytes)>,
 }
 
@@ -118,7 +118,7 @@ impl World {
         };
         self.host.region = self.host.disk.region.clone();
         let mut server = RegionServer::new(config, self.host.disk.table.clone(), self.now);
-        // A log that was trimmed has only the newest records.
+        // A trimmed log has only the newest records.
         let log = &self.host.disk.log;
         let trimmed = self.dice.below(2 * log.len() as u64 + 1) as usize;
         server.remember(log[trimmed.min(log.len())..].to_vec());
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Hands the server what has come, its time and what its disk has done, and carries out what it says.
+    /// Hands the server its messages, the time and the disk's progress, and carries out its actions.
     pub(super) fn run_server(&mut self) {
         if self.host.is_down() {
             return;
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// The disk has the first so many writes.
+    /// Flushes the first `count` writes.
     pub(super) fn flush(&mut self, count: usize) {
         let (mut ticket, mut position) = (None, None);
         for _ in 0..count {
@@ -396,8 +396,8 @@ impl World {
         }
     }
 
-    /// A link is no more; what is in it is lost. `how` the server learns of it: hung up is the link of a
-    /// process that is no more.
+    /// Breaks a link, with the messages on it. `how` the server learns of it: `HungUp` is the link of a
+    /// process that has ended.
     pub(super) fn break_link(&mut self, session: SessionId, how: LinkEnd) {
         let Some(pipe) = self.links.remove(&session) else {
             return;

@@ -1,4 +1,4 @@
-//! Nodes and servers that die, links that break.
+//! Dying nodes and servers, and broken links.
 
 use netram_shared_machine::LockMode::{Exclusive, Shared};
 use netram_shared_machine::lock::{
@@ -9,7 +9,7 @@ use netram_shared_machine::{GrantNumber, LockId, LockVersion};
 use super::{LockNet, id, service};
 
 #[test]
-fn a_writer_that_died_is_waited_for_until_its_journal_is_read_and_no_longer() {
+fn a_dead_writers_lock_is_free_once_its_journal_is_read() {
     let mut net = LockNet::new(2);
     let _writer = net.holder(0, 0, Exclusive);
     net.kill(0);
@@ -21,11 +21,11 @@ fn a_writer_that_died_is_waited_for_until_its_journal_is_read_and_no_longer() {
 }
 
 #[test]
-fn the_token_of_a_node_that_died_goes_on_at_the_version_that_its_journal_reached() {
+fn a_dead_nodes_token_is_granted_at_its_journals_last_version() {
     let mut net = LockNet::new(2);
     let writer = net.holder(0, 0, Exclusive);
     let made = net.commit(0, writer);
-    // Its record is at its members; the server has not got it.
+    // The record is at the node's members; the server does not have it.
     net.kill(0);
     let waits = net.begin(1);
     assert!(!net.acquire(1, waits, 0, Shared));
@@ -46,7 +46,7 @@ fn the_token_of_a_node_that_died_goes_on_at_the_version_that_its_journal_reached
 }
 
 #[test]
-fn a_node_that_dies_in_the_queue_takes_nobody_along() {
+fn a_node_that_dies_in_the_queue_blocks_no_later_request() {
     let mut net = LockNet::new(3);
     let holder = net.holder(0, 0, Exclusive);
     let (dies, behind) = (net.begin(1), net.begin(2));
@@ -57,13 +57,13 @@ fn a_node_that_dies_in_the_queue_takes_nobody_along() {
 }
 
 #[test]
-fn a_server_that_starts_again_learns_who_holds_what_before_it_grants_anything() {
+fn a_restarted_server_learns_all_holders_before_it_grants() {
     let mut net = LockNet::new(3);
     let writer = net.holder(0, 0, Exclusive);
     let made = net.commit(0, writer);
     net.send(0, &made);
     let reader = net.holder(0, 1, Shared);
-    // What it had merged was not on its disk.
+    // The server's disk did not have its merged records.
     net.service = service(GrantNumber(1 << 21), [0; 3]);
     for node in 0..3 {
         net.cut(node);
@@ -80,8 +80,7 @@ fn a_server_that_starts_again_learns_who_holds_what_before_it_grants_anything() 
     net.service.reclaim(id(2));
     net.run();
     assert!(!net.has_event(1, CacheEvent::Acquired(waits[2])));
-    // Node 0 says what it has; but what it wrote under lock 0 must have been merged again before that is
-    // handed on.
+    // Node 0 claims its tokens. But its writes under lock 0 must be merged again before the lock is granted.
     net.service.resume(id(0));
     let claims: Vec<TokenClaim> = net.nodes[0].cache.claims().collect();
     assert_eq!(claims.len(), 2);
@@ -115,7 +114,7 @@ fn a_server_that_starts_again_learns_who_holds_what_before_it_grants_anything() 
 }
 
 #[test]
-fn a_lock_that_is_claimed_alone_need_not_wait_for_those_that_are_absent() {
+fn an_exclusively_claimed_lock_does_not_wait_for_absent_nodes() {
     let mut net = LockNet::new(3);
     let writer = net.holder(0, 0, Exclusive);
     net.service = service(GrantNumber(1 << 21), [0; 3]);
@@ -138,9 +137,9 @@ fn a_lock_that_is_claimed_alone_need_not_wait_for_those_that_are_absent() {
 }
 
 #[test]
-fn what_was_on_a_link_that_broke_is_settled_by_the_claims() {
+fn claims_settle_messages_lost_with_a_link() {
     let mut net = LockNet::new(2);
-    // A grant that never arrives, and a release that never arrives.
+    // Neither a grant nor a release arrives.
     let (lost, kept) = (net.begin(0), net.holder(0, 1, Exclusive));
     let waits = net.begin(1);
     assert!(!net.acquire(1, waits, 1, Exclusive));
@@ -153,7 +152,7 @@ fn what_was_on_a_link_that_broke_is_settled_by_the_claims() {
     net.link(0);
     assert!(net.holders(0).is_empty());
     assert!(net.has_event(1, CacheEvent::Acquired(waits)));
-    // Whoever still waits has asked again.
+    // A transaction that still waits has asked again.
     let again = net.begin(0);
     assert!(net.acquire(0, again, 0, Exclusive));
 }
@@ -163,7 +162,7 @@ fn a_node_that_resumes_is_granted_nothing_before_it_is_known() {
     let mut net = LockNet::new(1);
     let writer = net.holder(0, 0, Exclusive);
     let made = net.commit(0, writer);
-    // It had given the token back; neither that nor its record has arrived, and it asks again at once.
+    // The node had given the token back. Neither that nor its record has arrived, and it asks again at once.
     net.cut(0);
     net.service.resume(id(0));
     let (lock, ask) = (LockId(0), LockRequestId(9));
@@ -194,7 +193,7 @@ fn a_node_that_resumes_is_granted_nothing_before_it_is_known() {
 }
 
 #[test]
-fn a_version_that_was_claimed_is_waited_for() {
+fn a_claimed_version_is_merged_before_its_lock_is_granted() {
     let mut service = service(GrantNumber(1 << 21), [0; 3]);
     service.expect(id(0));
     service.resume(id(0));
@@ -220,7 +219,7 @@ fn a_version_that_was_claimed_is_waited_for() {
 }
 
 #[test]
-fn of_two_claims_that_exclude_each_other_the_older_grant_is_void() {
+fn the_older_of_two_conflicting_claims_is_void() {
     let claim = |grant| TokenClaim {
         lock: LockId(0),
         grant: GrantNumber(grant),
@@ -247,10 +246,10 @@ fn of_two_claims_that_exclude_each_other_the_older_grant_is_void() {
     }
 }
 
-/// The claim was compared with the first of those who read: it stood, and a reader that had been let in after
-/// it lost its token unnoticed.
+/// The claim was compared with the first reader only. It was accepted, and a reader that was admitted later
+/// lost its token unnoticed.
 #[test]
-fn a_claim_that_excludes_several_must_be_newer_than_all_of_them() {
+fn a_claim_that_excludes_several_must_be_newer_than_each() {
     for readers in [[10, 12], [12, 10]] {
         let mut service = service(GrantNumber(1 << 21), [0; 3]);
         let mut claim = |node, grant, hold| {
@@ -281,7 +280,7 @@ fn a_claim_that_excludes_several_must_be_newer_than_all_of_them() {
 }
 
 #[test]
-fn a_node_that_nothing_is_expected_of_can_claim_nothing() {
+fn a_node_that_is_not_expected_can_claim_nothing() {
     let mut service = service(GrantNumber(0), [0; 3]);
     service.resume(id(0));
     let claim = TokenClaim {
@@ -293,10 +292,10 @@ fn a_node_that_nothing_is_expected_of_can_claim_nothing() {
     assert_eq!(service.claim(id(0), claim), Err(LockMisuse::NotHeld(LockId(0))));
 }
 
-/// One that gives a token back at a version that nobody ever made holds the lock back for as long as it is a
-/// node. It was for good.
+/// A node that gives a token back at a version that was never made blocks the lock for as long as it is a
+/// node. It blocked it for good.
 #[test]
-fn a_version_that_nobody_made_is_forgotten_with_whoever_claimed_it() {
+fn a_version_that_was_never_made_is_dropped_with_its_claimant() {
     let mut service = service(GrantNumber(0), [0; 3]);
     let ask = |node: usize| ToService::Acquire {
         lock: LockId(0),
@@ -323,10 +322,10 @@ fn a_version_that_nobody_made_is_forgotten_with_whoever_claimed_it() {
     assert!(matches!(service.poll(), Some((node, ToCache::Grant { .. })) if node == id(1)));
 }
 
-/// Whoever claims a lock alone, at a version that is not here, says that another has made that version; when
-/// it is gone, that other is still to be awaited.
+/// An exclusive claim at a version that is not here shows that another node has made that version. When the
+/// claimant is gone, that node is still awaited.
 #[test]
-fn a_version_that_is_not_here_yet_is_awaited_though_its_witness_is_gone() {
+fn a_claimed_version_is_awaited_even_when_its_claimant_is_gone() {
     let mut service = LockService::new(GrantNumber(9), [(LockId(0), LockVersion(4))]);
     service.ceiling_stored(GrantNumber(1000));
     service.expect(id(0));
@@ -359,9 +358,9 @@ fn a_version_that_is_not_here_yet_is_awaited_though_its_witness_is_gone() {
     ));
 }
 
-/// One of them was named, and the others went on reading under tokens that were nobody's.
+/// Only one of them was reported, and the others kept reading under tokens that were no longer theirs.
 #[test]
-fn all_whose_claims_a_newer_one_excludes_are_named() {
+fn every_claim_that_a_newer_one_excludes_is_reported() {
     let mut service = service(GrantNumber(1 << 21), [0; 3]);
     let mut claim = |node, grant, hold| {
         service.expect(id(node));
@@ -382,9 +381,9 @@ fn all_whose_claims_a_newer_one_excludes_are_named() {
     assert_eq!(held, [(id(2), Exclusive)]);
 }
 
-/// Its link broke. Whoever had asked after it waited until it was back, or its lease had ended.
+/// Its link broke. Later requests waited until it was back, or its lease had ended.
 #[test]
-fn what_a_node_that_resumes_had_asked_keeps_nobody_waiting() {
+fn a_resuming_nodes_old_request_blocks_no_other() {
     let mut service = service(GrantNumber(1), [0; 3]);
     let acquire = |hold, ask| ToService::Acquire {
         lock: LockId(0),

@@ -1,15 +1,15 @@
-//! Stories of locks, told by a service and some nodes whose messages travel when they are let.
+//! Single stories of locks, with a service and some nodes whose messages travel when the test lets them.
 //!
 //! | hazard of the paper's protocol | story |
 //! |---|---|
 //! | 1: holders that write nothing leave gaps | `holders_that_write_nothing_leave_no_gap` |
-//! | 2: a dead writer blocks all | `a_writer_that_died_is_waited_for_until_its_journal_is_read_and_no_longer` |
-//! | 3: the token dies with its holder | `the_token_of_a_node_that_died_goes_on_at_the_version_that_its_journal_reached` |
-//! | 4: a dead waiter takes those behind it along | `a_node_that_dies_in_the_queue_takes_nobody_along` |
-//! | 5: the manager forgets | `a_server_that_starts_again_learns_who_holds_what_before_it_grants_anything` |
-//! | 9: deadlock | `of_two_that_cross_the_one_out_of_order_dies`, and `order` beside it |
-//! | 17: readers one by one | `readers_share_and_a_writer_does_not_wait_for_those_that_came_later` |
-//! | 18: who cannot be undone cannot die | `what_cannot_be_undone_is_refused_out_of_order_and_never_dies` |
+//! | 2: a dead writer blocks all | `a_dead_writers_lock_is_free_once_its_journal_is_read` |
+//! | 3: the token dies with its holder | `a_dead_nodes_token_is_granted_at_its_journals_last_version` |
+//! | 4: a dead waiter takes those behind it along | `a_node_that_dies_in_the_queue_blocks_no_later_request` |
+//! | 5: the manager forgets | `a_restarted_server_learns_all_holders_before_it_grants` |
+//! | 9: deadlock | `the_out_of_order_one_of_two_crossing_transactions_dies`, and `order` beside it |
+//! | 17: readers one by one | `readers_share_and_a_writer_does_not_wait_for_later_readers` |
+//! | 18: who cannot be undone cannot die | `a_transaction_without_undo_is_refused_out_of_order_and_never_dies` |
 
 mod failure;
 mod order;
@@ -32,7 +32,7 @@ struct LinkedNode {
     up: VecDeque<ToService>,
     down: VecDeque<ToCache>,
     records: u64,
-    /// What its transactions were told.
+    /// Events of its transactions.
     heard: Vec<CacheEvent>,
 }
 
@@ -46,7 +46,7 @@ fn id(node: usize) -> NodeId {
     NodeId(node as u64 + 1)
 }
 
-/// The service of a server's start, with nothing reserved by earlier ones beyond `ceiling`.
+/// The service after a server's start, with nothing reserved by earlier starts beyond `ceiling`.
 fn service(ceiling: GrantNumber, versions: [u64; LOCKS as usize]) -> LockService {
     let versions = (0..LOCKS).map(LockId).zip(versions.map(LockVersion));
     let mut service = LockService::new(ceiling, versions);
@@ -82,7 +82,7 @@ impl LockNet {
         self.nodes[node].cache.begin(true)
     }
 
-    /// Asks, and lets no message travel.
+    /// Requests a lock, and lets no message travel.
     fn ask(&mut self, node: usize, txn: TxnId, lock: u32, hold: LockMode) -> Result<Acquired, TokenError> {
         let asked = self.nodes[node]
             .cache
@@ -91,21 +91,22 @@ impl LockNet {
         asked
     }
 
-    /// Asks, and lets all messages travel. Whether the transaction has the lock then.
+    /// Requests a lock, and lets all messages travel. Returns whether the transaction has the lock then.
     fn acquire(&mut self, node: usize, txn: TxnId, lock: u32, hold: LockMode) -> bool {
         let asked = self.ask(node, txn, lock, hold);
         self.run();
         asked == Ok(Acquired::Granted) || self.has_event(node, CacheEvent::Acquired(txn))
     }
 
-    /// A transaction that has `lock`.
+    /// A transaction that holds `lock`.
     fn holder(&mut self, node: usize, lock: u32, hold: LockMode) -> TxnId {
         let txn = self.begin(node);
         assert!(self.acquire(node, txn, lock, hold), "lock {lock} is free");
         txn
     }
 
-    /// Commits what the transaction has alone; the tail is not sent yet. The versions that it made.
+    /// Commits with writes under all exclusive locks; the record is not sent yet. Returns the versions that
+    /// it made.
     fn commit(&mut self, node: usize, txn: TxnId) -> Vec<(LockId, LockVersion)> {
         let state = &mut self.nodes[node];
         let held: Vec<_> = state.cache.held_locks(txn).collect();
@@ -117,7 +118,7 @@ impl LockNet {
         made
     }
 
-    /// Sends the tails of these versions' records.
+    /// Merges the records of these versions.
     fn send(&mut self, node: usize, made: &[(LockId, LockVersion)]) {
         for (lock, version) in made {
             self.service.on_written(*lock, *version).expect("they follow on");
@@ -133,7 +134,7 @@ impl LockNet {
         self.run();
     }
 
-    /// Whether a node's transaction was told this; once.
+    /// Whether a node's transaction got this event; removes it.
     fn has_event(&mut self, node: usize, event: CacheEvent) -> bool {
         let heard = &mut self.nodes[node].heard;
         let found = heard.iter().position(|other| *other == event);
@@ -154,7 +155,7 @@ impl LockNet {
         }
     }
 
-    /// All that a node has said arrives.
+    /// Delivers all messages of a node.
     fn up(&mut self, node: usize) {
         self.collect();
         while let Some(message) = self.nodes[node].up.pop_front() {
@@ -165,7 +166,7 @@ impl LockNet {
         self.collect();
     }
 
-    /// All that a node was told arrives.
+    /// Delivers all messages to a node.
     fn down(&mut self, node: usize) {
         self.collect();
         while let Some(message) = self.nodes[node].down.pop_front() {
@@ -175,7 +176,7 @@ impl LockNet {
         self.collect();
     }
 
-    /// Messages travel until there are none.
+    /// Delivers messages until there are none.
     fn run(&mut self) {
         self.collect();
         while self
@@ -190,20 +191,20 @@ impl LockNet {
         }
     }
 
-    /// A node's link is gone, with all that was on it.
+    /// Breaks a node's link, with all messages on it.
     fn cut(&mut self, node: usize) {
         self.nodes[node].cache.on_unlinked();
         self.nodes[node].up.clear();
         self.nodes[node].down.clear();
     }
 
-    /// A node dies, and the server notices.
+    /// Kills a node, and lets the server notice.
     fn kill(&mut self, node: usize) {
         self.cut(node);
         self.service.fence(id(node));
     }
 
-    /// A node comes back over a new link, with all its records merged.
+    /// Reconnects a node, with all its records merged.
     fn link(&mut self, node: usize) {
         self.service.resume(id(node));
         let state = &mut self.nodes[node];

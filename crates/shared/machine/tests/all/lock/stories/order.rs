@@ -1,4 +1,4 @@
-//! Who waits for whom, and who dies.
+//! Waiting and dying by the order of locks.
 
 use netram_proto::time::Time;
 use netram_shared_machine::LockId;
@@ -8,9 +8,9 @@ use netram_shared_machine::lock::{Acquired, CacheEvent, TokenError};
 use super::{LATE, LockNet, SOON};
 
 #[test]
-fn of_two_that_cross_the_one_out_of_order_dies() {
-    // Whoever began first: with wait-die, which the design had, an old one that has 1 would wait for 0, and a
-    // young one that has 0 would wait, in order, for 1.
+fn the_out_of_order_one_of_two_crossing_transactions_dies() {
+    // Independent of which one began first. With wait-die, an old transaction with lock 1 would wait for 0,
+    // and a young one with lock 0 would wait, in order, for 1.
     for first in [0, 1] {
         let mut net = LockNet::new(2);
         let txns = [net.begin(0), net.begin(1)];
@@ -28,7 +28,7 @@ fn of_two_that_cross_the_one_out_of_order_dies() {
 }
 
 #[test]
-fn of_two_that_cross_in_one_node_the_one_out_of_order_dies_at_once() {
+fn the_out_of_order_one_of_two_crossing_transactions_in_one_node_dies_at_once() {
     let mut net = LockNet::new(1);
     let (up, out) = (net.holder(0, 0, Exclusive), net.holder(0, 1, Exclusive));
     assert_eq!(net.ask(0, up, 1, Exclusive), Ok(Acquired::Waits));
@@ -38,7 +38,7 @@ fn of_two_that_cross_in_one_node_the_one_out_of_order_dies_at_once() {
 }
 
 #[test]
-fn out_of_order_a_token_that_nobody_uses_comes_from_another_node() {
+fn an_unused_token_comes_from_another_node_out_of_order() {
     let mut net = LockNet::new(2);
     let before = net.holder(0, 0, Exclusive);
     net.end(0, before);
@@ -47,7 +47,7 @@ fn out_of_order_a_token_that_nobody_uses_comes_from_another_node() {
 }
 
 #[test]
-fn of_two_readers_that_want_to_write_one_dies_and_the_other_writes() {
+fn one_of_two_upgrading_readers_dies_and_the_other_writes() {
     let mut net = LockNet::new(2);
     let (one, two) = (net.holder(0, 0, Shared), net.holder(1, 0, Shared));
     assert_eq!(net.ask(0, one, 0, Exclusive), Ok(Acquired::Waits));
@@ -59,7 +59,7 @@ fn of_two_readers_that_want_to_write_one_dies_and_the_other_writes() {
 }
 
 #[test]
-fn a_reader_that_wants_to_write_goes_before_a_writer_that_waits_for_it() {
+fn an_upgrading_reader_goes_before_a_writer_that_waits_for_it() {
     let mut net = LockNet::new(2);
     let reader = net.holder(0, 0, Shared);
     let writer = net.begin(1);
@@ -71,7 +71,7 @@ fn a_reader_that_wants_to_write_goes_before_a_writer_that_waits_for_it() {
 }
 
 #[test]
-fn what_cannot_be_undone_is_refused_out_of_order_and_never_dies() {
+fn a_transaction_without_undo_is_refused_out_of_order_and_never_dies() {
     let mut net = LockNet::new(2);
     let other = net.holder(0, 0, Exclusive);
     let txn = net.nodes[1].cache.begin(false);
@@ -87,7 +87,7 @@ fn what_cannot_be_undone_is_refused_out_of_order_and_never_dies() {
         net.ask(1, txn, 1, Exclusive),
         Err(TokenError::OutOfOrder(LockId(1)))
     );
-    // It has what it had, and goes on with that, or begins again with all.
+    // It keeps its lock, and goes on with that, or starts again with all locks.
     assert!(net.acquire(1, txn, 2, Exclusive));
     net.end(1, txn);
     let again = net.nodes[1].cache.begin(false);
@@ -102,19 +102,19 @@ fn what_cannot_be_undone_is_refused_out_of_order_and_never_dies() {
 }
 
 #[test]
-fn readers_share_and_a_writer_does_not_wait_for_those_that_came_later() {
+fn readers_share_and_a_writer_does_not_wait_for_later_readers() {
     let mut net = LockNet::new(4);
     let (one, two) = (net.holder(0, 0, Shared), net.holder(1, 0, Shared));
     let writer = net.begin(2);
     assert!(!net.acquire(2, writer, 0, Exclusive));
-    // At a node that has the token, and at one that has not.
+    // At a node with the token, and at one without.
     let (near, far) = (net.begin(0), net.begin(3));
     assert!(!net.acquire(0, near, 0, Shared) && !net.acquire(3, far, 0, Shared));
     net.end(0, one);
     net.end(1, two);
     assert!(net.has_event(2, CacheEvent::Acquired(writer)));
     net.end(2, writer);
-    // The two that waited behind it go together, and its node keeps the right to read.
+    // The two waiting readers get the lock together, and the writer's node keeps a shared token.
     assert!(net.has_event(0, CacheEvent::Acquired(near)) && net.has_event(3, CacheEvent::Acquired(far)));
     assert_eq!(net.holders(0).len(), 3);
 }
@@ -146,7 +146,7 @@ fn a_wait_ends_at_its_deadline_and_those_behind_it_go_on() {
 }
 
 #[test]
-fn in_its_node_too_a_writer_does_not_wait_for_readers_that_came_later() {
+fn a_writer_does_not_wait_for_later_readers_of_its_own_node() {
     let mut net = LockNet::new(1);
     let reader = net.holder(0, 0, Shared);
     let (writer, later) = (net.begin(0), net.begin(0));
@@ -159,7 +159,7 @@ fn in_its_node_too_a_writer_does_not_wait_for_readers_that_came_later() {
 }
 
 #[test]
-fn an_answer_to_an_older_request_kills_nobody() {
+fn an_answer_to_an_older_request_ends_no_transaction() {
     let mut net = LockNet::new(2);
     let other = net.holder(1, 0, Shared);
     let before = net.holder(0, 0, Shared);
@@ -169,7 +169,7 @@ fn an_answer_to_an_older_request_kills_nobody() {
     net.up(0);
     net.down(1);
     net.up(1);
-    // `Died` is on its way when that one gives up, and another one asks for the same.
+    // `Died` is on its way when that transaction gives up, and another one requests the same lock.
     net.nodes[0].cache.end(Time(0), out, None);
     let reader = net.begin(0);
     assert_eq!(net.ask(0, reader, 0, Shared), Ok(Acquired::Granted));
@@ -179,10 +179,10 @@ fn an_answer_to_an_older_request_kills_nobody() {
     assert!(net.has_event(0, CacheEvent::Acquired(reader)));
 }
 
-/// It waited for a transaction, and so for ever: the token had been recalled for one that was gone, and was
-/// not recalled again.
+/// The request waited for a transaction, and so for ever: the token had been recalled for a request that was
+/// gone, and was not recalled again.
 #[test]
-fn out_of_order_one_dies_though_the_token_was_recalled_before() {
+fn an_out_of_order_request_dies_even_if_the_token_was_recalled_before() {
     let mut net = LockNet::new(3);
     let user = net.holder(0, 0, Exclusive);
     let gone = net.begin(1);
@@ -194,9 +194,10 @@ fn out_of_order_one_dies_though_the_token_was_recalled_before() {
     net.end(0, user);
 }
 
-/// The same: a recall of the whole token, for one that was gone, made the reader's node wait for the reader.
+/// The same for a recall of the whole token, for a request that was gone: the reader's node waited for the
+/// reader.
 #[test]
-fn out_of_order_a_reader_shares_though_the_whole_token_was_recalled_before() {
+fn an_out_of_order_reader_shares_a_token_that_was_recalled_before() {
     let mut net = LockNet::new(3);
     let before = net.holder(0, 0, Exclusive);
     net.end(0, before);
@@ -208,9 +209,9 @@ fn out_of_order_a_reader_shares_though_the_whole_token_was_recalled_before() {
     assert!(net.acquire(2, out, 0, Shared));
 }
 
-/// The same: the token was free for it but for the lease, and was recalled before that came.
+/// The same for a token that was free except for the lease, and was recalled before the lease came.
 #[test]
-fn out_of_order_one_that_waits_for_the_lease_dies_when_the_token_is_recalled_from_a_reader() {
+fn an_out_of_order_request_waiting_for_the_lease_dies_for_a_recall() {
     let mut net = LockNet::new(2);
     let _reader = net.holder(0, 0, Shared);
     let out = net.holder(0, 1, Shared);
@@ -224,9 +225,9 @@ fn out_of_order_one_that_waits_for_the_lease_dies_when_the_token_is_recalled_fro
     assert!(net.has_event(0, CacheEvent::Died(out, LockId(0))));
 }
 
-/// The same, where it is not a recall but another reader that wants to write.
+/// The same for a reader that upgrades instead of a recall.
 #[test]
-fn out_of_order_one_that_waits_for_the_lease_dies_when_a_reader_wants_to_write() {
+fn an_out_of_order_request_waiting_for_the_lease_dies_for_an_upgrade() {
     let mut net = LockNet::new(1);
     let reader = net.holder(0, 0, Shared);
     let out = net.holder(0, 1, Shared);
@@ -236,9 +237,9 @@ fn out_of_order_one_that_waits_for_the_lease_dies_when_a_reader_wants_to_write()
     assert!(net.has_event(0, CacheEvent::Died(out, LockId(0))));
 }
 
-/// The same: the token was only waiting for tails to be sent when its reader became a writer.
+/// The same for a token that only waited for records to be sent when its reader upgraded.
 #[test]
-fn a_reader_becomes_no_writer_while_its_token_is_about_to_be_shared() {
+fn a_reader_cannot_upgrade_while_its_token_is_about_to_be_shared() {
     let mut net = LockNet::new(2);
     let before = net.holder(0, 0, Exclusive);
     let made = net.commit(0, before);
@@ -254,9 +255,10 @@ fn a_reader_becomes_no_writer_while_its_token_is_about_to_be_shared() {
     assert!(net.has_event(0, CacheEvent::Acquired(reader)));
 }
 
-/// It asked, gave back and asked without end: another node's transactions had the lock recalled.
+/// The node requested and gave back the token without end, because another node's transactions had it
+/// recalled.
 #[test]
-fn a_node_without_a_lease_asks_for_nothing() {
+fn a_node_without_a_lease_requests_no_token() {
     let mut net = LockNet::new(1);
     net.now = LATE;
     let txn = net.begin(0);

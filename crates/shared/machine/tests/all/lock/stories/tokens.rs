@@ -1,4 +1,4 @@
-//! What a token is worth: kept, given back, shared, counted.
+//! Tokens: kept, given back, shared and numbered.
 
 use netram_proto::time::Time;
 use netram_shared_machine::LockMode::{Exclusive, Shared};
@@ -40,9 +40,9 @@ fn holders_that_write_nothing_leave_no_gap() {
 }
 
 #[test]
-fn a_token_is_given_back_behind_the_tails_of_all_that_used_it() {
+fn a_token_is_given_back_after_all_records_made_under_it() {
     let mut net = LockNet::new(2);
-    // It writes under one lock, and reads under the other: neither goes before the record.
+    // It writes under one lock and reads under the other: neither token goes back before the record.
     let txn = net.holder(0, 0, Shared);
     assert!(net.acquire(0, txn, 1, Exclusive));
     let made = net.commit(0, txn);
@@ -60,7 +60,7 @@ fn a_token_is_given_back_behind_the_tails_of_all_that_used_it() {
 }
 
 #[test]
-fn tails_that_went_over_a_broken_link_must_go_again() {
+fn records_sent_over_a_broken_link_are_sent_again() {
     let mut net = LockNet::new(1);
     let txn = net.holder(0, 0, Exclusive);
     net.commit(0, txn);
@@ -105,7 +105,7 @@ fn without_a_lease_no_kept_token_is_used() {
 }
 
 #[test]
-fn whoever_writes_shares_with_a_reader_and_keeps_the_right_to_read() {
+fn a_writer_shares_with_a_reader_and_keeps_a_shared_token() {
     let mut net = LockNet::new(2);
     let writer = net.holder(0, 0, Exclusive);
     let reader = net.begin(1);
@@ -118,7 +118,7 @@ fn whoever_writes_shares_with_a_reader_and_keeps_the_right_to_read() {
 }
 
 #[test]
-fn all_tokens_are_asked_for_at_once_and_taken_in_order() {
+fn acquire_all_requests_all_tokens_at_once_and_takes_them_in_order() {
     let mut net = LockNet::new(2);
     let other = net.holder(1, 1, Exclusive);
     let txn = net.begin(0);
@@ -144,7 +144,7 @@ fn all_tokens_are_asked_for_at_once_and_taken_in_order() {
     });
     assert!(asked.eq([(0, Exclusive), (1, Shared), (2, Shared)]));
     net.run();
-    // The last is here, and nobody's yet: whoever wants it gets it.
+    // The last token is here and unused: any transaction may take it.
     let thief = net.holder(1, 2, Exclusive);
     net.end(1, other);
     net.end(1, thief);
@@ -160,8 +160,8 @@ fn a_grant_and_an_old_release_may_cross() {
     assert_eq!(net.ask(1, other, 0, Exclusive), Ok(Acquired::Waits));
     net.up(1);
     net.down(0);
-    // The other waits for the reader; the reader wants to write, is granted that, and gives up before it
-    // hears of it.
+    // The other transaction waits for the reader. The reader upgrades, is granted that, and gives up before
+    // the grant arrives.
     assert_eq!(net.ask(0, reader, 0, Exclusive), Ok(Acquired::Waits));
     net.up(0);
     net.nodes[0].cache.end(Time(0), reader, None);
@@ -204,7 +204,7 @@ fn a_recall_of_an_older_grant_is_void() {
 }
 
 #[test]
-fn everything_is_lost_at_once_and_new_transactions_begin_from_nothing() {
+fn losing_the_tokens_ends_all_transactions_at_once() {
     let mut net = LockNet::new(2);
     let other = net.holder(1, 1, Exclusive);
     let (open, waits) = (net.holder(0, 0, Exclusive), net.begin(0));
@@ -225,7 +225,7 @@ fn everything_is_lost_at_once_and_new_transactions_begin_from_nothing() {
 }
 
 #[test]
-fn what_a_node_may_not_say_is_refused_and_changes_nothing() {
+fn a_lock_violation_is_refused_and_changes_nothing() {
     let mut net = LockNet::new(2);
     let _writer = net.holder(0, 0, Exclusive);
     let before = net.service.clone();
@@ -282,7 +282,7 @@ fn what_a_node_may_not_say_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_node_takes_no_token_that_it_did_not_ask_for() {
+fn a_node_refuses_a_token_that_it_did_not_request() {
     let mut net = LockNet::new(1);
     let lock = LockId(0);
     let grant = ToCache::Grant {
@@ -298,7 +298,7 @@ fn a_node_takes_no_token_that_it_did_not_ask_for() {
 }
 
 #[test]
-fn no_grant_number_is_told_that_is_not_reserved() {
+fn every_grant_number_is_reserved_before_it_is_used() {
     let mut net = LockNet::new(1);
     net.service = LockService::new(GrantNumber(40), [(LockId(0), LockVersion(0))]);
     let txn = net.begin(0);
@@ -310,7 +310,7 @@ fn no_grant_number_is_told_that_is_not_reserved() {
     assert!(net.has_event(0, CacheEvent::Acquired(txn)));
     let claim = net.nodes[0].cache.claims().next().expect("it has the token");
     assert_eq!(claim.grant, GrantNumber(41));
-    // The next start tells none of those that this one may have told.
+    // The next start uses none of the numbers that this one may have used.
     let mut next = service(ceiling, [0; 3]);
     next.expect(id(0));
     next.resume(id(0));

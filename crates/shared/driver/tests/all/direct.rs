@@ -1,4 +1,4 @@
-//! Records straight from node to node: they are early, and nothing depends on them.
+//! Records sent directly between nodes arrive early, and correctness does not depend on them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -31,7 +31,7 @@ fn place() -> (tempfile::TempDir, TestPaths) {
     (directory, place)
 }
 
-/// One that others may come to.
+/// Joins a node that listens for peers.
 fn join_open(place: &TestPaths, name: &str) -> Node {
     let options = NodeOptions {
         listen: Some(place.address(&format!("{name}-peers"))),
@@ -46,8 +46,8 @@ fn meet(nodes: &[&Node], peers: usize) {
     });
 }
 
-/// Waits until a node's commits are safe at its members, not only at the server, and go straight. It has the
-/// lock's token after that; the lock's version, and the counter under it.
+/// Waits until a node's commits are safe at its members, not only at the server, and are sent directly. Then
+/// the node has the lock's token. Returns the lock's version and the counter under it.
 fn until_members(node: &Node, lock: u32) -> (u64, u64) {
     let sent = || node.direct_counts().unicast + node.direct_counts().multicast;
     until("its records go straight", || {
@@ -71,7 +71,7 @@ fn server() {
     let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
-    // Should it ever wait in vain, it ends, and the test with it.
+    // If the process waits in vain, it ends, and the test with it.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(3);
@@ -89,7 +89,7 @@ struct ServerChild(Child, Arc<AtomicBool>);
 impl ServerChild {
     fn start(place: &TestPaths) -> ServerChild {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "straight::server", "--ignored", "--nocapture"])
+            .args(["--exact", "direct::server", "--ignored", "--nocapture"])
             .env(PLACE, &place.directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -107,14 +107,14 @@ impl ServerChild {
         kill_process(Pid::from_child(&self.0), signal).expect("the server is there");
     }
 
-    /// It does nothing any more; but should the test wait for it, it goes on some day, and the test fails.
+    /// Stops the process. If the test waits for it, it continues after a while, and the test fails.
     fn stop(&self) {
         self.signal(Signal::STOP);
         let (pid, over) = (Pid::from_child(&self.0), Arc::clone(&self.1));
         std::thread::spawn(move || {
             std::thread::sleep(2 * PATIENCE);
             if !over.load(Ordering::SeqCst) {
-                // It may be gone by a hair.
+                // The process may just have ended.
                 let _ = kill_process(pid, Signal::CONT);
             }
         });
@@ -125,14 +125,14 @@ impl ServerChild {
 impl Drop for ServerChild {
     fn drop(&mut self) {
         self.1.store(true, Ordering::SeqCst);
-        // It may be gone.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 #[test]
-fn an_update_is_visible_at_a_peer_while_the_server_stands_still() {
+fn an_update_is_visible_at_a_peer_while_the_server_is_stopped() {
     const ROUNDS: u64 = 10;
     let (_directory, place) = place();
     let _lender = place.lender("a");
@@ -168,7 +168,7 @@ fn an_update_is_visible_at_a_peer_while_the_server_stands_still() {
             Ok(true)
         );
         assert_eq!(value(&other, 2), two.1 + 5 * round);
-        // And the other way over the same link.
+        // And in the other direction over the same link.
         add(&other, 3, 1).unwrap();
         assert_eq!(
             one.wait_version(LockId(3), LockVersion(three.0 + round), PATIENCE),
@@ -183,7 +183,7 @@ fn an_update_is_visible_at_a_peer_while_the_server_stands_still() {
         alone.wait_version(LockId(2), LockVersion(two.0 + ROUNDS), PATIENCE),
         Ok(true)
     );
-    // The server has them all once, and hands the locks on behind them.
+    // The server has each record once, and grants the locks after them.
     let (two, three) = (two.1 + 5 * ROUNDS, three.1 + ROUNDS);
     assert_eq!(add(&other, 2, 1).unwrap(), two + 1);
     assert_eq!(add(&alone, 3, 1).unwrap(), three + 1);
@@ -193,10 +193,9 @@ fn an_update_is_visible_at_a_peer_while_the_server_stands_still() {
     }
 }
 
-/// Who waits for a record takes it from the link himself; one who sleeps, or nobody, leaves that to a thread
-/// of the node.
+/// A waiting thread receives the record itself. If it sleeps, or none waits, a thread of the node does.
 #[test]
-fn records_come_straight_whoever_waits_for_them() {
+fn direct_records_arrive_for_polling_sleeping_and_no_waiters() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -210,7 +209,7 @@ fn records_come_straight_whoever_waits_for_them() {
     for round in 0..30 {
         version = version.next();
         std::thread::scope(|scope| {
-            // At once, after it has begun to sleep, or not at all.
+            // At once, after the waiter has begun to sleep, or without a waiter.
             let waits = (round % 3 > 0).then(|| {
                 let waits = scope.spawn(|| other.wait_version(LockId(2), version, PATIENCE));
                 std::thread::sleep(Duration::from_millis(round % 3 - 1) * 5);
@@ -227,9 +226,9 @@ fn records_come_straight_whoever_waits_for_them() {
     server.signal(Signal::CONT);
 }
 
-/// One that was not sent, or lost, is brought by the server; those behind it are early again after that.
+/// A record that was not sent, or lost, comes from the server; later ones are early again.
 #[test]
-fn what_does_not_come_straight_comes_from_the_server() {
+fn a_lost_direct_record_comes_from_the_server() {
     const LOCKS: u32 = 100;
     let (_directory, place) = place();
     let _lender = place.lender("a");
@@ -249,10 +248,10 @@ fn what_does_not_come_straight_comes_from_the_server() {
     assert_eq!(one.direct_counts().unicast, linked, "it is too long");
     assert_eq!(other.wait_version(LockId(99), LockVersion(1), PATIENCE), Ok(true));
     let before = other.direct_counts().applied;
-    // The long one wrote under that lock, too.
+    // The long record wrote under that lock, too.
     version += 1;
     let first = version;
-    // As long as the server is faster, by chance, one more is tried.
+    // If the server happens to be faster, one more is tried.
     until("one comes straight", || {
         version += 1;
         add(&one, 0, 1).unwrap();
@@ -266,7 +265,7 @@ fn what_does_not_come_straight_comes_from_the_server() {
     assert_eq!(value(&other, 99), 0x0707_0707_0707_0707);
 }
 
-/// A node that is played by hand: the server names it, and the other nodes go to its house.
+/// A scripted node: the server names it, and the other nodes connect to its acceptor.
 struct ScriptedNode {
     script: ScriptedPeer,
     house: TestAcceptor,
@@ -284,7 +283,7 @@ impl ScriptedNode {
         ScriptedNode { script, house }
     }
 
-    /// The link that a node has made, when it has said who it is.
+    /// The link that a node has opened, after its introduction.
     fn visited(&mut self) -> AcceptedSession {
         let mut arrival = self.house.arrival();
         let hello = crate::common::next(&mut arrival.channel).unwrap();
@@ -327,7 +326,7 @@ fn say(channel: &mut Channel, message: &ToPeer<Bytes>) {
 }
 
 #[test]
-fn a_peer_that_does_not_read_delays_nobody() {
+fn a_peer_that_does_not_read_delays_no_other() {
     const RECORDS: u64 = 4000;
     let (_directory, place) = place();
     let _lender = place.lender("a");
@@ -352,10 +351,9 @@ fn a_peer_that_does_not_read_delays_nobody() {
     assert!(other.direct_counts().applied > 0, "{:?}", other.direct_counts());
 }
 
-/// Its record is none of the region: one byte is under another lock. Nothing of it is applied, nor anything
-/// behind it.
+/// The record is invalid: one byte is under another lock. Neither it nor any later one is applied.
 #[test]
-fn what_a_peer_sends_outside_its_locks_is_not_applied() {
+fn a_hint_outside_its_locks_is_not_applied() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -372,10 +370,10 @@ fn what_a_peer_sends_outside_its_locks_is_not_applied() {
     assert_eq!(add(&one, 1, 3).unwrap(), 3);
 }
 
-/// A record that looks good, and was never committed. Who has taken it ends when it would matter, and joins
-/// again with a good copy.
+/// A valid record that was never committed. A node that has applied it ends when this would matter, and
+/// rejoins with a good copy.
 #[test]
-fn what_a_peer_never_commits_does_not_stay() {
+fn a_hint_that_was_never_committed_does_not_survive() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -401,7 +399,7 @@ fn what_a_peer_never_commits_does_not_stay() {
 }
 
 #[test]
-fn a_peer_that_dies_is_forgotten_and_one_that_joins_is_met() {
+fn a_dead_peer_is_dropped_and_a_new_one_connected() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
@@ -432,8 +430,8 @@ fn a_peer_that_dies_is_forgotten_and_one_that_joins_is_met() {
     });
 }
 
-/// A group of this test alone, over loopback; `None`: nothing can be multicast there, and the test has said
-/// so.
+/// A multicast group of this test alone, over loopback; `None`: multicast is not possible there, which the
+/// test has reported.
 fn group(last: u8) -> Option<MulticastGroup> {
     let open = || -> std::io::Result<MulticastGroup> {
         let address = Ipv4Addr::new(239, 78, std::process::id() as u8, last);
@@ -486,7 +484,7 @@ fn a_record_is_multicast_once_for_all_peers() {
     until("records come straight to all", || {
         version += 1;
         add(&one, 1, 1).unwrap();
-        // One of many datagrams.
+        // A record of many datagrams.
         let mut txn = one.begin(RestoreMode::Restore).unwrap();
         let locks: Vec<_> = (2..20).map(|lock| (LockId(lock), LockMode::Exclusive)).collect();
         txn.acquire_all(&locks).unwrap();
@@ -499,13 +497,13 @@ fn a_record_is_multicast_once_for_all_peers() {
             }
         }
         let straight = peers.each_ref().map(|node| node.direct_counts().applied);
-        // The second of each round needs the first.
+        // The second record of each round needs the first.
         straight
             .iter()
             .zip(before)
             .all(|(now, before)| *now >= before + 4)
     });
-    // Once for all: none was sent to each.
+    // The record was sent once for all peers, and not to each.
     let counts = one.direct_counts();
     assert!(counts.multicast <= records, "{counts:?}, {records} records");
     assert_eq!((counts.unicast, counts.dropped), (0, 0));
