@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! page 0    superblock: magic, format, region id, bytes, address, locks, CRC32C; never changed
-//!           from 512 on, counters: position, last node id, ceiling, node ids gone, records of those forgotten, bytes of a node's
-//!           longest record
+//!           from 512 on, counters: position, last node id, ceiling, number of gone nodes, records of the
+//!           forgotten ones, bytes of a node's longest record
 //! then      spans, ascending by lock: lock u32, zero u32, offset u64, length u64; never changed
 //! page      versions, u64 each, in the spans' order
-//! page      nodes: places of 8 KiB each
-//! then      node ids gone: id u64, last record's number u64 (the highest bit: a loss was accepted), journal u128; the oldest is replaced
+//! page      nodes: entries of 8 KiB each
+//! then      gone nodes: id u64, last record's number u64 (highest bit: a loss was accepted), journal u128;
+//!           the oldest entry is replaced
 //! ```
 //!
 //! Offsets in a node's entry: 0 id (0: vacant), 8 state, 16 number, 24 number of the record that ends at 32
