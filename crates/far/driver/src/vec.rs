@@ -177,8 +177,8 @@ impl<T: Pod> FarVec<T> {
     /// Address of the first value, for code with its own discipline such as C or Python. It is valid while
     /// the vector lives.
     ///
-    /// A caller that dereferences it must make sure that no slice of the vector exists meanwhile, and that no
-    /// two threads store to the same bytes.
+    /// A caller that dereferences it must make sure that no slice of the vector exists meanwhile. No two
+    /// threads may store to the same bytes.
     pub fn as_ptr(&self) -> *mut T {
         self.area.as_ptr().cast()
     }

@@ -42,8 +42,8 @@ impl PageRuns {
     /// Takes the smallest free run that contains `pages` pages at a multiple of `align` pages; of equals the
     /// first. `None`: there is none.
     ///
-    /// Small runs are used up before large ones are split, and low pages before high ones, since records of
-    /// pages are kept up to the highest.
+    /// Small runs are used up before large ones are split. Low pages are used before high ones, since records
+    /// of pages are kept up to the highest.
     pub(crate) fn take(&mut self, pages: u32, align: u64) -> Option<u32> {
         assert!(align.is_power_of_two(), "pages are aligned to powers of two");
         let wanted = pages.max(1);

@@ -31,5 +31,5 @@ pub const PENDING_BYTES_MAX: u64 = 1 << 20;
 pub const PENDING_RANGES_MAX: usize = 64;
 
 /// Alignment at which a range may be split between two records. Programs that write whole pages without a
-/// second copy rely on the disk never mixing an older and a newer half of a file system block.
+/// second copy rely on this: a disk never mixes older and newer halves of a block.
 pub const PAGE_BYTES: u64 = 4096;

@@ -2,8 +2,7 @@
 //!
 //! Each process has a slot. For every file of the database it counts the process's writes, and how many of
 //! them are *durable*: recorded and held, or on the disk. A process that syncs a file sees whether other
-//! processes have writes that no record covers yet, even if such a process was killed in the middle of a
-//! write.
+//! processes have writes without a record. That includes a process killed in the middle of a write.
 //!
 //! The page lives as long as the machine's memory, as do unsynced writes to the files. After a crash of the
 //! machine its boot mark differs, and its content does not count.

@@ -1,6 +1,6 @@
-//! Decides which evicted pages are compressed: those that stay packed in local memory while that saves more
-//! than it costs (`netram_far_machine::arena`), and those sent over a link on which the saved bytes take
-//! longer than compressing. Some pages are compressed as samples, so that both are known.
+//! Decides which evicted pages are compressed: those that stay packed in local memory
+//! (`netram_far_machine::arena` decides), and those sent over a link that takes longer for the saved bytes
+//! than compressing does. Some pages are compressed as samples, so that both are known.
 
 use std::time::Instant;
 

@@ -3,8 +3,8 @@
 //! Between waits the links are free. A waiting thread takes them, sends what is to be sent, and polls until
 //! it has what it waits for. A page's fetch thus wakes no other thread. Other waiting threads *follow*: the
 //! leader notifies them. Only the *maintenance thread* sleeps on the links. It takes them when they were free
-//! for long, when something is [due](LinkLeadership::hasten), and when a leader has polled in vain for so
-//! long that it should sleep. It yields them to the next thread that waits.
+//! for long, when something is [due](LinkLeadership::hasten), and when a leader has polled long in vain. It
+//! yields them to the next thread that waits.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

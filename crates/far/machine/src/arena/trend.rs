@@ -2,8 +2,8 @@
 //!
 //! A thread may follow several *streams* at once, for example what it reads and what it writes. A fault
 //! belongs to the stream whose last fault is nearest. A stream's step is the one that most of its last faults
-//! had, or most of the thread's. Faults are recorded by byte where the kernel reports it, so that the column
-//! of a matrix is followed even if its rows are not whole pages.
+//! had, or most of the thread's. Faults are recorded by byte where the kernel reports it. A matrix column is
+//! thus followed even if its rows are not whole pages.
 //!
 //! Prefetched pages cause no faults, so their use is not seen. The first page of each run is therefore the
 //! *marker*: it is fetched but not mapped. Its fault proves the stream and requests the next run, which

@@ -147,10 +147,9 @@ pub fn level(sizes: impl Iterator<Item = u64>, limit: u64) -> u64 {
     largest + left
 }
 
-/// Number of slots that a deposit is told to keep. It is at least `level`, and the excess is asked back in
-/// steps from the highest slot on, so that pages that cannot move hold up only one step. `told`: what it was
-/// told last. While there is a level, a deposit that was told once is told nothing else; a small one is not
-/// told at all.
+/// Number of slots that a deposit is told to keep. It is at least `level`. The excess is asked back in steps
+/// from the highest slot on, so that immovable pages hold up only one step. `told`: what it was told last.
+/// While there is a level, a deposit that was told once is told nothing else; a small one is not told at all.
 pub fn slots_to_keep(slots: u32, told: Option<u32>, level: Option<u32>) -> Option<u32> {
     let level = level?;
     let keep = level.max(slots.saturating_sub(RECLAIM_SLOTS_MAX));

@@ -208,7 +208,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     }
 
     /// Sets a file's length: the change is recorded and held, then made. In the opposite order a crash in
-    /// between would leave a shorter file, and replay would restore only the part of its old content that the
+    /// between would leave a shorter file. Replay would restore only the part of its old content that the
     /// journal has.
     ///
     /// # Errors

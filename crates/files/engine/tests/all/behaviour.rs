@@ -324,8 +324,8 @@ fn a_catalog_without_room_is_written_later() {
     assert!(is_there(&disk, "other").is_some());
 }
 
-/// The file on the disk is complete, yet a crash makes it anew from its records, because the catalog that
-/// would list it did not fit on the disk.
+/// The file on the disk is complete, yet a crash makes it anew from its records: the catalog with it did not
+/// fit on the disk.
 #[test]
 fn pending_writes_survive_a_checkpoint_without_a_catalog() {
     let (log, disk, directory) = new();

@@ -17,8 +17,8 @@
 //! version only.
 //!
 //! The *spill file* is one more lender with the highest number, of a second class. It gets pages for which no
-//! lender has room, is asked for a page only if no lender has it, and its pages move to lenders that have
-//! room. Pages in slots that a lender wants back move as well.
+//! lender has room, and they move when one has. It is asked for a page only if no lender has it. Pages in
+//! slots that a lender wants back move as well.
 //!
 //! Invariants: bytes are released only when all copies have them; a page is never requested by an outdated
 //! version; a copy in a life that has ended does not count; a slot holds one page.

@@ -4,9 +4,9 @@
 //! too few copies is *short*. If it is pending, it gets another copy as soon as there is room; otherwise it
 //! is fetched for that, a few pages at a time.
 //!
-//! A copy in the spill file counts like any other, but is made only if no lender may take the page, and moves
-//! to a lender that has room. A copy in a slot that its lender wants back counts as well, and moves to any
-//! other place.
+//! A copy in the spill file counts like any other. It is made only if no lender may take the page, and moves
+//! when one has room. A copy in a slot that its lender wants back counts as well, and moves to any other
+//! place.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

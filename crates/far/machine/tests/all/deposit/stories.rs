@@ -385,8 +385,8 @@ fn all_pages_leave_a_lender_that_is_about_to_stop() {
     );
 }
 
-/// The only remaining copy was at a lender that had died, and the bytes had been released when the links to
-/// all others broke for a moment.
+/// The links to all other lenders broke for a moment, and the bytes were released. The only copy was at a
+/// lender that had died.
 #[test]
 fn bytes_stay_pending_while_no_linked_lender_has_them() {
     let mut world = DepositWorld::new(2, &[64, 64]);
