@@ -7,7 +7,7 @@
 //! 1. Follow names from the catalog to the journal's end.
 //! 2. Sort the files on the disk. A file at its final path stays; one that belongs elsewhere is moved aside;
 //!    one that is gone is removed. A file made since the catalog is found by the identity in its record. It
-//!    is kept as it is, because its bytes may have no record. If the disk lost it, it is made anew from records.
+//!    is kept as it is, because its bytes may have no record. If the disk lost it, it is made anew.
 //! 3. Make directories and files, or move them from aside to their final paths.
 //! 4. Replay writes, in order.
 //! 5. Sync everything, also what was not replayed. Only then replace the catalog and trim the journal.
