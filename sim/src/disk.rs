@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_survives_and_what_was_not_does_not() {
+    fn synced_sectors_survive_a_power_cut_and_others_do_not() {
         let (disk, file) = disk(DiskFaults::default());
         file.write_at(0, &[1]).unwrap();
         file.sync().unwrap();

@@ -14,22 +14,22 @@ use netram_sim::scenario::{
 };
 
 const USAGE: &str = "\
-netram-sim: runs netram's machines in a virtual world with seeded faults
+netram-sim: runs netram's machines in a simulated world with seeded faults
 
 usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files|--parties|--intruded] [--verbose]
 
-  --seeds N      how many worlds to run
-  --from S       the first world's seed (0)
-  --threads T    threads to run them on (1)
+  --seeds N      number of worlds to run
+  --from S       seed of the first world (0)
+  --threads T    number of threads (1)
   --fault NAME   plant a fault in the machines; the run should then fail (`--fault list` names them)
-  --kept         of these only the tenth among which are all worlds with a data lender
-  --shared       of these only the tenth among which are all worlds whose journal is a shared region's node's
-  --regions      of these only those, one in seventeen, of several nodes that share a region
-  --deposits     of these only those, one in twenty-six, of owners with pages at lenders
-  --files        of these only those, one in thirty-seven, of a directory of files
-  --intruded     of these only those, one in twelve, in which a client with the cluster's key would mean harm
-  --parties      of these only those, one in twenty, of several processes that have a database open
-  --verbose      print the whole story kept of a failing seed, and all counters
+  --kept         run only the tenth that contains every world with a data lender
+  --shared       run only the tenth that contains every world with the journal of a shared region's node
+  --regions      run only worlds of nodes that share a region (one in 17)
+  --deposits     run only worlds of owners with pages at lenders (one in 26)
+  --files        run only worlds of a directory of files (one in 37)
+  --intruded     run only worlds in which a client with the cluster's key may mean harm (one in 12)
+  --parties      run only worlds of processes that have a database open (one in 20)
+  --verbose      print the whole trace of a failing seed, and all counters
 ";
 /// Number of failing seeds after which a run stops.
 const FAILURES_MAX: usize = 5;

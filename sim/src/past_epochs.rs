@@ -5,8 +5,8 @@
 //! that opening may have a view with other members, one that was proposed and sent there but never durable at
 //! the client. If none of those members heard of the opening either, a restore may find such records and take
 //! them: it cannot tell. For it the later epochs never existed. Records that they acknowledged by the
-//! client's own disk alone are lost silently, as `docs/design/failure-model.md` says. The restore's own check makes
-//! sure that no member of the replica's view was fenced by one of them.
+//! client's own disk alone are lost silently, as `docs/design/failure-model.md` says. The restore's own check
+//! makes sure that no member of the replica's view was fenced by one of them.
 
 use netram_proto::id::Epoch;
 use netram_proto::wire::ChainPoint;
@@ -139,7 +139,7 @@ mod tests {
     /// Two oracles reported a broken rule because a restore found records at a member that an opening had
     /// given up. Neither the replica nor that member had heard of the opening (seeds 3025428 and 3295405).
     #[test]
-    fn a_restore_may_find_what_an_opening_gave_up_that_nobody_heard_of() {
+    fn a_restore_may_find_records_given_up_by_an_unheard_opening() {
         let mut world = world();
         assert_eq!(restored(&mut world, 1), SECOND.lsn);
         world.return_to(0, Epoch(1));
@@ -149,7 +149,7 @@ mod tests {
     /// The oracle reported a broken rule because a copy still had a record that the original's opening gave
     /// up later (seeds 2004 and 5006017).
     #[test]
-    fn a_copy_may_have_what_the_original_gave_up_later() {
+    fn a_copy_may_have_records_the_original_gave_up_later() {
         let mut world = world();
         let third = ChainPoint {
             lsn: Lsn(112),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restore_may_not_find_what_an_opening_gave_up_that_was_heard() {
+    fn a_restore_may_not_find_records_given_up_by_a_heard_opening() {
         let mut world = world();
         assert_eq!(restored(&mut world, 2), FIRST.lsn);
         world.return_to(0, Epoch(2));

@@ -182,8 +182,7 @@ impl WorldProfile {
         let disk_us = rng.pick(&[(80, 300), (500, 3000), (5000, 20_000), (20_000, 200_000)]);
         let drops_cache = rng.chance(500);
         let mut actions = draw_faults(rng);
-        // Without dropping the cache, recovery cannot find damage that was repaired by a write whose sync
-        // then failed.
+        // With the cache kept, damage that a write repaired whose sync then failed cannot be found.
         actions.retain(|action| drops_cache || *action != WorldFault::Rot);
         WorldProfile {
             lenders,

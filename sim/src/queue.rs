@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_by_time_and_ties_by_age() {
+    fn events_pop_by_time_then_insertion_order() {
         let mut queue = EventQueue::default();
         for (at, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
             queue.push(Time(at), event);

@@ -301,10 +301,7 @@ impl World {
             self.now = self.now + TICK;
             return;
         };
-        assert!(
-            self.trace.events < EVENTS_MAX,
-            "the world does not come to an end"
-        );
+        assert!(self.trace.events < EVENTS_MAX, "the world does not end");
         self.now = self.now.max(at);
         if let Some(until) = self.standing_still(&event) {
             self.queue.push(until, event);

@@ -334,7 +334,7 @@ fn check_owner(shelf: &RemotePageClient<PlainSeal>) {
         slots.sort_unstable();
         assert!(
             slots.into_iter().eq(0..lender.slots),
-            "each slot is one page's, or nobody's"
+            "each slot has one page or none"
         );
     }
 }

@@ -11,7 +11,7 @@ fn fuzz() -> PathBuf {
 }
 
 #[test]
-fn every_seed_is_borne_by_its_target() {
+fn every_seed_passes_its_target() {
     for target in TARGETS {
         let seeds = (target.seeds)();
         assert!(!seeds.is_empty(), "{} has no seeds", target.name);
@@ -25,7 +25,7 @@ fn every_seed_is_borne_by_its_target() {
 
 /// Each seed with each of its bytes changed: a small part of a fuzzer's work.
 #[test]
-fn every_seed_with_a_byte_changed_is_borne_too() {
+fn every_seed_with_a_changed_byte_passes_too() {
     for target in TARGETS {
         for mut seed in (target.seeds)() {
             seed.truncate(128);
@@ -41,7 +41,7 @@ fn every_seed_with_a_byte_changed_is_borne_too() {
 }
 
 #[test]
-fn every_case_is_borne_by_its_target() {
+fn every_case_passes_its_target() {
     for directory in fs::read_dir(fuzz().join("cases")).expect("the directory of cases") {
         let directory = directory.expect("an entry").path();
         let name = directory

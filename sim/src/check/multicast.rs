@@ -44,7 +44,7 @@ pub(crate) fn check_sent_once(world: &World, process: usize, before: MulticastSt
         fail(
             0,
             format!(
-                "nothing is lost, yet of {bytes} bytes {again} went again, and listeners were given up: {now:?}"
+                "without loss, {again} of {bytes} multicast bytes were sent again, or listeners fell back: {now:?}"
             ),
         );
     }

@@ -130,7 +130,7 @@ mod tests {
     /// A fence repeated after the journal's end was counted as one that must hold. The oracle then reported a
     /// broken rule when the lender had reused the slot for another journal (seed 3033957).
     #[test]
-    fn a_fence_that_comes_again_after_the_end_need_not_hold() {
+    fn a_fence_repeated_after_the_end_need_not_hold() {
         let mut member = Member::new(JournalId(7), Incarnation(1));
         let mut sealed = Epoch(0);
         let mut window = WindowRing::default();

@@ -68,7 +68,7 @@ pub(crate) fn is_fenced(world: &mut World, host: usize) {
         fail(
             18,
             format!(
-                "host {host} could open, and cannot any more: fenced by epoch {highest}, under which nobody could"
+                "host {host} was proven able to open, and is now fenced by epoch {highest}, which was never proven"
             ),
         );
     }

@@ -40,13 +40,13 @@ impl World {
         if self.shared_index().has_failed() && !self.machine.borrow().has_failed {
             fail(
                 17,
-                String::from("no sync failed, and all processes say that the disk did"),
+                String::from("no sync failed, yet every process reports a failed disk"),
             );
         }
     }
 
     pub(super) fn fail_recovery(&self, error: &DatabaseRecoverError) -> ! {
-        fail(0, format!("nothing fails any more, and recovery does: {error}"));
+        fail(0, format!("recovery fails without any fault: {error}"));
     }
 
     /// Checks the database without further faults: each process that writes and syncs is served, by journals

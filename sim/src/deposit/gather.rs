@@ -105,7 +105,7 @@ impl World {
             };
             match owner.page_client.take_words(ticket) {
                 Some(gathered) => self.check_gathered(arena, &asked, &gathered),
-                None => self.fail(format!("{asked:?} is said to have come, and has not")),
+                None => self.fail(format!("{asked:?} is reported as arrived, but is not there")),
             }
         }
     }
@@ -121,9 +121,9 @@ impl World {
                     let bytes = &gathered.bytes[asked.request.bytes(index)];
                     self.check_blocks(arena, (page, version), asked, numbers, bytes);
                 }
-                GatherOutcome::Never => {
-                    self.fail(format!("{page:?} was put, and blocks of it are said to be zeros"))
-                }
+                GatherOutcome::Never => self.fail(format!(
+                    "{page:?} was evicted, but blocks of it are reported as zeros"
+                )),
                 GatherOutcome::Local => self.coverage.hit("far: blocks found here"),
                 GatherOutcome::Spilled => self.coverage.hit("far: blocks of pages in a spill file"),
                 GatherOutcome::Lost(_) if renewed => self
@@ -206,9 +206,7 @@ impl World {
     }
 
     fn fail_true_words(&self, page: Page) {
-        self.fail(format!(
-            "words of {page:?} were true, and are said to have been lies"
-        ));
+        self.fail(format!("blocks of {page:?} were true, but are reported as false"));
     }
 
     /// Checks that false blocks of a page are detected when it is fetched from a lender.
@@ -217,7 +215,7 @@ impl World {
             |owner: &super::DepositOwner| owner.undetected_lies.get(&page) == Some(&LieCertainty::Certain);
         if self.arenas[arena].as_ref().is_some_and(deceived) {
             self.fail(format!(
-                "words of {page:?} were lies, and that was not found when it came home"
+                "false blocks of {page:?} were not detected when it was fetched"
             ));
         }
     }

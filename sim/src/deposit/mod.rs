@@ -3,8 +3,8 @@
 //!
 //! Links are late and break, and their last frames may arrive after those of the next link. Lenders die and
 //! lose everything, stand still, run out of room, withdraw, or lie. An owner dies and another begins.
-//! `docs/design/simulator.md` lists all faults. Rule 14 of `docs/design/failure-model.md` is checked wherever a page comes
-//! back, and at quiescence.
+//! `docs/design/simulator.md` lists all faults. Rule 14 of `docs/design/failure-model.md` is checked wherever
+//! a page comes back, and at quiescence.
 //!
 //! | module | is |
 //! |---|---|
@@ -162,10 +162,7 @@ impl World {
             unreachable!("a mark is always ahead")
         };
         self.trace.events += 1;
-        assert!(
-            self.trace.events < EVENTS_MAX,
-            "the world does not come to an end"
-        );
+        assert!(self.trace.events < EVENTS_MAX, "the world does not end");
         self.now = self.now.max(at);
         match event {
             Event::Connected { conn } => self.on_connected(conn),

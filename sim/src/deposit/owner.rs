@@ -255,7 +255,7 @@ impl World {
             return;
         };
         match owner.page_client.get(page) {
-            PageLookup::Zeros => self.fail(format!("{page:?} was put, and is said to be zeros")),
+            PageLookup::Zeros => self.fail(format!("{page:?} was evicted, but is reported as zeros")),
             PageLookup::Pending(content) => {
                 self.coverage.hit("far: pages found aside");
                 self.check_arrival(arena, page, content);
@@ -285,7 +285,7 @@ impl World {
                     self.check_lies_detected(arena, page);
                 }
                 Some(Err(lenders)) => self.on_page_lost(arena, page, lenders),
-                None => self.fail(format!("{page:?} is said to have come, and has not")),
+                None => self.fail(format!("{page:?} is reported as arrived, but is not there")),
             }
         }
     }
@@ -312,10 +312,12 @@ impl World {
         };
         let version = owner.directory().version(page);
         if self.profile.within_budget {
-            self.fail(format!("{page:?} was lost, and never was all of it gone"));
+            self.fail(format!(
+                "{page:?} is reported lost, but a copy of it always existed"
+            ));
         }
         if lenders == LenderSet::default() {
-            self.fail(format!("{page:?} was lost by nobody"));
+            self.fail(format!("{page:?} is reported lost, but no lender lost it"));
         }
         for (index, machine) in self.machines.iter().enumerate() {
             let Some(holder) = machine.deposit(owner.id) else {
@@ -326,7 +328,7 @@ impl World {
             // A slot that was given up may still have the page by chance.
             if has && reachable && lenders.contains(index) && !machine.is_hostile() {
                 self.fail(format!(
-                    "{page:?} is said to be lost by lender {index}, which has it"
+                    "{page:?} is reported lost by lender {index}, which has it"
                 ));
             }
         }
@@ -336,7 +338,7 @@ impl World {
             && !disk.spill.file().faulty
         {
             self.fail(format!(
-                "{page:?} is said to be lost by a spill file that never lost any"
+                "{page:?} is reported lost by a spill file that never lost a page"
             ));
         }
         let Some(owner) = &mut self.arenas[arena] else {

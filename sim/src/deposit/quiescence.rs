@@ -61,7 +61,7 @@ impl World {
         let file = owner.disk.as_ref().map(|disk| disk.spill.server().slots());
         for (index, lender) in { status.lenders.iter() }.chain(&status.spill).enumerate() {
             if !lender.linked {
-                check::fail(0, format!("owner {arena} never came back to lender {index}"));
+                check::fail(0, format!("owner {arena} never reconnected to lender {index}"));
             }
             let mut slots: Vec<u32> = owner.directory().free_slots(index).collect();
             for page in owner.pages() {

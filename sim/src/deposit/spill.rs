@@ -214,9 +214,7 @@ impl World {
             _ => (),
         }
         if let Err(offence) = self.on_lender_frame(arena, spill, &frame) {
-            self.fail(format!(
-                "the spill file said what is none of its business: {offence:?}"
-            ));
+            self.fail(format!("the spill file sent an unexpected message: {offence:?}"));
         }
         self.settle(arena);
     }

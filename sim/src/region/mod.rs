@@ -208,10 +208,7 @@ impl World {
             unreachable!("a mark is always ahead")
         };
         self.trace.events += 1;
-        assert!(
-            self.trace.events < EVENTS_MAX,
-            "the world does not come to an end"
-        );
+        assert!(self.trace.events < EVENTS_MAX, "the world does not end");
         self.now = self.now.max(at);
         if let Some(until) = self.standing_still(&event) {
             return self.queue.push(until, event);

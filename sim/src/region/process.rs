@@ -391,7 +391,7 @@ impl World {
             return self.check_locks_held(slot, id);
         }
         if in_vain {
-            let what = format!("slot {slot}: nobody gets the lock that a dead node held");
+            let what = format!("slot {slot}: no node gets the lock that a dead node held");
             self.fail(RegionRule::Ends, &what);
         }
         process.end_failed(now);

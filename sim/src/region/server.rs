@@ -463,7 +463,7 @@ impl World {
         if all.is_err() {
             self.fail(
                 RegionRule::Survives,
-                "sound members gave less than they said they hold",
+                "intact members returned less than they claimed to hold",
             );
         }
         self.tell(|| format!("node {node} is read from {} to {}", known.end.lsn, end.lsn));

@@ -105,7 +105,7 @@ impl VolumeProgram {
             return;
         }
         world.data_blocked_host = Some(self.host);
-        world.tell(|| String::from("nobody is to hear of the next opening"));
+        world.tell(|| String::from("the next opening reaches no data lender"));
         if let Ok(process) = world.open(self.host, false) {
             world.crash(process, false);
             world.coverage.hit("data: last openings that nobody heard");
@@ -533,7 +533,7 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
     if is_backed(world, kept, end) {
         fail(
             12,
-            String::from("the members had all that the replica lacked, yet it cannot be restored from"),
+            String::from("the members had everything that the replica lacked, yet the restore is refused"),
         );
     }
     false

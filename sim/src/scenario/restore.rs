@@ -106,7 +106,7 @@ impl VolumeProgram {
         {
             fail(
                 12,
-                String::from("the replica and the members had everything, yet it cannot be restored from"),
+                String::from("the replica and the members had everything, yet the restore is refused"),
             );
         }
         drop(world);
@@ -412,7 +412,7 @@ impl VolumeProgram {
                 fail(
                     4,
                     String::from(
-                        "a client that was given up goes on, and has not learnt that its volume was restored",
+                        "a given-up client goes on without having learnt that its volume was restored",
                     ),
                 );
             }

@@ -163,10 +163,7 @@ impl MemoryProgram {
         if let Err(RvmOpenError::Recovery(TruncateError::Segment(error))) = &opened
             && !matches!(error, SegmentError::Io { .. })
         {
-            fail(
-                24,
-                format!("the only log there is was refused its segments: {error}"),
-            );
+            fail(24, format!("the only log was refused its segments: {error}"));
         }
         let memory = opened.ok()?;
         memory.plant(self.world.borrow().planted);

@@ -155,7 +155,7 @@ fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<ChainPo
     if all.is_err() {
         crate::check::fail(
             13,
-            String::from("sound members gave less than they said they hold"),
+            String::from("intact members returned less than they claimed to hold"),
         );
     }
     if end.lsn > kept.lsn {

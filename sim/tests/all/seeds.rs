@@ -173,7 +173,7 @@ const EXPECTED: &[&str] = &[
 ];
 
 #[test]
-fn the_same_seed_tells_the_same_story_twice() {
+fn the_same_seed_replays_the_same_run() {
     for seed in 0..60 {
         let hashes = [(); 2].map(|()| run_seed(seed, FaultSwitch::NONE).map(|outcome| outcome.hash).ok());
         assert_eq!(hashes[0], hashes[1], "seed {seed}");
@@ -181,7 +181,7 @@ fn the_same_seed_tells_the_same_story_twice() {
 }
 
 #[test]
-fn different_seeds_tell_different_stories() {
+fn different_seeds_give_different_runs() {
     let hash = |seed| run_seed(seed, FaultSwitch::NONE).map(|outcome| outcome.hash).ok();
     assert_ne!(hash(1), hash(2));
 }
