@@ -43,7 +43,7 @@ pub enum AuditError {
     #[error("{0}")]
     Store(#[from] Oo7Error),
     /// The database contradicts itself.
-    #[error("the database is not whole: {what} (object {id})")]
+    #[error("the database is inconsistent: {what} (object {id})")]
     Fault {
         /// The rule that does not hold.
         what: &'static str,

@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Oo7Error {
     /// The bytes read are no object of the benchmark. Audit the database, or rebuild it.
-    #[error("the database is damaged: {what} at {at:#x}; build it anew")]
+    #[error("the database is damaged: {what} at {at:#x}; rebuild it")]
     Damaged {
         /// The expected object.
         what: &'static str,
@@ -12,13 +12,13 @@ pub enum Oo7Error {
         at: u64,
     },
     /// The database was never completed, or does not exist. Build it.
-    #[error("there is no whole OO7 database here: {why}; build one")]
+    #[error("no complete OO7 database here: {why}; build one")]
     Missing {
         /// The contradiction to a complete database.
         why: &'static str,
     },
     /// The store is full. Give it more room.
-    #[error("no room for {asked} bytes, {largest} are free in a row; choose a larger heap")]
+    #[error("no room for {asked} bytes; the largest free block has {largest}; choose a larger heap")]
     Full {
         /// Requested bytes.
         asked: u64,
@@ -26,7 +26,9 @@ pub enum Oo7Error {
         largest: u64,
     },
     /// A transaction with changes was dropped, and the store cannot undo them.
-    #[error("a transaction was given up half done, and plain memory cannot undo: build the database anew")]
+    #[error(
+        "a transaction with changes was dropped, and plain memory cannot undo them; rebuild the database"
+    )]
     Poisoned,
     /// The layer below the store failed.
     #[error("{0}")]

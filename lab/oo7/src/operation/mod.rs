@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_again() {
+    fn every_name_parses_to_its_operation() {
         for operation in Operation::ALL {
             assert_eq!(operation.name().parse::<Operation>().unwrap(), *operation);
         }

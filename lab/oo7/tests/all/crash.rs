@@ -123,7 +123,7 @@ fn kill_after(mut child: Child, transactions: usize, pause: Duration) -> usize {
 }
 
 #[test]
-fn a_process_killed_in_the_middle_of_t3b_leaves_what_it_committed() {
+fn a_process_killed_during_t3b_leaves_its_commits() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let home = Store::create(&directory.join("home"), JournalLayout::Directory, LOG_BYTES).unwrap();

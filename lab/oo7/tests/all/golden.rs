@@ -86,7 +86,7 @@ fn small_3_counts_what_the_paper_counts() {
 }
 
 #[test]
-fn our_own_golden_values_stand() {
+fn counts_equal_the_golden_values() {
     use Operation::{Q2, Q3, Q4, Q5, Q6, T5Do, T7};
     for (name, golden) in [
         ("tiny-3", [50, 124, 8, 97, 414, 222, 458]),
@@ -104,7 +104,7 @@ fn our_own_golden_values_stand() {
 }
 
 #[test]
-fn databases_are_the_same_for_ever() {
+fn databases_have_their_golden_digests() {
     let small = DatabaseAudit {
         modules: 1,
         complex: 364,

@@ -53,7 +53,7 @@ fn several_modules_agree() {
 }
 
 #[test]
-fn what_is_inserted_is_deleted_without_a_trace() {
+fn deletion_removes_every_trace_of_an_insertion() {
     let parameters: Oo7Parameters = "tiny-9".parse().unwrap();
     let world = HeapTestbed::new(&parameters);
     let store = world.build(&parameters, DateIndex::All);
@@ -75,7 +75,7 @@ fn what_is_inserted_is_deleted_without_a_trace() {
 }
 
 #[test]
-fn an_operation_that_is_dropped_leaves_nothing() {
+fn a_dropped_operation_leaves_nothing() {
     let parameters: Oo7Parameters = "tiny-3".parse().unwrap();
     let world = HeapTestbed::new(&parameters);
     let store = world.build(&parameters, DateIndex::All);
@@ -103,7 +103,7 @@ fn plain_memory_refuses_after_half_a_change() {
 }
 
 #[test]
-fn a_database_that_was_not_finished_is_not_opened() {
+fn an_incomplete_database_is_not_opened() {
     let parameters: Oo7Parameters = "tiny-3".parse().unwrap();
     let world = HeapTestbed::new(&parameters);
     let missing = |world: &HeapTestbed| match ObjectGraph::open(world.space()) {
@@ -125,7 +125,7 @@ fn a_database_that_was_not_finished_is_not_opened() {
 }
 
 #[test]
-fn a_heap_that_is_too_small_says_so() {
+fn a_too_small_heap_is_reported() {
     let parameters: Oo7Parameters = "small-3".parse().unwrap();
     let world = HeapTestbed::new(&"tiny-3".parse().unwrap());
     let store = ObjectGraph::create(world.space(), &parameters, DateIndex::All).unwrap();

@@ -86,7 +86,7 @@ fn t3_with_the_index_of_1994_is_within_two_percent() {
 /// Blocks freed to the heap stay taken until the transaction ends: an index that freed and allocated a node
 /// for each change filled the heap within one t3c.
 #[test]
-fn moving_every_part_in_the_index_again_and_again_takes_no_room() {
+fn moving_every_part_in_the_index_repeatedly_takes_no_room() {
     let parameters: Oo7Parameters = "tiny-3".parse().unwrap();
     let world = HeapTestbed::new(&parameters);
     let store = world.build(&parameters, DateIndex::All);

@@ -215,7 +215,7 @@ impl Drop for UserProcess {
 }
 
 #[test]
-fn users_in_two_processes_make_one_database() {
+fn users_in_two_processes_agree_on_the_database() {
     let world = world();
     let mut users = [1, 2].map(|module| UserProcess::start(world.directory.path(), module));
     for user in &users {
@@ -233,7 +233,7 @@ fn users_in_two_processes_make_one_database() {
 }
 
 #[test]
-fn a_user_that_is_killed_goes_on_where_it_was() {
+fn a_killed_user_continues_where_it_was() {
     let world = world();
     let place = world.directory.path();
     let mut other = UserProcess::start(place, 2);
@@ -256,7 +256,7 @@ fn a_user_that_is_killed_goes_on_where_it_was() {
 }
 
 #[test]
-fn who_dies_of_a_lock_does_the_same_transaction_again() {
+fn a_transaction_that_dies_of_a_lock_is_retried_unchanged() {
     let world = world();
     let nodes = ["holder", "user"].map(|name| world.join(name));
     let mut user = MixUser::new(&nodes[1], &parameters(), MIX, 2, SEED, LockAcquisition::AsMet).unwrap();

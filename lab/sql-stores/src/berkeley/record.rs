@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_draft_is_read_as_it_was_written() {
+    fn a_draft_round_trips() {
         let mut draft = RecordDraft::new(&[7, 8], 1, 3);
         draft.list(0).extend([1, 2]);
         draft.list(2).push(3);

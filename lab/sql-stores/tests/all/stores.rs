@@ -135,7 +135,7 @@ fn dropped_leaves_nothing(store: &impl StorageManager) {
 }
 
 #[test]
-fn an_operation_that_is_dropped_leaves_nothing() {
+fn a_dropped_operation_leaves_nothing() {
     for journal in [SqliteJournalMode::Wal, SqliteJournalMode::Rollback] {
         let directory = tempfile::tempdir().unwrap();
         dropped_leaves_nothing(&sqlite(directory.path(), journal));
@@ -177,7 +177,7 @@ fn missing<S>(opened: Result<S, Oo7Error>) -> &'static str {
 }
 
 #[test]
-fn a_database_that_is_whole_is_opened_again_and_another_is_not() {
+fn only_a_complete_database_is_reopened() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("oo7.db");
     for journal in [SqliteJournalMode::Wal, SqliteJournalMode::Rollback] {

@@ -160,7 +160,7 @@ proptest! {
 }
 
 #[test]
-fn a_node_is_written_once_an_operation_and_only_where_it_changed() {
+fn an_operation_writes_each_node_once_and_only_changed_bytes() {
     let (mut blocks, mut met) = (blocks(), VisitedNodes::default());
     for key in 0..1000 {
         insert(
