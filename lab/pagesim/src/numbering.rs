@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_numbered_as_they_come_wherever_they_are() {
+    fn pages_are_numbered_in_order_of_first_reference() {
         let mut numbering = Numbering::new();
         let far = 1 << 40;
         let pages = [7, far, 7 + (CACHED as u64) * (1 << CHUNK_BITS), 8, far, 7];

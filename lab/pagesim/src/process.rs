@@ -42,7 +42,7 @@ pub enum ProcessError {
         emulator: String,
     },
     /// The file is a script, not a program for a processor.
-    #[error("{} is no program of the machine; of a script name the interpreter: `-- python3 job.py`", _0.display())]
+    #[error("{} is not a machine program; for a script, name its interpreter: `-- python3 job.py`", _0.display())]
     Script(PathBuf),
     /// The system refused a call.
     #[error("{what}: {why}")]
@@ -54,8 +54,8 @@ pub enum ProcessError {
     },
     /// The program ran without writing its references.
     #[error(
-        "{} {}, and has told nothing: a program tells what it has referenced when it ends by returning from main or by exit(), \
-         not by a signal, _exit() or exec()",
+        "{} {} without writing its references: it must end by returning from main or by exit(), not by a signal, \
+         _exit() or exec()",
         program.display(), ExitDescription(*status)
     )]
     NoOutcome {
@@ -65,7 +65,7 @@ pub enum ProcessError {
         status: ExitStatus,
     },
     /// The outcome cannot be read.
-    #[error("the outcome: {0}")]
+    #[error("cannot read the outcome of the study: {0}")]
     Outcome(#[from] StudySettingsError),
 }
 

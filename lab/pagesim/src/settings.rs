@@ -43,7 +43,7 @@ pub struct StudySettings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StudySettingsError {
     /// A word is unknown in its place.
-    #[error("`{word}` is no {what}; there are: {known}")]
+    #[error("unknown {what} `{word}`; known: {known}")]
     Unknown {
         /// The word.
         word: String,
@@ -53,7 +53,7 @@ pub enum StudySettingsError {
         known: &'static str,
     },
     /// A value is not a number.
-    #[error("`{0}` is no number")]
+    #[error("`{0}` is not a number")]
     Number(String),
     /// A word does not have the form NAME=VALUE.
     #[error("`{0}` is not of the form name=value")]
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_and_outcomes_survive_their_text() {
+    fn settings_and_outcomes_round_trip_as_text() {
         assert_eq!(settings().to_string().parse(), Ok(settings()));
         let mut study = settings().study();
         for address in 0..3_000_000 {
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn inconsistent_settings_are_named_in_the_error() {
         let error = |text: &str| text.parse::<StudySettings>().unwrap_err().to_string();
         let rest = "local=8192 remote=0 policies=disk";
         assert!(error(&format!("page=4095 {rest}")).contains("power of two"));

@@ -27,7 +27,7 @@ pub enum TraceError {
     Read(#[from] io::Error),
     /// A line is not a reference.
     #[error(
-        "line {line}: `{text}` is no reference; write `R ADDRESS BYTES` or `W ADDRESS BYTES`, or give valgrind's lackey"
+        "line {line}: `{text}` is not a reference; write `R ADDRESS BYTES` or `W ADDRESS BYTES`, or pass the output of valgrind's lackey"
     )]
     Line {
         /// Number of the line, from 1.
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_is_refused() {
+    fn a_line_that_is_not_a_reference_is_refused() {
         for text in [
             "R",
             "R 10",

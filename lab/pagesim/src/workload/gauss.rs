@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn below_the_diagonal_is_nothing_left() {
+    fn elements_below_the_diagonal_become_zero() {
         let after = gauss(&mut NullSink, 0, 7, 7);
         for row in 0..7 {
             for column in 0..row {

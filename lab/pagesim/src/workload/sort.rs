@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_keys_are_no_trouble() {
+    fn equal_keys_are_sorted_too() {
         let mut state = 5_u32;
         let mut key = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -90,7 +90,7 @@ fn trans_costs_what_the_text_says() {
 }
 
 #[test]
-fn where_pages_are_used_again_the_disk_is_worse_than_remote_memory() {
+fn with_reused_pages_the_disk_is_worse_than_remote_memory() {
     for program in [PaperProgram::Trans, PaperProgram::Gauss, PaperProgram::Sort] {
         let row = figure1(program);
         assert!(row.disk > 1.5 * row.ram_disk, "{program:?}");

@@ -73,7 +73,7 @@ fn one_by_one(references: &[(u64, PageAccess)], config: PolicyConfig) -> PolicyT
 }
 
 #[test]
-fn rows_count_what_is_counted_one_by_one() {
+fn rows_count_the_same_as_one_by_one() {
     for seed in 1..=6 {
         let references = references(seed, 20_000);
         for replacement in [
@@ -100,7 +100,7 @@ fn rows_count_what_is_counted_one_by_one() {
 
 /// A reference that counted only its first and its last page was wrong.
 #[test]
-fn a_long_reference_is_one_to_each_page_that_it_touches() {
+fn a_long_reference_counts_once_for_each_page() {
     let configs = configs(Replacement::Lru, false);
     let mut study = Study::new(PAGE_BYTES, &configs);
     study.reference(PAGE_BYTES - 1, 3 * PAGE_BYTES as u32 + 2, PageAccess::Write);

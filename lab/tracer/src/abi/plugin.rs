@@ -88,7 +88,7 @@ extern "C" fn qemu_plugin_install(
     };
     if !trace::begin() {
         trace::remark(format_args!(
-            "nothing says what to study; run it by `netram-lab pagesim exec`"
+            "there are no settings for a study; run the program by `netram-lab pagesim exec`"
         ));
         return -1;
     }
