@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_child_says_at_once_is_heard_line_by_line() {
+    fn output_printed_at_once_is_read_line_by_line() {
         let directory = tempfile::tempdir().unwrap();
         let words = ["-c", "printf 'a\\nfilled\\ndone 7\\nmore'"];
         let mut child = ChildProcess::start(Path::new("sh"), words, "sh", directory.path()).unwrap();

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_forgotten_is_not_taken_away() {
+    fn unregistered_items_are_not_removed() {
         let directory = tempfile::tempdir().unwrap();
         let [kept, gone] = ["kept", "gone"].map(|name| CleanupItem::Path(directory.path().join(name)));
         register(kept.clone());
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_goes_first() {
+    fn items_in_use_are_removed_first() {
         let [path, mount, group] =
             [CleanupItem::Path, CleanupItem::Mount, CleanupItem::Group].map(|kind| kind("somewhere".into()));
         let all = [path.clone(), mount.clone(), group.clone()];
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn children_are_found_whatever_they_are_called() {
+    fn children_are_found_whatever_their_name() {
         let directory = tempfile::tempdir().unwrap();
         let named = directory.path().join("a) S 1 (b");
         std::os::unix::fs::symlink("/bin/sleep", &named).unwrap();

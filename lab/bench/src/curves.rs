@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn curves_take_turns_at_each_place_of_each_round() {
+    fn curves_take_turns_at_each_x_value_of_each_round() {
         let mut order = Vec::new();
         let points = interleaved(2, &[4, 8], 2, |turn| {
             order.push((turn.round, turn.x, turn.curve));

@@ -301,7 +301,7 @@ mod tests {
 
     /// 400 kB take 100 ms at 32 Mbit/s.
     #[test]
-    fn a_narrow_wire_lets_no_more_through_than_it_may() {
+    fn a_narrow_wire_keeps_its_throughput_limit() {
         let (client, server, wire) = connected(WireProfile {
             one_way: Duration::ZERO,
             megabits: Some(32),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_the_end_arrives_before_it() {
+    fn bytes_sent_before_the_end_arrive_before_it() {
         let (client, server, wire) = connected(LONG);
         client.send_all(b"leave").unwrap();
         drop(client);
@@ -330,7 +330,7 @@ mod tests {
 
     /// The proxy closed the connection after the client's last request, and lost the answers in transit.
     #[test]
-    fn answers_arrive_after_the_last_question() {
+    fn answers_arrive_after_the_client_has_closed() {
         let (client, server, wire) = connected(LONG);
         client.send_all(b"ask").unwrap();
         client.end().unwrap();
@@ -345,7 +345,7 @@ mod tests {
 
     /// A missing target ended the proxy process, and with it every other connection.
     #[test]
-    fn a_refused_connection_ends_alone() {
+    fn a_refused_connection_ends_no_other() {
         let directory = tempfile::tempdir().unwrap();
         let target: NetAddress = format!("unix:{}/target", directory.path().display())
             .parse()

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_floors_measure_what_they_were_asked() {
+    fn both_floors_measure_the_requested_writes() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(sync_appends(directory.path(), 200, 3).unwrap().count, 3);
         assert_eq!(sync_overwrites(directory.path(), 200, 3).unwrap().count, 3);

@@ -193,7 +193,9 @@ fn rounds(
     exchange: impl Fn(&[EchoClient], &[u8], &mut [u8]) -> Result<(), BenchError>,
 ) -> Result<LatencySummary, BenchError> {
     let Some(first) = pingers.first() else {
-        return Err(BenchError::InvalidRequest("nobody to exchange with".to_owned()));
+        return Err(BenchError::InvalidRequest(
+            "there is no echo process to exchange with".to_owned(),
+        ));
     };
     let request = vec![0; first.exchange.request];
     let mut reply = vec![0; first.exchange.reply];

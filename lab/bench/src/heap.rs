@@ -404,7 +404,7 @@ fn check(place: &HeapSetup, live: &[(Ptr<u8>, usize)]) -> Result<(), BenchError>
         false => Err(BenchError::WrongData {
             place: place.heap.region().segment_path().into(),
             why: format!(
-                "{} blocks are taken, {} were kept",
+                "{} blocks are allocated, {} were kept",
                 report.blocks.len(),
                 known.len()
             ),

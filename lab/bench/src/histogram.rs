@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_stand_in_order_and_near_what_was_recorded() {
+    fn percentiles_are_ordered_and_near_the_recorded_times() {
         let mut recorder = LatencyRecorder::start(&[]);
         for us in 1..=1000 {
             recorder.record(Duration::from_micros(us));

@@ -117,7 +117,7 @@ impl NamespacePair {
     pub fn sent_bytes(&self) -> Result<u64, BenchError> {
         let text = std::fs::read_to_string(THREAD_DEVICES).context("count what a link has carried")?;
         sent_bytes_of(&text).ok_or_else(|| {
-            BenchError::InvalidRequest(format!("{THREAD_DEVICES} says nothing of `eth`: {text}"))
+            BenchError::InvalidRequest(format!("{THREAD_DEVICES} has no line for `eth`: {text}"))
         })
     }
 
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_link_has_carried_is_the_ninth_number() {
+    fn sent_bytes_are_the_ninth_number() {
         let table = "Inter-|   Receive  |  Transmit\n    lo: 1 1 0 0 0 0 0 0 2 1 0 0 0 0 0 0\n   \
                      eth: 1006 13 0 0 0 0 0 0 4096 9 0 0 0 0 0 0\n";
         assert_eq!(sent_bytes_of(table), Some(4096));

@@ -102,7 +102,7 @@ pub fn measure(
 ) -> Result<Oo7Report, BenchError> {
     if spec.repetitions < REPETITIONS_MIN {
         return Err(BenchError::InvalidRequest(format!(
-            "{} repetitions leave nothing between the first and the last; choose {REPETITIONS_MIN} at least",
+            "{} repetitions are too few; choose at least {REPETITIONS_MIN}",
             spec.repetitions
         )));
     }
@@ -230,7 +230,7 @@ impl Oo7Setup {
         if runs.iter().any(|(found, _)| *found != count) {
             return Err(BenchError::WrongData {
                 place: self.segment.clone().into(),
-                why: format!("{operation} counted otherwise when it was repeated"),
+                why: format!("{operation} returned another count when it was repeated"),
             });
         }
         let hot = |times: &[Duration]| match times {

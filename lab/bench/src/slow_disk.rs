@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_on_the_slow_device_takes_longer_and_no_other_does() {
+    fn only_syncs_on_the_slow_device_take_longer() {
         let directory = tempfile::tempdir().unwrap();
         let slow = SlowDisk::make(directory.path()).unwrap();
         let environment = slow.environment(directory.path(), 100_000).unwrap();

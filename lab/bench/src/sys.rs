@@ -151,7 +151,7 @@ mod tests {
     static ALLOCATOR: CountingAllocator = CountingAllocator;
 
     #[test]
-    fn what_is_allocated_is_counted_and_what_is_not_is_not() {
+    fn only_allocations_are_counted() {
         let (boxed, counted) = count_allocations(|| std::hint::black_box(Box::new(7)));
         assert_eq!(counted.own, 1);
         assert!(counted.all >= 1);

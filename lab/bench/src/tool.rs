@@ -35,7 +35,7 @@ pub(crate) fn wait_until(
     while !condition()? {
         if Instant::now() > deadline {
             return Err(BenchError::InvalidRequest(format!(
-                "waited {TOOL_TIMEOUT:?} in vain until {what}"
+                "timed out after {TOOL_TIMEOUT:?} while waiting until {what}"
             )));
         }
         std::thread::sleep(POLL_INTERVAL);

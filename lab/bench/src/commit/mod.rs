@@ -145,46 +145,53 @@ impl CommitSpec {
             disk.clone(),
         ];
         if !quick {
-            rows.extend([
-                CommitSpec { members: 3, ..base() },
-                CommitSpec {
-                    wait: WaitPolicy::Block,
-                    ..base()
-                },
-                CommitSpec {
-                    threads: 2,
-                    wait: WaitPolicy::default(),
-                    ..base()
-                },
-                CommitSpec {
-                    threads: 4,
-                    wait: WaitPolicy::default(),
-                    ..base()
-                },
-                CommitSpec {
-                    durability: Durability::Both,
-                    wait: WaitPolicy::default(),
-                    ..base()
-                },
-                CommitSpec {
-                    threads: 8,
-                    wait: WaitPolicy::default(),
-                    ..disk
-                },
-            ]);
-            rows.extend([16, 512, 4096, 32 * 1024].map(|record_bytes| CommitSpec {
-                record_bytes,
-                ..base()
-            }));
-            rows.extend([25, 50, 100].map(|added_rtt_us| CommitSpec {
-                added_rtt_us,
-                ..base()
-            }));
-            rows.extend([1, 8].map(|modelled_sync_ms| CommitSpec {
-                modelled_sync_ms,
-                ..base()
-            }));
+            rows.extend(CommitSpec::rows_of_full_table(disk));
         }
+        rows
+    }
+
+    /// Rows that only the full table has.
+    fn rows_of_full_table(disk: CommitSpec) -> Vec<CommitSpec> {
+        let base = CommitSpec::default;
+        let mut rows = vec![
+            CommitSpec { members: 3, ..base() },
+            CommitSpec {
+                wait: WaitPolicy::Block,
+                ..base()
+            },
+            CommitSpec {
+                threads: 2,
+                wait: WaitPolicy::default(),
+                ..base()
+            },
+            CommitSpec {
+                threads: 4,
+                wait: WaitPolicy::default(),
+                ..base()
+            },
+            CommitSpec {
+                durability: Durability::Both,
+                wait: WaitPolicy::default(),
+                ..base()
+            },
+            CommitSpec {
+                threads: 8,
+                wait: WaitPolicy::default(),
+                ..disk
+            },
+        ];
+        rows.extend([16, 512, 4096, 32 * 1024].map(|record_bytes| CommitSpec {
+            record_bytes,
+            ..base()
+        }));
+        rows.extend([25, 50, 100].map(|added_rtt_us| CommitSpec {
+            added_rtt_us,
+            ..base()
+        }));
+        rows.extend([1, 8].map(|modelled_sync_ms| CommitSpec {
+            modelled_sync_ms,
+            ..base()
+        }));
         rows
     }
 }

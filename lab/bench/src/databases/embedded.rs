@@ -58,7 +58,7 @@ impl EngineProgram {
     pub(super) fn compile(site: &Testbed, database: DatabaseKind) -> Result<EngineProgram, BenchError> {
         let name = database.id();
         let needed = needed(database).ok_or_else(|| {
-            BenchError::InvalidRequest(format!("{} is no engine in a program", database.label()))
+            BenchError::InvalidRequest(format!("{} is not an embedded engine", database.label()))
         })?;
         let directory = site.directory().join("engines");
         fs::create_dir_all(&directory).context("make a directory for programs")?;
@@ -139,7 +139,7 @@ pub(super) fn parse_counts(said: &str) -> Result<(u64, f64), BenchError> {
     match (count, seconds) {
         (Some(count), Some(seconds)) if seconds > 0.0 => Ok((count, seconds)),
         _ => Err(BenchError::InvalidRequest(format!(
-            "an engine told no figures: {said}"
+            "an engine printed no figures: {said}"
         ))),
     }
 }

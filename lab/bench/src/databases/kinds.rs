@@ -288,7 +288,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn no_two_rows_of_a_database_have_one_name_and_only_what_waits_for_nothing_loses_in_a_crash() {
+    fn rows_have_distinct_names_and_only_off_loses_in_a_crash() {
         for database in DatabaseKind::ALL {
             let storages = || {
                 DatabaseStorage::ALL

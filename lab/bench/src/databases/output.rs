@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_both_disks_and_what_it_may_lose() {
+    fn a_row_has_both_disks_and_its_possible_losses() {
         let report = report();
         let rows = rows(&report);
         assert_eq!(rows.len(), 3);

@@ -92,7 +92,7 @@ impl PostgresTemplate {
         postgres.give(&postgres.scratch)?;
         if finish(&mut postgres.as_user(Path::new("test"), &["-x", "."])).is_err() {
             return Err(BenchError::InvalidRequest(format!(
-                "its user `{USER}` cannot get through to {}; choose another directory with --dir",
+                "its user `{USER}` cannot enter {}; choose another directory with --dir",
                 postgres.scratch.display()
             )));
         }
@@ -229,7 +229,7 @@ impl PostgresServer<'_> {
         }
         let said = self.run_with(options, "pgbench", &flags)?;
         PgbenchResult::parse(&said)
-            .ok_or_else(|| BenchError::InvalidRequest(format!("pgbench told no figures: {said}")))
+            .ok_or_else(|| BenchError::InvalidRequest(format!("pgbench printed no figures: {said}")))
     }
 
     /// Number of rows of a table.
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pgbench_says_is_read() {
+    fn pgbenchs_output_is_parsed() {
         let said = "pgbench (15.1)\nscaling factor: 4\nnumber of transactions actually processed: 3210\n\
                     number of failed transactions: 0 (0.000%)\nlatency average = 0.623 ms\n\
                     initial connection time = 2.1 ms\ntps = 1605.17 (without initial connection time)\n";

@@ -54,7 +54,7 @@ impl ClientDisk {
     /// Mounts it again after a power cut.
     pub(super) fn power_on(&self) -> Result<(), BenchError> {
         let root = self.root.display().to_string();
-        wait_until("nobody uses the client's disk", || {
+        wait_until("no process uses the client's disk", || {
             Ok(tool("umount", &[&root]).is_ok())
         })?;
         self.mount()

@@ -115,7 +115,7 @@ impl FioLoad {
         let bytes = counts.lines().find_map(|line| line.strip_prefix("wchar: "));
         let bytes: Option<u64> = bytes.and_then(|bytes| bytes.trim().parse().ok());
         bytes.map(|bytes| bytes / BLOCK_BYTES).ok_or_else(|| {
-            BenchError::InvalidRequest(format!("the system does not say what fio has written: {counts}"))
+            BenchError::InvalidRequest(format!("the system does not report fio's writes: {counts}"))
         })
     }
 
@@ -209,7 +209,7 @@ pub(super) fn verify(blocks: u64, below: &Path) -> Result<(), BenchError> {
         .map(drop)
         .map_err(|error| BenchError::WrongData {
             place: below.to_owned(),
-            why: format!("of {blocks} acknowledged blocks not all are there: {error}"),
+            why: format!("some of {blocks} acknowledged blocks are missing: {error}"),
         })
 }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_has_the_writes_of_its_time_alone() {
+    fn a_time_range_has_only_its_own_writes() {
         let done = done(
             "1000, 50000, 1, 4096, 0\n1500, 9, 0, 4096, 0\n2000, 70000, 1, 4096, 0\n3000, 8000000, 1, 4096, 0\n",
         );

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn several_runs_give_medians_and_what_was_worst() {
+    fn several_runs_give_medians_and_the_worst_stall() {
         let row = FailureRow::of(vec![
             run(100.0, 9.0, true),
             run(300.0, 7.0, false),
@@ -345,7 +345,7 @@ mod tests {
 
     /// An error in one scenario discarded the rows of all others.
     #[test]
-    fn a_story_that_fails_leaves_the_rows_of_the_others() {
+    fn a_failed_scenario_keeps_the_rows_of_the_others() {
         let mut report = FailureReport::default();
         report.add_runs(LndFailure::LenderKilled, Ok(vec![run(1.0, 1.0, true)]));
         let failed = BenchError::InvalidRequest("fio failed".to_owned());

@@ -100,7 +100,7 @@ impl FarJob {
         self.program.fill(memory.as_mut_slice());
         if !arena.remote_pages().flush(FLUSH_TIMEOUT) {
             return Err(BenchError::InvalidRequest(
-                "lenders do not take all pages".to_owned(),
+                "the lenders did not take all pages in time".to_owned(),
             ));
         }
         let clock = ProgramClock::start()?;
@@ -184,7 +184,7 @@ fn faults(field: usize) -> Result<u64, BenchError> {
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
     let faults = fields.split_whitespace().nth(field);
     faults.and_then(|faults| faults.parse().ok()).ok_or_else(|| {
-        BenchError::InvalidRequest("the kernel does not say how many faults there were".to_owned())
+        BenchError::InvalidRequest("the kernel does not report the number of faults".to_owned())
     })
 }
 
@@ -193,7 +193,7 @@ fn resident_bytes() -> Result<u64, BenchError> {
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
     kilobytes.map(|kilobytes| kilobytes << 10).ok_or_else(|| {
-        BenchError::InvalidRequest("the kernel does not say how much memory there was".to_owned())
+        BenchError::InvalidRequest("the kernel does not report the resident memory".to_owned())
     })
 }
 
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_says_what_a_run_took() {
+    fn the_kernel_reports_a_runs_faults_and_memory() {
         let before = faults(MINOR_FAULTS).unwrap();
         std::hint::black_box(vec![1_u8; 8 << 20]);
         assert!(faults(MINOR_FAULTS).unwrap() > before);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_memory_like_any_other() {
+    fn a_mapped_file_serves_as_memory() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("memory");
         let mut mapped = map(&path, 4096).unwrap();

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_its_median_or_what_became_of_it() {
+    fn a_cell_shows_its_median_or_its_outcome() {
         let ended = cell(FarMethod::Swap, vec![done(3.0, ""), done(1.0, ""), done(2.0, "")]);
         assert_eq!((ended.seconds(), ended.shown()), (Some(2.0), "2.00".to_owned()));
         assert!(!ended.is_long());
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_finds_something_else_ends_the_comparison() {
+    fn a_wrong_result_ends_the_comparison() {
         let mut cells = vec![
             cell(FarMethod::Local, vec![done(1.0, "right")]),
             cell(FarMethod::Vec, Vec::new()),

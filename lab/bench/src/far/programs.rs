@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_become_rows_and_the_rest_stays() {
+    fn the_first_columns_become_rows_and_the_rest_stays() {
         let before = filled(FarProgram::Trans);
         let mut after = before.clone();
         FarProgram::Trans.run(&mut after);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn below_each_pivot_nothing_is_left() {
+    fn elements_below_each_pivot_become_zero() {
         let mut memory = filled(FarProgram::Gauss);
         FarProgram::Gauss.run(&mut memory);
         let side = side(LENGTH);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_depends_on_every_value_and_its_place() {
+    fn the_checksum_depends_on_every_value_and_its_index() {
         for program in [FarProgram::Scan, FarProgram::Mvec] {
             let mut memory = filled(program);
             let found = program.run(&mut memory);

@@ -128,9 +128,9 @@ pub(crate) fn end(path: &Path) -> Result<(), BenchError> {
     let name = path.file_name().and_then(|name| name.to_str());
     match name.and_then(|name| name.strip_prefix(ZRAM_NAME)) {
         // A process may be reading its attributes just now.
-        Some(number) if !retry_removal(|| fs::write(Path::new(ZRAM).join("hot_remove"), number)) => {
-            Err(BenchError::InvalidRequest(format!("{} stays", path.display())))
-        }
+        Some(number) if !retry_removal(|| fs::write(Path::new(ZRAM).join("hot_remove"), number)) => Err(
+            BenchError::InvalidRequest(format!("{} is still in use", path.display())),
+        ),
         _ => off,
     }
 }

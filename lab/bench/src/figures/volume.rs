@@ -286,7 +286,9 @@ fn datagrams(site: &Testbed, lenders: &[LenderProcess]) -> Result<Vec<u64>, Benc
             let said: serde_json::Value = serde_json::from_str(&said).context("read a lender's status")?;
             let heard = said[0]["report"]["counters"]["datagrams"].as_u64();
             heard.ok_or_else(|| {
-                BenchError::InvalidRequest(format!("{address} does not say what it has heard"))
+                BenchError::InvalidRequest(format!(
+                    "the status of {address} has no count of received datagrams"
+                ))
             })
         })
         .collect()
@@ -298,7 +300,7 @@ fn check_all_received(site: &Testbed, lenders: &[LenderProcess], before: &[u64])
         if heard <= before {
             let address = lender.address();
             return Err(BenchError::InvalidRequest(format!(
-                "{address} has heard no datagram: multicast does not get through here"
+                "{address} received no datagram: multicast does not work on this machine"
             )));
         }
     }

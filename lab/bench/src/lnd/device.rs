@@ -203,7 +203,7 @@ impl BlockDevice {
             }
             if Instant::now() > deadline {
                 return Err(BenchError::InvalidRequest(format!(
-                    "{} stays in use",
+                    "{} is still in use",
                     self.path.display()
                 )));
             }
@@ -216,7 +216,7 @@ impl BlockDevice {
         {
             if Instant::now() > deadline {
                 return Err(BenchError::InvalidRequest(format!(
-                    "the server of {} does not end",
+                    "the server of {} did not end",
                     self.path.display()
                 )));
             }

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_facts_can_be_read_and_every_figure_is_spoken_of() {
+    fn the_facts_can_be_read_and_every_figure_has_remarks() {
         let facts = LndFacts::lnd().unwrap();
         assert_eq!(facts.table.len(), 3);
         for figure in super::super::FIGURES {

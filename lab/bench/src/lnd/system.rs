@@ -119,7 +119,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn no_two_systems_share_a_name_and_what_is_modelled_says_so() {
+    fn systems_have_distinct_names_that_mention_models() {
         let all: Vec<LndSystem> = LndSystem::DEVICES
             .into_iter()
             .chain([LndSystem::InProgram])
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_slow_disk_is_held_against_a_slow_disk_only() {
+    fn systems_with_a_slow_disk_are_compared_only_with_a_slow_disk() {
         let link = volume(false, LenderNetwork::Link, false);
         assert!(link.stands_beside(LndSystem::Modelled) && !link.stands_beside(LndSystem::Disk));
         assert!(LndSystem::InProgram.stands_beside(LndSystem::Disk));

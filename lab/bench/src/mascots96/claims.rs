@@ -144,6 +144,11 @@ fn first(judge: &mut ClaimJudge<'_>) {
     ] {
         judge.worse(1, workload, RemoteMain, RamDisk);
     }
+    first_compared(judge);
+}
+
+/// Statements about figure 1 that compare all policies, or random replacement.
+fn first_compared(judge: &mut ClaimJudge<'_>) {
     for workload in MascotsWorkload::ALL {
         let best = judge.of(workload).map(|one| {
             let all = MascotsPolicy::HARDWARE.map(|policy| one.cycles(policy, &COSTS));

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_is_spoken_of() {
+    fn every_figure_has_remarks() {
         let facts = MascotsFacts::mascots96().unwrap();
         for figure in super::super::FIGURES {
             assert!(!facts.of(figure).is_empty(), "{figure}");

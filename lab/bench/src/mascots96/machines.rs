@@ -100,7 +100,7 @@ fn exchange(rounds: usize, answer: usize) -> Result<f64, BenchError> {
         Ok(served) => served?,
         Err(_) => {
             return Err(BenchError::InvalidRequest(
-                "the thread that answers has panicked".to_owned(),
+                "the answering thread panicked".to_owned(),
             ));
         }
     }

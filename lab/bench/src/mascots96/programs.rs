@@ -216,7 +216,7 @@ fn switch(site: &Testbed, kinds: &[PolicyKind]) -> Result<Result<WorkloadResult,
         Ok(made) if !made.status.success() => {
             let said = String::from_utf8_lossy(&made.stderr).into_owned();
             return Err(BenchError::InvalidRequest(format!(
-                "iverilog refuses the switch: {said}"
+                "iverilog refused the model of the switch: {said}"
             )));
         }
         Ok(_) => removed.context("remove the switch")?,

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_facts_can_be_read_and_every_figure_is_spoken_of() {
+    fn the_facts_can_be_read_and_every_figure_has_remarks() {
         let facts = OsdiFacts::osdi94().unwrap();
         assert_eq!(facts.cost("copy-cold"), Some(171.9));
         assert_eq!(facts.traversal("t2b"), Some([43_740, 80_000, 120_000, 618]));

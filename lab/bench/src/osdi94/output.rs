@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn curves_cross_between_the_places_where_they_change_sides() {
+    fn curves_cross_between_the_x_values_where_they_change_sides() {
         let log = [(100, 1.0), (200, 2.0), (400, 4.0)];
         assert_eq!(crossing(&figure(&log, 3.0), OsdiCurve::CompareTrap), Some(300.0));
         assert_eq!(crossing(&figure(&log, 9.0), OsdiCurve::CompareTrap), None);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_has_a_line_a_point_and_every_curve_in_its_picture() {
+    fn a_figure_has_a_line_for_each_point_and_every_curve_in_its_picture() {
         let figure = figure(&[(1, 1.0), (2, 2.0)], 3.0);
         let text = csv(&figure);
         assert_eq!(text.lines().next(), Some(HEADER));

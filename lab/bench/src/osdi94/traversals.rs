@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_declares_what_the_paper_says_and_the_follower_has_the_same_bytes() {
+    fn log_declares_the_papers_ranges_and_the_follower_has_the_same_bytes() {
         let site = Testbed::new("unused".into(), &std::env::temp_dir()).unwrap();
         let plan = OsdiPlan {
             figures: vec![1],

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_add_up_each_over_its_own_time() {
+    fn throughputs_of_clients_add_up_over_their_own_times() {
         let cell = add_up(vec![ran(10, 1000), ran(20, 500)]).unwrap();
         assert_eq!((cell.transactions, cell.full_stalls), (1500, 2));
         assert!((cell.tps - 150_000.0).abs() < 1.0, "{cell:?}");

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_judged() {
+    fn unmeasured_claims_are_not_judged() {
         let facts = Tr190Facts::tr190().unwrap();
         assert_eq!(judge(&facts, &[], &[]), []);
         let tpca = synthetic_figure(

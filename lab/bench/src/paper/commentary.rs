@@ -266,7 +266,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_figure_says_why_it_differs_with_computed_numbers() {
+    fn every_figure_explains_its_differences_with_computed_numbers() {
         let report = report();
         for figure in &report.figures {
             let said = differs(&report, figure).join(" ");
@@ -282,7 +282,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_spoken_of() {
+    fn unmeasured_figures_have_no_commentary() {
         let mut report = report();
         for figure in &mut report.figures {
             figure.points.clear();

@@ -346,7 +346,7 @@ mod tests {
     use netram_proto::limit::LOG_BYTES_MIN;
 
     #[test]
-    fn quick_places_are_places_of_the_full_run() {
+    fn quick_x_values_are_x_values_of_the_full_run() {
         for experiment in TR190 {
             let full = experiment.x_values(false);
             assert!(experiment.x_values(true).iter().all(|place| full.contains(place)));

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stated_curve_has_a_throughput_at_each_of_its_places() {
+    fn every_stated_curve_has_a_throughput_at_each_x_value() {
         let facts = Tr190Facts::tr190().unwrap();
         for series in &facts.series {
             assert_eq!(series.x.len(), series.tps.len(), "{}", series.name);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_has_its_dots_where_they_were_drawn() {
+    fn a_letters_dots_are_those_of_the_table() {
         let minus: Vec<_> = dots('-').collect();
         assert_eq!(minus, [(0, 3), (1, 3), (2, 3), (3, 3), (4, 3)]);
         assert_eq!(dots(' ').count(), 0);

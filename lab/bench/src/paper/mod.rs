@@ -351,7 +351,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_point_stands_on_the_floor_of_its_own_kind() {
+    fn a_point_gets_the_floor_of_its_own_kind() {
         let rvm = Tr190Series::System(Tr190System::RVM);
         let slow = Tr190Series::System(Tr190System::RVM.on(Tr190Disk::Modelled));
         let tcp = Tr190Series::System(Tr190System::RVM.over(MemberLink::Tcp));
@@ -387,7 +387,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_figure_that_is_not_there_is_refused_by_number() {
+    fn an_unknown_figure_is_refused_by_number() {
         assert!(
             experiments(&[1, 12])
                 .unwrap_err()

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn text_from_outside_is_shown_not_obeyed() {
+    fn external_text_is_escaped() {
         let html = made();
         assert!(html.contains("netram-lab bench paper &lt;x&gt;"));
         assert!(html.contains("one thing &amp; another"));

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_svg_names_every_curve_ours_and_the_papers_and_every_place() {
+    fn the_svg_names_every_curve_and_x_value() {
         let svg = svg(&figure(), &Tr190Facts::tr190().unwrap()).unwrap();
         assert!(
             svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_png_is_as_large_as_promised_and_not_empty() {
+    fn the_png_has_its_size_and_is_not_empty() {
         let bytes = picture(&figure(), &Tr190Facts::tr190().unwrap()).png().unwrap();
         let mut reader = png_reader(&bytes);
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];

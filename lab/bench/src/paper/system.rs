@@ -172,7 +172,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn no_two_series_share_a_name_and_whatever_is_modelled_or_added_says_so() {
+    fn series_have_distinct_names_that_mention_models_and_delays() {
         let mut systems = Tr190System::all(true);
         systems.extend([25, 50].map(|us| Tr190System::RVM.over(MemberLink::Longer(us))));
         let mut series: Vec<Tr190Series> = systems.iter().copied().map(Tr190Series::System).collect();

@@ -112,7 +112,7 @@ pub fn measure(
         true => Ok(rows),
         false => Err(BenchError::WrongData {
             place: site.directory().to_owned(),
-            why: format!("a node has another database than the one that changed it: {others}, {own}"),
+            why: format!("the nodes' databases differ: {others}, {own}"),
         }),
     }
 }
@@ -205,5 +205,5 @@ fn seen_at(follower: &mut ChildProcess, version: u64) -> Result<u64, BenchError>
     let at = lines
         .iter()
         .find_map(|line| line.strip_prefix(&begins)?.parse().ok());
-    at.ok_or_else(|| follower.log_error("it does not say when it had an update"))
+    at.ok_or_else(|| follower.log_error("it did not report when it had an update"))
 }

@@ -15,6 +15,7 @@
 
 use std::time::{Duration, Instant};
 
+use netram_shared::Node;
 use netram_shared_machine::LockVersion;
 use serde::Serialize;
 
@@ -95,36 +96,13 @@ pub fn measure(
         };
         // Half of a round trip, as for the updates.
         let idle_us = echo::chain(&idle, effort.round, rest)?.p50_us / 2.0;
-        let (mut way, mut commit) = (LatencyRecorder::start(&[]), LatencyRecorder::start(&[]));
-        let end = Instant::now() + effort.round;
-        loop {
-            let began = Instant::now();
-            if began >= end {
-                break;
-            }
-            version += 1;
-            update(&node, REQUEST_LOCK, version)?;
-            commit.record(began.elapsed());
-            let answered = node
-                .wait_version(REPLY_LOCK, LockVersion(version), NODE_TIMEOUT)
-                .context("wait for an answer")?;
-            if !answered {
-                return Err(BenchError::InvalidRequest(
-                    "the other node does not answer".to_owned(),
-                ));
-            }
-            way.record(began.elapsed() / 2);
-            if !rest.is_zero() {
-                std::thread::sleep(rest);
-            }
-        }
+        let (way, commit) = round_trips(&node, &mut version, effort.round, rest)?;
         if round > 0 {
-            let way = way.finish();
             ratios.push(way.p50_us / (EXCHANGES * exchange.p50_us));
             idle_ratios.push(way.p50_us / idle_us);
             idles.push(idle_us);
             ways.push(way);
-            commits.push(commit.finish());
+            commits.push(commit);
             exchanges.push(exchange);
         }
     }
@@ -138,6 +116,40 @@ pub fn measure(
         idle_us: median(idles),
         idle_ratio: median(idle_ratios),
     })
+}
+
+/// Updates answered by the other node for `time`, with a rest after each: half of each round trip, and its
+/// commit.
+fn round_trips(
+    node: &Node,
+    version: &mut u64,
+    time: Duration,
+    rest: Duration,
+) -> Result<(LatencySummary, LatencySummary), BenchError> {
+    let (mut way, mut commit) = (LatencyRecorder::start(&[]), LatencyRecorder::start(&[]));
+    let end = Instant::now() + time;
+    loop {
+        let began = Instant::now();
+        if began >= end {
+            break;
+        }
+        *version += 1;
+        update(node, REQUEST_LOCK, *version)?;
+        commit.record(began.elapsed());
+        let answered = node
+            .wait_version(REPLY_LOCK, LockVersion(*version), NODE_TIMEOUT)
+            .context("wait for an answer")?;
+        if !answered {
+            return Err(BenchError::InvalidRequest(
+                "the other node did not answer in time".to_owned(),
+            ));
+        }
+        way.record(began.elapsed() / 2);
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
+        }
+    }
+    Ok((way.finish(), commit.finish()))
 }
 
 /// A member and an answering process, which asks the member first.

@@ -57,7 +57,7 @@ impl SqlStoreJob {
             None => {
                 let shim = self.shim.as_deref();
                 let shim = shim.ok_or(BenchError::InvalidRequest(
-                    "there is no Berkeley DB here".to_owned(),
+                    "Berkeley DB is not installed".to_owned(),
                 ))?;
                 let shim = BerkeleyShim::load(shim).context("load Berkeley DB")?;
                 self.with(&BerkeleyStore::open(shim, &self.place).context(OPEN)?)?;

@@ -93,8 +93,8 @@ pub enum SqlStoreDisk {
     Local,
     /// The local disk with 8 ms added to each sync, as TR-190's disks took.
     Modelled,
-    /// The modelled disk with a limited write rate, [`HARD_DISK_MB_PER_S`], like a hard disk of today. TR-190's
-    /// disks had less than a tenth of it.
+    /// The modelled disk with a limited write rate, [`HARD_DISK_MB_PER_S`], like a hard disk of today.
+    /// TR-190's disks had less than a tenth of it.
     Hard,
 }
 
@@ -268,7 +268,7 @@ fn store(
                     .map_err(|other| BenchError::WrongData {
                         place: placed.path.clone(),
                         why: format!(
-                            "{} counted {count}, and elsewhere {other}",
+                            "{} counted {count}, but {other} elsewhere",
                             job.steps[step].operation
                         ),
                     })?;
@@ -345,7 +345,7 @@ fn check_same_database(
         if *first.get_or_insert(digest) != digest {
             return Err(BenchError::WrongData {
                 place: placed.path.clone(),
-                why: "it holds something else than where the same was done".to_owned(),
+                why: "its contents differ from those of another place with the same operations".to_owned(),
             });
         }
     }
@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_reads_only_is_measured_logged_too() {
+    fn read_only_operations_are_also_measured_logged() {
         let steps = steps(&[Operation::T6, Operation::T12a]);
         let told = steps.iter().map(|step| (step.operation, step.logged));
         let expected = [
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_read_as_it_was_said() {
+    fn a_time_line_is_parsed() {
         assert_eq!(parse("took 3 1500 2187"), Some((3, 1.5, 2187)));
         assert_eq!(parse("done"), None);
     }

@@ -177,7 +177,7 @@ impl<'s> SqlStoreTestbed<'s> {
             }),
             (None, None) => {
                 return Err(BenchError::InvalidRequest(
-                    "there is no Berkeley DB here".to_owned(),
+                    "Berkeley DB is not installed".to_owned(),
                 ));
             }
         };

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_of_a_round_count_the_same() {
+    fn all_places_of_a_round_must_count_the_same() {
         let mut times = StepTimes::of(1, 2);
         times.round();
         assert_eq!(times.record(0, 0, 1.0, 7), Ok(()));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_round_may_count_otherwise() {
+    fn the_next_round_may_count_differently() {
         let mut times = StepTimes::of(1, 2);
         for (count, took_us) in [(7, 3.0), (8, 1.0), (7, 2.0)] {
             times.round();

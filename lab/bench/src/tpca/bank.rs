@@ -123,7 +123,7 @@ impl<L: RecordLog, S: SegmentStorage> Bank<L, S> {
         if magic != MAGIC || Self::bytes(accounts) != region.len() as u64 {
             return Err(BenchError::WrongData {
                 place: segment.into(),
-                why: "the segment is no bank".to_owned(),
+                why: "the segment has no bank".to_owned(),
             });
         }
         Ok(Bank {

@@ -115,7 +115,7 @@ fn resident_bytes() -> Result<u64, BenchError> {
     match kib {
         Some(kib) => Ok(kib * 1024),
         None => Err(BenchError::InvalidRequest(
-            "the system does not say how large this process is".to_owned(),
+            "the system does not report the size of this process".to_owned(),
         )),
     }
 }

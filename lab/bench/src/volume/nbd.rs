@@ -201,13 +201,13 @@ impl NbdClient {
         self.stream.read_exact(&mut reply).context("hear an NBD server")?;
         if reply[..4] != SIMPLE_REPLY_MAGIC.to_be_bytes() {
             return Err(BenchError::InvalidRequest(
-                "the NBD server sent something that is no reply".to_owned(),
+                "the NBD server sent something other than a reply".to_owned(),
             ));
         }
         match reply[4..8] {
             [0, 0, 0, 0] => Ok(()),
             [_, _, _, error] => Err(BenchError::InvalidRequest(format!(
-                "the NBD server answered with error {error}: it never should here"
+                "the NBD server answered with the unexpected error {error}"
             ))),
             _ => unreachable!("four bytes are four bytes"),
         }

@@ -186,7 +186,7 @@ fn check(report: &ZeoReport) -> Result<(), String> {
     let digest = digest().map_err(|error| error.to_string())?;
     if report.digest != digest {
         return Err(format!(
-            "its database is another: {} instead of {digest}",
+            "its database differs: digest {} instead of {digest}",
             report.digest
         ));
     }
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_in_python_draws_the_same_database() {
+    fn the_python_program_builds_the_same_database() {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("oo7.py");
         std::fs::write(&program, PROGRAM).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_checked_and_the_better_store_counts() {
+    fn results_are_checked_and_the_faster_store_counts() {
         let row = |updates, parts, total_us| ZeoRow {
             updates,
             parts,

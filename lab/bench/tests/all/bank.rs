@@ -48,7 +48,7 @@ fn a_reopened_bank_has_every_transaction_also_when_the_audit_trail_wrapped() {
 }
 
 #[test]
-fn a_changed_byte_in_any_record_is_noticed() {
+fn a_changed_byte_in_any_record_is_found() {
     let directory = tempfile::tempdir().unwrap();
     let bank = bank(directory.path(), 40);
     bank.rvm().truncate().unwrap();
@@ -84,7 +84,7 @@ fn overwrite(path: &Path, bytes: &[u8]) {
 }
 
 #[test]
-fn books_tell_apart_a_lost_transaction() {
+fn the_audit_finds_a_lost_transaction() {
     let directory = tempfile::tempdir().unwrap();
     let mut bank = bank(directory.path(), 10);
     let before = bank.audit().unwrap();
@@ -100,7 +100,7 @@ fn books_tell_apart_a_lost_transaction() {
 }
 
 #[test]
-fn a_segment_that_is_no_bank_is_refused() {
+fn a_segment_without_a_bank_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let bank = bank(directory.path(), 1);
     bank.rvm().truncate().unwrap();
