@@ -172,7 +172,7 @@ impl DemoProcesses {
         while name == VIEWER && self.shown.load(Ordering::SeqCst) == before {
             ensure!(
                 since.elapsed() < PATIENCE,
-                "the viewer does not say where its page is"
+                "the viewer did not print its page's address"
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -215,7 +215,7 @@ impl DemoProcesses {
             }
             ensure!(
                 since.elapsed() < PATIENCE,
-                "the editors do not go on: {before:?}, then {now:?}"
+                "the editors made no progress: {before:?}, then {now:?}"
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn strokes_that_are_missing_or_there_twice_are_found() {
+    fn missing_and_duplicate_strokes_are_found() {
         let safe = BTreeMap::from([(1, 2), (2, 1)]);
         assert!(verdict(&seen(&[(1, 2), (1, 1), (2, 1)]), &safe).is_ok());
         // Strokes that were not acknowledged may be there.

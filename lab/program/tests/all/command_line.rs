@@ -21,7 +21,7 @@ const COMMANDS: [&[&str]; 14] = [
 ];
 
 #[test]
-fn every_subcommand_explains_itself_with_an_example() {
+fn every_subcommands_help_has_an_example() {
     for command in COMMANDS {
         let help = run(command.iter().copied().chain(["--help"]));
         assert_eq!(help.code, 0, "{command:?}: {}", help.err);
@@ -35,7 +35,7 @@ fn every_subcommand_explains_itself_with_an_example() {
 }
 
 #[test]
-fn netram_hands_the_laboratorys_commands_on() {
+fn netram_passes_the_laboratorys_commands_on() {
     let ran = netram_testkit::run(["bench", "commit", "--help"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.out.contains("netram-lab bench commit"), "{}", ran.out);
@@ -53,7 +53,7 @@ fn netram_hands_the_laboratorys_commands_on() {
 }
 
 #[test]
-fn flags_that_make_no_sense_end_in_code_2_and_say_what_to_write() {
+fn invalid_flags_end_in_code_2_with_a_remedy() {
     let cases: [(&[&str], &str); 6] = [
         (&["bench", "oo7", "--on", "exodus"], "berkeley-db"),
         (

@@ -79,7 +79,7 @@ fn has_all(report: &Value, database: (&str, &str), storages: &[&str], works: &[&
 }
 
 #[test]
-fn engines_within_a_program_are_measured_in_every_way() {
+fn embedded_engines_are_measured_on_every_storage() {
     let out = tempfile::tempdir().unwrap();
     let words = ["--databases", "sqlite,rocksdb,berkeley-db,lmdb"];
     let report = compared(&words, Some(out.path()));
@@ -109,7 +109,7 @@ fn engines_within_a_program_are_measured_in_every_way() {
 }
 
 #[test]
-fn servers_are_measured_in_every_way() {
+fn servers_are_measured_on_every_storage() {
     let words = ["--databases", "postgresql,mariadb", "--disks", "local"];
     let report = compared(&words, None);
     has_all(
@@ -170,7 +170,7 @@ fn interrupted(place: &Path, so_far: impl Fn() -> bool) {
 }
 
 #[test]
-fn an_interrupted_comparison_leaves_nothing() {
+fn an_interrupted_database_comparison_leaves_nothing() {
     let place = tempfile::tempdir_in("/var/tmp").unwrap();
     let place = place.path();
     let is_mounted = || !mounts(place).is_empty();
@@ -183,7 +183,7 @@ fn an_interrupted_comparison_leaves_nothing() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_before_anything_runs() {
+fn invalid_comparisons_are_refused_before_anything_runs() {
     for (words, told) in [
         (
             &["--databases", "oracle"][..],

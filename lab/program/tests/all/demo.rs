@@ -130,7 +130,7 @@ fn oo7_counts_the_same_on_disk_and_remote() {
 
 /// Each row ends with every node's audit, which must equal that of plain memory.
 #[test]
-fn users_of_oo7_at_nodes_of_their_own_are_measured() {
+fn users_of_oo7_at_separate_nodes_are_measured() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().to_str().unwrap();
     let words = "bench oo7 --shared --nodes 2 --as-met --quick --json --database tiny-3 --dir";
@@ -150,7 +150,7 @@ fn users_of_oo7_at_nodes_of_their_own_are_measured() {
 
 /// t3a moves dates between rounds, so q2 finds other parts; all places of a round must find the same ones.
 #[test]
-fn oo7_counts_the_same_in_databases_wherever_they_are() {
+fn oo7_counts_the_same_in_databases_on_any_storage() {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let dir = directory.path().to_str().unwrap();
     let words = "bench oo7 --on sqlite,sqlite-rollback,berkeley-db --operations q2,t3a,t6 --repetitions 3 --json --database tiny-3 --dir";

@@ -47,7 +47,7 @@ fn all_but(missing: &str) -> tempfile::TempDir {
 
 /// Without `nft` all scenarios were skipped, although only one needs it.
 #[test]
-fn a_story_that_cannot_be_told_here_is_left_out_alone() {
+fn only_the_scenario_that_cannot_run_here_is_skipped() {
     let disk = tempfile::tempdir().unwrap();
     let mut command = crate::common::netram();
     let programs = all_but("nft");
@@ -93,9 +93,9 @@ fn a_file_system_does_not_notice_that_a_lender_crashes() {
 }
 
 #[test]
-fn a_file_system_goes_on_when_a_lender_falls_silent() {
+fn a_file_system_goes_on_when_a_lender_stops_answering() {
     goes_on(
-        "a_file_system_goes_on_when_a_lender_falls_silent",
+        "a_file_system_goes_on_when_a_lender_stops_answering",
         "lender-stopped",
     );
 }
@@ -141,8 +141,8 @@ fn a_crashed_client_finds_every_acknowledged_block_again() {
 }
 
 #[test]
-fn a_volume_of_which_everything_was_lost_is_not_opened_in_silence() {
-    let test = "a_volume_of_which_everything_was_lost_is_not_opened_in_silence";
+fn a_volume_that_lost_everything_is_not_opened_silently() {
+    let test = "a_volume_that_lost_everything_is_not_opened_silently";
     // The client waits for lenders that are dead.
     let Some(row) = outcome_within(test, "all-lost", &[("NETRAM_PATIENCE", "3s")]) else {
         return;

@@ -49,7 +49,7 @@ fn is_empty(directory: &Path) -> bool {
 }
 
 #[test]
-fn each_way_is_gone_or_it_is_said_why_not() {
+fn each_method_is_run_or_its_obstacle_reported() {
     let (place, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut command = netram();
     command.args([
@@ -112,7 +112,7 @@ fn each_way_is_gone_or_it_is_said_why_not() {
 }
 
 #[test]
-fn an_interrupted_comparison_leaves_nothing() {
+fn an_interrupted_far_comparison_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
     let mut command = netram();
     command.args([
@@ -156,7 +156,7 @@ fn an_interrupted_comparison_leaves_nothing() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_before_anything_runs() {
+fn invalid_comparisons_are_refused_before_anything_runs() {
     for (words, told) in [
         (["--data", "1MiB"], "--data must be 2.0 MiB at least"),
         (["--local", "5,50"], "5 % of 4.0 MiB is less than 256.0 KiB"),

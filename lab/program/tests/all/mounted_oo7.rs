@@ -226,16 +226,16 @@ fn killed_leaves_what_was_committed(name: &str) {
 }
 
 #[test]
-fn sqlite_with_a_write_ahead_log_has_what_it_committed() {
+fn sqlite_with_a_write_ahead_log_has_its_commits() {
     killed_leaves_what_was_committed("oo7-wal");
 }
 
 #[test]
-fn sqlite_with_a_rollback_journal_has_what_it_committed() {
+fn sqlite_with_a_rollback_journal_has_its_commits() {
     killed_leaves_what_was_committed("oo7-rollback");
 }
 
 #[test]
-fn berkeley_db_has_what_it_committed() {
+fn berkeley_db_has_its_commits() {
     killed_leaves_what_was_committed("oo7-berkeley");
 }

@@ -169,7 +169,7 @@ fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_machine_that_cannot_make_namespaces_measures_the_rest_and_says_so_everywhere() {
+fn without_namespaces_the_rest_is_measured_and_the_gap_reported() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
     let ran = crate::common::netram()
@@ -242,7 +242,7 @@ fn an_interrupted_run_removes_its_namespaces_files_and_lenders_memory() {
 }
 
 #[test]
-fn what_cannot_be_measured_or_written_is_refused_before_anything_is_measured() {
+fn invalid_requests_are_refused_before_anything_is_measured() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().to_str().unwrap();
     let out = directory.path().join("out");

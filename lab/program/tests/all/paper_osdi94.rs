@@ -2,6 +2,7 @@
 //! x value. The values of the numbers are not tested.
 
 use std::io::Write;
+use std::path::Path;
 
 use crate::common::run;
 use serde_json::Value;
@@ -51,30 +52,13 @@ fn a_quick_run_measures_the_table_and_every_curve() {
         );
     }
     for (number, curves) in [(4, 5), (5, 3), (6, 3), (7, 4)] {
-        let file = out.join(format!("osdi94-fig{number:02}.csv"));
-        let text = std::fs::read_to_string(&file).unwrap();
-        let rows: Vec<Vec<&str>> = text
-            .lines()
-            .skip(1)
-            .map(|line| line.split(',').collect())
-            .collect();
         let missing = if skipped.is_empty() {
             0
         } else {
             1 + usize::from(number == 4)
         };
         let curves = curves - if number == 5 || number == 6 { 0 } else { missing };
-        assert_eq!(rows.len(), curves * 2, "{text}");
-        assert!(
-            rows.iter().all(|row| row[4].parse::<f64>().unwrap() >= 0.0),
-            "{text}"
-        );
-        for kind in ["svg", "png"] {
-            assert!(
-                file.with_extension(kind).metadata().unwrap().len() > 1000,
-                "{kind}"
-            );
-        }
+        assert_figure(&out, number, curves);
     }
     let bars = std::fs::read_to_string(out.join("osdi94-fig01-03.csv")).unwrap();
     let ways = if skipped.is_empty() { 6 } else { 4 };
@@ -91,4 +75,26 @@ fn a_quick_run_measures_the_table_and_every_curve() {
         0,
         "nothing is left behind"
     );
+}
+
+/// Checks the files of a figure with this number of curves, each with two x values.
+fn assert_figure(out: &Path, number: u8, curves: usize) {
+    let file = out.join(format!("osdi94-fig{number:02}.csv"));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').collect())
+        .collect();
+    assert_eq!(rows.len(), curves * 2, "{text}");
+    assert!(
+        rows.iter().all(|row| row[4].parse::<f64>().unwrap() >= 0.0),
+        "{text}"
+    );
+    for kind in ["svg", "png"] {
+        assert!(
+            file.with_extension(kind).metadata().unwrap().len() > 1000,
+            "{kind}"
+        );
+    }
 }

@@ -46,7 +46,7 @@ fn five_seconds_of_crashes_lose_nothing() {
 }
 
 #[test]
-fn the_disk_alone_and_one_thread_are_tried_too() {
+fn the_disk_alone_with_one_thread_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     for arguments in [
         ["--transactions", "1500", "--lenders", "0", "--threads", "3"],
@@ -62,7 +62,7 @@ fn the_disk_alone_and_one_thread_are_tried_too() {
 }
 
 #[test]
-fn lenders_of_somebody_else_are_used_and_left_alone() {
+fn given_lenders_are_used_and_not_killed() {
     let directory = tempfile::tempdir().unwrap();
     let key = directory.path().join("key");
     let key = key.to_str().unwrap();
@@ -94,7 +94,7 @@ fn lenders_of_somebody_else_are_used_and_left_alone() {
 
 /// A test that finds no error must be shown to be able to find one.
 #[test]
-fn harm_done_on_purpose_is_found_and_its_files_are_kept() {
+fn an_injected_fault_is_found_and_its_files_are_kept() {
     for (harm, named) in [("damage", "is not what its"), ("loss", "had been acknowledged")] {
         let directory = tempfile::tempdir().unwrap();
         let (said, code) = bash(
@@ -116,7 +116,7 @@ fn harm_done_on_purpose_is_found_and_its_files_are_kept() {
 }
 
 #[test]
-fn an_interrupted_test_says_what_it_has_done_and_leaves_nothing_behind() {
+fn an_interrupted_run_reports_its_work_and_leaves_nothing_behind() {
     let directory = tempfile::tempdir().unwrap();
     let child = netram()
         .args(["bash", "--for", "1h", "--dir"])

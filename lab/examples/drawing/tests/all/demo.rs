@@ -17,7 +17,7 @@ fn get(address: &str, path: &str) -> std::io::Result<String> {
 }
 
 #[test]
-fn whatever_is_killed_no_acknowledged_stroke_is_missing_and_the_picture_is_live() {
+fn killing_any_process_loses_no_acknowledged_stroke() {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_netram-drawing"))
         .args(["demo", "--strokes", "8", "--pause", "1", "--stay"])
         .stdin(Stdio::piped())

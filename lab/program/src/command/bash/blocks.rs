@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_deed_follows_from_the_number_and_fits_what_was_there() {
+    fn every_change_follows_from_the_number_and_fits_the_blocks() {
         let plan = StressPlan { seed: 3, threads: 1 };
         let mut slots = vec![Vec::new(); SLOTS];
         let mut deeds = [0; 4];
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_arrive_as_they_were_and_cut_ones_do_not() {
+    fn blocks_round_trip_and_cut_ones_are_refused() {
         let mut slots = vec![Vec::new(); SLOTS];
         slots[3] = vec![1, 2, 3];
         slots[11] = vec![9; 5000];

@@ -163,7 +163,7 @@ impl StressRvm {
     fn lending(&self) -> Result<LenderChoice> {
         match (self.lender.as_slice(), &self.key_file) {
             ([], None) => Ok(LenderChoice::Own(self.lenders.into())),
-            ([], Some(_)) => Err(UsageError("--key-file is for --lender".to_owned()).into()),
+            ([], Some(_)) => Err(UsageError("--key-file needs --lender".to_owned()).into()),
             (addresses, key_file) => Ok(LenderChoice::Others {
                 addresses: addresses.iter().map(ToString::to_string).collect(),
                 key_file: key_file.clone(),
@@ -198,8 +198,8 @@ impl StressRvm {
                 (Some(failure), Some(kept)) => {
                     output::line(format_args!("VIOLATION: {failure}"))?;
                     output::line(format_args!(
-                        "seed {seed}; all files are kept in {}: `before` has them as the crash left them, story.txt what was \
-                         done last. Please report this",
+                        "seed {seed}; all files are kept in {}: `before` has them as the crash left them, story.txt the \
+                         latest events. Please report this",
                         kept.display()
                     ))?;
                 }

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_follows_from_the_count_and_any_other_byte_is_seen() {
+    fn memory_follows_from_the_count_and_a_changed_byte_is_found() {
         let mut area = ThreadArea::new(0);
         area.advance_to(&PLAN, 500);
         assert_eq!(count_in(&area.images[0]), 500);

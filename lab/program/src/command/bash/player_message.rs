@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_understood_as_it_was_meant_and_a_cut_one_is_passed_over() {
+    fn messages_round_trip_and_a_cut_line_is_ignored() {
         let all = [
             PlayerMessage::Opened(vec![1, 2]),
             PlayerMessage::Lazy { thread: 1, count: 3 },
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_or_came_before_must_be_there() {
+    fn acknowledged_and_earlier_transactions_must_exist() {
         let lines = "opened 0 0\nlazy 1 1\nlazy 1 2\nacknowledged 0 1 0 1\nlazy 0 2\n";
         for (counts, fine) in [
             ([1, 1], true),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_recovery_found_is_there_for_good() {
+    fn transactions_found_by_recovery_must_remain() {
         let mut told = told("opened 0 0\nlazy 0 1\nopened 1 0\n");
         assert!(told.wrong.is_empty());
         told.found(&[0, 0]);

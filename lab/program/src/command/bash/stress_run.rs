@@ -159,7 +159,7 @@ impl StressRun {
             (PlayerEnding::Crash, true) if status.signal() == Some(9) => self.report.crashed += 1,
             (PlayerEnding::Close, true) if status.success() && told.closed => self.report.closed += 1,
             (_, true) => {
-                bail!("the player was to end like this: {ending:?}, and ended with {status}; {last_words}")
+                bail!("the player should have ended by {ending:?}, but ended with {status}; {last_words}")
             }
             (_, false) => bail!("the player did not end within {PATIENCE:?}; {last_words}"),
         }

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_of_the_standard_table_is_described_apart() {
+    fn rows_of_the_standard_table_have_distinct_names() {
         let table = commit::CommitSpec::table(false);
         let names: std::collections::BTreeSet<String> = table.iter().map(describe).collect();
         assert_eq!(names.len(), table.len());

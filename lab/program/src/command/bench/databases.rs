@@ -165,7 +165,7 @@ impl BenchDatabases {
         match spec.databases.iter().find(|database| !has(database)) {
             None => Ok(spec),
             Some(database) => Err(UsageError(format!(
-                "{} is on none of the storages of --storages: vfs is SQLite's, remote_write PostgreSQL's",
+                "{} supports none of --storages: vfs is for SQLite only, remote_write for PostgreSQL only",
                 database.label()
             ))
             .into()),

@@ -156,7 +156,7 @@ impl BenchFar {
         let deaths: usize = report.cells.iter().map(|cell| cell.deaths().count()).sum();
         if deaths > 0 {
             output::remark(format_args!(
-                "{deaths} of the runs died, which is a defect: what they said is above"
+                "{deaths} of the runs died, which is a defect; their output is above"
             ));
             return Ok(ExitCode::FAILURE);
         }

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn a_missing_directory_is_named() {
         let error = testbed(Some(Path::new("/nowhere"))).map(drop).unwrap_err();
         assert!(format!("{error:#}").contains("/nowhere"));
     }

@@ -504,7 +504,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_as_people_write_them() {
+    fn figure_ranges_are_parsed() {
         assert_eq!("4".parse(), Ok(FigureRange { first: 4, last: 4 }));
         assert_eq!("9-11".parse(), Ok(FigureRange { first: 9, last: 11 }));
         for text in ["", "x", "11-9", "1-", "300"] {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_compiled_with_what_is_not_the_linkers() {
+    fn sources_are_compiled_without_linker_options() {
         let (sources, others) = split(&words(
             "-O2 -I include -o prog main.c util.cc extra.o -lm -Wl,-z,now -DX=1",
         ));
@@ -159,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_an_option_names_is_no_source() {
+    fn an_options_argument_is_not_a_source() {
         let (sources, others) = split(&words("-include all.c main.c"));
         assert_eq!(sources, [2]);
         assert_eq!(others, words("-include all.c"));
     }
 
     #[test]
-    fn who_only_compiles_is_only_told_to_instrument() {
+    fn compiling_only_adds_only_the_instrumentation() {
         assert!(!links(&words("-c main.c")));
         assert!(links(&words("main.c -o prog")));
     }

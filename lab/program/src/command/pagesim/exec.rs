@@ -50,7 +50,7 @@ impl StudyExecution {
         if children > 0 {
             let forks = output::counted(children, "child", "children");
             output::remark(format_args!(
-                "{name} forked {forks} off: what they referenced is not counted"
+                "{name} forked {forks}; their references are not counted"
             ));
         }
         if !status.success() {

@@ -52,7 +52,7 @@ fn machine(name: &str) -> Result<NamedMachine, String> {
     let found = MACHINES.into_iter().find(|machine| machine.name == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = MACHINES.iter().map(|machine| machine.name).collect();
-        format!("`{name}` is no machine; there are: {}", names.join(", "))
+        format!("unknown machine `{name}`; known: {}", names.join(", "))
     })
 }
 
@@ -63,7 +63,7 @@ fn time(text: &str) -> Result<Duration, String> {
 fn cycles(text: &str) -> Result<f64, String> {
     let parsed = text.parse::<f64>().ok();
     let sound = parsed.filter(|cycles| cycles.is_finite() && *cycles >= 0.0);
-    sound.ok_or_else(|| format!("`{text}` is no number of cycles"))
+    sound.ok_or_else(|| format!("`{text}` is not a number of cycles"))
 }
 
 /// Memory sizes and costs. Defaults are the machine's.
@@ -152,7 +152,9 @@ impl StudyArgs {
         settings.check().map_err(|error| UsageError(error.to_string()))?;
         let rates = [self.network_rate, self.disk_rate];
         if rates.iter().flatten().any(|rate| rate.0 == 0) || self.clock == Some(0.0) {
-            return Err(UsageError("a rate and a clock are above 0".to_owned()).into());
+            return Err(
+                UsageError("--clock, --network-rate and --disk-rate must be above 0".to_owned()).into(),
+            );
         }
         Ok(settings)
     }

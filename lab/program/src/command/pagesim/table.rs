@@ -144,5 +144,5 @@ pub(super) fn print(studied: &[ProgramStudy<'_>]) -> Result<()> {
     for one in studied {
         one.print()?;
     }
-    output::line("cycles: of an average reference. *: the best with so much local memory.")
+    output::line("cycles: of an average reference. *: the best with this size of local memory.")
 }

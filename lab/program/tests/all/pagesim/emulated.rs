@@ -7,7 +7,7 @@ fn has_emulator() -> bool {
 }
 
 #[test]
-fn each_page_that_a_program_references_is_seen() {
+fn each_referenced_page_is_counted() {
     if !has_emulator() {
         return;
     }
@@ -33,7 +33,7 @@ fn each_page_that_a_program_references_is_seen() {
 }
 
 #[test]
-fn threads_of_a_program_as_it_is_are_all_heard() {
+fn all_threads_of_an_unmodified_program_are_counted() {
     if !has_emulator() {
         return;
     }
@@ -45,13 +45,13 @@ fn threads_of_a_program_as_it_is_are_all_heard() {
 /// Tested with a program without threads: in the emulator a fork of a program with threads may wait for ever
 /// for one of the emulator's own locks.
 #[test]
-fn children_in_the_emulator_are_left_out_and_that_is_said() {
+fn children_in_the_emulator_are_left_out_with_a_message() {
     if !has_emulator() {
         return;
     }
     let ran =
         Program::plain("forks", &["-DALONE"]).exec(&["--json", "--local", "1GiB", "--policy", "disk"], &[]);
     assert!(ran.out.starts_with("all came back\n"), "{}", ran.out);
-    assert!(ran.err.contains("forked 40 children off"), "{}", ran.err);
+    assert!(ran.err.contains("forked 40 children"), "{}", ran.err);
     assert!(studied(&ran)["pages"].as_u64().unwrap() < 4000);
 }

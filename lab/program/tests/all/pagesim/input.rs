@@ -11,7 +11,7 @@ fn refused(words: &[&str], says: &str) {
 }
 
 #[test]
-fn what_cannot_be_studied_is_refused_before_anything_runs() {
+fn invalid_settings_are_refused_before_anything_runs() {
     refused(&["run", "trans", "--policy", "floppy"], "ram-disk");
     refused(&["run", "trans", "--policy", "counters:0"], "1 or above");
     refused(
@@ -23,7 +23,7 @@ fn what_cannot_be_studied_is_refused_before_anything_runs() {
     refused(&["run", "trans", "--page", "3000"], "power of two");
     refused(&["run", "trans", "--network-rate", "0"], "above 0");
     refused(&["run", "trans", "--clock", "0"], "above 0");
-    refused(&["run", "trans", "--clock", "nan"], "no number");
+    refused(&["run", "trans", "--clock", "nan"], "not a number");
     refused(&["run", "trans", "--machine", "vax"], "mascots96, rdma, tcp, cxl");
     refused(
         &["run", "trans", "--replacement", "mru"],
@@ -42,7 +42,7 @@ fn traced(bytes: &[u8]) -> CommandOutput {
 }
 
 #[test]
-fn a_trace_that_is_cut_or_none_is_refused_by_line() {
+fn an_invalid_trace_is_refused_with_its_line_number() {
     let whole = "==1== Lackey\nI  04010ad3,3\n L 1ffeffe7e0,8\nW 0x1ffeffe7e0 8\n M 0421c7cc,4\n";
     assert_eq!(studied(&traced(whole.as_bytes()))["references"], 4);
     for (text, says) in [
@@ -60,7 +60,7 @@ fn a_trace_that_is_cut_or_none_is_refused_by_line() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said() {
+fn a_program_that_cannot_run_is_reported() {
     let says = |words: &[&str], text: &str| {
         let ran = finish(pagesim().args(words));
         assert!(ran.code != 0 && ran.err.contains(text), "{words:?}: {}", ran.err);
@@ -68,7 +68,7 @@ fn what_cannot_be_run_is_said() {
     says(&["exec", "--", "no-such-program"], "no directory of PATH");
     says(&["exec", "--", "/no/such/program"], "/no/such/program");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/test-deps.sh");
-    says(&["exec", "--", script], "name the interpreter");
+    says(&["exec", "--", script], "name its interpreter");
     says(&["trace", "/no/such/trace"], "opening /no/such/trace");
     let ran = finish(pagesim().args(["cc", "x.c"]).env("NETRAM_CC", "no-such-compiler"));
     assert!(

@@ -5,7 +5,7 @@ use crate::common::finish;
 use super::*;
 
 #[test]
-fn a_quick_run_has_every_figure_and_what_the_text_states() {
+fn a_quick_run_has_every_figure_and_claim() {
     let directory = tempfile::tempdir().unwrap();
     let (out, disk) = (directory.path().join("out"), directory.path().join("disk"));
     std::fs::create_dir(&disk).unwrap();

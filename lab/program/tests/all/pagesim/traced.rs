@@ -51,17 +51,17 @@ fn tells_what_it_references(compiler: &str, ways: &[bool]) {
 }
 
 #[test]
-fn gcc_tells_of_each_reference() {
+fn gcc_reports_each_reference() {
     tells_what_it_references("gcc", &[true]);
 }
 
 #[test]
-fn clang_tells_of_each_reference() {
+fn clang_reports_each_reference() {
     tells_what_it_references("clang", &[true, false]);
 }
 
 #[test]
-fn trans_in_c_is_the_trans_that_is_built_in() {
+fn trans_in_c_equals_the_built_in_trans() {
     if !has("gcc") {
         return;
     }
@@ -80,7 +80,7 @@ fn trans_in_c_is_the_trans_that_is_built_in() {
 }
 
 #[test]
-fn threads_are_all_heard() {
+fn references_of_all_threads_are_counted() {
     for compiler in ["gcc", "clang"] {
         if !has(compiler) {
             continue;
@@ -94,7 +94,7 @@ fn threads_are_all_heard() {
 }
 
 #[test]
-fn the_c_librarys_references_are_the_programs() {
+fn references_of_the_c_library_count_as_the_programs() {
     for compiler in ["gcc", "clang"] {
         if !has(compiler) {
             continue;
@@ -109,13 +109,13 @@ fn the_c_librarys_references_are_the_programs() {
 }
 
 #[test]
-fn what_children_reference_is_not_counted_and_that_is_said() {
+fn references_of_children_are_not_counted_with_a_message() {
     if !has("gcc") {
         return;
     }
     let ran = Program::traced("forks", "gcc", &[]).exec(&["--json"], &[]);
     assert!(ran.out.starts_with("all came back\n"), "{}", ran.out);
-    assert!(ran.err.contains("forked 40 children off"), "{}", ran.err);
+    assert!(ran.err.contains("forked 40 children"), "{}", ran.err);
     let study = studied(&ran);
     assert_eq!(study["children"], 40);
     // The thread's array is nine pages; each child's memory would be eight thousand.
@@ -123,7 +123,7 @@ fn what_children_reference_is_not_counted_and_that_is_said() {
 }
 
 #[test]
-fn a_program_that_it_starts_does_not_take_its_place() {
+fn a_program_that_it_starts_is_not_studied() {
     if !has("gcc") {
         return;
     }
@@ -138,7 +138,7 @@ fn a_program_that_it_starts_does_not_take_its_place() {
 }
 
 #[test]
-fn how_it_ends_is_told() {
+fn the_exit_status_is_reported() {
     if !has("gcc") {
         return;
     }
@@ -147,9 +147,9 @@ fn how_it_ends_is_told() {
     assert_eq!(seven.code, 7);
     assert!(seven.err.contains("ended with code 7"), "{}", seven.err);
     for (how, says) in [
-        ("signal", "was ended by signal 9, and has told nothing"),
-        ("_exit", "ended with code 0, and has told nothing"),
-        ("exec", "ended with code 0, and has told nothing"),
+        ("signal", "was ended by signal 9 without writing its references"),
+        ("_exit", "ended with code 0 without writing its references"),
+        ("exec", "ended with code 0 without writing its references"),
     ] {
         let ran = program.exec(&[], &[how]);
         assert!(ran.code != 0 && ran.err.contains(says), "{how}: {}", ran.err);
@@ -159,7 +159,7 @@ fn how_it_ends_is_told() {
 }
 
 #[test]
-fn sources_may_be_compiled_apart_and_linked_later() {
+fn sources_may_be_compiled_separately_and_linked_later() {
     if !has("gcc") {
         return;
     }
