@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Seeds, deny, layers, links, package, prose, style, suite, tree};
 
-/// Seeds of the simulator that every change must pass. A nightly run takes many more.
+/// Number of the simulator's seeds that every change must pass. A nightly run takes many more.
 const SEEDS_PER_CHECK: u64 = 200;
 
 /// How much of the check to do.
@@ -22,7 +22,7 @@ pub(crate) enum Extent {
     Quick,
 }
 
-/// What a step runs.
+/// Command of a step.
 enum Work {
     /// One of this program's own gates.
     Gate(fn() -> Result<(), String>),
@@ -37,7 +37,7 @@ enum Work {
 struct Step {
     name: &'static str,
     work: Work,
-    /// What to type to run this step alone.
+    /// Command line that runs this step alone.
     rerun: String,
 }
 

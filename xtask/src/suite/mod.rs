@@ -1,9 +1,9 @@
 //! All tests of the workspace, each in a process of its own, several at a time.
 //!
 //! `cargo test` runs one program after the other, and the tests of a program as threads of one process. Most
-//! of our tests wait for processes and disks, so a machine of two cores idles; and tests that fork, change
-//! limits or lock files disturb their neighbours. Here each test is a process: it has a time, a time limit,
-//! and an end of its own. `cargo nextest` does the same; building it takes longer than all of this.
+//! tests here wait for processes and disks, so a machine of two cores idles; and tests that fork, change
+//! limits or lock files disturb their neighbours. Here each test is a process with its own time limit and
+//! end. `cargo nextest` does the same, but building it takes longer than running all tests.
 
 mod plan;
 mod python;
@@ -17,7 +17,7 @@ use crate::tree;
 
 pub(crate) use plan::built;
 
-/// What is run for a test.
+/// Kind of command that runs a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A program of tests, for one of them.

@@ -182,7 +182,7 @@ fn names(listed: &str) -> impl Iterator<Item = &str> {
     listed.lines().filter_map(|line| line.strip_suffix(": test"))
 }
 
-/// What takes a minute or so, by the beginning of its title: in a clone without times it must not begin last.
+/// Prefixes of the titles of tests that take a minute or so. Without recorded times they must not begin last.
 const LONG: [&str; 6] = [
     "librvm all programs::the_programs_are_clean_under_valgrind",
     "lab all databases_compared::",

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Kind, Test};
 
-/// What stands for the crate and its program.
+/// Name that stands for the crate and its program.
 pub(super) const PROGRAM: &str = "python";
 
 /// Path of the script in the checkout.

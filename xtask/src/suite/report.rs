@@ -1,4 +1,4 @@
-//! What is printed once all tests have run: skips, the slowest tests, failures.
+//! Output after all tests have run: skips, the slowest tests, failures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Outcome, Ran, slots};
 use crate::tree;
 
-/// So many of the slowest tests are listed.
+/// Number of the slowest tests that are listed.
 const SLOWEST: usize = 20;
 
 /// Tests write this, past their harness, before the reason why they cannot be made on this machine.
