@@ -1,9 +1,10 @@
 /*
- * What calls of librvm cost: cc -O2 crates/bindings/librvm/benches/calls.c $(pkg-config --cflags --libs rvm) -lpthread
+ * The costs of librvm's calls: cc -O2 crates/bindings/librvm/benches/calls.c $(pkg-config --cflags --libs rvm)
+ * -lpthread
  *
- *     ./a.out DIRECTORY [ROUNDS]      nanoseconds a call, medians; files are made in DIRECTORY
+ *     ./a.out DIRECTORY [ROUNDS]      nanoseconds per call, medians; files are created in DIRECTORY
  *
- * The floor beside them is a call of rvm_page_size(), which does nothing.
+ * The lower bound beside them is a call of rvm_page_size(), which does nothing.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -44,7 +45,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of what `once` measures. */
+/* The median of the times measured by `once`. */
 static double median(double (*once)(int), int argument)
 {
     static double taken[ROUNDS_MAX];
@@ -130,7 +131,7 @@ static double lazy_once(int unused)
     return taken;
 }
 
-/* What each of two threads measures while the other does the same elsewhere in the region. */
+/* Times of each of two threads while the other does the same elsewhere in the region. */
 static double beside[2][ROUNDS_MAX];
 
 static void *ranges_beside(void *which)

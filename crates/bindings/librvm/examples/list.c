@@ -1,17 +1,17 @@
 /*
- * A list that processes share: entries are blocks of a heap in a shared region, linked by pointers.
+ * A list shared by processes: entries are blocks of a heap in a shared region, linked by pointers.
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  *     gcc -o list list.c -lrvm
  *     netram shared create /var/lib/list --size 1MiB --span-size 1MiB --address 0x200000000000
  *     netram shared serve /var/lib/list --listen tcp://0.0.0.0:7440 --key-file cluster.key
  *
- *     ./list tcp://plan:7440 node-1 cluster.key add milk bread        (on any machines, at once: each its directory)
+ *     ./list tcp://plan:7440 node-1 cluster.key add milk bread        (each process has its own directory)
  *     ./list tcp://plan:7440 node-2 cluster.key add salt
- *     ./list tcp://plan:7440 node-3 cluster.key show                  (all, newest first)
- *     ./list tcp://plan:7440 node-4 cluster.key take                  (the newest: said once, whoever asks)
+ *     ./list tcp://plan:7440 node-3 cluster.key show                  (all entries, newest first)
+ *     ./list tcp://plan:7440 node-4 cluster.key take                  (removes and prints the newest entry)
  *
- * The region has an address, so a pointer means the same in every process, and is stored as it is.
+ * The region has an address, so a pointer is valid in every process and can be stored as it is.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +19,8 @@
 
 #include <rvm/shared.h>
 
-#define LOCK 0  /* over all of the region: the heap is under it */
-#define FIRST 0 /* the root that points to the newest entry */
+#define LOCK 0  /* covers the whole region with its heap */
+#define FIRST 0 /* root of the newest entry */
 
 struct entry {
     struct entry *next;
@@ -31,7 +31,7 @@ static void must(rvm_return_t code)
 {
     if (code != RVM_SUCCESS) {
         fprintf(stderr, "%s: %s\n", rvm_return(code), rvm_error_text());
-        exit(1); /* as good as a crash: nothing is half done, and the others go on */
+        exit(1); /* like a crash: no change is half done, and the other processes continue */
     }
 }
 
@@ -52,7 +52,7 @@ static struct entry *first(rvm_txn_t txn)
     return (struct entry *)block;
 }
 
-/* Whoever comes first makes the heap. */
+/* The first process makes the heap. */
 static void prepare(rvm_node_t node)
 {
     rvm_txn_t txn = begin(node, rvm_exclusive);
@@ -74,11 +74,11 @@ static void add(rvm_node_t node, const char *text)
 
     must(rvm_txn_malloc(txn, LOCK, sizeof *entry, &block));
     entry = (struct entry *)block;
-    must(rvm_txn_set_range(txn, entry, sizeof *entry)); /* first say what will change, */
-    entry->next = first(txn);                           /* then change it */
+    must(rvm_txn_set_range(txn, entry, sizeof *entry)); /* first declare the change, */
+    entry->next = first(txn);                           /* then make it */
     snprintf(entry->text, sizeof entry->text, "%s", text);
     must(rvm_txn_set_root(txn, LOCK, FIRST, entry));
-    must(rvm_txn_commit(txn, NULL)); /* from here on it is safe, and everybody's */
+    must(rvm_txn_commit(txn, NULL)); /* from here on the entry is safe and visible to all */
 }
 
 static void show(rvm_node_t node)
@@ -91,7 +91,7 @@ static void show(rvm_node_t node)
     must(rvm_txn_commit(txn, NULL));
 }
 
-/* Takes the newest entry out. 0: there was none. */
+/* Removes and prints the newest entry. Returns 0 if there is none. */
 static int take(rvm_node_t node)
 {
     rvm_txn_t txn = begin(node, rvm_exclusive);

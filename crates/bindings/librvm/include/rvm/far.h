@@ -1,7 +1,7 @@
 /*
- * Far memory: memory that may be larger than this machine's. A part of it is here, and the rest at lenders, encrypted; a page that is
- * referenced while it is away comes, and another one leaves. What that is good for, and what it survives, is in docs/design/far.md.
- * SPDX-License-Identifier: Apache-2.0 OR MIT
+ * Far memory: memory that may be larger than this machine's. A part of it is local, and the rest is at lenders,
+ * encrypted. Access to a remote page fetches it, and another page leaves. docs/design/far.md describes the uses and
+ * the failures it survives. SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * A program:
  *
@@ -12,7 +12,7 @@
  *
  *     rvm_init_far_options(&options);
  *     options.bytes = 16ul << 30;                      (addresses: they cost nothing until they are used)
- *     options.local_bytes = 2ul << 30;                 (of which so much has memory here)
+ *     options.local_bytes = 2ul << 30;                 (the part with local memory)
  *     options.lenders = lenders;
  *     options.n_lenders = 2;
  *     options.key_file = "/etc/netram/cluster.key";
@@ -22,17 +22,19 @@
  *     rvm_far_close(far);
  *
  * Rules for all functions:
- *   - Nothing else of the library is needed: no rvm_initialize(), no log. They may be called by any thread.
- *   - It is memory, not storage: what is in it ends with the process. Recoverable memory is in rvm.h.
- *   - A reference to a page that everybody who had it has lost is a bus error (SIGBUS), never wrong bytes. With two copies, which is the
- *     default, one lender may die while rvm_far_status() says that no page is short.
- *   - While no lender has room for what has to leave, references to pages that are away wait until one has: rvm_far_status() shows what waits.
- *   - A child made by fork() has none of it: there a reference is a segmentation fault, and a call RVM_EINIT. Open after fork(), or call
- *     exec().
- *   - A handle is a number that looks like a pointer, never to be followed. One that has ended, or was never given, is RVM_EHANDLE.
- *   - A string or array is read during the call only. Answers are written on RVM_SUCCESS. NULL or a misaligned address where an answer
- *     belongs is RVM_ERANGE.
- *   - Whatever is not RVM_SUCCESS is explained, in a sentence, by rvm_error_text() of rvm/netram.h.
+ *   - No other part of the library is needed: no rvm_initialize(), no log. Any thread may call them.
+ *   - Far memory is not storage: its content ends with the process. Recoverable memory is in rvm.h.
+ *   - Access to a page that every copy holder has lost is a bus error (SIGBUS), never wrong bytes. With two copies,
+ *     the default, one lender may die while rvm_far_status() reports no short pages.
+ *   - While no lender has room for pages that must leave, accesses to remote pages wait; rvm_far_status() shows the
+ *     number of waiting pages.
+ *   - A child made by fork() has no far memory: an access there is a segmentation fault, and a call returns
+ *     RVM_EINIT. Open after fork(), or call exec().
+ *   - A handle is a number that looks like a pointer and must not be dereferenced. An ended or invalid handle returns
+ *     RVM_EHANDLE.
+ *   - A string or array is read only during the call. Results are written on RVM_SUCCESS. A NULL or misaligned
+ *     pointer to a result is RVM_ERANGE.
+ *   - After any code but RVM_SUCCESS, rvm_error_text() of rvm/netram.h returns a message with the reason.
  */
 #ifndef RVM_FAR_H
 #define RVM_FAR_H
@@ -45,84 +47,94 @@ extern "C" {
 #endif
 
 #ifndef RVM_EHANDLE
-#define RVM_EHANDLE 2100 /* no such far memory: it has been closed, or never was */
+#define RVM_EHANDLE 2100 /* the far memory was closed, or never existed */
 #endif
 
-/* Far memory: addresses of which a part has memory here. */
+/* Far memory: a range of addresses, part of which has local memory. */
 typedef struct rvm_far *rvm_far_t;
 
-/* Which page leaves when another one comes. */
+/* Which page leaves when another one is fetched. */
 typedef enum {
-    rvm_far_dueling = 0, /* the one that has been here for longest; or most that come, so that others stay: whichever brings less */
-    rvm_far_fifo = 1,    /* the one that has been here for longest */
-    rvm_far_clock = 2,   /* that, unless it was referenced since it was looked at last */
-    rvm_far_lru = 3,     /* the one that was referenced longest ago, as far as that is seen */
+    rvm_far_dueling = 0, /* the oldest one, or most of the newly fetched: whichever causes fewer fetches */
+    rvm_far_fifo = 1,    /* the one that was fetched first */
+    rvm_far_clock = 2,   /* the same, unless it was accessed since the last check */
+    rvm_far_lru = 3,     /* the least recently used, as far as that can be observed */
     rvm_far_random = 4
 } rvm_far_replacement_t;
 
-/* For `words`. */
-#define RVM_FAR_NO_WORDS 0ul        /* pages always come whole */
-#define RVM_FAR_MEASURED_WORDS ~0ul /* what a page is worth in words follows what both have cost of late */
+/* Values of `words`. */
+#define RVM_FAR_NO_WORDS 0ul        /* pages are always transferred whole */
+#define RVM_FAR_MEASURED_WORDS ~0ul /* the number follows the measured costs of pages and words */
 
 #define rvm_far_options_id ((rvm_struct_id_t)46)
 
-/* What far memory is to be. Whoever needs no more sets the sizes, the lenders and the key. */
+/* Options of far memory. Only the sizes, the lenders and the key are required. */
 typedef struct {
     rvm_struct_id_t struct_id;
     rvm_bool_t from_heap;
-    rvm_length_t bytes;                /* of addresses, up to 1 TiB */
-    rvm_length_t local_bytes;          /* the cap: of memory here, 256 KiB at least */
+    rvm_length_t bytes;                /* length of the address range, up to 1 TiB */
+    rvm_length_t local_bytes;          /* the cap: bytes of local memory, at least 256 KiB */
     const char *const *lenders;        /* tcp://HOST:PORT or unix:/PATH, up to 16; none only with `spill` */
     unsigned long n_lenders;
-    const char *key_file;              /* the cluster's key */
-    rvm_bool_t insecure;               /* no key, no encryption: this machine only */
-    unsigned copies;                   /* at how many lenders a page is: 1 or 2; 2 */
-    const char *spill;                 /* a directory on a local disk, for a file that is the second copy where there is one lender and
-                                          the only one where there is none; NULL: there is none */
-    rvm_length_t spill_bytes;          /* the most bytes of that file; 0: as many as come */
-    rvm_length_t lender_bytes;         /* the most bytes at each lender; 0: as many as it lends */
-    rvm_length_t hidden_bytes;         /* of the cap, for pages on their way out; 0: an eighth */
-    rvm_length_t packed_bytes;         /* of the cap, for pages that stay here compressed; ~0: a quarter; 0: none */
+    const char *key_file;              /* the cluster key's file */
+    rvm_bool_t insecure;               /* no key and no encryption: on this machine only */
+    unsigned copies;                   /* number of lenders that hold each page: 1 or 2; 2 */
+    const char *spill;                 /* a directory on a local disk for a file that holds the second copy with one
+                                          lender, and the only copy without lenders; NULL: no file */
+    rvm_length_t spill_bytes;          /* most bytes of that file; 0: no limit */
+    rvm_length_t lender_bytes;         /* most bytes at each lender; 0: as many as it lends */
+    rvm_length_t hidden_bytes;         /* part of the cap for pages on their way out; 0: an eighth */
+    rvm_length_t packed_bytes;         /* part of the cap for pages kept compressed; ~0: a quarter; 0: none */
     rvm_far_replacement_t replacement; /* rvm_far_dueling */
-    unsigned threads;                  /* so many faults are served at once; 4 */
-    rvm_bool_t user_faults_only;       /* needs no right to userfaultfd, but system calls on pages that are away are EFAULT */
+    unsigned threads;                  /* number of faults served at once; 4 */
+    rvm_bool_t user_faults_only;       /* needs no right to userfaultfd, but system calls on remote pages fail with EFAULT */
     const char *wait;                  /* "spin", "yield:MICROSECONDS", "block"; NULL: yield:50 */
-    rvm_length_t words;                /* rvm_far_gather() and its like leave a page away until so many blocks of 16 bytes of it were used, 1 to 256;
-                                          or RVM_FAR_MEASURED_WORDS; RVM_FAR_NO_WORDS. Blocks are proven when their page comes, not before */
-    rvm_length_t patched_bytes;        /* of the cap, for what was scattered to pages that are away; 0: a quarter; ~0: none */
+    rvm_length_t words;                /* rvm_far_gather() and similar calls leave a page remote until this many
+                                          blocks of 16 bytes of it were used, 1 to 256; or RVM_FAR_MEASURED_WORDS;
+                                          RVM_FAR_NO_WORDS. Blocks are verified only when their page is fetched */
+    rvm_length_t patched_bytes;        /* part of the cap for elements scattered to remote pages; 0: a quarter; ~0: none */
     rvm_length_t reserved;             /* 0 */
 } rvm_far_options_t;
 
 extern void rvm_init_far_options(rvm_far_options_t *options);
 
 /*
- * Opens it, and returns at once: lenders are connected meanwhile, and one that is away is tried again. RVM_EOPTIONS: the record; a limit;
- * neither key nor `insecure`. RVM_EIO with errno EPERM or EACCES: no right to userfaultfd, and rvm_error_text() says how to have it;
- * otherwise something of the system, or the spill file.
+ * Opens far memory and returns at once: lenders are connected in the background, and unreachable ones are retried.
+ * RVM_EOPTIONS: the record is invalid, a limit is exceeded, or neither a key nor `insecure` is set. RVM_EIO with
+ * errno EPERM or EACCES: no right to userfaultfd, and rvm_error_text() says how to get it; with another errno: an
+ * error of the system or the spill file.
  */
 extern rvm_return_t rvm_far_open(const rvm_far_options_t *options, rvm_far_t *far);
 
 /*
- * So many bytes of it: zeros, at the beginning of a page, for `rvm_far_free`. They have no memory anywhere until they are written.
- * RVM_ERANGE: no bytes. RVM_ENO_MEMORY: it has not so many addresses in a row; open it with more.
+ * Allocates `bytes` bytes of zeros, beginning at a page; free them with rvm_far_free(). They take no memory until
+ * they are written. RVM_ERANGE: `bytes` is 0. RVM_ENO_MEMORY: not enough adjacent addresses are free; open it with
+ * more.
  */
 extern rvm_return_t rvm_far_alloc(rvm_far_t far, rvm_length_t bytes, void **memory);
 
-/* Gives back what rvm_far_alloc() gave, here and at lenders, when who gathers or scatters there is done; NULL is nothing. RVM_ERANGE: nothing was given there, or it is given back. */
+/*
+ * Frees an allocation of rvm_far_alloc(), locally and at lenders, after waiting for threads that gather or scatter
+ * there; NULL is ignored. RVM_ERANGE: not an allocation, or already freed.
+ */
 extern rvm_return_t rvm_far_free(rvm_far_t far, void *memory);
 
 /*
- * Elements without their pages: many in one round trip a lender, where `words` allows it; otherwise their pages come, one by one. `memory` is what
- * rvm_far_alloc() gave, and element 0 of `size` bytes, 1 to 65536, lies at its beginning; what was given is a whole number of them. `indices` are any places,
- * in any order; strided ones are `first`, `first + step`, and so on.
+ * Access to elements without their pages: many in one round trip per lender, if `words` allows it; otherwise their
+ * pages are fetched one by one. `memory` is an allocation of rvm_far_alloc() with element 0 of `size` bytes, 1 to
+ * 65536, at its beginning; its length must be a multiple of `size`. `indices` are any elements in any order; strided
+ * ones are `first`, `first + step`, and so on.
  *
- * gather puts `count` elements one behind the other `into` an array; several threads may. scatter stores `count` values, of those for one place the last,
- * and keeps them here for pages that are away. One thread scatters to one allocation at a time, and nobody gathers of it meanwhile: others wait. The program's own loads and stores see what was
- * scattered, and scatter and gather what they stored; which comes first where two threads do it at once is the program's to say. The arrays may lie in far memory too.
+ * gather copies `count` elements one after the other to the array `into`; several threads may do so at once. scatter
+ * stores `count` values, the last of those with the same index, and keeps values for remote pages locally. One thread
+ * at a time scatters to an allocation, and none gathers from it during that: others wait. The program's own loads see
+ * scattered values, and scatter and gather see the program's stores; the program must order accesses of two threads
+ * to the same element. The arrays may lie in far memory too.
  *
- * RVM_ERANGE: nothing was given there; NULL or a misaligned address where an array belongs; a size that is not one, or does not divide what was given;
- * an index behind the end. Nothing has been moved then. RVM_EIO, errno EIO: everybody has lost a page. RVM_ENO_MEMORY: no lender has room, and no frame became
- * free for long. After these two some elements have been moved, and others have not.
+ * RVM_ERANGE: not an allocation; a NULL or misaligned array; an invalid size, or one that does not divide the
+ * allocation; an index that is too large. Nothing was copied then. RVM_EIO with errno EIO: every copy of a page is
+ * lost. RVM_ENO_MEMORY: no lender has room, and no frame became free for a long time. After these two some elements
+ * have been copied.
  */
 extern rvm_return_t rvm_far_gather(rvm_far_t far, const void *memory, rvm_length_t size, const rvm_length_t *indices, rvm_length_t count, void *into);
 extern rvm_return_t rvm_far_gather_strided(rvm_far_t far, const void *memory, rvm_length_t size, rvm_length_t first, rvm_length_t step,
@@ -131,28 +143,28 @@ extern rvm_return_t rvm_far_scatter(rvm_far_t far, void *memory, rvm_length_t si
 extern rvm_return_t rvm_far_scatter_strided(rvm_far_t far, void *memory, rvm_length_t size, rvm_length_t first, rvm_length_t step,
                                             rvm_length_t count, const void *values);
 
-/* How it stands: pages of 4096 bytes, and what has happened so far. */
+/* Status: numbers of pages of 4096 bytes, and counters since the opening. */
 typedef struct {
-    rvm_length_t used;        /* pages that have memory here */
-    rvm_length_t packed;      /* of the cap, what compressed pages take, in pages */
-    rvm_length_t cap;         /* in pages */
-    rvm_length_t waiting;     /* pages that are here until lenders have them */
-    rvm_length_t short_pages; /* pages in fewer places than they should be */
-    rvm_length_t lost;        /* pages that everybody has lost */
-    rvm_length_t linked;      /* lenders with which there is a session */
-    rvm_length_t faults;      /* references that found a page not here */
-    rvm_length_t fetched;     /* of these, pages that came from a lender or the spill file */
-    rvm_length_t ahead;       /* pages that were asked for ahead */
-    rvm_length_t sent;        /* pages that left, or were dropped because lenders have them */
-    rvm_length_t patched;     /* of the cap, what was scattered to pages that are away, in pages */
-    rvm_length_t words;       /* blocks of 16 bytes that came without their pages */
-    rvm_length_t written;     /* blocks that were scattered without their pages */
+    rvm_length_t used;        /* pages with local memory */
+    rvm_length_t packed;      /* part of the cap that compressed pages take, in pages */
+    rvm_length_t cap;         /* the cap, in pages */
+    rvm_length_t waiting;     /* pages that wait here until lenders have them */
+    rvm_length_t short_pages; /* pages with fewer copies than configured */
+    rvm_length_t lost;        /* pages of which every copy is lost */
+    rvm_length_t linked;      /* lenders with a connected session */
+    rvm_length_t faults;      /* accesses that found a page not in local memory */
+    rvm_length_t fetched;     /* pages that came from a lender or the spill file */
+    rvm_length_t ahead;       /* pages that were requested in advance */
+    rvm_length_t sent;        /* pages that were sent away, or dropped because lenders have them */
+    rvm_length_t patched;     /* part of the cap that elements scattered to remote pages take, in pages */
+    rvm_length_t words;       /* blocks of 16 bytes that were read without their pages */
+    rvm_length_t written;     /* blocks of 16 bytes that were written without their pages */
     rvm_length_t reserved[2];
 } rvm_far_status_t;
 
 extern rvm_return_t rvm_far_status(rvm_far_t far, rvm_far_status_t *status);
 
-/* Closes it. All that rvm_far_alloc() gave of it is gone: no thread uses it any more, then or later. */
+/* Closes far memory and frees all its allocations: no thread may use them during the call or later. */
 extern rvm_return_t rvm_far_close(rvm_far_t far);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * What netram's librvm offers beyond RVM. A program that asks for this header runs with netram only.
+ * Functions of netram's librvm that RVM does not have. A program that includes this header runs only with netram.
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
 #ifndef RVM_NETRAM_H
@@ -12,32 +12,32 @@ extern "C" {
 #endif
 
 /*
- * Why the last call of this thread that did not return RVM_SUCCESS failed: a plain sentence with the path and what to
- * do. Never NULL; empty if no call failed. Valid until this thread's next call that fails.
+ * Message for this thread's last call that did not return RVM_SUCCESS: the reason with the path, and the remedy.
+ * Never NULL; empty if no call failed. Valid until this thread's next call that fails.
  */
 extern const char *rvm_error_text(void);
 
-/* How the log stands with its lenders. */
+/* State of the log's lenders. */
 typedef struct {
-    unsigned long configured; /* lenders named in the settings */
+    unsigned long configured; /* lenders in the settings */
     unsigned long members;    /* lenders that hold the log's newest part now */
-    unsigned long wanted;     /* how many should */
-    rvm_bool_t counting;      /* their acknowledgement ends a commit; if not, commits wait for the disk */
+    unsigned long wanted;     /* lenders that should hold it */
+    rvm_bool_t counting;      /* acknowledgements complete commits; if not, commits wait for the disk */
 } rvm_lenders_t;
 
-/* Fills the record. RVM_EINIT or RVM_ELOG when there is no open log. */
+/* Fills the record. RVM_EINIT or RVM_ELOG if no log is open. */
 extern rvm_return_t rvm_lenders(rvm_lenders_t *lenders);
 
 /*
- * Why each lender that does not count does not: a line for each, `address: why`. Never NULL; empty when all count, when
- * none are configured, and when there is no open log. Valid until this thread's next call of it.
+ * For each lender that does not acknowledge commits, a line `address: reason`. Never NULL; empty if all do, if none
+ * are configured, and if no log is open. Valid until this thread's next call of it.
  */
 extern const char *rvm_lenders_text(void);
 
 /*
- * Waits until lenders' acknowledgements end commits, but at most `timeout_ms` milliseconds; 0: just looks. Programs
- * need not call it: until then commits wait for the disk. RVM_SUCCESS: they do. RVM_EIO with errno ETIMEDOUT: not in
- * time; with ENODEV: no lenders are configured. rvm_error_text() says what is in the way, lender by lender.
+ * Waits until acknowledgements of lenders complete commits, at most `timeout_ms` milliseconds; 0 only checks.
+ * Programs need not call it: until then commits wait for the disk. RVM_SUCCESS: they do. RVM_EIO with errno
+ * ETIMEDOUT: not in time; with ENODEV: no lenders are configured. rvm_error_text() gives the reason for each lender.
  */
 extern rvm_return_t rvm_wait_for_lenders(long timeout_ms);
 

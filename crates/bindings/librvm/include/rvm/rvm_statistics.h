@@ -1,8 +1,9 @@
 /*
- * What recoverable virtual memory has done: counts, bytes, times. SPDX-License-Identifier: Apache-2.0 OR MIT
+ * Statistics of recoverable virtual memory: counts, bytes, times. SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * The first part counts since the last rvm_truncate(), tot_* since the process opened the log: the original also kept
- * those in the log, across processes. Fields marked "zero" stay zero: netram has no such event, or does not measure it.
+ * The first part counts since the last rvm_truncate(), tot_* since the process opened the log; the original also kept
+ * those in the log, across processes. Fields marked "zero" stay zero: netram has no such event, or does not measure
+ * it.
  */
 #ifndef RVM_STATISTICS_VERSION
 #define RVM_STATISTICS_VERSION "RVM Statistics Version 1.1 8 Dec 1992"
@@ -15,7 +16,7 @@
 extern "C" {
 #endif
 
-/* Classes of the histograms: one more than there are bounds, the last for what is beyond the last bound. */
+/* Numbers of histogram classes: one more than bounds, the last for values beyond the last bound. */
 #define flush_times_len 10
 #define range_lengths_len 13
 #define range_elims_len 6
@@ -48,14 +49,14 @@ typedef struct {
     rvm_length_t n_rvm_flush;       /* calls of rvm_flush() */
     rvm_length_t n_special;         /* zero */
     rvm_length_t n_wrap;            /* zero */
-    rvm_length_t log_dev_cur;       /* log in use, per cent, now */
+    rvm_length_t log_dev_cur;       /* percentage of the log in use now */
     rvm_offset_t log_written;       /* bytes logged */
     rvm_offset_t range_overlap;     /* bytes not logged because ranges of one transaction overlapped */
     rvm_offset_t trans_overlap;     /* bytes not logged because a later no_flush transaction replaced them */
     rvm_length_t n_range_elim;      /* ranges merged into others of their transaction */
     rvm_length_t n_trans_elim;      /* ranges of no_flush transactions merged into others' */
     rvm_length_t n_trans_coalesced; /* no_flush transactions logged together with others */
-    struct timeval flush_time;      /* in rvm_flush() and in commits with flush */
+    struct timeval flush_time;      /* time in rvm_flush() and in commits with flush */
     long last_flush_time;           /* ms; of the last rvm_flush() */
     long last_truncation_time;      /* s; of the last rvm_truncate() */
     long last_tree_build_time;      /* zero: there is no tree */
@@ -77,7 +78,7 @@ typedef struct {
     rvm_length_t tot_rvm_flush;
     rvm_length_t tot_special; /* zero */
     rvm_length_t tot_wrap;    /* zero */
-    rvm_length_t log_dev_max; /* log in use, per cent, the most that a call of rvm_statistics() saw */
+    rvm_length_t log_dev_max; /* highest percentage of the log in use seen by rvm_statistics() */
     rvm_offset_t tot_log_written;
     rvm_offset_t tot_range_overlap;
     rvm_offset_t tot_trans_overlap;
@@ -86,11 +87,11 @@ typedef struct {
     rvm_length_t tot_trans_coalesced;
     rvm_length_t tot_rvm_truncate;     /* calls of rvm_truncate() */
     rvm_length_t tot_async_truncation; /* truncations by the background thread */
-    rvm_length_t tot_sync_truncation;  /* commits that found the log full and had it truncated */
+    rvm_length_t tot_sync_truncation;  /* commits that found the log full and waited for its truncation */
     rvm_length_t tot_truncation_wait;
     rvm_length_t tot_recovery;             /* recoveries that found something to apply */
     struct timeval tot_flush_time;
-    struct timeval tot_truncation_time;    /* of all rounds, the background's too */
+    struct timeval tot_truncation_time;    /* of all rounds, including those in the background */
     rvm_length_t tot_tree_build_times[truncation_times_len]; /* zero */
     rvm_length_t tot_tree_apply_times[truncation_times_len]; /* zero */
     rvm_length_t tot_truncation_times[truncation_times_len]; /* calls of rvm_truncate(), by s */
@@ -103,17 +104,17 @@ typedef struct {
     rvm_length_t tot_trans_coalesces[trans_coalesces_len]; /* records, by the no_flush transactions in them */
 } rvm_statistics_t;
 
-/* As for the other records; none needs rvm_initialize(). */
+/* Like those of the other records; none needs rvm_initialize(). */
 extern rvm_statistics_t *rvm_malloc_statistics(void);
 extern void rvm_init_statistics(rvm_statistics_t *statistics);
 extern rvm_statistics_t *rvm_copy_statistics(rvm_statistics_t *statistics);
 extern void rvm_free_statistics(rvm_statistics_t *statistics);
 
-/* Fills the record. RVM_ELOG while there is no log. */
+/* Fills the record. RVM_ELOG if no log is open. */
 extern rvm_return_t rvm_statistics(const char *version, rvm_statistics_t *statistics);
 #define RVM_STATISTICS(statistics) rvm_statistics(RVM_STATISTICS_VERSION, (statistics))
 
-/* Prints a filled record for people. */
+/* Prints a filled record as text. */
 extern rvm_return_t rvm_print_statistics(rvm_statistics_t *statistics, FILE *out);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /*
  * The interface of log-based coherency (Feeley, Chase, Narasayya and Levy, 1994; their Table 1), over rvm/shared.h: a
- * C++ class, and the same as inline functions for C. It adds nothing: whoever begins anew uses rvm/shared.h.
+ * C++ class, and the same as inline functions for C. It adds no function: new programs use rvm/shared.h.
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  *     theirs                      C++                          C
@@ -11,9 +11,9 @@
  *     Trans.SetRange(addr, size)  trans.SetRange(addr, size)   Trans_SetRange(&trans, addr, size)
  *     (not in the table)          trans.Abort()                Trans_Abort(&trans)
  *
- * Begin's mode is restore or no_restore, Commit's flush or no_flush. Locks are exclusive, and free when the transaction
- * ends, as theirs. What differs, and why, is in docs/guide/c.md ("The paper's calls"). After a failed Acquire the transaction is
- * open: abort it. Where a comment here names a code, rvm_error_text() is as it was before.
+ * The mode of Begin is restore or no_restore, that of Commit flush or no_flush. As in the paper, locks are exclusive
+ * and are released when the transaction ends. docs/guide/c.md ("The paper's calls") lists the differences. After a
+ * failed Acquire the transaction is open: abort it. Where a comment here names a code, rvm_error_text() is unchanged.
  */
 #ifndef RVM_TRANS_H
 #define RVM_TRANS_H
@@ -25,14 +25,14 @@ typedef struct {
     rvm_txn_t txn; /* NULL between transactions */
 } rvm_trans_t;
 
-/* Between transactions only, and first of all. */
+/* Call it before all others, and only between transactions. */
 static inline void Trans_Init(rvm_trans_t *trans, rvm_node_t node)
 {
     trans->node = node;
     trans->txn = NULL;
 }
 
-/* RVM_EUNCOMMIT: the one before has not ended. */
+/* RVM_EUNCOMMIT: the previous transaction has not ended. */
 static inline rvm_return_t Trans_Begin(rvm_trans_t *trans, rvm_mode_t mode)
 {
     if (trans->txn != NULL)
@@ -50,7 +50,7 @@ static inline rvm_return_t Trans_SetRange(rvm_trans_t *trans, void *addr, rvm_le
     return rvm_txn_set_range(trans->txn, addr, size);
 }
 
-/* RVM_EMODE for another mode than flush and no_flush: the transaction is open then. */
+/* RVM_EMODE for a mode other than flush and no_flush: the transaction stays open. */
 static inline rvm_return_t Trans_Commit(rvm_trans_t *trans, rvm_mode_t mode)
 {
     rvm_txn_t txn = trans->txn;
@@ -70,7 +70,7 @@ static inline rvm_return_t Trans_Abort(rvm_trans_t *trans)
 }
 
 #ifdef __cplusplus
-/* Aborts at its end what is open. */
+/* The destructor aborts an open transaction. */
 class Trans {
 public:
     Trans() { Trans_Init(&trans, NULL); }
@@ -81,7 +81,7 @@ public:
             Abort();
     }
 
-    /* Between transactions only. */
+    /* Only between transactions. */
     void Init(rvm_node_t node) { Trans_Init(&trans, node); }
     rvm_return_t Begin(rvm_mode_t mode) { return Trans_Begin(&trans, mode); }
     rvm_return_t Acquire(unsigned lock) { return Trans_Acquire(&trans, lock); }

@@ -3,7 +3,7 @@
 
 #include "node.h"
 
-/* A node whose stores are found so. False: this machine cannot, which is said aloud. */
+/* Joins with this capture mode. False: this machine does not support it, which is reported. */
 static int join_with(const char *directory, rvm_capture_t capture, rvm_find_t find, place_t *place)
 {
     rvm_join_t options = options_of(directory);
@@ -24,7 +24,7 @@ static int join_with(const char *directory, rvm_capture_t capture, rvm_find_t fi
     return 1;
 }
 
-/* Bytes from a page's beginning on, as they are there under its lock. */
+/* Bytes from a page's beginning, read under its lock. */
 static int has(place_t *place, unsigned lock, unsigned at, int byte, unsigned length)
 {
     rvm_txn_t txn = begin(place);
@@ -38,7 +38,7 @@ static int has(place_t *place, unsigned lock, unsigned at, int byte, unsigned le
     return same;
 }
 
-/* Sets the first bytes of a page, declared, so that a case knows what is there. */
+/* Sets the first bytes of a page with a declaration, as a known state for a case. */
 static void clear(place_t *place, unsigned lock)
 {
     static const char zeros[64] = {0};
@@ -49,7 +49,7 @@ static void clear(place_t *place, unsigned lock)
     OK(rvm_txn_commit(txn, NULL));
 }
 
-/* Nothing is declared, and every store is at the other node; an abort takes them back. */
+/* Without declarations every store reaches the other node; an abort undoes them. */
 static void found_so(rvm_capture_t capture, rvm_find_t find)
 {
     place_t one, two;
@@ -84,7 +84,7 @@ static void found(void)
     found_so(rvm_capture_pages, rvm_find_watch);
 }
 
-/* Declared, whatever the page is taken for. */
+/* Declared stores work with every method of a page. */
 static void adaptive(void)
 {
     place_t one, two = join("two");
@@ -99,7 +99,7 @@ static void adaptive(void)
     OK(rvm_node_leave(two.node));
 }
 
-/* Stores without the lock: named by address, put back, and in no other copy. */
+/* Stores without the lock are reported by address, undone, and reach no other copy. */
 static void stray(void)
 {
     place_t one, two = join("two");
@@ -143,7 +143,7 @@ static rvm_return_t store_too_much(place_t *place)
     return rvm_txn_commit(txn, NULL);
 }
 
-/* What was stored and not declared is found where capture is verified, */
+/* Undeclared stores are an error with capture verified, */
 static void verified(void)
 {
     place_t one, two = join("two");
@@ -168,7 +168,7 @@ static void verified(void)
     OK(rvm_node_leave(two.node));
 }
 
-/* and only told where it is reported: it stays in this copy alone. */
+/* and only listed with reported: they stay in this copy. */
 static void reported(void)
 {
     place_t one, two = join("two");
@@ -187,7 +187,7 @@ static void reported(void)
     OK(rvm_node_leave(two.node));
 }
 
-/* Where stores are found by page, one transaction of the node holds locks exclusively. */
+/* If stores are found by page, one transaction of the node at a time holds locks exclusively. */
 static void one_at_a_time(void)
 {
     rvm_txn_t holds, waits;
@@ -197,7 +197,7 @@ static void one_at_a_time(void)
     holds = begin(&one);
     waits = begin(&one);
     OK(rvm_txn_acquire(holds, 1, rvm_exclusive));
-    /* It waits, but for no longer than it is told; and not at all when it has locks. */
+    /* It waits at most for its timeout; and not at all if it holds locks. */
     OK(rvm_txn_set_timeout(waits, 1));
     EXPECT(rvm_txn_acquire(waits, 4, rvm_exclusive), RVM_EUNCOMMIT);
     OK(rvm_txn_set_timeout(waits, PATIENCE_MS));
@@ -209,7 +209,7 @@ static void one_at_a_time(void)
     OK(rvm_node_leave(one.node));
 }
 
-/* No way to find stores, and no way to go straight: refused before anything happens. */
+/* Invalid capture modes and direct links are refused before anything happens. */
 static void misuse(void)
 {
     rvm_join_t options = options_of("never");

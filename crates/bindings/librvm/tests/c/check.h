@@ -1,4 +1,4 @@
-/* What the test programs share. Each case runs in a process of its own: `program case directory`. */
+/* Helpers of the test programs. Each case runs in a process of its own: `program case directory`. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -16,21 +16,21 @@
 #include <rvm/netram.h>
 #include <rvm/rvm.h>
 
-/* Ends the program when `what` does not hold. */
+/* Ends the program if `what` is false. */
 #define CHECK(what) check((what) != 0, #what, __FILE__, __LINE__)
-/* Ends the program when the call does not return the code. */
+/* Ends the program if the call does not return the code. */
 #define EXPECT(call, code) expect((call), (code), #call, __FILE__, __LINE__)
 #define OK(call) EXPECT(call, RVM_SUCCESS)
 
 #define MIB (1024ul * 1024ul)
 
-/* Seconds after which a case that has not ended is ended: nothing in a test waits for ever. */
+/* Seconds after which a running case is ended, so that no test waits forever. */
 #define HANGS_AFTER 240
 
 static inline void check(int holds, const char *what, const char *file, int line)
 {
     if (!holds) {
-        fprintf(stderr, "%s:%d: does not hold: %s (errno %d, %s)\n", file, line, what, errno, rvm_error_text());
+        fprintf(stderr, "%s:%d: is false: %s (errno %d, %s)\n", file, line, what, errno, rvm_error_text());
         exit(1);
     }
 }
@@ -43,7 +43,7 @@ static inline void expect(rvm_return_t got, rvm_return_t wanted, const char *cal
         exit(1);
     }
     if (got != RVM_SUCCESS)
-        check(rvm_error_text()[0] != 0, "a failure has its sentence", file, line);
+        check(rvm_error_text()[0] != 0, "a failure has a message", file, line);
 }
 
 /* A file of `bytes` zeros. */
@@ -55,7 +55,7 @@ static inline void make_file(const char *name, unsigned long bytes)
     CHECK(close(file) == 0);
 }
 
-/* Starts the library with a log in this directory, made if there is none. */
+/* Starts the library with a log in this directory, created if it does not exist. */
 static inline void start_flags(unsigned long flags)
 {
     rvm_options_t options;
@@ -119,7 +119,7 @@ static inline int run_case(int argc, char **argv, const test_case_t *cases)
     return 2;
 }
 
-/* Names of all cases, for the harness: `program`. */
+/* Prints the names of all cases, for the harness: `program`. */
 #define MAIN(...)                                                         \
     int main(int argc, char **argv)                                       \
     {                                                                     \

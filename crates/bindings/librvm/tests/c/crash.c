@@ -1,11 +1,11 @@
-/* Programs that die: what was acknowledged is there afterwards, and nothing is there by half. */
+/* Programs that die: acknowledged commits survive, and none survives in part. */
 #include <signal.h>
 
 #include "check.h"
 
 #define LAST (900 * 1024)
 
-/* The number of a transaction stands at both ends of the region. */
+/* The number of a transaction is stored at both ends of the region. */
 static void put(rvm_region_t *region, unsigned long number, rvm_mode_t mode)
 {
     rvm_tid_t tid;
@@ -31,7 +31,7 @@ static unsigned long get(rvm_region_t *region)
     return first;
 }
 
-/* Says each number once it is safe, until it is killed. Every fourth commit waits. */
+/* Prints each number after its commit, until it is killed. Every fourth commit waits. */
 static void run(void)
 {
     rvm_region_t region;
@@ -50,7 +50,7 @@ static void run(void)
     }
 }
 
-/* Says the number that is there. */
+/* Prints the number found. */
 static void look(void)
 {
     rvm_region_t region;
@@ -70,7 +70,7 @@ static void add(void)
     put(&region, get(&region) + 1, flush);
 }
 
-/* Ends without a word after five hundred commits that nobody flushed. */
+/* Ends without terminating the library, after five hundred commits without a flush. */
 static void leave(void)
 {
     rvm_region_t region;
@@ -94,7 +94,7 @@ static void leave_after(void)
     OK(rvm_terminate());
 }
 
-/* A transaction that was open is gone; one that was flushed by rvm_flush() is there. */
+/* An open transaction is lost; one that rvm_flush() flushed survives. */
 static void open_at_the_end(void)
 {
     rvm_region_t region;
@@ -121,7 +121,7 @@ static void open_after(void)
     CHECK(get(&region) == 7);
 }
 
-/* rvm_terminate() makes everything safe, also what nobody flushed. */
+/* rvm_terminate() makes every commit safe, also without a flush. */
 static void ends_well(void)
 {
     rvm_region_t region;

@@ -5,7 +5,7 @@
 
 static volatile int fails;
 
-/* The library writes and syncs its files by these two, which a program may define for all that it links. */
+/* Replacements for the functions with which the library writes and syncs its files. */
 #ifdef __cplusplus
 extern "C"
 #endif
@@ -45,12 +45,12 @@ static void log_fails(void)
     OK(rvm_set_range(&tid, region.vmaddr, 100));
     memset(region.vmaddr, 'u', 100);
     errno = 0;
-    /* Its fate is unknown: it has ended, and memory keeps what it wrote. */
+    /* The outcome is unknown: the transaction has ended, and memory keeps its stores. */
     EXPECT(rvm_end_transaction(&tid, flush), RVM_EIO);
     CHECK(errno == EIO && tid.tid == NULL && region.vmaddr[0] == 'u');
     CHECK(strstr(rvm_error_text(), "unknown") != NULL);
     fails = 0;
-    /* The log takes nothing more: what cannot be logged stays open, and can be undone. */
+    /* The log accepts no more records: a transaction that cannot be logged stays open, and can be undone. */
     OK(rvm_begin_transaction(&tid, restore));
     OK(rvm_set_range(&tid, region.vmaddr, 100));
     memset(region.vmaddr, 'r', 100);

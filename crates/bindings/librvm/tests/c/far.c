@@ -1,4 +1,7 @@
-/* Far memory: what is given, refused, brought back and lost. Lenders are in $LENDERS, two at most, with a space between them. */
+/*
+ * Far memory: allocating, errors, fetching and losing pages. Lenders are in $LENDERS, at most two, separated by a
+ * space.
+ */
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -9,7 +12,7 @@
 
 #define PAGE 4096ul
 #define THREADS 4
-/* What a test says that cannot run on this machine. */
+/* Exit status of a test that cannot run on this machine. */
 #define NOT_HERE 77
 
 static char names[1024];
@@ -32,7 +35,7 @@ static rvm_far_options_t options_of(unsigned long bytes, unsigned long local)
     return options;
 }
 
-/* Opens it, where this machine can. */
+/* Opens far memory if this machine supports it. */
 static rvm_far_t opened(const rvm_far_options_t *options)
 {
     rvm_far_t far = NULL;
@@ -54,7 +57,7 @@ static rvm_far_status_t status_of(rvm_far_t far)
     return status;
 }
 
-/* A number that does not compress, and of which every page has others. */
+/* A number that does not compress and differs in every page. */
 static unsigned long number(unsigned long at)
 {
     unsigned long mixed = (at + 1) * 0x9e3779b97f4a7c15ul;
@@ -79,7 +82,7 @@ static void check_filled(const unsigned long *memory, unsigned long count)
         CHECK(memory[at] == number(at));
 }
 
-/* The library says the same of its records. */
+/* The library checks the same numbers of its records. */
 static void layout(void)
 {
     rvm_far_options_t options;
@@ -175,7 +178,7 @@ static void refused(void)
     EXPECT(rvm_far_free(far, more), RVM_EHANDLE);
 }
 
-/* Sixteen times what is here; then zeros, where it is given again. */
+/* Sixteen times the cap; then zeros after a new allocation. */
 static void larger(void)
 {
     rvm_far_options_t options = options_of(64 * MIB, MIB);
@@ -199,7 +202,7 @@ static void larger(void)
     OK(rvm_far_close(far));
 }
 
-/* Without lenders, on a disk. */
+/* Without lenders, with a local disk. */
 static void spilled(void)
 {
     rvm_far_options_t options = options_of(16 * MIB, MIB);
@@ -249,7 +252,7 @@ static void at_once(void)
     OK(rvm_far_close(far));
 }
 
-/* A child has none of it: calls are refused, and a reference is no zero. */
+/* A child has no far memory: calls are refused, and an access is a fault. */
 static void forked(void)
 {
     rvm_far_options_t options = options_of(16 * MIB, MIB);
@@ -277,7 +280,7 @@ static void forked(void)
 #define COUNT (8 * MIB / sizeof(unsigned long))
 #define SOME 4096ul
 
-/* Places all over it, no two of them the same. */
+/* Indices all over the memory, all different. */
 static void choose(rvm_length_t *indices, unsigned long seed)
 {
     unsigned long at;
@@ -286,7 +289,7 @@ static void choose(rvm_length_t *indices, unsigned long seed)
         indices[at] = (at * 257 + seed) % COUNT;
 }
 
-/* Far memory with words as told, and numbers in it, of which each lender has what is not here. */
+/* Far memory with this setting of words, filled with numbers, of which each lender has the remote ones. */
 static rvm_far_t filled(rvm_length_t words, unsigned long **numbers)
 {
     rvm_far_options_t options = options_of(64 * MIB, MIB);
@@ -304,7 +307,7 @@ static rvm_far_t filled(rvm_length_t words, unsigned long **numbers)
     return far;
 }
 
-/* Far more is scattered and gathered than its pages would allow; then the pages come, and have it. */
+/* Far more elements are scattered and gathered than their pages could be transferred; then the pages have them. */
 static void words(void)
 {
     static rvm_length_t indices[SOME];
@@ -320,7 +323,7 @@ static void words(void)
         CHECK(values[at] == number(indices[at]));
     after = status_of(far);
     CHECK(after.words - before.words > SOME / 2);
-    /* A page that was on its way to lenders may come whole. */
+    /* A page that was being sent may be transferred whole. */
     CHECK(after.fetched - before.fetched < SOME / 16);
 
     for (at = 0; at < SOME; at++)
@@ -348,7 +351,7 @@ static void words(void)
     OK(rvm_far_close(far));
 }
 
-/* Without words the same calls move pages; arrays may lie in far memory, and elements in several pages. */
+/* Without words the same calls move pages; arrays may lie in far memory, and elements may span pages. */
 static void pages_for_words(void)
 {
     unsigned long *numbers, at;
@@ -407,9 +410,9 @@ static void refused_words(void)
     EXPECT(rvm_far_gather_strided(far, memory, 8, 1, ~0ul, 3, values), RVM_ERANGE);
     EXPECT(rvm_far_gather_strided(far, memory, 8, 1, 1, 512, values), RVM_ERANGE);
 
-    /* One index behind the end, and nothing is stored. */
+    /* One index that is too large, and no element is stored. */
     EXPECT(rvm_far_scatter(far, memory, 8, indices, 4, values), RVM_ERANGE);
-    CHECK(strstr(rvm_error_text(), "element 512 of 512") != NULL);
+    CHECK(strstr(rvm_error_text(), "element 512 is out of range") != NULL);
     CHECK(((unsigned long *)memory)[0] == 0 && ((unsigned long *)memory)[511] == 0);
     OK(rvm_far_scatter(far, memory, 8, indices, 3, values));
     CHECK(((unsigned long *)memory)[511] == 3);
@@ -425,7 +428,7 @@ static void refused_words(void)
 static rvm_far_t shared_far;
 static void *shared_memory;
 
-/* Gathers until it is given back: what it gets is right, or it is refused. */
+/* Gathers until the memory is freed: the result is right, or an error. */
 static void *gathers_until_it_is_gone(void *argument)
 {
     static const rvm_length_t indices[2] = {0, COUNT - 1};
@@ -456,7 +459,7 @@ static void words_at_once(void)
     OK(rvm_far_close(shared_far));
 }
 
-/* Says when both lenders have everything, and goes on when one of them is gone. */
+/* Reports when both lenders have all pages, and continues after one of them is gone. */
 static void survives(void)
 {
     rvm_far_options_t options = options_of(16 * MIB, MIB);

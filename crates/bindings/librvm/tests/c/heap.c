@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-/* What was committed is there after a start, at the same address; what was not is not. */
+/* After a start, committed blocks are at the same addresses, and uncommitted ones are gone. */
 static void make(void)
 {
     char *data;
@@ -91,7 +91,7 @@ static void codes(void)
     load();
     ERR(rds_load_heap("heap", size_of_file(), &data, &err), EHEAP_INIT);
     ERR(rds_start_heap(PLACE, &err), EHEAP_INIT);
-    /* A loaded segment keeps its header, whatever address is named, and its heap. */
+    /* A loaded segment keeps its header, whatever address is passed, and its heap. */
     ERR(rds_zap_heap("heap", size_of_file(), PLACE + 64 * MIB, 1, HEAP_BYTES, 80, 64, &err), RVM_EOVERLAP);
     ERR(rds_init_heap(PLACE, HEAP_BYTES, 64, 80, NULL, &err), EHEAP_INIT);
 
@@ -123,7 +123,7 @@ static void codes(void)
     OK(rvm_terminate());
 }
 
-/* What a transaction that restores nothing leaves when it aborts is no block of the heap. */
+/* Changes of an aborted transaction without restoring are not part of the heap. */
 static void no_restore_abort(void)
 {
     char *block, *kept;
@@ -218,7 +218,7 @@ static void figures(void)
     OK(rvm_terminate());
 }
 
-/* What the process has at the heap's address stays there. */
+/* Memory of the process at the heap's address is not replaced. */
 static void occupied(void)
 {
     char *mine, *data = NULL;
@@ -237,7 +237,7 @@ static void occupied(void)
     OK(rvm_terminate());
 }
 
-/* Puts bytes into the segment's file. */
+/* Writes bytes to the segment's file. */
 static void damage(unsigned long at, const char *bytes, unsigned long count)
 {
     int file = open("heap", O_RDWR);
@@ -295,14 +295,14 @@ static void own_region(void)
     ERR(rds_init_heap(base, 2 * MIB, 64, 80, &tid, &err), RVM_ENOT_MAPPED);
     ERR(rds_init_heap(base + 8, MIB / 2, 64, 80, &tid, &err), EBAD_ARGS);
     ERR(rds_init_heap(base, 5000, 64, 80, &tid, &err), EBAD_ARGS);
-    ERR(rds_init_heap(base, MIB / 2, 48, 80, &tid, &err), SUCCESS); /* a shape that the original dies of */
+    ERR(rds_init_heap(base, MIB / 2, 48, 80, &tid, &err), SUCCESS); /* parameters that crash the original */
     OK(rvm_end_transaction(&tid, flush));
     ERR(rds_start_heap(base, &err), SUCCESS);
     tid = begin(restore);
     block = (char *)rds_malloc(1000, &tid, NULL);
     CHECK(block != NULL);
     ERR(rds_stop_heap(&err), SUCCESS);
-    ERR(rds_start_heap(base, &err), RVM_EUNCOMMIT); /* it may still be undone */
+    ERR(rds_start_heap(base, &err), RVM_EUNCOMMIT); /* its changes may still be undone */
     OK(rvm_abort_transaction(&tid));
     ERR(rds_start_heap(base, &err), SUCCESS);
     ERR(rds_unload_heap(&err), EBAD_SEGMENT_HDR);
@@ -314,7 +314,7 @@ static void own_region(void)
     OK(rvm_unmap(&region));
     region = map("data");
     ERR(rds_start_heap(region.vmaddr + 8192 + 32, &err), SUCCESS);
-    OK(rvm_terminate()); /* with a heap that is started */
+    OK(rvm_terminate()); /* with a started heap */
     ERR(rds_malloc(8, NULL, &err), EHEAP_INIT);
 }
 
@@ -383,7 +383,7 @@ static void threads(void)
 
 /* ------------------------------------------------------------------ crash */
 
-/* A list: newest first, numbers without a gap. Each node is as large as its block. */
+/* A list: newest first, with consecutive numbers. Each node is as large as its block. */
 typedef struct node {
     struct node *next;
     unsigned long number;
@@ -393,7 +393,7 @@ typedef struct node {
 #define MIXED(number, i) ((number) * 2654435761ul + (i))
 #define LENGTH 500
 
-/* Pushes nodes and drops the oldest ones, until it is killed. Tells the number of each that was acknowledged. */
+/* Pushes nodes and drops the oldest ones, until it is killed. Prints each acknowledged number. */
 static void push(int told)
 {
     node_t **head = (node_t **)load();
@@ -474,13 +474,13 @@ static void killed(void)
     }
     CHECK(length <= LENGTH);
     CHECK(number == 0 || length == LENGTH);
-    /* No block is lost: all that are taken are in the list. */
+    /* No block is lost: all allocated blocks are in the list. */
     CHECK(taken() == sizeof(node_t) * length);
     unload();
     OK(rvm_terminate());
 }
 
-/* A heap of `netram rvm heap`: empty, with zeroed data behind it; used as any other. */
+/* A heap of `netram rvm heap`: empty, with zeroed data behind it; used like any other. */
 static void made_by_its_tool(void)
 {
     char *data, *block;

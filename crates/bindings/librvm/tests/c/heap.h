@@ -1,4 +1,4 @@
-/* What the test programs of the heap share. */
+/* Helpers of the heap's test programs. */
 #ifndef HEAP_H
 #define HEAP_H
 
@@ -25,7 +25,7 @@ extern char *rds_startaddr;
 #define STATIC_BYTES 4096ul
 #define FILE_BYTES (4096ul + HEAP_BYTES + STATIC_BYTES)
 
-/* The call's code is `code`. */
+/* Checks that the call returns `code`. */
 #define ERR(call, code)                                                                       \
     do {                                                                                      \
         int err = 12345;                                                                      \

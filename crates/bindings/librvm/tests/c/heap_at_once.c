@@ -1,4 +1,4 @@
-/* The persistent heap beside calls in other threads. */
+/* The persistent heap with calls in other threads. */
 #include "heap.h"
 
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #define AT_ONCE 3
 #define LOOKS 2000
 
-/* Allocates and frees in transactions of the call's own, until the library has ended. */
+/* Allocates and frees in transactions of the calls' own, until the library has ended. */
 static void *churn(void *nothing)
 {
     for (;;) {
@@ -34,7 +34,7 @@ static void end_beside(void)
     }
 }
 
-/* The library ends beside calls that wait for the log and hold the heap. */
+/* The library ends while calls wait for the log and hold the heap. */
 static void ended(void)
 {
     pthread_t workers[AT_ONCE];
@@ -51,7 +51,7 @@ static void ended(void)
         CHECK(pthread_join(workers[i], NULL) == 0);
 }
 
-/* Who has which block. */
+/* The owner of each block. */
 static unsigned char owned[HEAP_BYTES / 16];
 static int running;
 
@@ -60,14 +60,14 @@ static unsigned char *owner(char *block)
     return &owned[(block - PLACE) / 16];
 }
 
-/* No heap is there for the moment. */
+/* No heap is loaded at the moment. */
 static void gone(int err)
 {
     CHECK(err == EHEAP_INIT);
     sched_yield();
 }
 
-/* Allocates blocks that nobody else has, and frees them, while the heap comes and goes. */
+/* Allocates blocks that no other thread has, and frees them, while the heap is loaded and unloaded. */
 static void *own_blocks(void *rounds)
 {
     uintptr_t i;
@@ -86,7 +86,7 @@ static void *own_blocks(void *rounds)
             while (rds_free(blocks[at], NULL, &err) != 0)
                 gone(err);
         }
-        usleep(200); /* for the heap to be idle at times */
+        usleep(200); /* so that the heap is idle at times */
     }
     __atomic_fetch_sub(&running, 1, __ATOMIC_SEQ_CST);
     return NULL;
@@ -133,7 +133,7 @@ static void beside_owners(void (*act)(void), uintptr_t rounds)
     CHECK(taken() == 0);
 }
 
-/* A heap that calls in other threads use is neither stopped nor unloaded: a second one would give their blocks out. */
+/* A heap in use by other threads is neither stopped nor unloaded: a second one would allocate the same blocks. */
 static void stopped(void)
 {
     beside_owners(restart, 300);
@@ -148,7 +148,7 @@ static void unloaded(void)
     OK(rvm_terminate());
 }
 
-/* A heap that cannot be unloaded stays as it is. */
+/* A heap that cannot be unloaded stays loaded. */
 static void not_unloaded(void)
 {
     rvm_region_t statics;
@@ -193,7 +193,7 @@ static void *look(void *rounds)
     return NULL;
 }
 
-/* Statistics are never fewer than none, whoever clears them meanwhile. */
+/* Statistics are never negative, even if another thread clears them. */
 static void cleared(void)
 {
     void *(*const work_of[AT_ONCE])(void *) = {clear, look, churn};

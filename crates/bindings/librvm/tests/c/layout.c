@@ -1,4 +1,4 @@
-/* Sizes, places and values that programs compiled long ago carry in them. */
+/* Sizes, offsets and values that programs compiled long ago contain. */
 #include <stddef.h>
 
 #include "check.h"

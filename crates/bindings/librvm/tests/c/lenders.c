@@ -1,4 +1,4 @@
-/* A log whose newest part lenders hold: the program dies before its disk has anything, and loses nothing. */
+/* A log whose newest part lenders hold: the program dies before its disk has any record, and loses none. */
 #include <signal.h>
 #include <sys/syscall.h>
 
@@ -7,8 +7,8 @@
 static volatile int hold;
 
 /*
- * The library writes and syncs its log by these two, which a program may define for all that it links. A thread that
- * comes here while `hold` is set never goes on: what it carries reaches no disk.
+ * Replacements for the functions with which the library writes and syncs its log. A thread that calls them while
+ * `hold` is set never returns, so its data reaches no disk.
  */
 #ifdef __cplusplus
 extern "C"
@@ -30,7 +30,7 @@ int fdatasync(int file)
     return (int)syscall(SYS_fdatasync, file);
 }
 
-/* A segment whose log the lender holds. */
+/* A segment whose log is at the lender. */
 static rvm_region_t with_a_lender(void)
 {
     rvm_region_t region;
@@ -40,7 +40,7 @@ static rvm_region_t with_a_lender(void)
     start();
     region = map("data");
     commit(region.vmaddr + 500 * 1024, 'd', 100, flush);
-    /* Long, for under valgrind everything takes long. */
+    /* Long, because everything is slow under valgrind. */
     OK(rvm_wait_for_lenders(60000));
     OK(rvm_lenders(&lenders));
     CHECK(lenders.configured == 1 && lenders.members == 1 && lenders.wanted == 1 && lenders.counting);
@@ -110,7 +110,7 @@ static void alone_with_log(void)
     CHECK(errno == ENODEV && strstr(rvm_error_text(), "NETRAM_LENDERS") != NULL);
 }
 
-/* Lenders are named and nobody is there: commits wait for the disk, and the program can say why. */
+/* Lenders are configured but unreachable: commits wait for the disk, and the program can get the reason. */
 static void nobody(void)
 {
     rvm_region_t region;
@@ -127,7 +127,7 @@ static void nobody(void)
     OK(rvm_terminate());
 }
 
-/* Settings that cannot be meant are refused, and name their place. */
+/* Invalid settings are refused with their source. */
 static void wrong_settings(void)
 {
     rvm_options_t options;
@@ -138,7 +138,7 @@ static void wrong_settings(void)
     options.create_log_size = RVM_MK_OFFSET(0, MIB);
     EXPECT(RVM_INIT(&options), RVM_ELOG);
     CHECK(strstr(rvm_error_text(), "lenders") != NULL);
-    /* Nothing was made that would stand in the way of another attempt. */
+    /* No file was created that would make another attempt fail. */
     CHECK(access("log", F_OK) != 0);
     EXPECT(RVM_INIT(&options), RVM_ELOG);
     CHECK(strstr(rvm_error_text(), "lenders") != NULL);

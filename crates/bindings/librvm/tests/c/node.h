@@ -1,4 +1,7 @@
-/* What programs on shared regions share. The server listens at $SERVER; in the directory is cluster.key. Lock N covers page N. */
+/*
+ * Helpers of programs on shared regions. The server listens at $SERVER; the directory contains cluster.key. Lock N
+ * covers page N.
+ */
 #ifndef NODE_H
 #define NODE_H
 
@@ -7,10 +10,10 @@
 #include <rvm/shared.h>
 
 #define PAGE 4096ul
-/* Waits in a test end, and are longer than any step on a busy machine. */
+/* Limit of waits in a test, longer than any step on a busy machine. */
 #define PATIENCE_MS 60000
 
-/* A node, and where its copy is. */
+/* A node and the address of its copy. */
 typedef struct {
     rvm_node_t node;
     char *base;
@@ -60,7 +63,7 @@ static inline rvm_txn_t begin(place_t *place)
     return txn;
 }
 
-/* Adds one to the counter under a lock, whoever has it. Returns what it is then. */
+/* Adds one to the counter under a lock. Returns its new value. */
 static inline unsigned long add(place_t *place, unsigned lock)
 {
     rvm_txn_t txn = begin(place);
@@ -73,7 +76,7 @@ static inline unsigned long add(place_t *place, unsigned lock)
     return value;
 }
 
-/* The counter under a lock, as of now. */
+/* The present value of the counter under a lock. */
 static inline unsigned long get(place_t *place, unsigned lock)
 {
     rvm_txn_t txn = begin(place);

@@ -1,4 +1,4 @@
-/* Names, offsets, pages and records: all usable before rvm_initialize(). */
+/* Names, offsets, pages and records: usable before rvm_initialize(). */
 #include "check.h"
 
 #include <rvm/rvm_statistics.h>

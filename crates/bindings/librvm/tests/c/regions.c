@@ -102,7 +102,7 @@ static void refused(void)
     EXPECT(rvm_unmap(&region), RVM_ENOT_MAPPED);
 }
 
-/* The original showed the old bytes here, though the change was safe in its log. */
+/* The original showed the old bytes here, although the change was safe in its log. */
 static void stale_remap(void)
 {
     rvm_region_t first, second;
@@ -121,7 +121,7 @@ static void stale_remap(void)
     second = map("data");
     CHECK(second.vmaddr != first.vmaddr);
     CHECK(second.vmaddr[0] == 'a' && second.vmaddr[99] == 'a' && second.vmaddr[199] == 'b');
-    /* What was unmapped stays readable and writable. */
+    /* An unmapped region stays readable and writable. */
     CHECK(first.vmaddr[0] == 'a' && first.vmaddr[199] == 'b');
     first.vmaddr[0] = 'z';
     CHECK(second.vmaddr[0] == 'a');
@@ -138,7 +138,7 @@ static void addresses(void)
     rvm_init_region(&region);
     region.data_dev = (char *)"data";
 
-    /* Memory of the program's own that nobody made known is never laid over. */
+    /* Memory of the program that is not registered is never replaced. */
     own = (char *)mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(own != MAP_FAILED);
     memset(own, 'o', MIB);
@@ -148,7 +148,7 @@ static void addresses(void)
     region.vmaddr = own + 100;
     EXPECT(rvm_map(&region, NULL), RVM_ERANGE);
 
-    /* Made known, it is replaced. */
+    /* Registered memory is replaced. */
     CHECK(rvm_register_page(own, MIB) == rvm_true);
     CHECK(rvm_register_page(own + 4096, 4096) == rvm_false);
     CHECK(rvm_register_page(own + MIB, 100) == rvm_false);
@@ -171,7 +171,7 @@ static void addresses(void)
     OK(rvm_unmap(&region));
     OK(deallocate_vm(own, MIB));
 
-    /* Where nothing is, a region can simply be. */
+    /* Unmapped addresses need no registration. */
     region.vmaddr = PLACE;
     OK(rvm_map(&region, NULL));
     CHECK(region.vmaddr == PLACE);
@@ -187,7 +187,7 @@ static void addresses(void)
     EXPECT(allocate_vm(NULL, MIB), RVM_ERANGE);
     rvm_no_yield = rvm_true;
 
-    /* Given back in part, the rest is a place still, and what comes where it was is left alone. */
+    /* After a part is released the rest stays registered, and later mappings in that part are not replaced. */
     place = NULL;
     OK(allocate_vm(&place, MIB));
     OK(deallocate_vm(place + 4096, MIB - 4096));
@@ -231,7 +231,7 @@ static void large(void)
     OK(rvm_terminate());
 }
 
-/* The system has no room. */
+/* The system has no memory. */
 static void no_memory(void)
 {
     struct rlimit limit;
@@ -251,7 +251,7 @@ static void no_memory(void)
     OK(rvm_map(&region, NULL));
 }
 
-/* Two regions of one segment, and a segment known by two names. */
+/* Two regions of one segment, and a segment under two names. */
 static void several(void)
 {
     rvm_region_t a, b;

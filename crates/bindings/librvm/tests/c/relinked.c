@@ -1,8 +1,8 @@
-/* A program as they were written: linked with -lrds -lseg -lrvm, and with the data that real programs reach for. */
+/* A typical program: linked with -lrds -lseg -lrvm, and using the data that real programs use. */
 #include <stdio.h>
 #include <string.h>
 
-/* C++ programs of the original wrap its headers themselves. */
+/* C++ programs of the original wrap its headers in extern "C" themselves. */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -36,7 +36,7 @@ int main(void)
         return 3;
     if (rvm_load_segment((char *)"data", none, NULL, &n, &loaded) != RVM_SUCCESS)
         return 4;
-    /* Copied into this program when it was linked without -fPIC: both must mean the same bytes. */
+    /* Copied into this program if it was linked without -fPIC: both must be the same bytes. */
     if (rds_rvmsize != 65536 || rds_startaddr != loaded[0].vmaddr)
         return 5;
     if (rvm_release_segment(n, &loaded) != RVM_SUCCESS || rds_rvmsize != 0)
@@ -44,7 +44,7 @@ int main(void)
     rvm_free_options(options);
     if (rvm_terminate() != RVM_SUCCESS)
         return 7;
-    /* All of it is the program's to set: what lies behind it is not. */
+    /* The program may set all of it, but not what follows. */
     rvm_no_yield = -1;
     return rvm_no_yield == -1 ? 0 : 8;
 }

@@ -21,7 +21,7 @@ static rvm_offset_t none(void)
     return RVM_MK_OFFSET(0, 0);
 }
 
-/* Two regions, given in the wrong order, with a hole between their addresses. */
+/* Two regions, passed in the wrong order, with a gap between their addresses. */
 static void define(rvm_region_def_t *defs)
 {
     RVM_INIT_REGION(defs[0], none(), SIZE, PLACE + 4 * SIZE);
@@ -75,7 +75,7 @@ static void load_again(void)
     OK(rvm_abort_transaction(&tid));
     OK(rvm_release_segment(n, &defs));
     CHECK(defs == NULL && rds_rvmsize == 0);
-    /* The memory was given back: something else can be there, and is then left alone. */
+    /* The memory was released: other memory mapped there is not replaced. */
     CHECK(mmap(PLACE + 4 * SIZE, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
                0) == PLACE + 4 * SIZE);
     PLACE[4 * SIZE] = 'm';
@@ -124,7 +124,7 @@ static void refused(void)
     OK(rvm_create_segment((char *)"data", none(), NULL, 2, defs));
     OK(rvm_truncate());
     OK(rvm_terminate());
-    /* The header is the original's, byte for byte: this is where its version stands. */
+    /* The header is the original's, byte for byte: its version is at this offset. */
     file = fopen("data", "r+");
     CHECK(file != NULL && fgetc(file) == 1 && fseek(file, 4 + 4, SEEK_SET) == 0);
     CHECK(fgetc(file) == 'S' && fseek(file, 4 + 20, SEEK_SET) == 0 && fputc('!', file) == '!' && fclose(file) == 0);

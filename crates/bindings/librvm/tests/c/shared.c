@@ -1,4 +1,4 @@
-/* Shared regions. The server listens at $SERVER; in the directory is cluster.key. Lock N covers page N. */
+/* Shared regions. The server listens at $SERVER; the directory contains cluster.key. Lock N covers page N. */
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ SAME(sizeof(rvm_fate_t), 4);
 #define THREADS 4
 #define ROUNDS 30
 
-/* From joining to leaving; an abort; what ended is refused. */
+/* From joining to leaving; an abort; ended handles are refused. */
 static void life(void)
 {
     place_t one = join("one"), two = join("two");
@@ -99,7 +99,7 @@ static void life(void)
     OK(rvm_node_leave(one.node));
 }
 
-/* Whatever C hands over: refused with a code and a sentence, and nothing has happened. */
+/* Invalid arguments from C are refused with a code and a message, and have no effect. */
 static void misuse(void)
 {
     rvm_join_t options = options_of("one");
@@ -194,7 +194,9 @@ static void misuse(void)
     CHECK(strcmp(rvm_type(rvm_join_id), "rvm_join_id") == 0);
 }
 
-/* In order a transaction waits, out of order it dies, and one that cannot be undone must not. */
+/*
+ * In order a transaction waits, out of order it gets an error, and one that cannot be undone may not go out of order.
+ */
 static void locks(void)
 {
     place_t one = join("one"), two = join("two");
@@ -221,7 +223,7 @@ static void locks(void)
     OK(rvm_node_leave(two.node));
 }
 
-/* A reader sees what was until it accepts. */
+/* A reader sees the pinned state until it accepts. */
 static void reader(void)
 {
     place_t one = join("one"), two = join("two");
@@ -245,7 +247,7 @@ static void reader(void)
     OK(rvm_node_leave(two.node));
 }
 
-/* Too much is held back: the reader is told, and goes on. */
+/* Too much is held back: the reader gets an error, and continues. */
 static void expired(void)
 {
     place_t one = join("one");
@@ -291,7 +293,7 @@ static void *commit_it(void *code)
     return NULL;
 }
 
-/* Transactions of many threads; and one transaction in two, which one of them ends. */
+/* Transactions of many threads; and one transaction in two threads, one of which ends it. */
 static void threads(void)
 {
     unsigned long before[3], lock;
@@ -321,7 +323,7 @@ static void threads(void)
     OK(rvm_node_leave(for_threads.node));
 }
 
-/* What cannot be undone and was not committed spoils the copy. It can be read until the node is abandoned. */
+/* Uncommitted stores that cannot be undone spoil the copy, which stays readable until the node is abandoned. */
 static void gone(void)
 {
     place_t one = join("one");
@@ -351,7 +353,7 @@ static void gone(void)
     OK(rvm_node_leave(one.node));
 }
 
-/* A child has its parent's memory and none of its threads. */
+/* A child has its parent's memory but none of its threads. */
 static void forked(void)
 {
     place_t one = join("one");
@@ -418,7 +420,7 @@ static void table_1(void)
     OK(rvm_node_leave(one.node));
 }
 
-/* A region with an address is there, or nowhere. */
+/* A region with an address is mapped there, or not at all. */
 static void address(void)
 {
     char *wanted = (char *)strtoul(getenv("ADDRESS"), NULL, 0);
@@ -432,7 +434,7 @@ static void address(void)
     CHECK(munmap(taken, PAGE) == 0);
     one = join("one");
     CHECK(one.base == wanted);
-    /* A pointer into the region is one in every process. */
+    /* A pointer into the region is valid in every process. */
     add(&one, 1);
     OK(rvm_node_leave(one.node));
     one = join("one");
@@ -440,7 +442,7 @@ static void address(void)
     OK(rvm_node_leave(one.node));
 }
 
-/* Adds, in a process of $NAME, under locks 1 and 2 at once, until both are $LAST. */
+/* Adds, as the node $NAME, under locks 1 and 2 at once, until both are $LAST. */
 static void count(void)
 {
     unsigned long last = strtoul(getenv("LAST"), NULL, 0), first;
@@ -464,7 +466,7 @@ static void count(void)
     OK(rvm_node_leave(me.node));
 }
 
-/* Adds under both locks and says each number once it is committed, until it is killed. */
+/* Adds under both locks and prints each number after its commit, until it is killed. */
 static void run(void)
 {
     static const rvm_lock_t both[2] = {{1, rvm_exclusive}, {2, rvm_exclusive}};
@@ -485,7 +487,7 @@ static void run(void)
     }
 }
 
-/* Says what is there, whole. */
+/* Prints the number found, after checking both counters. */
 static void look(void)
 {
     place_t me = join(getenv("NAME"));

@@ -1,9 +1,9 @@
 /* Persistent heaps in shared regions. Lock N covers the Nth span of $SPAN bytes. */
 #include "node.h"
 
-/* What every case links. */
+/* The list element of all cases. */
 typedef struct entry {
-    rvm_length_t next; /* from the region's beginning; 0: none */
+    rvm_length_t next; /* offset in the region; 0: none */
     long value;
 } entry_t;
 
@@ -28,7 +28,7 @@ static rvm_txn_t begin_under(place_t *place, unsigned lock, rvm_hold_t hold)
     return txn;
 }
 
-/* Makes the heap under a lock anew. */
+/* Formats the heap under a lock. */
 static void format(place_t *place, unsigned lock)
 {
     rvm_txn_t txn = begin_under(place, lock, rvm_exclusive);
@@ -39,7 +39,7 @@ static void format(place_t *place, unsigned lock)
     OK(rvm_txn_commit(txn, NULL));
 }
 
-/* Puts a value in front of the list in root 0. */
+/* Adds a value to the front of the list in root 0. */
 static entry_t *push(place_t *place, rvm_txn_t txn, unsigned lock, long value)
 {
     void *first, *block;
@@ -66,7 +66,7 @@ static rvm_length_t taken(place_t *place, unsigned lock)
     return info.taken;
 }
 
-/* What one node allocates another one finds and frees; an abort takes it back. */
+/* A block allocated by one node is found and freed by another; an abort undoes it. */
 static void blocks(void)
 {
     place_t one = join_heaps("one"), two = join_heaps("two");
@@ -118,7 +118,7 @@ static void blocks(void)
     OK(rvm_node_leave(two.node));
 }
 
-/* Each mistake has its code, and changes nothing. */
+/* Each error has its code, and changes nothing. */
 static void refused(void)
 {
     place_t one = join_heaps("one");
@@ -153,7 +153,7 @@ static void refused(void)
     EXPECT(rvm_txn_free(txn, (char *)block + 16), RVM_EBLOCK);
     EXPECT(rvm_txn_block_size(txn, block, NULL), RVM_ERANGE);
     OK(rvm_txn_block_size(txn, block, &size));
-    /* The block belongs to a transaction, and what was written may be undone: no heap is made over it. */
+    /* The block belongs to an open transaction, which may be undone: no heap can be made over it. */
     EXPECT(rvm_txn_format_heap(txn, 1), RVM_EUNCOMMIT);
     OK(rvm_txn_commit(txn, NULL));
     EXPECT(rvm_txn_free(txn, block), RVM_EHANDLE);
@@ -174,7 +174,7 @@ static unsigned crc32c(const char *bytes, unsigned long count)
     return ~crc;
 }
 
-/* A heap that another release made is not taken for none, which a program would answer by making one over it. */
+/* A heap of another version does not count as none: a program would make one over it. */
 static void newer(void)
 {
     place_t one = join_heaps("one"), two;
@@ -203,7 +203,7 @@ static void newer(void)
     OK(rvm_node_leave(two.node));
 }
 
-/* A pinned reader follows a list without its lock, as it was. */
+/* A pinned reader follows a list without its lock, in the pinned state. */
 static void pinned(void)
 {
     place_t one = join_heaps("one"), two = join_heaps("two");
@@ -249,7 +249,7 @@ static void pinned(void)
     OK(rvm_node_leave(two.node));
 }
 
-/* A heap whose node finds its stores: what is stored in a block need not be declared. */
+/* A heap on a node that finds stores: stores to a block need not be declared. */
 static void found_by_page(void)
 {
     rvm_join_t options = options_of("one");
@@ -265,7 +265,7 @@ static void found_by_page(void)
     format(&one, 1);
     txn = begin_under(&one, 1, rvm_exclusive);
     OK(rvm_txn_malloc(txn, 1, sizeof(entry_t), &first));
-    /* Not declared: it is found. */
+    /* Not declared, but found. */
     ((entry_t *)first)->next = 0;
     ((entry_t *)first)->value = 11;
     OK(rvm_txn_set_root(txn, 1, 0, first));

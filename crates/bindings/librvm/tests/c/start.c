@@ -1,4 +1,4 @@
-/* Starting, ending, options, logs: each return code that can be provoked. */
+/* Starting, ending, options, logs: each return code that a test can cause. */
 #include <stddef.h>
 
 #include <linux/filter.h>
@@ -101,7 +101,7 @@ static void no_log(void)
     OK(rvm_terminate());
 }
 
-/* A log named by rvm_map(), then repeated by its relative and its absolute name. */
+/* A log opened by rvm_map(), then named again by its relative and its absolute path. */
 static void named_late(void)
 {
     rvm_options_t options;
@@ -186,7 +186,7 @@ static void missing(void)
     options.create_log_size = RVM_MK_OFFSET(0, ~0ul);
     EXPECT(RVM_INIT(&options), RVM_ETOO_BIG);
     CHECK(access("log", F_OK) != 0);
-    /* The original accepts a log without room; here it gets the least. */
+    /* The original accepts a log without room; here it gets the minimum. */
     options.create_log_size = RVM_MK_OFFSET(0, 0);
     OK(RVM_INIT(&options));
     OK(rvm_terminate());
@@ -206,7 +206,7 @@ static void exists(void)
     EXPECT(RVM_INIT(&options), RVM_ELOG);
 }
 
-/* Whatever runs out in the middle: the log that was to be made is not there, and the next attempt makes it. */
+/* Whichever resource runs out: the log does not exist afterwards, and the next attempt creates it. */
 static void tried_again(void)
 {
     rvm_options_t options;
@@ -280,7 +280,7 @@ static void in_use(void)
     start();
 }
 
-/* A child of fork() is refused, whatever it calls, and its parent goes on. */
+/* Every call of a child of fork() is refused, and its parent continues. */
 static void forked(void)
 {
     rvm_region_t region;
@@ -321,7 +321,7 @@ static void forked(void)
     OK(rvm_terminate());
 }
 
-/* A name that is no UTF-8 is refused before anything is made. */
+/* A name that is not UTF-8 is refused before any file is created. */
 static void not_utf8(void)
 {
     const char *names[] = {"log\377", "log\377.view", "log\377.key", "log\377.lock", "log\377.segments"};
@@ -340,8 +340,8 @@ static void not_utf8(void)
 }
 
 /*
- * fallocate may be interrupted by a signal, which made the making of a log fail. Here every one is, by the kernel's
- * filter of system calls: few file systems are slow enough for a signal to come in time.
+ * Regression: a signal that interrupted fallocate made the creation of a log fail. Here the kernel's filter of system
+ * calls interrupts every one, because few file systems are slow enough for a real signal.
  */
 static void interrupted(void)
 {

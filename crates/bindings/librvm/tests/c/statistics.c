@@ -1,4 +1,4 @@
-/* Counts, and how they are printed. */
+/* Statistics and their text. */
 #include <pthread.h>
 
 #include "check.h"
@@ -18,7 +18,7 @@ static void refused(void)
 {
     rvm_statistics_t statistics;
 
-    /* The original crashed here when the library had not been initialised. */
+    /* The original crashed here if the library had not been initialised. */
     rvm_init_statistics(&statistics);
     EXPECT(RVM_STATISTICS(&statistics), RVM_EINIT);
     OK(RVM_INIT(NULL));
@@ -69,7 +69,7 @@ static void counts(void)
     for (at = 0; at < flush_times_len; at++)
         flushes += found.tot_flush_times[at];
     CHECK(flushes == 5);
-    /* Five transactions of the same hundred bytes: the last ones replaced the first. */
+    /* Five transactions on the same hundred bytes: the last ones replaced the first. */
     CHECK(found.tot_trans_overlap.low > 0 && found.tot_trans_coalesced > 0);
     OK(rvm_truncate());
     found = read_statistics();
@@ -91,7 +91,7 @@ static void *truncate_often(void *unused)
     return NULL;
 }
 
-/* The pauses let the truncating thread go on where threads take turns, as they do under valgrind. */
+/* The pauses let the truncating thread run where threads take turns, as under valgrind. */
 static void *commit_often(void *base)
 {
     while (!done) {
@@ -101,7 +101,10 @@ static void *commit_often(void *base)
     return NULL;
 }
 
-/* Counts since the last truncation, read while it ends: older counts less newer ones are no counts. */
+/*
+ * Counters since the last truncation, read while one ends: the difference of older and newer counters must not be
+ * negative.
+ */
 static void beside_truncation(void)
 {
     pthread_t truncating, committing;

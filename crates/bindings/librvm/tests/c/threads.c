@@ -1,4 +1,4 @@
-/* Many threads in transactions at once, while others map, truncate, and ask. */
+/* Many threads in transactions at once, while others map, truncate, and query. */
 #include <pthread.h>
 #include <signal.h>
 
@@ -107,7 +107,10 @@ static void *unmap_in_vain(void *unused)
     return NULL;
 }
 
-/* A region whose unmapping is refused is not gone for a moment: a range declared meanwhile was refused. */
+/*
+ * Regression: a region whose unmapping is refused stays in the table. It was removed for a moment, in which a
+ * declared range was refused.
+ */
 static void unmap_refused(void)
 {
     rvm_region_t other;
@@ -142,15 +145,15 @@ static void *commit_until_cancelled(void *base)
     for (;;) {
         commit((char *)base, 'c', 2000, flush);
         commits = commits + 1;
-        /* The library's calls are no cancellation points; this is. */
+        /* The library's calls are not cancellation points; this call is. */
         pthread_testcancel();
     }
     return NULL;
 }
 
 /*
- * A commit syncs on the caller's thread, and pthread_cancel ended it in the middle: by an unwinding through the
- * library's frames, which ended the process. It ends behind the call, with nothing open and no lock held.
+ * Regression: a commit syncs on the caller's thread, where pthread_cancel ended the process by unwinding through the
+ * library's frames. The thread must end after the call, with no transaction open and no lock held.
  */
 static void cancelled(void)
 {
@@ -192,7 +195,7 @@ static void *stay_as_it_was(void *unused)
     return NULL;
 }
 
-/* Whether a thread can be cancelled is its own choice before and after a call. */
+/* A thread's own cancellation state is the same after a call. */
 static void cancellation_is_the_threads(void)
 {
     pthread_t thread;
@@ -212,7 +215,7 @@ static void on_signal(int number)
     signals = signals + 1;
 }
 
-/* With the program's own thread blocking it, a signal waits: none of the library's threads takes it. */
+/* While the program's own thread blocks a signal it stays pending: no thread of the library takes it. */
 static void signals_are_the_programs(void)
 {
     rvm_region_t region;
@@ -234,7 +237,7 @@ static void signals_are_the_programs(void)
     OK(rvm_terminate());
 }
 
-/* The sentence of a failure is the thread's own. */
+/* The message of a failure belongs to its thread. */
 static void *fail_apart(void *unused)
 {
     (void)unused;

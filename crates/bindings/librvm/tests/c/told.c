@@ -1,7 +1,7 @@
-/* What a node of a shared region tells, and what it saves when its server is lost. Lock N covers page N. */
+/* Reports of a node of a shared region, and the copy it saves when its server is lost. Lock N covers page N. */
 #include "node.h"
 
-/* Spans in order, how far records have come, and what went straight. */
+/* Spans in order, progress of records, and direct records. */
 static void told(void)
 {
     rvm_join_t options = options_of("one");
@@ -39,7 +39,7 @@ static void told(void)
         usleep(1000);
         OK(rvm_node_progress(one.node, &progress));
     }
-    /* Of two ways the records take the quicker one counts. */
+    /* Records take two paths, and the faster one counts. */
     do {
         add(&one, 1);
         OK(rvm_node_straight(two.node, &straight));
@@ -63,7 +63,7 @@ static void told(void)
     OK(rvm_node_leave(two.node));
 }
 
-/* Counts to three and says so; saves its copy when it hears that the server is lost, and its lease is over. */
+/* Counts to three and reports it; saves its copy after the server is lost and the lease has expired. */
 static void save(void)
 {
     place_t me = join(getenv("NAME"));
@@ -87,7 +87,10 @@ static void save(void)
     OK(rvm_node_abandon(me.node));
 }
 
-/* In the region made of the copy: its bytes are there, and what the old region left in the directory is of another one. */
+/*
+ * In the rebuilt region: its bytes are the copy's, and files of the old region in the directory belong to another
+ * one.
+ */
 static void rescued(void)
 {
     place_t me = join(getenv("NAME"));

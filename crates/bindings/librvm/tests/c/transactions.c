@@ -1,4 +1,4 @@
-/* Transactions: what commits, what comes back, what is refused. */
+/* Transactions: commits, restored values, errors. */
 #include "check.h"
 
 /* Starts with one segment of a MiB. */
@@ -36,7 +36,7 @@ static void modes(void)
     OK(rvm_end_transaction(&tid, no_flush));
 }
 
-/* Overlapping ranges come back to what they were before the first. */
+/* Overlapping ranges are restored to the values before the first. */
 static void overlaps(void)
 {
     rvm_region_t region = start_with(0);
@@ -77,7 +77,7 @@ static void stale(void)
     tid.tid = (void *)0x123456789abcul;
     EXPECT(rvm_abort_transaction(&tid), RVM_ETID);
 
-    /* A record begun again: the older transaction is reached through a copy. */
+    /* A record that is begun again: the older transaction can be reached through a copy. */
     rvm_init_tid(&tid);
     OK(rvm_begin_transaction(&tid, restore));
     older = tid;
@@ -110,14 +110,14 @@ static void ranges(void)
     OK(rvm_end_transaction(&tid, flush));
     CHECK(strcmp(other.vmaddr + 4096, "two regions") == 0);
 
-    /* Nothing with optimisations: accepted unseen. */
+    /* An empty range with optimisations is accepted unchecked. */
     OK(rvm_begin_transaction(&tid, restore));
     OK(rvm_set_range(&tid, outside, 0));
     OK(rvm_modify_bytes(&tid, NULL, NULL, 0));
     OK(rvm_end_transaction(&tid, flush));
 }
 
-/* Nothing without optimisations: looked at, and an empty transaction flushes what was committed before. */
+/* An empty range without optimisations is checked, and an empty transaction flushes earlier commits. */
 static void nothing(void)
 {
     rvm_region_t region = start_with(0);
@@ -144,7 +144,7 @@ static void nothing_after(void)
     CHECK(region.vmaddr[0] == 'l' && region.vmaddr[7] == 'l');
 }
 
-/* The original had unlinked such a transaction already: the abort killed the process. */
+/* The original had already unlinked such a transaction: the abort killed the process. */
 static void too_big(void)
 {
     rvm_options_t options;
@@ -177,7 +177,9 @@ static void too_big(void)
     OK(rvm_terminate());
 }
 
-/* More is logged than the log holds: it is truncated on the way, in the background or by the commit that meets it. */
+/*
+ * More is logged than the log holds: it is truncated meanwhile, in the background or by a commit that finds it full.
+ */
 static void many(void)
 {
     rvm_region_t region = start_with(RVM_ALL_OPTIMIZATIONS);
@@ -210,14 +212,14 @@ static void many_after(void)
     CHECK(region.vmaddr[at * 4099 % (MIB - 4000) + 3999] == 'a' + (int)(at % 26));
 }
 
-/* Asks again with a record that was asked with before. */
+/* Queries again with a record that was used before. */
 static void ask(rvm_options_t *options, rvm_region_t *region)
 {
     free(options->tid_array);
     OK(rvm_query(options, region));
 }
 
-/* The list of open transactions: set, not added to; all, or those of a region; usable to end them. */
+/* The list of open transactions: replaced, not extended; all, or those of a region; usable to end them. */
 static void query(void)
 {
     rvm_region_t region = start_with(RVM_ALL_OPTIMIZATIONS), other;
@@ -266,8 +268,8 @@ static void query(void)
 }
 
 /*
- * An answer's list is the program's: it frees it and asks again with the same record, or has something else there. The
- * library freed what it found there, and the program died of a double free.
+ * Regression: the list in an answer belongs to the program, which may free it and query again with the same record.
+ * The library freed it too, which was a double free.
  */
 static void query_freed(void)
 {
