@@ -71,7 +71,7 @@ fn appends_before_a_fence_or_a_join_are_refused_and_the_session_goes_on() {
     writer.append(b"now");
     writer.acked();
     let report = lender.report();
-    assert_eq!(report.counters.refusals["NotSealed"], 1);
+    assert_eq!(report.counters.refusals["NotFenced"], 1);
     assert_eq!(report.counters.refusals["NotJoined"], 1);
 }
 

@@ -82,7 +82,7 @@ fn a_smaller_or_impossible_size_is_refused_with_the_reason() {
         .unwrap();
     let alone = JournalConfig::default();
     for (bytes, named) in [
-        (SMALL, "a log only grows"),
+        (SMALL, "a log cannot shrink"),
         (u64::MAX, "out of bounds"),
         (0, "out of bounds"),
     ] {
