@@ -65,8 +65,8 @@ pub struct AttachDirectory {
     journal_size: Option<SizeArg>,
     #[command(flatten)]
     lenders: LenderArgs,
-    /// What a sync waits for: remote (lenders as --rule says, or the disk if too few count), disk,
-    /// or both [default: remote]
+    /// Copies that a sync waits for: remote (lenders as --rule says, or the disk if too few count),
+    /// disk, or both [default: remote]
     #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk", "both"])]
     sync: Option<String>,
     /// Interval at which everything is brought to the disk; sooner if the journal is half full
@@ -184,7 +184,7 @@ impl AttachDirectory {
     fn on_volume(&self) -> Result<ExitCode> {
         let lenders = !self.lenders.typed_table()?.is_empty();
         let journals = [
-            ("--lender and what belongs to it", lenders),
+            ("--lender", lenders),
             ("--journal-size", self.journal_size.is_some()),
             ("--sync", self.sync.is_some()),
             ("--checkpoint", self.checkpoint.is_some()),

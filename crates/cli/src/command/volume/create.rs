@@ -54,7 +54,7 @@ pub struct CreateVolume {
     /// How many networks a datagram may pass through, including its own [default: 1]
     #[arg(long, value_name = "COUNT", requires = "multicast")]
     ttl: Option<u8>,
-    /// What a flush waits for: remote (lenders as --rule says, or the disk if too few count) or disk
+    /// Copies that a flush waits for: remote (lenders as --rule says, or the disk if too few count) or disk
     /// [default: remote]
     #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk"])]
     flush: Option<String>,

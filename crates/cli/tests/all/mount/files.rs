@@ -1,4 +1,4 @@
-//! What programs do with files, on a mount and beside it: it comes to the same, now and after a crash.
+//! File operations of programs, on a mount and beside it: the results are equal, now and after a crash.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
 use crate::common::finish;
 use crate::mount::{MountFixture, cannot_mount};
 
-/// What databases do with their files, and more.
+/// Operations of databases on their files, and more.
 fn play(dir: &Path) {
     let path = |name: &str| dir.join(name);
     fs::write(path("old"), b"what was there").unwrap();
@@ -72,7 +72,7 @@ fn play(dir: &Path) {
         .unwrap()
         .set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000))
         .unwrap();
-    // A file that is open has no name any more, and goes on.
+    // An open file whose name was removed can still be used.
     let mut nameless = OpenOptions::new();
     let mut nameless = nameless
         .create_new(true)
@@ -124,7 +124,7 @@ fn known(dir: &Path) -> BTreeMap<OsString, Known> {
 }
 
 #[test]
-fn files_are_as_they_would_be_without_it_and_stay_so_when_the_server_is_killed() {
+fn files_on_a_mount_equal_plain_ones_and_survive_a_killed_server() {
     if cannot_mount() {
         return;
     }
@@ -160,7 +160,7 @@ fn files_are_as_they_would_be_without_it_and_stay_so_when_the_server_is_killed()
 }
 
 #[test]
-fn what_one_process_writes_others_see_map_and_lock() {
+fn writes_of_one_process_are_seen_mapped_and_locked_by_others() {
     if cannot_mount() {
         return;
     }
