@@ -46,12 +46,12 @@ struct Measured {
 
 fn measure(directory: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir_in(directory)?;
-    let home = Store::create(&directory.path().join("log"), JournalLayout::Beside, LOG_BYTES)?;
+    let store = Store::create(&directory.path().join("log"), JournalLayout::Beside, LOG_BYTES)?;
     let lenders = match run.durability {
         Durability::Disk => Vec::new(),
         _ => vec![socket.parse()?],
     };
-    let opened = home.open(&StoreSettings {
+    let opened = store.open(&StoreSettings {
         insecure: !lenders.is_empty(),
         lenders,
         one_domain: true,
