@@ -97,7 +97,7 @@ impl RegionFixture {
     /// Removes the server together with its directory.
     pub(crate) fn lose(&mut self) {
         self.serving = None;
-        std::fs::rename(self.at("region"), self.at("lost")).expect("it is a directory");
+        std::fs::rename(self.at("region"), self.at("lost")).expect("the path is a directory");
     }
 
     pub(crate) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
