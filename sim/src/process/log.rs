@@ -28,7 +28,11 @@ impl World {
         }
     }
 
-    /// [`ClientLog::append`].
+    /// [`RecordLog::append`].
+    ///
+    /// # Errors
+    ///
+    /// Fails as the log does: it is closed, fenced or full, or the payload is too long.
     pub fn append(
         &mut self,
         process: usize,
@@ -132,7 +136,11 @@ impl World {
         self.at(delay, crate::world::WorldEvent::Busy { process });
     }
 
-    /// [`ClientLog::wait`].
+    /// [`RecordLog::wait`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the record is not held when the log ends, or the program has waited long enough.
     pub fn wait(
         &mut self,
         process: usize,
@@ -231,7 +239,7 @@ impl World {
         Err(())
     }
 
-    /// [`ClientLog::state`]; for a process that has ended, its last state.
+    /// [`RecordLog::state`]; for a process that has ended, its last state.
     pub fn log_state(&self, process: usize) -> LogState {
         let payload_max = self.payload_max();
         let Some(serving) = self.serving(process) else {
@@ -251,7 +259,11 @@ impl World {
         self.profile.window.min(self.profile.capacity) as usize - RECORD_HEADER_BYTES
     }
 
-    /// [`ClientLog::read`].
+    /// [`RecordLog::read`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the log cannot be read from `from`.
     pub fn read(
         &mut self,
         process: usize,
@@ -289,7 +301,11 @@ impl World {
         }
     }
 
-    /// [`ClientLog::trim`].
+    /// [`RecordLog::trim`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the new head is not stable, or its store fails.
     pub fn trim(&mut self, process: usize, head: Lsn) -> Result<(), LogError> {
         self.died_on_backing_disk(process);
         let trimmed = self.with_serving(process, |world, serving| {
@@ -351,7 +367,7 @@ fn fenced(serving: &ServingState) -> Option<(Epoch, Epoch)> {
     Some((serving.writer.epoch(), seen))
 }
 
-/// A [`ClientLog`] in the world, for `rvm`.
+/// A [`RecordLog`] in the world, for `rvm`.
 #[derive(Clone)]
 pub struct SimLog {
     world: WorldHandle,

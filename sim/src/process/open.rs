@@ -99,7 +99,11 @@ pub(super) struct OpenedFiles {
 }
 
 impl World {
-    /// Opens the journal on `host` in a new process, running the world meanwhile. Returns the process.
+    /// Opens the journal on `host` in a new process, while the world runs. Returns the process.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process dies, the disk fails or is damaged, or recovery refuses.
     pub fn open(&mut self, host: usize, accept_loss: bool) -> Result<usize, OpenFailure> {
         self.coverage.hit("openings");
         let process = self.spawn(host);
