@@ -274,7 +274,9 @@ fn a_directory_that_is_not_a_journal_is_refused_by_name() {
         let ran = run(["journal", command, dir]);
         assert_eq!(ran.code, 1);
         assert!(
-            ran.err.contains(dir) && ran.err.contains("netram journal create"),
+            ran.err.contains(dir)
+                && ran.err.contains("netram journal create")
+                && ran.err.contains("netram rvm create"),
             "{}",
             ran.err
         );

@@ -95,6 +95,12 @@ impl AttachVolume {
     pub(super) fn run(self) -> Result<ExitCode> {
         need_root("attaching a volume")?;
         let volume = absolute(&self.volume)?;
+        if !VolumePaths::at(&volume).exists() {
+            bail!(
+                "{} is not a volume; name the directory that `netram volume create` made",
+                volume.display()
+            );
+        }
         let name = self.name.clone().unwrap_or_else(|| name_of(&volume));
         match self.foreground {
             true => self.supervise(volume, &name),

@@ -60,7 +60,7 @@ fn an_open_database_is_not_detached() {
     }
     let site = SqliteTestbed::new("sqlite-open", 0);
     let made = site.shell(&format!(
-        "create table t(n);\n.shell {} sqlite release {} 2>&1 || true\n",
+        "create table t(n);\n.shell {} sqlite detach {} 2>&1 || true\n",
         crate::common::program(),
         site.database().display()
     ));
