@@ -51,8 +51,16 @@ pub(crate) fn put(table: &mut toml::Table, key: &str, value: Option<impl Into<to
     table.extend(value.map(|value| (key.to_owned(), value.into())));
 }
 
+/// Puts the settings of each owner into its table. An owner without settings gets none.
+pub(crate) fn owned<const N: usize>(tables: [(&str, toml::Table); N]) -> toml::Table {
+    let filled = tables.into_iter().filter(|(_, table)| !table.is_empty());
+    filled
+        .map(|(owner, table)| (owner.to_owned(), table.into()))
+        .collect()
+}
+
 impl LenderArgs {
-    /// Returns the settings without the key, which the environment may name for all commands.
+    /// Returns the journal's settings without the key, which the environment may name for all commands.
     pub(crate) fn table(&self) -> Result<toml::Table> {
         let mut table = toml::Table::new();
         let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
@@ -78,8 +86,8 @@ impl LenderArgs {
         Ok(table)
     }
 
-    /// Says on standard error why `what` (commits, writes, syncs) would wait for the disk: no lender is named,
-    /// or one that is named does not count. `file` is where lenders can be added later.
+    /// Says on standard error why `what` (commits, writes, syncs) would wait for the disk: no lender is
+    /// named, or one that is named does not count. `file` is where lenders can be added later.
     pub(crate) fn remark_waiting(&self, what: &str, file: &Path) {
         if self.lender.is_empty() {
             return output::remark(format_args!(

@@ -18,6 +18,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     deposit.set(&accounts, 64, &(balance + 100))?;
     let receipt = deposit.commit(Durability::Remote)?; // one round trip to the lenders
 
-    println!("balance {}, commit held by {} lenders", balance + 100, receipt.votes.members);
+    println!(
+        "balance {}, commit held by {} lenders",
+        balance + 100,
+        receipt.votes.members
+    );
     Ok(())
 }

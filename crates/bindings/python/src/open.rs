@@ -123,7 +123,9 @@ impl OpenArguments {
         if let Some(rule) = self.rule {
             settings.rule = Some(parse("rule", &rule)?);
         }
-        settings.domain = self.domain.or(settings.domain);
+        if self.domain.is_some() {
+            settings.domain = self.domain;
+        }
         settings.one_domain = self.one_domain.unwrap_or(settings.one_domain);
         if let Some(wait) = self.wait {
             settings.wait = Some(parse("wait", &wait)?);

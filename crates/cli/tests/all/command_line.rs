@@ -98,7 +98,7 @@ fn words_that_are_no_command_lead_to_the_one_that_is_meant() {
 #[test]
 fn hidden_commands_and_flags_are_not_in_help() {
     let help = run(["--help"]);
-    for hidden in ["  part ", "  play ", "give-back"] {
+    for hidden in ["  part ", "give-back"] {
         assert!(!help.out.contains(hidden), "{}", help.out);
     }
     let help = run(["lender", "serve", "--help"]);
@@ -193,6 +193,23 @@ fn settings_come_from_variables_too() {
     let ran = ran(command.unwrap());
     assert_eq!(ran.code, 1);
     assert!(ran.out.contains("unix:/nowhere/a.sock"), "{}", ran.out);
+}
+
+#[test]
+fn play_runs_a_command_with_two_lenders_and_ends_them_with_it() {
+    let script = format!("{} lender status --json && exit 7", crate::common::program());
+    let ran = run(["play", "--memory", "16MiB", "--", "sh", "-c", &script]);
+    assert_eq!(ran.code, 7, "{}", ran.err);
+    let answers: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let answers = answers.as_array().unwrap();
+    assert_eq!(answers.len(), 2, "{}", ran.out);
+    for answer in answers {
+        let pid = answer["report"]["pid"].as_u64().unwrap();
+        assert!(
+            !std::path::Path::new(&format!("/proc/{pid}")).exists(),
+            "{pid} lives"
+        );
+    }
 }
 
 #[test]

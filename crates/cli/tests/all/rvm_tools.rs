@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::common::rvm::{RvmFixture, pattern};
 use crate::common::{LenderProcess, netram, run, start};
 use netram_proto::port::Durability;
-use netram_store::StoreSettings;
 use netram_store::loader::{self, HEADER_BYTES};
+use netram_store::{JournalSettings, StoreSettings};
 
 #[test]
 fn a_created_log_is_shown_and_sound() {
@@ -87,7 +87,7 @@ fn settings_are_shown_and_no_secret_with_them() {
     assert_eq!(run(["key", "create", place.path("k").to_str().unwrap()]).code, 0);
     fs::write(
         place.path("bank.log.toml"),
-        "lenders = [\"tcp://10.0.0.2:7420\"]\nkey-file = \"k\"\nmembers = 1\n",
+        "[journal]\nlenders = [\"tcp://10.0.0.2:7420\"]\nkey-file = \"k\"\nmembers = 1\n",
     )
     .unwrap();
     let shown = place.rvm(&["status", "bank.log"]);
@@ -340,8 +340,11 @@ fn commits_that_only_lenders_may_hold_are_mentioned() {
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
     );
     let settings = StoreSettings {
-        lenders: vec![lender.address.parse().unwrap()],
-        insecure: true,
+        journal: JournalSettings {
+            lenders: vec![lender.address.parse().unwrap()],
+            insecure: true,
+            ..JournalSettings::default()
+        },
         ..StoreSettings::default()
     };
     let open = place.open_with(&settings);

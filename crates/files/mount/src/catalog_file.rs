@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use netram_files::CatalogStore;
+use netram_journal::durable;
 use netram_proto::port::IoError;
-use netram_store::durable;
 
 /// The file that stores the catalog.
 #[derive(Debug)]

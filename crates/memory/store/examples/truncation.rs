@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
 use netram_rvm::{RestoreMode, SegmentAllocation};
-use netram_store::{JournalLayout, Store, StoreSettings};
+use netram_store::{JournalLayout, JournalSettings, Store, StoreSettings};
 use netram_transport::Security;
 
 /// Large enough that no run fills it, so that truncation can be avoided.
@@ -52,9 +52,12 @@ fn measure(directory: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dy
         _ => vec![socket.parse()?],
     };
     let opened = store.open(&StoreSettings {
-        insecure: !lenders.is_empty(),
-        lenders,
-        one_domain: true,
+        journal: JournalSettings {
+            insecure: !lenders.is_empty(),
+            lenders,
+            one_domain: true,
+            ..JournalSettings::default()
+        },
         truncation_threshold_percent: Some(run.threshold),
         ..StoreSettings::default()
     })?;

@@ -9,7 +9,9 @@ use netram_journal::{
 use netram_proto::port::{IoError, RecordLog};
 use netram_rvm::{RealStorage, Region, RelocateError, RelocatedSegment, Rvm, SegmentError, relocate};
 
-use crate::settings::{StoreSettings, StoreSettingsError};
+use netram_journal::settings::SettingsError;
+
+use crate::settings::StoreSettings;
 
 /// Recoverable memory over a journal and real files.
 pub type JournaledRvm = Rvm<Journal, RealStorage>;
@@ -39,7 +41,7 @@ pub enum StoreError {
     Create(#[from] JournalCreateError),
     /// The settings are invalid.
     #[error("{0}")]
-    Settings(#[from] StoreSettingsError),
+    Settings(#[from] SettingsError),
     /// The journal could not be opened or recovered.
     #[error("{0}")]
     Journal(#[from] JournalOpenError),

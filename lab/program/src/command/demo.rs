@@ -25,7 +25,7 @@ const MEMBERS: usize = 2;
 /// Show netram at work on this machine, and prove that nothing acknowledged is
 /// lost
 ///
-/// Starts two lenders, runs TPC-A with commits to the local disk and with commits to the
+/// Starts three lenders, runs TPC-A with commits to the local disk and with commits to the
 /// lenders' memory, then kills the client and a lender while they work, recovers, and
 /// counts. Everything is removed at the end. The exit code is 1 if an acknowledged
 /// transaction is missing.

@@ -62,7 +62,7 @@ impl Lending {
     /// Writes the settings file of the log `log` in `place`.
     fn settings(&self, place: &Path) {
         let text = format!(
-            "lenders = [{:?}]\nkey-file = {:?}\none-domain = true\n",
+            "[journal]\nlenders = [{:?}]\nkey-file = {:?}\none-domain = true\n",
             self.address(),
             self.key_file()
         );

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use netram_journal::settings::JournalSettings;
 use netram_mount::{MountOptions, MountReport};
 use netram_proto::port::Durability;
-use netram_store::StoreSettings;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -19,7 +19,7 @@ use crate::background::{self, SELF};
 use crate::notify::notify;
 use crate::options::{DurationArg, SizeArg, UsageError};
 use crate::output;
-use crate::settings::{self, LenderArgs, put};
+use crate::settings::{self, LenderArgs, owned, put};
 
 /// Default bytes of a new journal.
 const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
@@ -228,24 +228,28 @@ impl AttachDirectory {
         }
         put(&mut settings, "key-file", self.lenders.key()?);
         let read = |path: &Path| {
-            StoreSettings::load(path)?
+            JournalSettings::load(path)?
                 .journal_config()
                 .map(drop)
                 .map_err(Into::into)
         };
-        settings::write(&file, &settings, read).inspect_err(|_| {
+        settings::write(&file, &owned([("journal", settings)]), read).inspect_err(|_| {
             // Nothing can have been written to it yet.
             let _ = std::fs::remove_dir_all(&self.on);
         })
     }
 
-    /// Refuses lenders that an existing journal's settings file does not name: it would not be clear which are
-    /// meant.
+    /// Refuses lenders that an existing journal's settings file does not name: it would not be clear which
+    /// are meant.
     fn check_settings(&self, file: &Path) -> Result<()> {
         let typed = self.lenders.typed_table()?;
         let there: toml::Table = match std::fs::read_to_string(file) {
             Ok(text) => toml::from_str(&text).with_context(|| file.display().to_string())?,
             Err(_) => toml::Table::new(),
+        };
+        let there = match there.get("journal") {
+            Some(toml::Value::Table(journal)) => journal.clone(),
+            _ => toml::Table::new(),
         };
         if typed.iter().all(|(key, value)| there.get(key) == Some(value)) {
             return Ok(());

@@ -25,8 +25,8 @@ pub(super) struct MountRecord {
 }
 
 impl MountRecord {
-    /// Writes the record. Without it only `netram mount list` and `status` know less, so a failure is not one of
-    /// the mount.
+    /// Writes the record. Without it only `netram mount list` and `status` know less, so a failure is not one
+    /// of the mount.
     pub(super) fn keep(dir: &Path, journal: &Path) -> Option<MountRecord> {
         let contents = RecordFile {
             directory: resolved(dir).ok()?,

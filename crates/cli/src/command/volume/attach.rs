@@ -192,8 +192,8 @@ impl AttachVolume {
     }
 }
 
-/// Clears what a supervisor left behind when it was killed. The record stays while its server lives: if that is
-/// killed too, only the record says which device must fail.
+/// Clears what a supervisor left behind when it was killed. The record stays while its server lives: if that
+/// is killed too, only the record says which device must fail.
 fn remark_stale(stale: &AttachRecord, volume: &Path) -> Result<()> {
     let deadline = Instant::now() + SERVER_END_TIMEOUT;
     while stale.server.is_alive() && Instant::now() < deadline {

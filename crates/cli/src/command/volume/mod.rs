@@ -1,5 +1,5 @@
-//! `netram volume`: volumes and their block devices. A file for each subcommand; the process that has an attached
-//! volume open is in [`server`].
+//! `netram volume`: volumes and their block devices. A file for each subcommand; the process that has an
+//! attached volume open is in [`server`].
 
 mod attach;
 mod check;

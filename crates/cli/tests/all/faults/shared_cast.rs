@@ -325,7 +325,7 @@ fn serve(place: &FaultsFixture, network: &Network, lender: &FaultsLender) -> (Fa
         spans: Spans::even(bytes, SPAN as u64).unwrap(),
         log_bytes: 16 << 20,
         nodes_settings: format!(
-            "lenders = [{:?}]\nmembers = 1\none-domain = true\nkey-file = {:?}\n",
+            "[journal]\nlenders = [{:?}]\nmembers = 1\none-domain = true\nkey-file = {:?}\n",
             lender.address,
             place.key()
         ),

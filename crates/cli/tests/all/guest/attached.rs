@@ -1,4 +1,5 @@
-//! `netram volume attach` by the kernel's own NBD client: in a guest, for few machines have that driver loaded.
+//! `netram volume attach` by the kernel's own NBD client: in a guest, for few machines have that driver
+//! loaded.
 
 use crate::faults::harness::random::FaultsRandom;
 use crate::guest::machine::{Guest, can_boot};

@@ -104,8 +104,8 @@ fn a_recovery_without_proof_is_refused_with_the_missing_lenders() {
     assert_eq!(site.shell("pragma integrity_check;\n").out.trim(), "ok");
 }
 
-/// The reason is reported when the database is created, and by each process that commits. A process that runs for
-/// less time than lenders may take to join prints nothing.
+/// The reason is reported when the database is created, and by each process that commits. A process that runs
+/// for less time than lenders may take to join prints nothing.
 #[test]
 fn lenders_that_do_not_count_are_reported() {
     if no_shell() {

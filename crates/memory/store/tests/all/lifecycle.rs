@@ -128,7 +128,7 @@ fn the_settings_beside_the_log_find_the_lender() {
     let store = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
     fs::write(
         store.settings_file(),
-        format!("lenders = [\"{socket}\"]\ninsecure = true\none-domain = true\n"),
+        format!("[journal]\nlenders = [\"{socket}\"]\ninsecure = true\none-domain = true\n"),
     )
     .unwrap();
     let opened = store.open(&store.settings().unwrap()).unwrap();

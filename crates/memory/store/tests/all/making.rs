@@ -19,7 +19,7 @@ fn an_empty_directory_and_one_with_settings_become_stores() {
     make(directory.path()).expect_err("the store exists");
     let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
-    fs::write(other.join("netram.toml"), "members = 0\n").unwrap();
+    fs::write(other.join("netram.toml"), "[journal]\nmembers = 0\n").unwrap();
     make(&other).unwrap();
     assert!(other.join("netram.toml").exists());
     // A directory with other files is not used for a store.

@@ -67,7 +67,7 @@ impl RegionFixture {
             spans: Spans::even(bytes, shape.span).expect("spans"),
             log_bytes: LOG_BYTES,
             nodes_settings: format!(
-                "lenders = [\"unix:{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"1MiB\"\npatience = \"2s\"\n",
+                "[journal]\nlenders = [\"unix:{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"1MiB\"\npatience = \"2s\"\n",
                 at("lender.sock").display()
             ),
         };
