@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -75,7 +77,8 @@ impl OpenPlayShell {
             .env("NETRAM_PLAY_LENDERS", ids.join(" "));
         // Ctrl-C is for the programs in the shell. A handler, unlike an ignored signal, is not inherited by
         // them.
-        let _interrupts = signal_hook::flag::register(signal_hook::consts::SIGINT, Default::default())?;
+        let _interrupts =
+            signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::<AtomicBool>::default())?;
         let name = command.get_program().display().to_string();
         let status = command.status().with_context(|| format!("starting {name}"))?;
         drop(lenders);
