@@ -1,5 +1,6 @@
 //! `netram play`: a shell with two lenders running, to try netram on one machine.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ impl OpenPlayShell {
         ClusterKey::generate().save_new(&key_file)?;
         let mut lenders = Vec::new();
         for name in LENDERS {
-            lenders.push(PlayLender::start(name, &key_file, self.memory)?);
+            lenders.push(PlayLender::start(name, directory.path(), &key_file, self.memory)?);
         }
         let addresses: Vec<&str> = lenders.iter().map(|lender| lender.address.as_str()).collect();
         let ids: Vec<String> = lenders
@@ -102,7 +103,8 @@ impl OpenPlayShell {
 }
 
 impl PlayLender {
-    fn start(name: &str, key_file: &Path, memory: SizeArg) -> Result<PlayLender> {
+    fn start(name: &str, directory: &Path, key_file: &Path, memory: SizeArg) -> Result<PlayLender> {
+        let log = directory.join(format!("lender-{name}.log"));
         let name = format!("play-{}-{name}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
         let mut command = Command::new(netram_process::this_program()?);
@@ -132,7 +134,8 @@ impl PlayLender {
             .arg("--key-file")
             .arg(key_file)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped());
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).context("creating a lender's log")?);
         let process = command.spawn().context("starting a lender")?;
         let mut lender = PlayLender {
             process,
@@ -151,7 +154,8 @@ impl PlayLender {
         }
         ensure!(
             !lender.address.is_empty(),
-            "a lender ended before it was ready; its reason is above"
+            "a lender ended before it was ready: {}",
+            std::fs::read_to_string(&log).unwrap_or_default().trim()
         );
         Ok(lender)
     }

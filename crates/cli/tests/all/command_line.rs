@@ -196,23 +196,6 @@ fn settings_come_from_variables_too() {
 }
 
 #[test]
-fn play_runs_a_command_with_two_lenders_and_ends_them_with_it() {
-    let script = format!("{} lender status --json && exit 7", crate::common::program());
-    let ran = run(["play", "--memory", "16MiB", "--", "sh", "-c", &script]);
-    assert_eq!(ran.code, 7, "{}", ran.err);
-    let answers: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-    let answers = answers.as_array().unwrap();
-    assert_eq!(answers.len(), 2, "{}", ran.out);
-    for answer in answers {
-        let pid = answer["report"]["pid"].as_u64().unwrap();
-        assert!(
-            !std::path::Path::new(&format!("/proc/{pid}")).exists(),
-            "{pid} lives"
-        );
-    }
-}
-
-#[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let mut child = netram()
         .args(["completions", "bash"])

@@ -16,6 +16,7 @@ mod log_lines;
 mod mount;
 mod mount_volume;
 mod moving;
+mod play;
 mod proof;
 mod replica;
 mod run;

@@ -23,7 +23,10 @@ fn commands_in_the_shell_find_both_lenders_and_nothing_is_left() {
     assert_eq!(ran.code, 7, "{}\n{}", ran.out, ran.err);
     let line = |word: &str| {
         let found = ran.out.lines().find_map(|line| line.strip_prefix(word));
-        found.unwrap_or_else(|| panic!("no `{word}` in {}", ran.out)).trim().to_owned()
+        found
+            .unwrap_or_else(|| panic!("no `{word}` in {}", ran.out))
+            .trim()
+            .to_owned()
     };
     assert_eq!(line("lenders").split(',').count(), 2, "{}", ran.out);
     for id in line("processes").split(' ') {
@@ -32,7 +35,9 @@ fn commands_in_the_shell_find_both_lenders_and_nothing_is_left() {
     let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
     let names: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert!(
-        !names.iter().any(|name| name.to_string_lossy().starts_with("netram-play-")),
+        !names
+            .iter()
+            .any(|name| name.to_string_lossy().starts_with("netram-play-")),
         "{names:?}"
     );
 }

@@ -63,19 +63,7 @@ fn a_check_names_the_lenders_needed_and_changes_nothing() {
         opens.err
     );
 
-    place.pause_member(Signal::STOP);
-    let hasty = ["--client-is-off", "--patience", "300ms"];
-    let missing = with(&[&hasty[..], &["--check"]].concat());
-    assert_eq!(missing.code, WOULD_BE_REFUSED, "{}{}", missing.out, missing.err);
-    // A stopped process may not even answer a handshake.
-    let silent = ["did not answer", "unreachable"].map(|word| missing.out.contains(word));
-    assert!(silent.contains(&true), "{}", missing.out);
-    let refused = with(&hasty);
-    assert!(
-        refused.code == 1 && refused.err.contains("cannot prove"),
-        "{}",
-        refused.err
-    );
+    asks_in_vain(&place, &with);
     place.pause_member(Signal::CONT);
     let again = json(&with(&["--check", "--client-is-off", "--json"]));
     assert_eq!(
@@ -90,6 +78,23 @@ fn a_check_names_the_lenders_needed_and_changes_nothing() {
     let nowhere = place.disk(&["recover", "nowhere", "--check"]);
     assert_eq!(nowhere.code, 1, "{}{}", nowhere.out, nowhere.err);
     place.check(&place.path("db"), done);
+}
+
+/// With the lender stopped, both the check and the restore are refused.
+fn asks_in_vain(place: &ReplicaFixture, with: &dyn Fn(&[&str]) -> CommandOutput) {
+    place.pause_member(Signal::STOP);
+    let hasty = ["--client-is-off", "--patience", "300ms"];
+    let missing = with(&[&hasty[..], &["--check"]].concat());
+    assert_eq!(missing.code, WOULD_BE_REFUSED, "{}{}", missing.out, missing.err);
+    // A stopped process may not even answer a handshake.
+    let silent = ["did not answer", "unreachable"].map(|word| missing.out.contains(word));
+    assert!(silent.contains(&true), "{}", missing.out);
+    let refused = with(&hasty);
+    assert!(
+        refused.code == 1 && refused.err.contains("cannot prove"),
+        "{}",
+        refused.err
+    );
 }
 
 #[test]

@@ -101,6 +101,31 @@ fn a_region_is_served_shown_and_stopped() {
     for word in ["16 locks", "served at tcp://", "node 1 is live"] {
         assert!(people.out.contains(word), "{word}: {}", people.out);
     }
+    refuses_what_makes_no_sense(&place, &server);
+    let pid = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(server.child.wait().unwrap().success());
+    let shown = place.json("status", "plan");
+    assert_eq!(
+        (&shown["served"], &shown["server"]),
+        (&false.into(), &Value::Null)
+    );
+    let ended = run(["shared", "status", &server.address, "--insecure"]);
+    assert!(
+        ended.code == 1 && ended.err.contains("cannot reach"),
+        "{}",
+        ended.err
+    );
+    let unserved = place.shared("accept-loss", "plan", &["--node", "1"]);
+    assert!(unserved.err.contains("is not being served"), "{}", unserved.err);
+    assert_eq!(
+        shown["nodes"][0]["standing"], "live",
+        "it goes on with the next server"
+    );
+}
+
+/// Commands that make no sense beside a region that is served are refused with the reason.
+fn refuses_what_makes_no_sense(place: &SharedFixture, server: &SharedServer) {
     let lenders = run(["lender", "status", &server.address, "--insecure"]);
     assert!(
         lenders.code == 1 && lenders.out.contains("shared status"),
@@ -126,26 +151,6 @@ fn a_region_is_served_shown_and_stopped() {
             refused.err
         );
     }
-    let pid = rustix::process::Pid::from_child(&server.child);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(server.child.wait().unwrap().success());
-    let shown = place.json("status", "plan");
-    assert_eq!(
-        (&shown["served"], &shown["server"]),
-        (&false.into(), &Value::Null)
-    );
-    let ended = run(["shared", "status", &server.address, "--insecure"]);
-    assert!(
-        ended.code == 1 && ended.err.contains("cannot reach"),
-        "{}",
-        ended.err
-    );
-    let unserved = place.shared("accept-loss", "plan", &["--node", "1"]);
-    assert!(unserved.err.contains("is not being served"), "{}", unserved.err);
-    assert_eq!(
-        shown["nodes"][0]["standing"], "live",
-        "it goes on with the next server"
-    );
 }
 
 #[test]

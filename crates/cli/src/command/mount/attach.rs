@@ -113,7 +113,9 @@ impl AttachDirectory {
         if self.detached {
             rustix::process::setsid().context("leaving the terminal")?;
         }
-        if !self.dir.exists() && !netram_mount::is_mounted(&self.dir) {
+        // A directory whose server was killed cannot be accessed, and the mount table has absolute paths.
+        let absolute = std::path::absolute(&self.dir)?;
+        if !self.dir.exists() && !netram_mount::is_mounted(&absolute) {
             let dir = self.dir.display();
             bail!("there is no directory {dir}; make it: mkdir -p {dir}");
         }

@@ -46,6 +46,7 @@ fn well_or_named(client: &mut FaultsClient, what: &str, path: &Path) -> bool {
                 "run `",
                 "--accept-loss",
                 "name the",
+                "name a ",
                 "open once with",
             ];
             assert!(

@@ -53,7 +53,28 @@ fn play(dir: &Path) {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&holes, punch, 4096, 8192).unwrap();
     rustix::fs::fallocate(&holes, FallocateFlags::ZERO_RANGE, 60 << 10, 16 << 10).unwrap();
-    // Names of all kinds.
+    play_with_names(dir);
+    // An open file whose name was removed can still be used.
+    let mut nameless = OpenOptions::new();
+    let mut nameless = nameless
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(path("gone"))
+        .unwrap();
+    fs::remove_file(path("gone")).unwrap();
+    nameless.write_all(b"still here").unwrap();
+    nameless.sync_all().unwrap();
+    nameless.seek(SeekFrom::Start(0)).unwrap();
+    assert_eq!(std::io::read_to_string(nameless).unwrap(), "still here");
+    for file in ["old", "placed", "holes", "a", "b", "renamed/inside"] {
+        File::open(path(file)).unwrap().sync_all().unwrap();
+    }
+}
+
+/// Links, renames and attributes, as databases use them.
+fn play_with_names(dir: &Path) {
+    let path = |name: &str| dir.join(name);
     fs::hard_link(path("holes"), path("second name")).unwrap();
     symlink("wal/000004", path("current")).unwrap();
     fs::write(path("a"), b"a").unwrap();
@@ -72,22 +93,6 @@ fn play(dir: &Path) {
         .unwrap()
         .set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000))
         .unwrap();
-    // An open file whose name was removed can still be used.
-    let mut nameless = OpenOptions::new();
-    let mut nameless = nameless
-        .create_new(true)
-        .read(true)
-        .write(true)
-        .open(path("gone"))
-        .unwrap();
-    fs::remove_file(path("gone")).unwrap();
-    nameless.write_all(b"still here").unwrap();
-    nameless.sync_all().unwrap();
-    nameless.seek(SeekFrom::Start(0)).unwrap();
-    assert_eq!(std::io::read_to_string(nameless).unwrap(), "still here");
-    for file in ["old", "placed", "holes", "a", "b", "renamed/inside"] {
-        File::open(path(file)).unwrap().sync_all().unwrap();
-    }
 }
 
 /// A file's type and permissions, owner, names, time if it was set, and what is in it.

@@ -131,6 +131,16 @@ impl UsersTestbed {
             keeper,
             id: String::new(),
         };
+        site.create(way, group.as_deref());
+        fs::create_dir(site.mounted()).unwrap();
+        site.attach();
+        file_system.make(&site.device());
+        site.mount();
+        Some(site)
+    }
+
+    /// Creates the volume, with this fixture's lenders.
+    fn create(&mut self, way: AttachChoice, group: Option<&str>) {
         let rule = match way {
             AttachChoice::Usual | AttachChoice::KeptTwice => "all",
             AttachChoice::Any | AttachChoice::Multicast => "any",
@@ -147,24 +157,19 @@ impl UsersTestbed {
             rule,
             "--json",
         ];
-        for lender in &site.lenders {
+        for lender in &self.lenders {
             create.extend(["--lender", &lender.address]);
         }
-        if let Some(keeper) = &site.keeper {
+        if let Some(keeper) = &self.keeper {
             create.extend(["--data-lender", &keeper.address]);
         }
-        if let Some(group) = &group {
+        if let Some(group) = group {
             create.extend(["--multicast", group, "--datagram", "1400"]);
         }
-        let made = site.disk(&create);
+        let made = self.disk(&create);
         assert_eq!(made.code, 0, "{}{}", made.out, made.err);
         let made: Value = serde_json::from_str(&made.out).unwrap();
-        site.id = made["id"].as_str().unwrap().to_owned();
-        fs::create_dir(site.mounted()).unwrap();
-        site.attach();
-        file_system.make(&site.device());
-        site.mount();
-        Some(site)
+        self.id = made["id"].as_str().unwrap().to_owned();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
