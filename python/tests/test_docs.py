@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,6 +35,10 @@ def test_the_examples_of_a_document_run(directory: Path, lender: Callable[..., L
     address = lender("--key-file", str(directory / "cluster.key"), "--domain", "ups-1").address
     script = examples(document).replace("tcp://10.0.0.2:7420", address)
     checks = "\nassert tx.result is not None and tx.result.lsn is not None\n"
-    ran = subprocess.run([sys.executable, "-c", script + checks], cwd=directory, capture_output=True, text=True)
+    # As `netram play` sets them.
+    environment = os.environ | {"NETRAM_LENDERS": address, "NETRAM_KEY_FILE": str(directory / "cluster.key")}
+    ran = subprocess.run(
+        [sys.executable, "-c", script + checks], cwd=directory, env=environment, capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr
     assert (directory / "bank.log").is_file()

@@ -20,7 +20,8 @@ pub(crate) fn run() -> Result<(), String> {
         return Err(faults.join("\n"));
     }
     let mut cargo = tree::cargo(&root);
-    cargo.args(["package", "--no-verify", "--allow-dirty", "--quiet"]);
+    // What was built has been fetched: no registry is asked again for each package.
+    cargo.args(["package", "--no-verify", "--allow-dirty", "--quiet", "--offline"]);
     for name in published.iter().filter_map(|package| name(package)) {
         cargo.args(["--package", name]);
     }
