@@ -1,8 +1,8 @@
 //! A simulated world for netram's machines: one seed determines everything, and replays it.
 //!
 //! The machines inside (`JournalWriter`, `Recovery`, `WriterHandle`, `LogFile`, ...) are the ones that ship;
-//! the network, clock, disks, power and operators are simulated. `docs/design/simulator.md` lists the faults, the
-//! oracle of each rule, and how to replay a seed.
+//! the network, clock, disks, power and operators are simulated. `docs/design/simulator.md` lists the faults,
+//! the oracle of each rule, and how to replay a seed.
 //!
 //! | module | is |
 //! |---|---|

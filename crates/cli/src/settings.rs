@@ -1,8 +1,6 @@
 //! The settings file of a new journal, log, volume or database: the lenders given when it is created stay in
 //! that file, so that later commands need not name them.
 
-use std::fs::File;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -134,17 +132,7 @@ pub(crate) fn write(
         return Ok(());
     }
     let text = toml::to_string(settings)?;
-    write_durably(path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+    netram_journal::durable::replace(path, text.as_bytes())
+        .with_context(|| format!("writing {}", path.display()))?;
     read(path)
-}
-
-/// Creates a file and syncs it and its directory.
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
 }

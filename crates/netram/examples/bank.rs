@@ -1,6 +1,7 @@
 //! A bank whose balances survive the program: each run adds 100 to an account, in a transaction.
 //!
-//! `netram play -- cargo run -p netram --example bank`: lenders and key come from NETRAM_LENDERS and NETRAM_KEY_FILE.
+//! `netram play -- cargo run -p netram --example bank`: lenders and key come from NETRAM_LENDERS and
+//! NETRAM_KEY_FILE.
 #![allow(clippy::print_stdout, reason = "a program's output is its product")]
 
 use std::time::Duration;

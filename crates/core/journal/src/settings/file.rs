@@ -1,4 +1,5 @@
-//! A settings file: TOML with one table for each owner, so that each crate reads its own and an unknown key is an error.
+//! A settings file: TOML with one table for each owner, so that each crate reads its own and an unknown key
+//! is an error.
 
 use std::path::{Path, PathBuf};
 

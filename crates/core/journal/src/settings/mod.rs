@@ -1,5 +1,5 @@
-//! Settings of a journal: which lenders hold the newest bytes, and how. The table `[journal]` of a settings file
-//! ([`SettingsFile`]), overridden by the environment.
+//! Settings of a journal: which lenders hold the newest bytes, and how. The table `[journal]` of a settings
+//! file ([`SettingsFile`]), overridden by the environment.
 //!
 //! | key in the file | variable | meaning | default |
 //! |---|---|---|---|
@@ -173,7 +173,8 @@ impl JournalSettings {
         Ok(settings)
     }
 
-    /// Settings of the journal at `paths`: its settings file, which need not exist, overridden by the environment.
+    /// Settings of the journal at `paths`: its settings file, which need not exist, overridden by the
+    /// environment.
     ///
     /// # Errors
     ///
