@@ -171,7 +171,7 @@ pub(crate) fn security(
 /// path is a log file with its companions beside it, or a directory that contains them all. create=True
 /// creates the log if it does not exist, with log_size bytes. Settings that are not given here come from the
 /// environment (NETRAM_LENDERS and so on), then from the settings file beside the log, then from the
-/// defaults; docs/guide/python.md lists them.
+/// defaults; docs/guide/recoverable-memory.md lists them.
 ///
 /// Without lenders every commit waits for the local disk. With lenders commits also wait for it until they
 /// have joined, some milliseconds after the opening; Store.wait_for_lenders waits for that.
