@@ -10,12 +10,16 @@ fn commands_in_the_shell_find_both_lenders_and_nothing_is_left() {
     let script = "set -e
         echo lenders $NETRAM_LENDERS
         echo processes $NETRAM_PLAY_LENDERS
+        echo parent $PPID
         $NETRAM lender status --json
         $NETRAM journal create journal --size 1MiB
         $NETRAM journal recover journal
         # A bare name is in the current directory.
         $NETRAM rvm create bank.log --segment bank.data --size 1MiB --lender tcp://127.0.0.1:1
         grep -q 127.0.0.1:1 bank.log.toml
+        # The shell's own lenders end with it: no file names them.
+        $NETRAM rvm create other.log
+        test ! -e other.log.toml
         exit 7";
     let mut command = netram();
     command
