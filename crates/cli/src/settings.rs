@@ -10,6 +10,7 @@ use netram_proto::journal::CommitRule;
 use netram_transport::NetAddress;
 
 use crate::command::lender::probe::reasons_to_wait;
+use crate::command::play::LENDERS_VARIABLE as PLAY_VARIABLE;
 use crate::options::{DurationArg, LENDERS_VARIABLE, UsageError, lenders_in_environment, security};
 use crate::output;
 
@@ -44,6 +45,10 @@ pub(crate) struct LenderArgs {
     patience: Option<DurationArg>,
 }
 
+fn key_in_environment() -> PathBuf {
+    std::env::var_os("NETRAM_KEY_FILE").unwrap_or_default().into()
+}
+
 /// Adds a setting, if it was given.
 pub(crate) fn put(table: &mut toml::Table, key: &str, value: Option<impl Into<toml::Value>>) {
     table.extend(value.map(|value| (key.to_owned(), value.into())));
@@ -61,7 +66,11 @@ impl LenderArgs {
     /// Returns the journal's settings without the key, which the environment may name for all commands.
     pub(crate) fn table(&self) -> Result<toml::Table> {
         let mut table = toml::Table::new();
-        let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
+        let named = match self.are_of_play()? {
+            true => &[][..],
+            false => &self.lender,
+        };
+        let lenders: Vec<toml::Value> = named.iter().map(|one| one.to_string().into()).collect();
         put(&mut table, "lenders", (!lenders.is_empty()).then_some(lenders));
         put(&mut table, "insecure", self.insecure.then_some(true));
         let members = self.members.map(i64::try_from).transpose()?;
@@ -104,7 +113,15 @@ impl LenderArgs {
 
     /// Returns the key's path as it is to stand in the file.
     pub(crate) fn key(&self) -> Result<Option<String>> {
-        self.key_file.as_deref().map(key_path).transpose()
+        let of_play = self.are_of_play()? && self.key_file.as_deref() == Some(key_in_environment().as_path());
+        let key_file = self.key_file.as_deref().filter(|_| !of_play);
+        key_file.map(key_path).transpose()
+    }
+
+    /// Whether the lenders are those of `netram play`. They end with its shell, so no settings file names them.
+    fn are_of_play(&self) -> Result<bool> {
+        let in_play = std::env::var_os(PLAY_VARIABLE).is_some();
+        Ok(in_play && self.lender == lenders_in_environment()?)
     }
 }
 

@@ -8,7 +8,7 @@ mod manual;
 #[cfg(feature = "products")]
 mod mount;
 pub(crate) mod open_check;
-mod play;
+pub(crate) mod play;
 #[cfg(feature = "products")]
 mod run;
 #[cfg(feature = "products")]

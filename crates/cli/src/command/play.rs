@@ -16,6 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::options::SizeArg;
 use crate::output;
 
+/// Names the processes of the lenders, so that one can be killed to try it.
+pub(crate) const LENDERS_VARIABLE: &str = "NETRAM_PLAY_LENDERS";
 /// Names of the lenders: of two, one may be killed, and nothing is lost.
 const LENDERS: [&str; 2] = ["a", "b"];
 /// Offset of exit codes for an end by a signal, as shells have it.
@@ -75,7 +77,7 @@ impl OpenPlayShell {
         command
             .env("NETRAM_LENDERS", addresses.join(","))
             .env("NETRAM_KEY_FILE", &key_file)
-            .env("NETRAM_PLAY_LENDERS", ids.join(" "));
+            .env(LENDERS_VARIABLE, ids.join(" "));
         // Ctrl-C is for the programs in the shell. A handler, unlike an ignored signal, is not inherited by
         // them.
         let _interrupts =
