@@ -36,14 +36,14 @@ fn every_case_of_a_shared_region_succeeds_in_c_and_in_cpp() {
     }
 }
 
-/// The program in docs/design/shared.md.
+/// The program in docs/guide/shared-memory.md.
 #[test]
 fn the_documents_program_compiles_and_runs() {
     if !compilers() {
         return;
     }
     let installed = Installed::new();
-    let page = std::fs::read_to_string(crate::common::root().join("docs/design/shared.md"))
+    let page = std::fs::read_to_string(crate::common::root().join("docs/guide/shared-memory.md"))
         .expect("the file is in the tree");
     let program = page
         .split("```c\n")
@@ -55,7 +55,11 @@ fn the_documents_program_compiles_and_runs() {
     for language in LANGUAGES {
         let program = installed.compile_file(&source, language, &["-lrvm"]);
         let mut command = installed.command(program);
-        command.arg(world.server()).current_dir(world.directory.path());
+        command
+            .arg(world.server())
+            .arg(format!("node-{language:?}"))
+            .env("NETRAM_KEY_FILE", "cluster.key")
+            .current_dir(world.directory.path());
         succeed(&mut command, "the document's program");
     }
 }
