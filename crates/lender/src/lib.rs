@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! The lender: a daemon that lends RAM to journals on other machines.
 //!
 //! A [`Lender`] reserves its memory in full at the start, in a file that outlives its process, and keeps the

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! A volume as a block device of this machine: `/dev/ublkbN`, `/dev/nbdN` or `/dev/loopN` for any
 //! [`BlockDevice`](netram_block::BlockDevice).
 //!

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! Engine of a block volume: every write is a record of a journal, and it completes once other machines' RAM
 //! holds that record. The image on the local disk follows in stages.
 //!

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! A volume kept twice: on its client's disk, and by a *data lender* on its own disk.
 //!
 //! The data lender's copy is the *replica*: a directory like the client's, whose log has the same bytes at

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! A network block device server: NBD's fixed newstyle protocol for any
 //! [`BlockDevice`](netram_block::BlockDevice).
 //!

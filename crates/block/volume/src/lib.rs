@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! A *volume*: the contents of a block device with everything that belongs to them, opened by one path.
 //!
 //! The volume's directory has the journal with the newest writes, the image, its checksums, the superblock,

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! A journal whose newest bytes are durable in other machines' memory before the local disk has them.
 //!
 //! [`Journal::create`] makes a journal directory, and [`Journal::open`] recovers it and begins an epoch.

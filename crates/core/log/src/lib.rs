@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! Log lines that never delay the program.
 //!
 //! A service must continue whatever becomes of its standard error: a pipe that is not read, a pipe whose

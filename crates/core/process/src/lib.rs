@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! Child processes: finding program files, and ending a child with its parent.
 //!
 //! | function | does |

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! netram's protocols as sans-I/O state machines: events and the time go in, actions come out.
 //!
 //! Nothing here reads a clock, opens a socket, starts a thread or uses `unsafe`, so the simulator runs the

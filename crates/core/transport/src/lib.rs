@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! Byte links between clients and lenders: connected, authenticated, encrypted, non-blocking.
 //!
 //! A [`Link`] moves *packets*; one packet is one protocol frame, whose meaning belongs to `netram-proto`.

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! Far memory: pages that this machine has no room for, in the memory of lenders.
 //!
 //! A [`FarVec`] is a vector that may be larger than this machine's memory: its pages are in an [`Arena`],

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! Far memory as values: a program's memory of which a part lies at lenders.
 //!
 //! Nothing here reads a clock, opens a socket, starts a thread or uses `unsafe`. `netram-far` drives these

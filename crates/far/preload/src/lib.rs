@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! The library that `netram run` preloads into an unmodified program. The program's large allocations and
 //! anonymous mappings are in an arena of far memory.
 //!

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! A directory whose changes are recorded in a journal, held in other machines' RAM, before they reach the
 //! disk.
 //!

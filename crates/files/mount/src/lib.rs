@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! A directory whose synced files are held in other machines' RAM, for any program's log.
 //!
 //! [`Mount::begin`] takes a directory, replays its journal and mounts a FUSE file system in its place.

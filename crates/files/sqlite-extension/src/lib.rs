@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! SQLite extension that registers netram's VFS. A program loads it and then opens `file:app.db?vfs=netram`.
 //!
 //! `make install` installs the library; load it with `.load libnetram_sqlite` in SQLite's shell or `select

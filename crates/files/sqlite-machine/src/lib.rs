@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! Processes that share the files of one database, and journals that make their syncs durable before the disk
 //! does.
 //!

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! SQLite databases whose commits are held in other machines' RAM.
 //!
 //! SQLite reads, writes and locks its files through a *VFS*. This VFS forwards every call to SQLite's own. At

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! A persistent heap inside recoverable memory.
 //!
 //! Blocks are allocated, freed and resized within transactions of `netram-rvm`; after a crash the heap

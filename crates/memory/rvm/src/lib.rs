@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! Recoverable virtual memory (RVM) over a journal held in other machines' RAM.
 //!
 //! Map a file, declare what a transaction changes, change it in place, commit: after a crash the memory is

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! A *store*: a log and all files that belong to it, opened as recoverable memory by one path.
 //!
 //! A journal has a log, a view, a key and a lock ([`netram_journal::JournalPaths`]). A store adds the segment

@@ -94,7 +94,7 @@ fn main() -> Result<()> {
         spans: Spans::even(HEAP, HEAP)?,
         log_bytes: LOG_BYTES,
         nodes_settings: format!(
-            "lenders = [\"{}\"]\ninsecure = true\none-domain = true\nmembers = 1\n",
+            "[journal]\nlenders = [\"{}\"]\ninsecure = true\none-domain = true\nmembers = 1\n",
             address(directory, "a")
         ),
     };

@@ -48,7 +48,7 @@ fn serve(directory: &Path) -> Result<()> {
         spans: Spans::even(bytes, SPAN as u64)?,
         log_bytes: LOG_BYTES,
         nodes_settings: format!(
-            "lenders = [\"{}\"]\ninsecure = true\none-domain = true\nmembers = 1\n",
+            "[journal]\nlenders = [\"{}\"]\ninsecure = true\none-domain = true\nmembers = 1\n",
             address(directory, "a")
         ),
     };

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! Driver of a shared region, the memory that several machines share: threads, sockets and disks. The
 //! protocol is in `netram_shared_machine`; see `docs/design/shared.md` for an overview.
 //!

@@ -1,3 +1,5 @@
+//! Internal to netram: programs use the crate `netram`.
+//!
 //! One region in the memory of several machines, kept coherent by the redo log. See `docs/design/shared.md`.
 //!
 //! | part | decides |

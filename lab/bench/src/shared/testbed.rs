@@ -105,7 +105,7 @@ impl<'s> RegionTestbed<'s> {
             spans: Spans::even(bytes, plan.span_bytes).context("divide a region")?,
             log_bytes: LOG_BYTES,
             nodes_settings: format!(
-                "lenders = [{}]\nmembers = {}\none-domain = true\nkey-file = {:?}\n",
+                "[journal]\nlenders = [{}]\nmembers = {}\none-domain = true\nkey-file = {:?}\n",
                 names.join(", "),
                 plan.members,
                 site.key_file().display().to_string(),

@@ -76,7 +76,7 @@ impl VolumeDirectory {
     ///
     /// Fails if the settings cannot be written.
     pub fn configure(&self, site: &Testbed, holders: &VolumeRedundancy) -> Result<(), BenchError> {
-        let mut table = toml::Table::new();
+        let (mut table, mut own) = (toml::Table::new(), toml::Table::new());
         if !holders.lenders.is_empty() {
             let names = holders.lenders.iter().map(|one| one.to_string().into());
             table.insert("lenders".to_owned(), toml::Value::Array(names.collect()));
@@ -89,7 +89,7 @@ impl VolumeDirectory {
             table.insert("domain".to_owned(), "bench".into());
         }
         if let Some(address) = &holders.data_lender {
-            table.insert("data-lender".to_owned(), address.to_string().into());
+            own.insert("data-lender".to_owned(), address.to_string().into());
         }
         if let Some(rule) = holders.rule {
             table.insert("rule".to_owned(), rule.to_string().into());
@@ -98,12 +98,15 @@ impl VolumeDirectory {
             table.insert("multicast".to_owned(), group.to_string().into());
         }
         if let Some(bytes) = holders.stage_bytes {
-            table.insert("stage".to_owned(), (bytes as i64).into());
+            own.insert("stage".to_owned(), (bytes as i64).into());
         }
         if let Some(bytes) = holders.window_bytes {
             table.insert("window".to_owned(), (bytes as i64).into());
         }
-        let text = toml::to_string(&table).context("write a volume's settings")?;
+        let owners =
+            [("journal", table), ("volume", own)].map(|(owner, table)| (owner.to_owned(), table.into()));
+        let file: toml::Table = owners.into_iter().collect();
+        let text = toml::to_string(&file).context("write a volume's settings")?;
         let file = netram_volume::VolumePaths::at(&self.0).settings_file();
         std::fs::write(&file, text).context(format_args!("write {}", file.display()))
     }

@@ -46,7 +46,7 @@ impl DemoDirectory {
             spans: Spans::even(bytes, LAYER_BYTES)?,
             log_bytes: 16 << 20,
             nodes_settings: format!(
-                "lenders = [{}]\nmembers = 2\none-domain = true\ninsecure = true\nwindow = \"4MiB\"\n",
+                "[journal]\nlenders = [{}]\nmembers = 2\none-domain = true\ninsecure = true\nwindow = \"4MiB\"\n",
                 lenders.join(", ")
             ),
         };

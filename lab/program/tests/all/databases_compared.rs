@@ -198,7 +198,7 @@ fn invalid_comparisons_are_refused_before_anything_runs() {
         (&["--rounds", "0"], "0 is not in 1..=100"),
         (
             &["--databases", "lmdb", "--storages", "vfs"],
-            "LMDB is on none of the storages",
+            "LMDB supports none of --storages",
         ),
         (&["--lender-wait", "never"], "never"),
     ] {

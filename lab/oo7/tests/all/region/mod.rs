@@ -37,7 +37,7 @@ impl SharedTestbed {
             spans: Spans::even(bytes, span).unwrap(),
             log_bytes: 64 << 20,
             nodes_settings: format!(
-                "lenders = [\"{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"16MiB\"\n",
+                "[journal]\nlenders = [\"{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"16MiB\"\n",
                 address("lender.sock")
             ),
         };
