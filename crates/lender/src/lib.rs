@@ -39,6 +39,7 @@ mod lender;
 pub mod limit;
 mod memory;
 mod outbox;
+mod pacer;
 pub mod report;
 mod shard;
 mod slot;
