@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 38] = [
+const LAYERS: [(&str, u8); 39] = [
     ("netram-lab", 10),
     ("netram-bench", 9),
     ("netram-drawing", 8),
@@ -47,6 +47,7 @@ const LAYERS: [(&str, u8); 38] = [
     ("netram-far-machine", 1),
     ("netram-block", 1),
     ("netram-files", 1),
+    ("netram-alloc-counter", 0),
     ("netram-log", 0),
     ("netram-process", 0),
     ("netram-proto", 0),

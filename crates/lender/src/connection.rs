@@ -11,43 +11,13 @@ use netram_proto::member::{MemberReply, Window};
 use netram_proto::multicast::{ChannelInvite, Reassembly};
 use netram_proto::session::{LenderSession, SessionAction};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{Link, LinkError};
+use netram_transport::Link;
 
 use crate::journal::{AppendPath, JournalIndex, MemberJournal, ReassemblyOutcome};
 use crate::limit::PARTS_MAX;
-use crate::outbox::{Outbox, SessionTimeout};
+use crate::outbox::{Outbox, SessionEnd};
 use crate::state::{ConnectionPermit, DaemonState};
 use crate::stats::ShardCounters;
-
-/// Why a session ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ConnectionEnd {
-    /// The peer closed the connection, or the link failed.
-    Link(LinkError),
-    /// The peer sent a frame that is invalid here, and was told so.
-    Malformed,
-    /// The peer was silent for too long.
-    Idle,
-    /// The peer did not read its answers.
-    SlowReader,
-    /// The lender is stopping.
-    Stopping,
-}
-
-impl From<LinkError> for ConnectionEnd {
-    fn from(error: LinkError) -> ConnectionEnd {
-        ConnectionEnd::Link(error)
-    }
-}
-
-impl From<SessionTimeout> for ConnectionEnd {
-    fn from(overdue: SessionTimeout) -> ConnectionEnd {
-        match overdue {
-            SessionTimeout::Idle => ConnectionEnd::Idle,
-            SessionTimeout::SlowReader => ConnectionEnd::SlowReader,
-        }
-    }
-}
 
 /// The environment of a turn.
 pub(crate) struct TurnContext<'a> {
@@ -93,12 +63,7 @@ impl Connection {
     }
 
     /// Sends a frame that is not an answer, together with everything queued.
-    pub(crate) fn say(
-        &mut self,
-        header: FrameHeader,
-        body: &[u8],
-        now: Instant,
-    ) -> Result<(), ConnectionEnd> {
+    pub(crate) fn say(&mut self, header: FrameHeader, body: &[u8], now: Instant) -> Result<(), SessionEnd> {
         self.queue_ack()?;
         self.queue(&header, body)?;
         Ok(self.outbox.flush(now)?)
@@ -110,7 +75,7 @@ impl Connection {
         &mut self,
         journal: &mut MemberJournal,
         turn: &TurnContext<'_>,
-    ) -> Result<bool, ConnectionEnd> {
+    ) -> Result<bool, SessionEnd> {
         if !self.outbox.ready(turn.now)? {
             return Ok(false);
         }
@@ -131,7 +96,7 @@ impl Connection {
         Ok(frames > 0)
     }
 
-    fn take(&mut self, journal: &mut MemberJournal, turn: &TurnContext<'_>) -> Result<usize, ConnectionEnd> {
+    fn take(&mut self, journal: &mut MemberJournal, turn: &TurnContext<'_>) -> Result<usize, SessionEnd> {
         let (mut frames, mut appends, mut bytes) = (0, 0, 0);
         let mut ended = Ok(());
         while self.outbox.has_room() {
@@ -139,7 +104,7 @@ impl Connection {
                 Ok(Some(packet)) => packet,
                 Ok(None) => break,
                 Err(error) => {
-                    ended = Err(ConnectionEnd::Link(error));
+                    ended = Err(SessionEnd::Link(error));
                     break;
                 }
             };
@@ -209,7 +174,7 @@ impl Connection {
         packet: &[u8],
         journal: &mut MemberJournal,
         turn: &TurnContext<'_>,
-    ) -> Result<(), ConnectionEnd> {
+    ) -> Result<(), SessionEnd> {
         if self.outbox.is_blocked() || !self.outbox.has_room() {
             return Ok(());
         }
@@ -234,7 +199,7 @@ impl Connection {
         &mut self,
         journal: &mut MemberJournal,
         turn: &TurnContext<'_>,
-    ) -> Result<(), ConnectionEnd> {
+    ) -> Result<(), SessionEnd> {
         journal.settle();
         journal.appended(turn.shared.started, turn.now);
         self.outbox.note_contact(turn.now);
@@ -247,7 +212,7 @@ impl Connection {
         outcome: ReassemblyOutcome,
         journal: &MemberJournal,
         turn: &TurnContext<'_>,
-    ) -> Result<(), ConnectionEnd> {
+    ) -> Result<(), SessionEnd> {
         match outcome {
             ReassemblyOutcome::Reply(reply) => self.answer(reply, journal, turn),
             ReassemblyOutcome::Missing(header) => {
@@ -263,7 +228,7 @@ impl Connection {
         reply: MemberReply,
         journal: &MemberJournal,
         turn: &TurnContext<'_>,
-    ) -> Result<(), ConnectionEnd> {
+    ) -> Result<(), SessionEnd> {
         match reply {
             MemberReply::Frame(header, ..) if header.kind == FrameKind::Ack && header.flags == 0 => {
                 let replaces = |held: FrameHeader| (held.epoch, held.mark) == (header.epoch, header.mark);
@@ -297,7 +262,7 @@ impl Connection {
         header: &FrameHeader,
         journal: &MemberJournal,
         turn: &TurnContext<'_>,
-    ) -> Result<(), ConnectionEnd> {
+    ) -> Result<(), SessionEnd> {
         turn.counters.refused(header.flags);
         let refusal = RefusalReason::from_byte(header.flags);
         let bit = 1 << (header.flags & 15);
@@ -310,26 +275,26 @@ impl Connection {
             );
         }
         match refusal {
-            Some(RefusalReason::Malformed) => Err(ConnectionEnd::Malformed),
+            Some(RefusalReason::Malformed) => Err(SessionEnd::Refused(RefusalReason::Malformed)),
             _ => Ok(()),
         }
     }
 
-    fn report(&mut self, turn: &TurnContext<'_>) -> Result<(), ConnectionEnd> {
+    fn report(&mut self, turn: &TurnContext<'_>) -> Result<(), SessionEnd> {
         let mut header = FrameHeader::new(FrameKind::Report);
         header.sender = turn.shared.incarnation().0;
         self.queue_ack()?;
         self.queue(&header, &turn.shared.report().to_frame_body())
     }
 
-    fn queue_ack(&mut self) -> Result<(), ConnectionEnd> {
+    fn queue_ack(&mut self) -> Result<(), SessionEnd> {
         match self.ack.take() {
             Some(header) => self.queue(&header, &[]),
             None => Ok(()),
         }
     }
 
-    fn queue(&mut self, header: &FrameHeader, body: &[u8]) -> Result<(), ConnectionEnd> {
+    fn queue(&mut self, header: &FrameHeader, body: &[u8]) -> Result<(), SessionEnd> {
         let mut header = *header;
         if matches!(header.kind, FrameKind::Ack | FrameKind::Pong)
             && let Some(reassembly) = &mut self.reassembly
@@ -346,7 +311,7 @@ impl Connection {
         header: &FrameHeader,
         bytes: usize,
         journal: &MemberJournal,
-    ) -> Result<(), ConnectionEnd> {
+    ) -> Result<(), SessionEnd> {
         assert!(bytes <= FRAME_BODY_BYTES_MAX);
         let head = header.encode(bytes);
         let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];

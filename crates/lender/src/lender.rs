@@ -9,7 +9,7 @@ use netram_proto::id::Incarnation;
 use netram_transport::{Interest, Listener, MulticastReceiver, NetAddress, Poller, Waker};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::accept::Acceptor;
+use crate::accept::LenderAcceptor;
 use crate::config::LenderConfig;
 use crate::data::DataService;
 use crate::deposit::DepositThread;
@@ -133,7 +133,7 @@ impl Lender {
             Box::new(move || deposits.run()),
         ));
         let poller = Poller::new().map_err(system("make a poller"))?;
-        let acceptor = Acceptor::new(Arc::clone(shared), poller, listeners, senders, sender)
+        let acceptor = LenderAcceptor::open(Arc::clone(shared), poller, listeners, senders, sender)
             .map_err(system("wait for connections"))?;
         jobs.push(("netram-accept".to_owned(), None, Box::new(move || acceptor.run())));
         for (name, pin, run) in jobs {

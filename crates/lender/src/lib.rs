@@ -41,6 +41,7 @@ mod lender;
 pub mod limit;
 mod memory;
 mod outbox;
+mod pacer;
 pub mod report;
 mod shard;
 mod slot;

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
+use netram_proto::wire::RefusalReason;
 use netram_transport::link::SEND_BUFFER_BYTES;
 use netram_transport::{Interest, Link, LinkError, Poller};
 
@@ -20,13 +21,27 @@ const _: () = assert!(
     "an empty send buffer holds any answer"
 );
 
-/// The limit that a session exceeded.
+/// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SessionTimeout {
+pub(crate) enum SessionEnd {
+    /// The peer closed the connection, or the link failed.
+    Link(LinkError),
+    /// The session was refused, and its peer told: its frame is invalid here, or it is fenced.
+    Refused(RefusalReason),
+    /// A later session of the same deposit has begun.
+    Replaced,
     /// The peer was silent for too long.
     Idle,
     /// The peer did not read its answers.
     SlowReader,
+    /// The lender is stopping.
+    Stopping,
+}
+
+impl From<LinkError> for SessionEnd {
+    fn from(error: LinkError) -> SessionEnd {
+        SessionEnd::Link(error)
+    }
 }
 
 pub(crate) struct Outbox {
@@ -67,10 +82,10 @@ impl Outbox {
     }
 
     /// The limit that the session exceeds, if any.
-    pub(crate) fn timeout(&self, now: Instant, idle: Duration, slow: Duration) -> Option<SessionTimeout> {
+    pub(crate) fn timeout(&self, now: Instant, idle: Duration, slow: Duration) -> Option<SessionEnd> {
         match self.blocked_since {
-            Some(since) => (now.duration_since(since) > slow).then_some(SessionTimeout::SlowReader),
-            None => (now.duration_since(self.last_contact) > idle).then_some(SessionTimeout::Idle),
+            Some(since) => (now.duration_since(since) > slow).then_some(SessionEnd::SlowReader),
+            None => (now.duration_since(self.last_contact) > idle).then_some(SessionEnd::Idle),
         }
     }
 

@@ -11,13 +11,13 @@ use netram_proto::id::JournalId;
 use netram_proto::multicast::ChannelInvite;
 use netram_proto::session::LenderSession;
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{
-    DropCounts, Interest, Link, MulticastReceiver, Poller, ReadyEvents, WaitPolicy, WaitStep,
-};
+use netram_transport::{DropCounts, Interest, Link, MulticastReceiver, Poller, ReadyEvents};
 
-use crate::connection::{Connection, ConnectionEnd, TurnContext};
+use crate::connection::{Connection, TurnContext};
 use crate::journal::ShardJournals;
-use crate::limit::{DATAGRAMS_PER_TURN, DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS, HOUSEKEEPING};
+use crate::limit::{DATAGRAMS_PER_TURN, HOUSEKEEPING};
+use crate::outbox::SessionEnd;
+use crate::pacer::{LoopPacer, RoundStep};
 use crate::state::{ConnectionPermit, DaemonState};
 
 const WAKER: u64 = u64::MAX;
@@ -85,36 +85,21 @@ impl Shard {
 
     /// Serves until the lender stops. If the shard waits for its waker, `poller` must have it already.
     pub(crate) fn run(mut self) {
-        let policy = self.shared.config.wait;
+        let mut pacer = LoopPacer::new(self.shared.config.wait, self.now);
         let mut events = ReadyEvents::with_capacity(EVENTS);
-        let mut idle_since = self.now;
-        let mut rounds = 0_u32;
         loop {
-            let step = policy.step(self.now.duration_since(idle_since));
-            rounds = rounds.wrapping_add(1);
-            let direct = step != WaitStep::Block && self.few() && !rounds.is_multiple_of(DIRECT_ROUNDS);
-            let received = match step {
-                _ if direct => self.ask_each(),
-                WaitStep::Block => self.wait(&mut events, self.until_housekeeping()),
-                WaitStep::Poll | WaitStep::Yield => self.wait(&mut events, Duration::ZERO),
+            let sessions = self.connections.len() - self.vacant.len();
+            let received = match pacer.next(self.now, sessions) {
+                RoundStep::AskEach => self.ask_each(),
+                RoundStep::Poll => self.wait(&mut events, Duration::ZERO),
+                RoundStep::Block => self.wait(&mut events, self.until_housekeeping()),
             };
             self.now = Instant::now();
-            if received {
-                idle_since = self.now;
-            } else if step == WaitStep::Yield {
-                std::thread::yield_now();
-            } else if policy == WaitPolicy::Spin {
-                std::hint::spin_loop();
-            }
+            pacer.end_round(self.now, received);
             if self.now >= self.housekeeping && self.housekeep() {
                 return;
             }
         }
-    }
-
-    fn few(&self) -> bool {
-        let count = self.connections.len() - self.vacant.len();
-        (1..=DIRECT_CONNECTIONS_MAX).contains(&count)
     }
 
     fn until_housekeeping(&self) -> Duration {
@@ -198,7 +183,7 @@ impl Shard {
         match (added, said) {
             (Err(error), _) => {
                 tracing::error!(%error, "cannot poll a session");
-                self.end(index, ConnectionEnd::Stopping);
+                self.end(index, SessionEnd::Stopping);
             }
             (Ok(()), Err(ending)) => self.end(index, ending),
             (Ok(()), Ok(())) => {
@@ -357,7 +342,7 @@ impl Shard {
         }
     }
 
-    fn end(&mut self, index: usize, ending: ConnectionEnd) {
+    fn end(&mut self, index: usize, ending: SessionEnd) {
         let Some(connection) = self.connections[index].take() else {
             return;
         };
@@ -377,17 +362,19 @@ impl Shard {
         let place = connection.index;
         let (journal, peer) = (self.journals.at(place).id, connection.outbox.link.peer());
         match ending {
-            ConnectionEnd::Link(netram_transport::LinkError::Closed) | ConnectionEnd::Stopping => {
+            SessionEnd::Link(netram_transport::LinkError::Closed)
+            | SessionEnd::Stopping
+            | SessionEnd::Replaced => {
                 tracing::debug!(%journal, peer, "client left");
             }
-            ConnectionEnd::Link(error) => tracing::warn!(%journal, peer, %error, "client dropped"),
-            ConnectionEnd::Malformed => {
+            SessionEnd::Link(error) => tracing::warn!(%journal, peer, %error, "client dropped"),
+            SessionEnd::Refused(_) => {
                 tracing::warn!(%journal, peer, "client dropped: it sent an invalid frame")
             }
-            ConnectionEnd::Idle => {
+            SessionEnd::Idle => {
                 tracing::warn!(%journal, peer, "client dropped: it was silent for too long")
             }
-            ConnectionEnd::SlowReader => {
+            SessionEnd::SlowReader => {
                 tracing::warn!(%journal, peer, "client dropped: it does not read its answers")
             }
         }
@@ -404,7 +391,7 @@ impl Shard {
                 connection.outbox.timeout(self.now, idle, slow)
             });
             if let Some(overdue) = overdue {
-                self.end(index, overdue.into());
+                self.end(index, overdue);
             }
         }
         self.count_dropped();
@@ -428,7 +415,7 @@ impl Shard {
         }
         self.shared.leave_windows(holding);
         for index in 0..self.connections.len() {
-            self.end(index, ConnectionEnd::Stopping);
+            self.end(index, SessionEnd::Stopping);
         }
         true
     }

@@ -7,38 +7,12 @@
 #[path = "all/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use common::{TestWriter, WINDOW, config, memory_dir};
+use netram_alloc_counter::{AllocationCounter, allocations};
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::Lsn;
 use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 use netram_transport::{Link, WaitPolicy};
-
-struct AllocationCounter;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for AllocationCounter {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: AllocationCounter = AllocationCounter;
@@ -75,11 +49,11 @@ fn an_append_and_its_acknowledgement_allocate_nothing() {
         for (header, record) in warm {
             round_trip(&mut writer.link, *header, record);
         }
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         for (header, record) in counted {
             let acked = round_trip(&mut writer.link, *header, record);
             assert_eq!(acked, header.lsn.plus(record.len() as u64));
         }
-        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "with {wait}");
+        assert_eq!(allocations() - before, 0, "with {wait}");
     }
 }

@@ -4,6 +4,7 @@
 //! server, the delaying proxy and the lenders are processes. Each prints a line when it is ready. Each is
 //! ended when its guard is dropped, and by the kernel if this process dies first.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -14,23 +15,9 @@ use std::time::{Duration, Instant};
 use netram_transport::NetAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::cleanup::CleanupJob;
-#[cfg(feature = "experiments")]
-use crate::databases::sqlite;
 use crate::error::{BenchError, ErrorContext};
-#[cfg(feature = "experiments")]
-use crate::far::job::FarJob;
-#[cfg(feature = "experiments")]
-use crate::lnd::device;
-#[cfg(feature = "experiments")]
-use crate::shared::node_process;
-#[cfg(feature = "experiments")]
-use crate::sql_stores;
-#[cfg(feature = "experiments")]
-use crate::volume::{flood, serve, sink};
-use crate::{delay, echo, worker};
 
 /// Time within which a child must be ready. It may have to reserve memory on a loaded machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,78 +27,25 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 const READY_BYTES_MAX: usize = 16 * 1024;
 /// Number of lines of a failed child's log that an error shows.
 const LOG_LINES_SHOWN: usize = 5;
-/// The program's hidden subcommand that plays a [`ChildRole`].
+/// The program's hidden subcommand that does a [`ChildJob`].
 pub const PART: &str = "part";
 
-/// Role of a child process, passed as one argument of the hidden subcommand.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum ChildRole {
-    /// Answers requests of a fixed size, spinning, as the other end of the floor.
-    Echo(echo::EchoServer),
-    /// Forwards a connection with a delay in each direction.
-    Delay(delay::DelayProxy),
-    /// Runs TPC-A until killed, and reports what was acknowledged.
-    Teller(worker::BankWorker),
-    /// Serves a device over NBD.
-    #[cfg(feature = "experiments")]
-    Serve(serve::NbdServeJob),
-    /// Writes to a volume as fast as possible.
-    #[cfg(feature = "experiments")]
-    Flood(flood::FloodJob),
-    /// Discards everything it receives.
-    #[cfg(feature = "experiments")]
-    Sink(sink::SinkServer),
-    /// Serves a device to the kernel.
-    #[cfg(feature = "experiments")]
-    Attach(device::DeviceServeJob),
-    /// Runs as a node of a shared region.
-    #[cfg(feature = "experiments")]
-    Player(node_process::NodeJob),
-    /// Runs a program on memory of which a part is remote.
-    #[cfg(feature = "experiments")]
-    Far(FarJob),
-    /// Commits rows to a SQLite database.
-    #[cfg(feature = "experiments")]
-    Sqlite(sqlite::SqliteJob),
-    /// Runs OO7's operations in a database.
-    #[cfg(feature = "experiments")]
-    Oo7(sql_stores::SqlStoreJob),
-    /// Removes what a measurement has left behind.
-    Clean(CleanupJob),
+/// A job of a child process: a role of this program, which `roles` lists under its name.
+pub trait ChildJob: Serialize {
+    /// Name of the role.
+    const ROLE: &'static str;
+
+    /// Does the job; returns when the other side is done.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the role cannot be set up, or its measurement fails.
+    fn run(&self) -> Result<(), BenchError>;
 }
 
-/// Plays `role`; returns when the other side is done.
-///
-/// # Errors
-///
-/// Fails if the role cannot be set up, or its measurement fails.
-pub fn play(role: &ChildRole) -> Result<(), BenchError> {
-    // A cleaner takes the place of its parent's child.
-    if !matches!(role, ChildRole::Clean(_)) {
-        netram_process::die_with_parent().context("ask to end with the parent")?;
-    }
-    match role {
-        ChildRole::Echo(echo) => echo.run(),
-        ChildRole::Delay(delay) => delay.run(),
-        ChildRole::Teller(teller) => teller.run(),
-        #[cfg(feature = "experiments")]
-        ChildRole::Serve(serve) => serve.run(),
-        #[cfg(feature = "experiments")]
-        ChildRole::Flood(flood) => flood.run(),
-        #[cfg(feature = "experiments")]
-        ChildRole::Sink(sink) => sink.run(),
-        #[cfg(feature = "experiments")]
-        ChildRole::Attach(server) => server.run(),
-        #[cfg(feature = "experiments")]
-        ChildRole::Player(player) => player.run(),
-        #[cfg(feature = "experiments")]
-        ChildRole::Far(job) => job.run(),
-        #[cfg(feature = "experiments")]
-        ChildRole::Sqlite(job) => job.run(),
-        #[cfg(feature = "experiments")]
-        ChildRole::Oo7(job) => job.run(),
-        ChildRole::Clean(cleaner) => cleaner.run(),
-    }
+/// The job as the one argument of the hidden subcommand.
+pub(crate) fn role_argument<J: ChildJob>(job: &J) -> Result<String, BenchError> {
+    serde_json::to_string(&BTreeMap::from([(J::ROLE, job)])).context("describe a role")
 }
 
 /// A child process. Dropping it kills it.
@@ -132,23 +66,23 @@ impl ChildProcess {
     /// Fails if the process or its log file cannot be created.
     pub fn play(
         program: &Path,
-        role: &ChildRole,
+        job: &impl ChildJob,
         name: &'static str,
         directory: &Path,
     ) -> Result<ChildProcess, BenchError> {
-        let argument = serde_json::to_string(role).context("describe a role")?;
+        let argument = role_argument(job)?;
         ChildProcess::start(program, [PART, argument.as_str()], name, directory)
     }
 
     /// The same with additional environment variables.
     pub(crate) fn play_in(
         program: &Path,
-        role: &ChildRole,
+        job: &impl ChildJob,
         name: &'static str,
         directory: &Path,
         environment: &[(&str, String)],
     ) -> Result<ChildProcess, BenchError> {
-        let argument = serde_json::to_string(role).context("describe a role")?;
+        let argument = role_argument(job)?;
         ChildProcess::start_in(program, [PART, argument.as_str()], name, directory, environment)
     }
 

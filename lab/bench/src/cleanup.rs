@@ -16,18 +16,27 @@ use rustix::fs::IFlags;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildRole, PART};
+use crate::child::{ChildJob, PART, role_argument};
 use crate::error::{BenchError, ErrorContext};
-#[cfg(feature = "experiments")]
-use crate::far::{cgroup, swap};
-use crate::namespaces;
 use crate::sys::ignore_interruptions;
+use crate::tool::ip;
 
 /// Path of the running program.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Interval at which the end of children is checked, and the maximum number of checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const POLLS_MAX: usize = 1000;
+
+/// Directory in which the kernel creates compressed block devices.
+#[cfg(feature = "experiments")]
+pub(crate) const ZRAM: &str = "/sys/class/zram-control";
+/// Name of its devices, before their number.
+#[cfg(feature = "experiments")]
+pub(crate) const ZRAM_NAME: &str = "zram";
+
+/// File of a control group to which members' process ids are written.
+#[cfg(feature = "experiments")]
+pub(crate) const PROCESSES_FILE: &str = "cgroup.procs";
 
 static PENDING_ITEMS: Mutex<Vec<CleanupItem>> = Mutex::new(Vec::new());
 
@@ -103,7 +112,7 @@ fn clean(code: i32, list: File) -> io::Result<()> {
     ignore_interruptions();
     // Orphaned grandchildren become children of this process. Any process may request that.
     rustix::process::set_child_subreaper(Some(Pid::INIT))?;
-    let role = serde_json::to_string(&ChildRole::Clean(CleanupJob { code }))?;
+    let role = role_argument(&CleanupJob { code }).map_err(io::Error::other)?;
     Err(Command::new(THIS_PROGRAM)
         .args([PART, &role])
         .stdin(list)
@@ -117,13 +126,11 @@ pub struct CleanupJob {
     code: i32,
 }
 
-impl CleanupJob {
-    /// Removes all items, and ends the process with the measurement's exit code.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the list cannot be read.
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
+impl ChildJob for CleanupJob {
+    const ROLE: &'static str = "Clean";
+
+    // Removes all items, and ends the process with the measurement's exit code.
+    fn run(&self) -> Result<(), BenchError> {
         let listed: Vec<CleanupItem> =
             serde_json::from_reader(io::stdin()).context("read what a measurement has left")?;
         kill_children();
@@ -192,13 +199,47 @@ impl CleanupItem {
         let _ = match self {
             CleanupItem::Path(path) if path.is_dir() => retry_removal(|| fs::remove_dir_all(&path)),
             CleanupItem::Path(path) => fs::remove_file(path).is_ok(),
-            CleanupItem::Namespace(name) => namespaces::ip(&["netns", "delete", &name]).is_ok(),
+            CleanupItem::Namespace(name) => ip(&["netns", "delete", &name]).is_ok(),
             CleanupItem::Mount(path) => unmount(&path).is_ok(),
             #[cfg(feature = "experiments")]
-            CleanupItem::Swap(path) => !path.exists() || swap::end(&path).is_ok(),
+            CleanupItem::Swap(path) => !path.exists() || end_swap(&path).is_ok(),
             #[cfg(feature = "experiments")]
-            CleanupItem::Group(path) => cgroup::end(&path),
+            CleanupItem::Group(path) => end_group(&path),
         };
+    }
+}
+
+/// Removes a group after killing its processes. `false` if one did not end in time.
+#[cfg(feature = "experiments")]
+pub(crate) fn end_group(directory: &Path) -> bool {
+    retry_removal(|| {
+        let members = fs::read_to_string(directory.join(PROCESSES_FILE)).unwrap_or_default();
+        for member in members
+            .lines()
+            .filter_map(|member| Pid::from_raw(member.parse().ok()?))
+        {
+            // A process that has ended since is fine too.
+            let _ = kill_process(member, Signal::KILL);
+        }
+        fs::remove_dir(directory)
+    })
+}
+
+/// Stops swapping to it, and removes it if it is compressed memory.
+///
+/// # Errors
+///
+/// Fails if the kernel does not release the device.
+#[cfg(feature = "experiments")]
+pub(crate) fn end_swap(path: &Path) -> Result<(), BenchError> {
+    let off = crate::tool::tool("swapoff", &[&path.to_string_lossy()]).map(drop);
+    let name = path.file_name().and_then(|name| name.to_str());
+    match name.and_then(|name| name.strip_prefix(ZRAM_NAME)) {
+        // A process may be reading its attributes just now.
+        Some(number) if !retry_removal(|| fs::write(Path::new(ZRAM).join("hot_remove"), number)) => Err(
+            BenchError::InvalidRequest(format!("{} is still in use", path.display())),
+        ),
+        _ => off,
     }
 }
 

@@ -13,7 +13,7 @@ use netram_transport::NetAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildProcess, ChildRole, listening_addresses};
+use crate::child::{ChildJob, ChildProcess, listening_addresses};
 use crate::error::{BenchError, ErrorContext};
 use crate::machine;
 use crate::socket::{RawListener, RawSocket};
@@ -50,25 +50,6 @@ pub struct DelayProxy {
 }
 
 impl DelayProxy {
-    /// Serves until killed; each connection has a thread.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the address cannot be opened.
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
-        if let Some(core) = self.core {
-            machine::pin(&[core])?;
-        }
-        let gate = RawListener::open(&self.listen.parse().context("read where to listen")?)?;
-        let target: NetAddress = self.target.parse().context("read where to forward to")?;
-        let nature = WireProfile {
-            one_way: Duration::from_micros(self.round_trip_us.into()) / 2,
-            megabits: self.megabits,
-        };
-        crate::say(&format!("listening {}", gate.address()?))?;
-        serve(&gate, &target, nature)
-    }
-
     /// Starts such a process between the caller and `target`. Returns it with the address to connect to
     /// instead.
     ///
@@ -110,13 +91,32 @@ impl DelayProxy {
     }
 
     fn play(self, program: &Path, directory: &Path) -> Result<(ChildProcess, NetAddress), BenchError> {
-        let mut child = ChildProcess::play(program, &ChildRole::Delay(self), "delay", directory)?;
+        let mut child = ChildProcess::play(program, &self, "delay", directory)?;
         let addresses = listening_addresses(&child.ready("listening ")?)?;
         let address = addresses
             .into_iter()
             .next()
             .ok_or_else(|| child.log_error("it named no address"))?;
         Ok((child, address))
+    }
+}
+
+impl ChildJob for DelayProxy {
+    const ROLE: &'static str = "Delay";
+
+    // Serves until killed; each connection has a thread.
+    fn run(&self) -> Result<(), BenchError> {
+        if let Some(core) = self.core {
+            machine::pin(&[core])?;
+        }
+        let gate = RawListener::open(&self.listen.parse().context("read where to listen")?)?;
+        let target: NetAddress = self.target.parse().context("read where to forward to")?;
+        let nature = WireProfile {
+            one_way: Duration::from_micros(self.round_trip_us.into()) / 2,
+            megabits: self.megabits,
+        };
+        crate::say(&format!("listening {}", gate.address()?))?;
+        serve(&gate, &target, nature)
     }
 }
 

@@ -8,7 +8,7 @@ use netram_proto::wire::record_bytes;
 use netram_transport::NetAddress;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildProcess, ChildRole, listening_addresses};
+use crate::child::{ChildJob, ChildProcess, listening_addresses};
 use crate::error::{BenchError, ErrorContext};
 use crate::histogram::{LatencyRecorder, LatencySummary};
 use crate::machine;
@@ -57,26 +57,6 @@ pub struct EchoServer {
 }
 
 impl EchoServer {
-    /// Serves all connections, each in a thread, until killed.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the address cannot be opened.
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
-        if let Some(core) = self.core {
-            machine::pin(&[core])?;
-        }
-        let gate = RawListener::open(&self.listen.parse().context("read where to listen")?)?;
-        crate::say(&format!("listening {}", gate.address()?))?;
-        std::thread::scope(|scope| {
-            loop {
-                let socket = gate.accept()?;
-                // A failed thread loses only its own connection.
-                scope.spawn(move || self.serve(&socket));
-            }
-        })
-    }
-
     fn serve(&self, socket: &RawSocket) -> Result<(), BenchError> {
         let mut request = vec![0; self.exchange.request];
         let mut reply = vec![0; self.exchange.reply];
@@ -94,6 +74,26 @@ impl EchoServer {
             socket.send_all(&reply)?;
         }
         Ok(())
+    }
+}
+
+impl ChildJob for EchoServer {
+    const ROLE: &'static str = "Echo";
+
+    // Serves all connections, each in a thread, until killed.
+    fn run(&self) -> Result<(), BenchError> {
+        if let Some(core) = self.core {
+            machine::pin(&[core])?;
+        }
+        let gate = RawListener::open(&self.listen.parse().context("read where to listen")?)?;
+        crate::say(&format!("listening {}", gate.address()?))?;
+        std::thread::scope(|scope| {
+            loop {
+                let socket = gate.accept()?;
+                // A failed thread loses only its own connection.
+                scope.spawn(move || self.serve(&socket));
+            }
+        })
     }
 }
 
@@ -119,7 +119,7 @@ impl EchoClient {
         through: impl FnOnce(NetAddress) -> Result<NetAddress, BenchError>,
     ) -> Result<EchoClient, BenchError> {
         let (exchange, pause) = (echo.exchange, echo.pause);
-        let mut child = ChildProcess::play(program, &ChildRole::Echo(echo), "echo", directory)?;
+        let mut child = ChildProcess::play(program, &echo, "echo", directory)?;
         let addresses = listening_addresses(&child.ready("listening ")?)?;
         let address = addresses
             .into_iter()

@@ -25,7 +25,7 @@
 //! | [`figures`] | the scoreboard: every figure with a bound |
 //! | [`echo`], [`disk`] | the floors |
 //! | [`delay`], [`slow_disk`] | a longer wire, a slower disk |
-//! | [`testbed`], [`child`], [`cleanup`] | lenders and other processes, and removal of everything that they
+//! | [`testbed`], [`child`], [`roles`], [`cleanup`] | lenders and other processes, and removal of everything that they
 //! leave |
 //! | [`curves`] | points of a figure, and the order in which they are measured |
 //! | [`progress`] | progress messages of an experiment |
@@ -44,6 +44,8 @@
 
 #[cfg(feature = "experiments")]
 mod bench_mount;
+#[cfg(feature = "experiments")]
+pub mod bound;
 pub mod child;
 pub mod cleanup;
 pub mod commit;
@@ -52,6 +54,8 @@ pub mod curves;
 #[cfg(feature = "experiments")]
 pub mod databases;
 pub mod delay;
+#[cfg(feature = "experiments")]
+pub mod device;
 pub mod disk;
 pub mod echo;
 pub mod error;
@@ -78,6 +82,7 @@ pub mod osdi94;
 pub mod paper;
 #[cfg(feature = "experiments")]
 pub mod progress;
+pub mod roles;
 #[cfg(feature = "experiments")]
 pub mod share;
 #[cfg(feature = "experiments")]

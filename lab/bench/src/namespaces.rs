@@ -15,7 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::cleanup::{CleanupItem, register, unregister};
 use crate::error::{BenchError, ErrorContext};
-use crate::tool::tool;
+use crate::tool::{ip, tool};
 
 const CLIENT_HOST: &str = "10.190.0.1";
 const LENDER_HOST: &str = "10.190.0.2";
@@ -173,11 +173,6 @@ impl Drop for NamespacePair {
 fn sent_bytes_of(table: &str) -> Option<u64> {
     let numbers = table.lines().find_map(|line| line.trim().strip_prefix("eth:"))?;
     numbers.split_whitespace().nth(SENT_BYTES_COLUMN)?.parse().ok()
-}
-
-/// Runs the `ip` command.
-pub(crate) fn ip(arguments: &[&str]) -> Result<(), BenchError> {
-    tool("ip", arguments).map(drop)
 }
 
 #[cfg(test)]

@@ -14,6 +14,11 @@ pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<String, BenchErr
     finish(Command::new(program).args(arguments))
 }
 
+/// Runs the `ip` command.
+pub(crate) fn ip(arguments: &[&str]) -> Result<(), BenchError> {
+    tool("ip", arguments).map(drop)
+}
+
 /// Runs a command to its end; returns its output, or its error output.
 pub(crate) fn finish(command: &mut Command) -> Result<String, BenchError> {
     let what = format!("run {command:?}");

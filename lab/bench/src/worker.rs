@@ -15,6 +15,7 @@ use netram_rvm::RealStorage;
 use netram_transport::{ClusterKey, NetAddress, Security};
 use serde::{Deserialize, Serialize};
 
+use crate::child::ChildJob;
 use crate::error::{BenchError, ErrorContext};
 use crate::tpca::{AccessPattern, AccountChooser, Bank};
 
@@ -94,13 +95,13 @@ impl BankWorker {
         let id = journal.id();
         Ok((Bank::open(journal, id, &self.directory)?, recovered))
     }
+}
 
-    /// Runs transactions until killed.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a commit does, or its number cannot be recorded.
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
+impl ChildJob for BankWorker {
+    const ROLE: &'static str = "Teller";
+
+    // Runs transactions until killed.
+    fn run(&self) -> Result<(), BenchError> {
         let acked = ack_file(&self.directory, true)?;
         let (mut bank, _) = self.open(self.config()?)?;
         let joined = bank.rvm().log().wait_for_members(JOIN_TIMEOUT);

@@ -58,6 +58,23 @@ classes! {
     busy = "BusyError";
 }
 
+macro_rules! about_a_lock {
+    ($($function:ident = $name:literal;)*) => {$(
+        pub(crate) fn $function(py: Python<'_>, message: impl std::fmt::Display, lock: Option<LockId>) -> PyErr {
+            static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+            match CLASS.import(py, "netram.errors", $name) {
+                Ok(class) => PyErr::from_type(class.clone(), (message.to_string(), lock.map(|lock| lock.0))),
+                Err(missing) => missing,
+            }
+        }
+    )*};
+}
+pub(crate) use about_a_lock;
+
+about_a_lock! {
+    not_held = "NotHeld";
+}
+
 /// The exception for a commit that failed, or whose outcome is unknown.
 pub(crate) fn commit(py: Python<'_>, error: &RvmCommitError) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -126,7 +143,7 @@ pub(crate) fn forget(py: Python<'_>, error: &ForgetError) -> PyErr {
 pub(crate) fn range(py: Python<'_>, error: &RangeError) -> PyErr {
     match error {
         RangeError::Ended => ended(py),
-        RangeError::NotHeld { lock, .. } => crate::nodes::not_held(py, error, lock.map(LockId)),
+        RangeError::NotHeld { lock, .. } => not_held(py, error, lock.map(LockId)),
         RangeError::Captured => busy(py, error),
         _ => range_error(py, error),
     }

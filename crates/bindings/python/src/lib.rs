@@ -38,6 +38,7 @@ mod open_log;
 mod region;
 mod report;
 mod segment;
+mod size;
 mod slot;
 mod store;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]

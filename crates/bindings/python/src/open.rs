@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-use bytesize::ByteSize;
 use netram_store::{JournalLayout, OpenStore, Store, StoreSettings};
 use netram_transport::{ClusterKey, KeyError, Security};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -15,54 +14,13 @@ use crate::error;
 use crate::locks::lock;
 use crate::open_log::StoreLog;
 use crate::report::Recovered;
+use crate::size::SizeArgument;
 use crate::store::PyStore;
 
 /// Default length of a new log: truncation then runs about every 32 MiB of commits.
 const LOG_BYTES_DEFAULT: u64 = 64 << 20;
 /// Interval at which an opening that waits for lenders checks for Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
-
-/// A size from Python: a number of bytes, or text such as "64MiB".
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SizeArgument(pub(crate) u64);
-
-impl<'py> FromPyObject<'_, 'py> for SizeArgument {
-    type Error = PyErr;
-
-    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<SizeArgument> {
-        if let Ok(text) = value.cast::<PyString>() {
-            let text = text.to_str()?;
-            return match text.parse::<ByteSize>() {
-                Ok(size) => Ok(SizeArgument(size.as_u64())),
-                Err(_) => Err(PyValueError::new_err(format!(
-                    "{text:?} is not a size; write it as \"64MiB\", \"1.5GiB\" or 4096"
-                ))),
-            };
-        }
-        if !value.is_instance_of::<PyInt>() {
-            return Err(PyTypeError::new_err(
-                "a size is a number of bytes, or text such as \"64MiB\"",
-            ));
-        }
-        match value.extract() {
-            Ok(bytes) => Ok(SizeArgument(bytes)),
-            Err(_) => Err(PyValueError::new_err(format!(
-                "{} is not a number of bytes",
-                &*value
-            ))),
-        }
-    }
-}
-
-impl<'py> IntoPyObject<'py> for SizeArgument {
-    type Target = PyInt;
-    type Output = Bound<'py, PyInt>;
-    type Error = std::convert::Infallible;
-
-    fn into_pyobject(self, py: Python<'py>) -> Result<Self::Output, Self::Error> {
-        self.0.into_pyobject(py)
-    }
-}
 
 /// Settings given by the caller instead of the settings file and the environment.
 #[derive(Default)]

@@ -6,9 +6,9 @@ use netram_rvm::{MapError, SegmentAllocation};
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::open::SizeArgument;
 use crate::open_log::StoreLog;
 use crate::region::{OffsetArgument, Region};
+use crate::size::SizeArgument;
 
 /// A segment: a file whose bytes can be mapped and changed by transactions.
 #[pyclass(frozen, module = "netram._netram")]

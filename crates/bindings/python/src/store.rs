@@ -9,10 +9,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::open::SizeArgument;
 use crate::open_log::StoreLog;
 use crate::report::{Query, Recovered, Statistics, blocked};
 use crate::segment::{Segment, SegmentRequest};
+use crate::size::SizeArgument;
 use crate::transaction::{Transaction, durability as by_name};
 
 /// Interval at which a wait for lenders checks for Ctrl-C.

@@ -4,32 +4,12 @@
 #[path = "all/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use common::*;
+use netram_alloc_counter::{AllocationCounter, allocations};
 use netram_nbd::wire::request::{command, flag};
 
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is handed to `System` unchanged, which keeps the contract.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's obligations are `System`'s.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `System` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: AllocationCounter = AllocationCounter;
 
 const MIB: usize = 1 << 20;
 
@@ -91,11 +71,11 @@ fn serving_requests_allocates_nothing() {
     let mut client = Client::structured(&place.socket());
     let mut round = Round::new();
     round.go(&mut client);
-    let before = ALLOCATIONS.load(Relaxed);
+    let before = allocations();
     for _ in 0..20 {
         round.go(&mut client);
     }
-    assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0);
+    assert_eq!(allocations() - before, 0);
     let stats = server.stats();
     assert_eq!((stats.reads, stats.writes, stats.errors), (42, 63, 0));
 }

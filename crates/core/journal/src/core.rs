@@ -12,10 +12,10 @@ use netram_proto::time::Time;
 use netram_proto::wire::{ChainPoint as Chain, CrcSeed, record_bytes};
 use netram_transport::{Link, MulticastSender};
 
-use crate::commit_wait::CommitWaiters;
+use crate::commit_waiters::CommitWaiters;
 use crate::config::JournalConfig;
 use crate::copy::CopyState;
-use crate::disk::{DiskWriter, SharedDiskWriter};
+use crate::disk_writer::{DiskWriter, SharedDiskWriter};
 use crate::file::DiskFile;
 use crate::links::{LenderLinkError, LenderLinks};
 use crate::paths::{JournalLock, JournalPaths};

@@ -10,37 +10,19 @@
 //! bytes until they are synced. Commits go on as far as the members' window reaches.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
-use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict, SystemCall};
+use netram_proto::failure::{CallError, RetryVerdict, SystemCall};
 use netram_proto::id::Lsn;
 use netram_proto::port::Durability;
 
 use crate::core::JournalState;
+use crate::disk_writer::DiskWriter;
 use crate::sys::RingDrain;
 
 /// Maximum sleep of the disk thread when there is nothing to write.
 const IDLE_MAX: Duration = Duration::from_millis(500);
-
-/// The disk writer behind its lock.
-pub(crate) type SharedDiskWriter = Mutex<DiskWriter>;
-
-/// State of the thread that writes to the disk.
-pub(crate) struct DiskWriter {
-    /// The ring's reading end; `None` once the disk was given up, so that no thread retries (rule 9).
-    drain: Option<RingDrain>,
-    policy: RetryPolicy,
-}
-
-impl DiskWriter {
-    pub(crate) fn new(drain: RingDrain) -> DiskWriter {
-        DiskWriter {
-            drain: Some(drain),
-            policy: RetryPolicy::new(),
-        }
-    }
-}
 
 /// The result of one batch.
 enum BatchOutcome {

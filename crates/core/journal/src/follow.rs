@@ -23,23 +23,9 @@ use crate::error::{JournalCreateError, JournalOpenError};
 use crate::file::DiskFile;
 use crate::maintenance::ViewFile;
 use crate::open::{open_log, open_sealer, open_view};
-use crate::paths::{JournalLayout, JournalLock, JournalPaths};
+use crate::paths::{JournalInit, JournalLayout, JournalLock, JournalPaths};
 use crate::records;
-use crate::seal::{DataKey, RecordSealer};
-
-/// The parts of a journal directory that is created from existing records.
-pub struct JournalInit {
-    /// The journal's id.
-    pub journal: JournalId,
-    /// Capacity of the log in bytes.
-    pub log_bytes: u64,
-    /// The key that seals the records.
-    pub key: DataKey,
-    /// The initial view.
-    pub view: View,
-    /// Where the log begins, with the chain value of the record there.
-    pub start: Chain,
-}
+use crate::seal::RecordSealer;
 
 /// A journal that follows a writer on another machine. It holds the journal's lock until it is dropped.
 pub struct JournalFollower {

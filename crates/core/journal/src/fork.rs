@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::paths::random;
+use crate::random::random;
 use crate::sys;
 
 /// Identifies the process in which a value was created.

@@ -20,6 +20,7 @@
 //! | `append` | encoding of records in the ring |
 //! | `core` | the state under the journal's one lock: writer, ring, links |
 //! | `commit_wait` | waiting for commits: one leader polls the links, followers watch; the disk votes too |
+//! | `commit_waiters` | the waiting threads: who leads, who sleeps, how they are woken |
 //! | `disk` | the thread that writes the ring to the log and syncs it |
 //! | `links`, `maintenance` | links to lenders; the thread that reconnects them, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
@@ -35,11 +36,13 @@
 
 mod append;
 mod commit_wait;
+mod commit_waiters;
 pub mod config;
 mod copy;
 mod core;
 mod delete;
 mod disk;
+mod disk_writer;
 pub mod durable;
 pub mod error;
 pub mod fenced_journal;
@@ -54,6 +57,7 @@ mod maintenance;
 pub mod open;
 pub mod orphan;
 pub mod paths;
+mod random;
 pub mod reason;
 mod records;
 pub mod seal;
@@ -65,12 +69,12 @@ pub use error::{
     JournalCreateError, JournalDeleteError, JournalGrowError, JournalNotClosed, JournalOpenError,
 };
 pub use fenced_journal::{FencedJournal, FencedJournalError};
-pub use follow::{JournalFollower, JournalInit};
+pub use follow::JournalFollower;
 pub use fork::ForkMark;
 pub use inspect::JournalInspector;
 pub use journal::{Journal, JournalStatus};
 pub use open::{GrowReport, JournalRecovery, OpenCheck, claim_note};
 pub use orphan::OrphanJournal;
-pub use paths::{JournalLayout, JournalLock, JournalPaths};
+pub use paths::{JournalInit, JournalLayout, JournalLock, JournalPaths};
 pub use reason::{LinkFailure, QuorumError, UncountedReason, UnreachableLenders};
 pub use settings::{JournalSettings, SettingsError, SettingsFile};

@@ -22,14 +22,13 @@ use netram_proto::id::JournalId;
 use netram_proto::journal::{LogFile, LogFileError, SlotPair, View};
 use netram_proto::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, SLOT_BYTES};
 use netram_proto::wire::ChainPoint as Chain;
-use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, flock, renameat_with};
 use rustix::io::Errno;
 
 use crate::error::{JournalCreateError, JournalOpenError};
 use crate::file::DiskFile;
-use crate::follow::JournalInit;
 use crate::fork::ForkMark;
+use crate::random::random;
 use crate::seal::DataKey;
 
 /// Bytes of zeros written to a new log in one call.
@@ -51,6 +50,20 @@ pub enum JournalLayout {
 pub struct JournalPaths {
     root: PathBuf,
     layout: JournalLayout,
+}
+
+/// The parts of a journal directory that is created from existing records.
+pub struct JournalInit {
+    /// The journal's id.
+    pub journal: JournalId,
+    /// Capacity of the log in bytes.
+    pub log_bytes: u64,
+    /// The key that seals the records.
+    pub key: DataKey,
+    /// The initial view.
+    pub view: View,
+    /// Where the log begins, with the chain value of the record there.
+    pub start: Chain,
 }
 
 /// The right to write one journal, given up on drop or when the process ends.
@@ -417,15 +430,6 @@ fn new_file(path: &Path) -> io::Result<File> {
         .create_new(true)
         .mode(0o600)
         .open(path)
-}
-
-/// Random bytes from the system.
-pub(crate) fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .expect("Linux gives random bytes once it has booted");
-    bytes
 }
 
 #[cfg(test)]

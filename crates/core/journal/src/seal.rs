@@ -15,7 +15,7 @@ use netram_proto::wire::RecordHeader;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
-use crate::paths::random;
+use crate::random::random;
 
 /// Bytes of a journal's data key.
 pub const KEY_BYTES: usize = 32;

@@ -7,37 +7,11 @@
 #[path = "all/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use common::{KIND, TestJournal};
+use netram_alloc_counter::{AllocationCounter, allocations};
 use netram_journal::{Journal, JournalConfig};
 use netram_proto::port::{Durability, RecordLog};
 use netram_transport::WaitPolicy;
-
-struct AllocationCounter;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for AllocationCounter {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: AllocationCounter = AllocationCounter;
@@ -65,12 +39,8 @@ fn a_commit_allocates_nothing_however_it_waits() {
         ];
         // Buffers and the cipher's tables reach their size.
         (0..200).for_each(|_| all.into_iter().for_each(commit));
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         (0..500).for_each(|_| all.into_iter().for_each(commit));
-        assert_eq!(
-            ALLOCATIONS.load(Ordering::Relaxed) - before,
-            0,
-            "waiting by {wait}"
-        );
+        assert_eq!(allocations() - before, 0, "waiting by {wait}");
     }
 }

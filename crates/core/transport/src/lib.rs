@@ -26,6 +26,7 @@
 //! | [`secure`], `cipher` | the Noise handshake, and the encryption of packets after it |
 //! | [`connect`](mod@connect), [`listen`] | the client's and the lender's side of the handshake |
 //! | `lookup`, `happy_eyeballs` | name lookups with a deadline; concurrent attempts to several addresses |
+//! | [`acceptor`] | the thread that takes connections to their first request |
 //! | [`pending_connections`] | limits on connections that have not authenticated or sent a first frame |
 //! | [`link`](mod@link) | packets over a socket, without allocation |
 //! | [`listen_socket`] | a listening socket without a protocol; its scope |
@@ -33,6 +34,7 @@
 //! | [`poll`], [`wait`] | waiting for many links; spin, yield or block |
 #![deny(unsafe_code)]
 
+pub mod acceptor;
 pub mod address;
 mod buffer;
 mod cipher;
@@ -58,6 +60,7 @@ mod tcp;
 mod unix;
 pub mod wait;
 
+pub use acceptor::{Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome};
 pub use address::{NetAddress, NetAddressError, NetHost};
 pub use connect::connect;
 pub use error::{ConnectError, HandshakeError, LinkError, ListenError};

@@ -4,29 +4,9 @@
 #[path = "all/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use common::*;
+use netram_alloc_counter::{AllocationCounter, allocations};
 use netram_transport::Link;
-
-struct AllocationCounter;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is handed to `System` unchanged, which keeps the contract.
-unsafe impl GlobalAlloc for AllocationCounter {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's obligations are `System`'s.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `System` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static COUNTING: AllocationCounter = AllocationCounter;
@@ -50,7 +30,7 @@ fn sending_and_receiving_allocate_nothing() {
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);
         carry(&mut client, &mut lender, &[b"warm"]);
-        let before = ALLOCATIONS.load(Relaxed);
+        let before = allocations();
         for _ in 0..1000 {
             assert_eq!(
                 carry(&mut client, &mut lender, &[&large[..40], &large[..128]]),
@@ -62,6 +42,6 @@ fn sending_and_receiving_allocate_nothing() {
         for _ in 0..20 {
             assert_eq!(carry(&mut client, &mut lender, &[&large]), large.len());
         }
-        assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{address}, {security:?}");
+        assert_eq!(allocations() - before, 0, "{address}, {security:?}");
     }
 }

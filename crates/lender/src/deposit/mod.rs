@@ -21,15 +21,17 @@ use netram_far_machine::limit::{DEPOSIT_SLOTS_MAX, PAGE_BYTES};
 use netram_proto::id::{DepositId, Epoch};
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{Interest, Link, LinkError, Poller, ReadyEvents, WaitPolicy, WaitStep};
+use netram_transport::{Interest, Link, LinkError, Poller, ReadyEvents};
 
-use crate::limit::{DEPOSITS_MAX, DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS, HOUSEKEEPING};
+use crate::limit::{DEPOSITS_MAX, HOUSEKEEPING};
+use crate::outbox::SessionEnd;
+use crate::pacer::{LoopPacer, RoundStep};
 use crate::report::DepositReport;
 use crate::state::{ConnectionPermit, DaemonState};
 use crate::superblock::fresh_incarnation;
 use memory::DepositMemory;
 use pressure::PressureWatch;
-use session::{DepositSession, DepositSessionEnd};
+use session::DepositSession;
 
 const WAKER: u64 = u64::MAX;
 const EVENTS: usize = 64;
@@ -86,34 +88,23 @@ impl DepositThread {
     /// Serves until the lender stops. Uses the shards' wait policy while there is a session, and blocks
     /// otherwise.
     pub(crate) fn run(mut self) {
-        let policy = self.shared.config.wait;
+        let mut pacer = LoopPacer::new(self.shared.config.wait, self.now);
         let mut events = ReadyEvents::with_capacity(EVENTS);
-        let mut idle_since = self.now;
-        let mut rounds = 0_u32;
         loop {
-            let count = self.sessions.iter().flatten().count();
-            let step = match count {
-                0 => WaitStep::Block,
-                _ => policy.step(self.now.duration_since(idle_since)),
+            let step = match self.sessions.iter().flatten().count() {
+                0 => pacer.block(),
+                sessions => pacer.next(self.now, sessions),
             };
-            rounds = rounds.wrapping_add(1);
-            let few = count <= DIRECT_CONNECTIONS_MAX && !rounds.is_multiple_of(DIRECT_ROUNDS);
             let received = match step {
-                WaitStep::Block => {
+                RoundStep::AskEach => self.ask_each(),
+                RoundStep::Poll => self.wait(&mut events, Duration::ZERO),
+                RoundStep::Block => {
                     let timeout = self.housekeeping.saturating_duration_since(self.now);
                     self.wait(&mut events, timeout)
                 }
-                WaitStep::Poll | WaitStep::Yield if few => self.ask_each(),
-                WaitStep::Poll | WaitStep::Yield => self.wait(&mut events, Duration::ZERO),
             };
             self.now = Instant::now();
-            if received {
-                idle_since = self.now;
-            } else if step == WaitStep::Yield {
-                std::thread::yield_now();
-            } else if policy == WaitPolicy::Spin {
-                std::hint::spin_loop();
-            }
+            pacer.end_round(self.now, received);
             if self.now >= self.housekeeping && self.housekeep() {
                 return;
             }
@@ -186,7 +177,7 @@ impl DepositThread {
             .get_mut(&id)
             .and_then(|deposit| deposit.session.take())
         {
-            self.end(old, DepositSessionEnd::Replaced);
+            self.end(old, SessionEnd::Replaced);
         }
         let index = self.vacancy();
         let added = self.poller.add(&link, index as u64, Interest::Read);
@@ -199,7 +190,7 @@ impl DepositThread {
         match (added, said) {
             (Err(error), _) => {
                 tracing::error!(%error, "cannot poll a deposit session");
-                self.end(index, DepositSessionEnd::Stopping);
+                self.end(index, SessionEnd::Stopping);
             }
             (Ok(()), Err(ending)) => self.end(index, ending),
             // The link may have read packets behind the first one, which the kernel does not report again.
@@ -269,16 +260,14 @@ impl DepositThread {
         }
     }
 
-    fn end(&mut self, index: usize, ending: DepositSessionEnd) {
+    fn end(&mut self, index: usize, ending: SessionEnd) {
         let Some(session) = self.sessions[index].take() else {
             return;
         };
         let now = self.time();
         let (id, peer) = (session.id, session.outbox.link.peer());
         match ending {
-            DepositSessionEnd::Link(LinkError::Closed)
-            | DepositSessionEnd::Stopping
-            | DepositSessionEnd::Replaced => {
+            SessionEnd::Link(LinkError::Closed) | SessionEnd::Stopping | SessionEnd::Replaced => {
                 tracing::debug!(deposit = %id, peer, "deposit session closed");
             }
             ending => tracing::warn!(deposit = %id, peer, ?ending, "deposit session ended"),
@@ -304,7 +293,7 @@ impl DepositThread {
                 session.outbox.timeout(self.now, idle, slow)
             });
             if let Some(overdue) = overdue {
-                self.end(index, overdue.into());
+                self.end(index, overdue);
             }
         }
         let (now, lease) = (self.time(), self.lease());
@@ -350,7 +339,7 @@ impl DepositThread {
             );
         }
         for index in 0..self.sessions.len() {
-            self.end(index, DepositSessionEnd::Stopping);
+            self.end(index, SessionEnd::Stopping);
         }
         true
     }

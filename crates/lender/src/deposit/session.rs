@@ -6,43 +6,11 @@ use netram_far_machine::deposit::{DepositReply, DepositServer, SlotRequest, page
 use netram_far_machine::limit::{FRAME_PAGES_MAX, PAGE_HEADER_BYTES};
 use netram_proto::id::{DepositId, Epoch};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{Link, LinkError};
+use netram_transport::Link;
 
 use super::memory::DepositMemory;
-use crate::outbox::{Outbox, SessionTimeout};
+use crate::outbox::{Outbox, SessionEnd};
 use crate::state::{ConnectionPermit, DaemonState};
-
-/// Why a session ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DepositSessionEnd {
-    /// The owner closed the connection, or the link failed.
-    Link(LinkError),
-    /// A later session of the same deposit has begun.
-    Replaced,
-    /// The session was refused, and its owner told: its frame is invalid, or it is fenced.
-    Refused(RefusalReason),
-    /// The owner was silent for too long.
-    Idle,
-    /// The owner did not read its answers.
-    SlowReader,
-    /// The lender is stopping.
-    Stopping,
-}
-
-impl From<LinkError> for DepositSessionEnd {
-    fn from(error: LinkError) -> DepositSessionEnd {
-        DepositSessionEnd::Link(error)
-    }
-}
-
-impl From<SessionTimeout> for DepositSessionEnd {
-    fn from(overdue: SessionTimeout) -> DepositSessionEnd {
-        match overdue {
-            SessionTimeout::Idle => DepositSessionEnd::Idle,
-            SessionTimeout::SlowReader => DepositSessionEnd::SlowReader,
-        }
-    }
-}
 
 pub(super) struct DepositSession {
     pub(super) outbox: Outbox,
@@ -71,12 +39,7 @@ impl DepositSession {
     }
 
     /// Sends a frame together with everything queued.
-    pub(super) fn say(
-        &mut self,
-        header: &FrameHeader,
-        body: &[u8],
-        now: Instant,
-    ) -> Result<(), DepositSessionEnd> {
+    pub(super) fn say(&mut self, header: &FrameHeader, body: &[u8], now: Instant) -> Result<(), SessionEnd> {
         self.queue(header, body)?;
         Ok(self.outbox.flush(now)?)
     }
@@ -89,7 +52,7 @@ impl DepositSession {
         memory: &mut DepositMemory,
         shared: &DaemonState,
         now: Instant,
-    ) -> Result<bool, DepositSessionEnd> {
+    ) -> Result<bool, SessionEnd> {
         if !self.outbox.ready(now)? {
             return Ok(false);
         }
@@ -105,7 +68,7 @@ impl DepositSession {
                 },
                 Ok(None) => break,
                 Err(error) => {
-                    ended = Err(DepositSessionEnd::Link(error));
+                    ended = Err(SessionEnd::Link(error));
                     break;
                 }
             };
@@ -132,7 +95,7 @@ impl DepositSession {
         lent: &DepositReply,
         memory: &DepositMemory,
         shared: &DaemonState,
-    ) -> Result<(), DepositSessionEnd> {
+    ) -> Result<(), SessionEnd> {
         match lent {
             DepositReply::Frame(header) => {
                 self.queue(header, &[])?;
@@ -142,7 +105,7 @@ impl DepositSession {
                 shared.deposits.refused(header.flags);
                 match RefusalReason::from_byte(header.flags) {
                     Some(RefusalReason::NoRoom) | None => Ok(()),
-                    Some(refusal) => Err(DepositSessionEnd::Refused(refusal)),
+                    Some(refusal) => Err(SessionEnd::Refused(refusal)),
                 }
             }
             DepositReply::Pong(header, number) => self.queue(header, &number.to_le_bytes()),
@@ -157,7 +120,7 @@ impl DepositSession {
         header: &FrameHeader,
         asked: &[SlotRequest],
         memory: &DepositMemory,
-    ) -> Result<(), DepositSessionEnd> {
+    ) -> Result<(), SessionEnd> {
         let mut heads = [[0; PAGE_HEADER_BYTES]; FRAME_PAGES_MAX];
         for (head, page) in heads.iter_mut().zip(asked) {
             *head = page_header(page.slot, page.version, page.bytes.into());
@@ -176,7 +139,7 @@ impl DepositSession {
         Ok(self.outbox.queue(&parts[..1 + 2 * asked.len()])?)
     }
 
-    fn queue(&mut self, header: &FrameHeader, body: &[u8]) -> Result<(), DepositSessionEnd> {
+    fn queue(&mut self, header: &FrameHeader, body: &[u8]) -> Result<(), SessionEnd> {
         Ok(self.outbox.queue(&[&header.encode(body.len()), body])?)
     }
 }

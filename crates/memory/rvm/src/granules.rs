@@ -6,7 +6,7 @@
 //! and end at a multiple of four stay in the list. With granules of eight bytes, a structure of 4-byte fields
 //! would stay in the list altogether.
 
-use crate::range::DeclaredRange;
+use crate::declared::DeclaredRange;
 
 /// Bytes per bit.
 const GRANULE_BYTES: u64 = 4;

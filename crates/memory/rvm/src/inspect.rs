@@ -2,16 +2,16 @@
 //!
 //! Beside a running program the view is a snapshot that may already be out of date.
 
-use std::fs::File as StdFile;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use netram_proto::id::JournalId;
 use netram_proto::port::{IoError, StorageFile};
 
 use crate::error::SegmentTableError;
+use crate::file::ReadOnlyFile;
+use crate::real_storage::{directory_of, identity_of};
 use crate::segments::segment_io;
-use crate::storage::{SegmentIdentity, directory_of, identity_of, io_error};
+use crate::storage::SegmentIdentity;
 use crate::table::SegmentTable;
 use crate::{RangeView, SegmentError};
 
@@ -123,37 +123,10 @@ impl SegmentFile {
     }
 }
 
-/// A file that is never written.
-#[derive(Debug)]
-pub(crate) struct ReadOnlyFile(pub(crate) StdFile);
-
-impl ReadOnlyFile {
-    pub(crate) fn open(path: &Path) -> Result<ReadOnlyFile, IoError> {
-        StdFile::open(path).map(ReadOnlyFile).map_err(io_error)
-    }
-}
-
-impl StorageFile for ReadOnlyFile {
-    fn size(&self) -> Result<u64, IoError> {
-        Ok(self.0.metadata().map_err(io_error)?.len())
-    }
-
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
-        self.0.read_exact_at(into, offset).map_err(io_error)
-    }
-
-    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), IoError> {
-        // EBADF is the system's error for a descriptor that was opened for reading.
-        Err(IoError { errno: 9 })
-    }
-
-    fn sync(&self) -> Result<(), IoError> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File as StdFile;
+
     use netram_proto::id::Lsn;
 
     use super::*;

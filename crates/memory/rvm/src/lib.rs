@@ -6,9 +6,9 @@
 //! what was committed. Formats, crash arguments and limits: `docs/design/rvm.md`.
 //!
 //! ```no_run
-//! # use netram_proto::{id::JournalId, port::{Durability, Log}};
+//! # use netram_proto::{id::JournalId, port::{Durability, RecordLog}};
 //! # use netram_rvm::{RealStorage, RestoreMode, Rvm, RvmOptions, SegmentAllocation};
-//! # fn example(log: impl Log) -> Result<(), Box<dyn std::error::Error>> {
+//! # fn example(log: impl RecordLog) -> Result<(), Box<dyn std::error::Error>> {
 //! let rvm = Rvm::open(log, RealStorage::create("bank.segments")?, RvmOptions::new(JournalId(1)))?;
 //! rvm.create_segment("bank.data", 1 << 20, SegmentAllocation::Preallocated)?;
 //! let accounts = rvm.map("bank.data", 0, 0)?;
@@ -37,8 +37,11 @@
 #![deny(unsafe_code)]
 
 mod background;
+mod buffers;
 mod capture;
+mod declared;
 mod error;
+mod file;
 mod foreign;
 #[doc(hidden)]
 pub mod fuzzed;
@@ -50,9 +53,11 @@ mod memory;
 mod merge;
 mod newest;
 mod options;
+mod participant;
 mod radix;
 mod range;
 mod real_stamp;
+mod real_storage;
 pub mod record;
 mod refusal;
 mod region;
@@ -71,7 +76,8 @@ mod trim;
 mod truncate;
 mod txn;
 
-pub use capture::{CaptureMode, DetectMethod, UndeclaredStore, VerifyMode, differences};
+pub use capture::{CaptureMode, DetectMethod, VerifyMode, differences};
+pub use declared::UndeclaredStore;
 pub use error::{
     CaptureError, FlushError, ForeignError, ForgetError, MapError, PreambleError, RangeError,
     RecordDecodeError, RvmCloseError, RvmCommitError, RvmOpenError, SegmentError, SegmentTableError,
@@ -81,12 +87,14 @@ pub use inspect::{SegmentFile, SegmentView, TableView};
 pub use memory::{Placement, RegionMemory};
 pub use newest::refuse_older;
 pub use options::{RestoreMode, RvmOptions, TruncationPolicy};
+pub use participant::{Participant, TransactionOutcome};
+pub use real_storage::{RealFile, RealStorage};
 pub use record::{RangeView, RecordChanges};
 pub use region::{ExclusiveGuard, ReadGuard, Region};
 pub use relocate::{RelocateError, RelocatedSegment, relocate};
 pub use rvm::{RegionStatus, Rvm, RvmStatus, SegmentInfo};
 pub use stamp::{SegmentStamp, StampId};
 pub use stats::{COUNT_CLASSES, LENGTH_CLASSES, Statistics};
-pub use storage::{RealFile, RealStorage, SegmentAllocation, SegmentIdentity, SegmentStorage};
+pub use storage::{SegmentAllocation, SegmentIdentity, SegmentStorage};
 pub use truncate::{RecoveryReport, TruncateProgress};
-pub use txn::{CommitReceipt, EditGuard, Participant, Transaction, TransactionOutcome};
+pub use txn::{CommitReceipt, EditGuard, Transaction};

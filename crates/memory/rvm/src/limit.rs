@@ -57,8 +57,4 @@ pub const TRAPS_MAX: usize = 64;
 /// Regions begin at multiples of this in their segment, and no two share a page.
 pub const PAGE_BYTES: u64 = 4096;
 
-const _: () = assert!(
-    super::table::HEADER_BYTES + SEGMENTS_MAX * (super::table::ENTRY_BYTES + 216) <= TABLE_SLOT_BYTES,
-    "a full table fits its slot while paths have no more than 216 bytes on the average"
-);
 const _: () = assert!(STEP_READ_BYTES <= BATCH_BYTES);

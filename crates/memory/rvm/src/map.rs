@@ -29,7 +29,7 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     }
 
     /// Maps like [`Rvm::map`], exactly at `address`, a multiple of the page size. Never replaces an existing
-    /// mapping; [`Rvm::map_over`] does.
+    /// mapping; [`Rvm::map_placed`] can.
     ///
     /// # Errors
     ///
@@ -39,7 +39,14 @@ impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
         self.map_placed(path, offset, length, Placement::at(address))
     }
 
-    pub(crate) fn map_placed(
+    /// Maps like [`Rvm::map`], at a given placement. [`Placement::over`] replaces pages that the caller owns,
+    /// for example an address range that it reserved; with length 0 it must own as many as the rest of the
+    /// segment needs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rvm::map_at`]; [`MapError::AddressTaken`] only if the placement replaces nothing.
+    pub fn map_placed(
         &self,
         path: &str,
         offset: u64,

@@ -7,11 +7,11 @@ use std::path::Path;
 use netram_proto::id::{JournalId, Lsn};
 
 use crate::error::SegmentError;
-use crate::inspect::ReadOnlyFile;
+use crate::file::ReadOnlyFile;
 use crate::real_stamp::{self, number};
+use crate::real_storage::{directory_of, is_other_table};
 use crate::refusal::{check, copy};
 use crate::stamp::ownership;
-use crate::storage::{directory_of, is_other_table};
 use crate::table::{SegmentTable, TableEntry};
 
 /// Refuses a log that was not closed and is not the newest of its segments. `table` is the path of its

@@ -4,7 +4,7 @@
 //! over the list sort those in 4 to 5 ns per range, where comparing costs 15 ns (`cargo run --release -p
 //! netram-rvm --example set_range`).
 
-use crate::range::DeclaredRange;
+use crate::declared::DeclaredRange;
 
 /// Shorter lists are sorted by comparing: counting digits costs as much as sorting two hundred ranges.
 const RADIX_MIN: usize = 512;

@@ -3,6 +3,7 @@
 //!
 //! Measured by `cargo run --release -p netram-rvm --example set_range`; figures in `docs/design/rvm.md`.
 
+use crate::declared::DeclaredRange;
 use crate::granules::{Granules, fits};
 use crate::limit::TRANSACTION_RANGES_MAX;
 use crate::radix;
@@ -14,22 +15,6 @@ const LISTED_MAX: usize = 1024;
 const DENSITY_MIN: usize = 3;
 /// Factor by which the list grows before bits are tried again, where ranges were too far apart for them.
 const RETRY_FACTOR: usize = 4;
-
-/// Bytes of one region that a transaction declared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DeclaredRange {
-    /// Where in the region it begins.
-    pub(crate) offset: u64,
-    pub(crate) length: u32,
-    /// Index of the region in the transaction's list.
-    pub(crate) region: u32,
-}
-
-impl DeclaredRange {
-    pub(crate) fn end(self) -> u64 {
-        self.offset + u64::from(self.length)
-    }
-}
 
 /// All ranges of one transaction. Keeps its memory when cleared.
 #[derive(Debug, Default)]

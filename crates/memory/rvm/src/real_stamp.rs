@@ -14,8 +14,8 @@ use netram_proto::port::IoError;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use crate::file::{errno, io_error, sync_parent};
 use crate::stamp::{STAMP_BYTES, SegmentStamp, decode, encode};
-use crate::storage::{errno, io_error, sync_parent};
 
 /// Name of the extended attribute that holds a segment's stamp.
 const ATTRIBUTE: &str = "user.netram.stamp";

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use zerocopy::FromBytes;
 
-use crate::capture::{CaptureMode, PageCapture, Twins, UndeclaredStore, Verifier};
+use crate::capture::{CaptureMode, PageCapture, Twins, Verifier};
+use crate::declared::UndeclaredStore;
 use crate::error::{CaptureError, ForeignError, RangeError, UnmapError};
 use crate::limit::COPY_BYTES;
 use crate::memory::{RegionAddress, RegionMemory};

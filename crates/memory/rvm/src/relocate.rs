@@ -7,8 +7,9 @@ use netram_proto::port::{IoError, StorageFile};
 
 use crate::error::{SegmentError, SegmentTableError};
 use crate::limit::PATH_BYTES_MAX;
+use crate::real_storage::RealStorage;
 use crate::segments::segment_io;
-use crate::storage::{RealStorage, SegmentIdentity, SegmentStorage};
+use crate::storage::{SegmentIdentity, SegmentStorage};
 use crate::table::{self, SegmentTable};
 
 /// One segment with its old and new path.

@@ -13,16 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use netram_proto::planted::{FaultSwitch, PlantedFault};
-use netram_proto::port::{AppendError, RecordLog};
+use netram_proto::port::{AppendError, CommitTicket, RecordLog};
 
-use crate::error::{FlushError, TruncateError};
 use crate::limit::SEGMENTS_MAX;
 use crate::merge::{LoggedExtent, Merger};
 use crate::record::{KIND_COMPACT, RANGE_HEADER_BYTES_MAX, RecordEncoder, payload_bytes};
 use crate::segments::SegmentMark;
-use crate::state::{NoRoom, RvmState};
 use crate::stats::{Counters, add};
-use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
 /// Bytes that a range counts for in the spool, beside its values. Its header in a record may have only 4
@@ -99,6 +96,12 @@ impl Spool {
 
     pub(crate) fn plant(&self, planted: FaultSwitch) {
         self.lock().planted = planted;
+    }
+
+    /// Forgets the logged commits.
+    pub(crate) fn logged(&self, contents: &mut SpoolContents) {
+        contents.clear();
+        self.settle(contents);
     }
 
     /// Lets commits pass without the lock once no commit is spooled and spooling is off.
@@ -204,6 +207,38 @@ impl SpoolContents {
         self.is_compact = true;
     }
 
+    /// Appends the commits to `log` as one record; waits only for the log's window. After an error the spool
+    /// is unchanged. `None` if there is nothing to log.
+    pub(crate) fn log(
+        &mut self,
+        log: &impl RecordLog,
+        counters: &Counters,
+    ) -> Result<Option<CommitTicket>, AppendError> {
+        if self.commits == 0 || self.plants(PlantedFault::SpoolDropped) {
+            return Ok(None);
+        }
+        if !self.is_compact {
+            self.compact();
+        }
+        let bytes = self.record_bytes();
+        // The record is no larger than the spool's size, which fits.
+        let append = log.append(KIND_COMPACT, bytes as usize, &mut |payload| self.encode(payload));
+        let ticket = append.inspect_err(|error| {
+            self.refused = !matches!(error, AppendError::Full { .. });
+        })?;
+        for mark in &self.marks {
+            mark.note(ticket.end);
+        }
+        counters.spool_logged(
+            self.commits,
+            self.ranges - self.extents.len() as u64,
+            self.unmerged_bytes - bytes,
+        );
+        add(&counters.ranges_logged, self.extents.len() as u64);
+        add(&counters.bytes_logged, bytes);
+        Ok(Some(ticket))
+    }
+
     /// Payload bytes of the record that holds the extents, once they are compact.
     fn record_bytes(&self) -> u64 {
         assert!(self.is_compact);
@@ -243,94 +278,4 @@ pub(crate) fn counted_bytes(length: u32) -> u64 {
 fn bit_position(index: u32) -> (usize, u64) {
     assert!((index as usize) < SEGMENTS_MAX);
     (index as usize / 64, 1 << (index % 64))
-}
-
-impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
-    /// Appends the spool to the log as one record; waits only for the log's window. After an error the spool
-    /// is unchanged.
-    pub(crate) fn log_spool(&self, spool: &mut SpoolContents) -> Result<(), AppendError> {
-        if spool.commits > 0 && !spool.plants(PlantedFault::SpoolDropped) {
-            if !spool.is_compact {
-                spool.compact();
-            }
-            let bytes = spool.record_bytes();
-            // The record is no larger than the spool's size, which fits.
-            let append = self
-                .log
-                .append(KIND_COMPACT, bytes as usize, &mut |payload| spool.encode(payload));
-            let ticket = append.inspect_err(|error| {
-                spool.refused = !matches!(error, AppendError::Full { .. });
-            })?;
-            for mark in &spool.marks {
-                mark.note(ticket.end);
-            }
-            self.counters.spool_logged(
-                spool.commits,
-                spool.ranges - spool.extents.len() as u64,
-                spool.unmerged_bytes - bytes,
-            );
-            add(&self.counters.ranges_logged, spool.extents.len() as u64);
-            add(&self.counters.bytes_logged, bytes);
-            self.committed(ticket);
-        }
-        spool.clear();
-        self.spool.settle(spool);
-        Ok(())
-    }
-
-    /// Appends the spool to the log, and makes room in a full log.
-    pub(crate) fn drain_spool(&self) -> Result<(), NoRoom> {
-        if !self.spool.is_active() {
-            return Ok(());
-        }
-        self.with_room(|| self.log_spool(&mut self.spool.lock()))
-    }
-
-    /// Sets the spool's limit in bytes; zero turns it off.
-    pub(crate) fn resize_spool(&self, bytes: usize) {
-        self.spool.resize(self.spool_bytes_max(bytes));
-        if bytes == 0 {
-            // If the log has no room now, the next commit, flush or wake of the thread logs the spool.
-            let _ = self.log_spool(&mut self.spool.lock());
-        }
-        self.signal.nudge();
-    }
-
-    /// Caps a spool's limit of `bytes`. A record of more than a quarter of the log would often find the log
-    /// too full, and its commit would wait for truncation.
-    pub(crate) fn spool_bytes_max(&self, bytes: usize) -> usize {
-        let quarter = usize::try_from(self.capacity / 4).unwrap_or(usize::MAX);
-        bytes.min(self.payload_max).min(quarter).min(u32::MAX as usize)
-    }
-}
-
-impl From<NoRoom> for TruncateError {
-    fn from(refusal: NoRoom) -> TruncateError {
-        match refusal {
-            NoRoom::Full {
-                cause: Some(cause), ..
-            } => cause,
-            NoRoom::Full { used, capacity, .. } => {
-                TruncateError::Append(AppendError::Full { used, capacity })
-            }
-            NoRoom::Refused(error) => TruncateError::Append(error),
-        }
-    }
-}
-
-impl From<NoRoom> for FlushError {
-    fn from(refusal: NoRoom) -> FlushError {
-        match refusal {
-            NoRoom::Full {
-                used,
-                capacity,
-                cause,
-            } => FlushError::Full {
-                used,
-                capacity,
-                cause,
-            },
-            NoRoom::Refused(error) => FlushError::Refused(error),
-        }
-    }
 }

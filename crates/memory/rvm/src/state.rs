@@ -6,17 +6,17 @@ use std::sync::{Mutex, Weak};
 use netram_proto::id::Lsn;
 use netram_proto::port::{AppendError, CommitTicket, Durability, RecordLog};
 
-use crate::error::TruncateError;
+use crate::buffers::TransactionBuffers;
+use crate::error::{FlushError, TruncateError};
 use crate::limit::POOL_TRANSACTIONS_MAX;
 use crate::options::TruncationPolicy;
 use crate::region::RegionMapping;
 use crate::segments::{SegmentMark, Segments};
-use crate::spool::Spool;
+use crate::spool::{Spool, SpoolContents};
 use crate::stats::{Counters, add};
 use crate::storage::SegmentStorage;
 use crate::sync::{TruncationAnswer, TruncationSignal, lock};
 use crate::truncate::{RecoveryReport, TruncateContext, TruncateProgress, Truncator};
-use crate::txn::TransactionBuffers;
 
 /// State shared by the `Rvm`, its transactions and the truncation thread.
 pub(crate) struct RvmState<L: RecordLog, S: SegmentStorage> {
@@ -241,5 +241,71 @@ impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
             Err(_) => add(&self.counters.truncation_failures, 1),
         }
         stepped
+    }
+
+    /// Appends the spool to the log as one record; waits only for the log's window. After an error the spool
+    /// is unchanged.
+    pub(crate) fn log_spool(&self, spool: &mut SpoolContents) -> Result<(), AppendError> {
+        if let Some(ticket) = spool.log(&self.log, &self.counters)? {
+            self.committed(ticket);
+        }
+        self.spool.logged(spool);
+        Ok(())
+    }
+
+    /// Appends the spool to the log, and makes room in a full log.
+    pub(crate) fn drain_spool(&self) -> Result<(), NoRoom> {
+        if !self.spool.is_active() {
+            return Ok(());
+        }
+        self.with_room(|| self.log_spool(&mut self.spool.lock()))
+    }
+
+    /// Sets the spool's limit in bytes; zero turns it off.
+    pub(crate) fn resize_spool(&self, bytes: usize) {
+        self.spool.resize(self.spool_bytes_max(bytes));
+        if bytes == 0 {
+            // If the log has no room now, the next commit, flush or wake of the thread logs the spool.
+            let _ = self.log_spool(&mut self.spool.lock());
+        }
+        self.signal.nudge();
+    }
+
+    /// Caps a spool's limit of `bytes`. A record of more than a quarter of the log would often find the log
+    /// too full, and its commit would wait for truncation.
+    pub(crate) fn spool_bytes_max(&self, bytes: usize) -> usize {
+        let quarter = usize::try_from(self.capacity / 4).unwrap_or(usize::MAX);
+        bytes.min(self.payload_max).min(quarter).min(u32::MAX as usize)
+    }
+}
+
+impl From<NoRoom> for TruncateError {
+    fn from(refusal: NoRoom) -> TruncateError {
+        match refusal {
+            NoRoom::Full {
+                cause: Some(cause), ..
+            } => cause,
+            NoRoom::Full { used, capacity, .. } => {
+                TruncateError::Append(AppendError::Full { used, capacity })
+            }
+            NoRoom::Refused(error) => TruncateError::Append(error),
+        }
+    }
+}
+
+impl From<NoRoom> for FlushError {
+    fn from(refusal: NoRoom) -> FlushError {
+        match refusal {
+            NoRoom::Full {
+                used,
+                capacity,
+                cause,
+            } => FlushError::Full {
+                used,
+                capacity,
+                cause,
+            },
+            NoRoom::Refused(error) => FlushError::Refused(error),
+        }
     }
 }

@@ -24,6 +24,11 @@ const OLD_ENTRY_BYTES: usize = 32 + 256;
 /// Flag of an entry: the last stamp left by the log says that it may have unapplied records.
 const OPEN: u16 = 1;
 
+const _: () = assert!(
+    HEADER_BYTES + SEGMENTS_MAX * (ENTRY_BYTES + 216) <= TABLE_SLOT_BYTES,
+    "a full table fits its slot while paths have no more than 216 bytes on the average"
+);
+
 /// One segment in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableEntry {

@@ -4,35 +4,13 @@
 #[path = "all/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::Machine;
+use netram_alloc_counter::{AllocationCounter, allocations_of_thread};
 use netram_proto::port::Durability;
 use netram_rvm::RestoreMode;
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes unchanged to the system's allocator; the counter allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller meets the same obligation.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller meets the same obligation.
-        unsafe { System.dealloc(start, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: AllocationCounter = AllocationCounter;
 
 #[test]
 fn a_steady_commit_allocates_nothing() {
@@ -75,11 +53,11 @@ fn a_steady_commit_allocates_nothing() {
             for _ in 0..40 {
                 round(mode, durability);
             }
-            let before = ALLOCATIONS.with(Cell::get);
+            let before = allocations_of_thread();
             for _ in 0..50 {
                 round(mode, durability);
             }
-            let during = ALLOCATIONS.with(Cell::get) - before;
+            let during = allocations_of_thread() - before;
             assert_eq!(during, 0, "{mode:?} {durability:?}, spool of {spool}");
         }
     }

@@ -4,39 +4,11 @@
 #[path = "all/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::world::{SPAN, TestPaths};
+use netram_alloc_counter::{AllocationCounter, allocations_of_thread};
 use netram_proto::port::Durability;
 use netram_rvm::RestoreMode;
 use netram_shared_machine::{LockId, LockMode};
-
-struct AllocationCounter;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
-unsafe impl GlobalAlloc for AllocationCounter {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(start, layout) }
-    }
-
-    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.realloc(start, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: AllocationCounter = AllocationCounter;
@@ -53,7 +25,7 @@ fn a_steady_transaction_allocates_nothing() {
     let node = place.join("one");
     let mut value = 0_u64;
     let mut round = |commits: u64| {
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = allocations_of_thread();
         for _ in 0..commits {
             value += 1;
             let mut txn = node.begin(RestoreMode::Restore).unwrap();
@@ -66,7 +38,7 @@ fn a_steady_transaction_allocates_nothing() {
             assert_eq!(reads.get::<u64>(3 * SPAN), Ok(0));
             reads.commit(Durability::Remote).unwrap();
         }
-        ALLOCATIONS.with(Cell::get) - before
+        allocations_of_thread() - before
     };
     // Queues grow while the server's disk lags more than ever before. An allocation of the transaction itself
     // would occur in each round.

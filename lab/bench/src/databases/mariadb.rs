@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::child::ChildProcess;
+use crate::device::is_here;
 use crate::error::{BenchError, ErrorContext};
-use crate::lnd::device::is_here;
 use crate::testbed::Testbed;
 use crate::tool::{finish, tool as run};
 

@@ -31,9 +31,9 @@ use netram_transport::WaitPolicy;
 use serde::Serialize;
 
 use crate::bench_mount;
+use crate::device;
 use crate::error::BenchError;
 use crate::histogram::median;
-use crate::lnd::device;
 use crate::machine::MachineInfo;
 use crate::progress::ProgressEvent;
 use crate::testbed::Testbed;

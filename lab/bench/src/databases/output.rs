@@ -101,20 +101,13 @@ pub fn rate_cells(rate: Option<(f64, Option<f64>)>) -> [String; 2] {
 }
 
 fn tables(report: &DatabaseReport, run: &RunInfo) -> String {
-    let machine = &report.machine;
     let versions: Vec<String> = { report.versions.iter() }
         .map(|(database, version)| format!("{} {version}", database.label()))
         .collect();
     let mut text = format!(
-        "Run {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. {}. One lender on this machine, over encrypted TCP, `--wait {}`; \
+        "Run {}. {}. One lender on this machine, over encrypted TCP, `--wait {}`; \
          medians of {} rounds in turns. The slower disk is MODELLED: 1 ms more a sync.\n",
-        run.began,
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        machine.load,
-        run.disk,
-        run.command,
+        run.on(&report.machine),
         versions.join("; "),
         report.wait,
         report.rounds,

@@ -8,8 +8,8 @@ use netram_transport::WaitPolicy;
 
 use super::kinds::{DatabaseDisk, DatabaseStorage};
 use crate::bench_mount::BenchMount;
+use crate::device::{self, BlockDevice};
 use crate::error::{BenchError, ErrorContext};
-use crate::lnd::device::{self, BlockDevice};
 use crate::slow_disk::SlowDisk;
 use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 use crate::tool::tool;

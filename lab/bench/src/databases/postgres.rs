@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::child::ChildProcess;
+use crate::device::is_here;
 use crate::error::{BenchError, ErrorContext};
-use crate::lnd::device::is_here;
 use crate::testbed::Testbed;
 use crate::tool::{finish, tool};
 

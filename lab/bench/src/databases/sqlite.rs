@@ -11,7 +11,7 @@ use super::DatabaseSubject;
 use super::embedded::{must_have, parse_counts};
 use super::kinds::{DatabaseStorage, DatabaseWork};
 use super::placement::{DatabasePlacement, DatabaseTestbed};
-use crate::child::{ChildRole, PART};
+use crate::child::{ChildJob, PART, role_argument};
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 use crate::tool::{finish, tool};
@@ -51,13 +51,11 @@ pub(crate) fn open(path: &Path, vfs: bool, synchronous: &str) -> Result<Connecti
     Ok(connection)
 }
 
-impl SqliteJob {
-    /// Runs the job and prints the number of rows, with their seconds if rows were committed.
-    ///
-    /// # Errors
-    ///
-    /// Fails if SQLite refuses a statement.
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
+impl ChildJob for SqliteJob {
+    const ROLE: &'static str = "Sqlite";
+
+    // Runs the job and prints the number of rows, with their seconds if rows were committed.
+    fn run(&self) -> Result<(), BenchError> {
         let connection = open(&self.path, self.vfs, &self.synchronous)?;
         let Some(seconds) = self.seconds else {
             let count = connection.query_row("select count(*) from t", [], |row| row.get::<_, i64>(0));
@@ -119,7 +117,7 @@ impl SqliteSubject {
             seconds,
             ..self.job.clone()
         };
-        let role = serde_json::to_string(&ChildRole::Sqlite(job)).context("describe a role")?;
+        let role = role_argument(&job)?;
         let mut command = std::process::Command::new(&self.program);
         command
             .args([PART, &role])

@@ -3,10 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use super::job::PROCESSES_FILE;
-use crate::cleanup::{CleanupItem, register, retry_removal, unregister};
+use crate::cleanup::{CleanupItem, end_group, register, unregister};
 
 /// Directory of version 1's memory controllers, and of version 2.
 const FIRST: &str = "/sys/fs/cgroup/memory";
@@ -39,24 +36,9 @@ impl MemoryCgroup {
 
 impl Drop for MemoryCgroup {
     fn drop(&mut self) {
-        end(&self.directory);
+        end_group(&self.directory);
         unregister(&CleanupItem::Group(self.directory.clone()));
     }
-}
-
-/// Removes a group after killing its processes. `false` if one did not end in time.
-pub(crate) fn end(directory: &Path) -> bool {
-    retry_removal(|| {
-        let members = fs::read_to_string(directory.join(PROCESSES_FILE)).unwrap_or_default();
-        for member in members
-            .lines()
-            .filter_map(|member| Pid::from_raw(member.parse().ok()?))
-        {
-            // A process that has ended since is fine too.
-            let _ = kill_process(member, Signal::KILL);
-        }
-        fs::remove_dir(directory)
-    })
 }
 
 /// The directory in which groups are created, and the name of a group's limit file.

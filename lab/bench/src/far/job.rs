@@ -9,6 +9,8 @@ use netram_transport::{ClusterKey, Security};
 use serde::{Deserialize, Serialize};
 
 use super::programs::{FarProgram, checksum};
+use crate::child::ChildJob;
+use crate::cleanup::PROCESSES_FILE;
 use crate::error::{BenchError, ErrorContext};
 use crate::sys::MappedFile;
 
@@ -16,8 +18,6 @@ use crate::sys::MappedFile;
 pub(super) const FILLED_LINE: &str = "filled";
 /// Prefix of the line with the result.
 pub(super) const DONE_LINE: &str = "done ";
-/// File of a group to which members' process ids are written.
-pub(super) const PROCESSES_FILE: &str = "cgroup.procs";
 
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Indexes of the fault counters in a process's `stat` line, counted from its state.
@@ -72,18 +72,6 @@ pub struct FarResult {
 }
 
 impl FarJob {
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
-        for group in &self.groups {
-            fs::write(group.join(PROCESSES_FILE), "0").context(format_args!("join {}", group.display()))?;
-        }
-        let words = (self.bytes / 8) as usize;
-        match &self.memory {
-            JobMemory::Plain => self.in_memory(&mut vec![0; words]),
-            JobMemory::File(path) => self.in_memory(map(path, words)?.words_mut()),
-            JobMemory::Arena(far) => self.in_arena(far, words),
-        }
-    }
-
     fn in_memory(&self, memory: &mut [u64]) -> Result<(), BenchError> {
         self.program.fill(memory);
         let clock = ProgramClock::start()?;
@@ -106,6 +94,22 @@ impl FarJob {
         let clock = ProgramClock::start()?;
         let found = self.program.run_by_words(&mut memory).context("run by words")?;
         clock.stop(found, || checksum(memory.as_slice()))
+    }
+}
+
+impl ChildJob for FarJob {
+    const ROLE: &'static str = "Far";
+
+    fn run(&self) -> Result<(), BenchError> {
+        for group in &self.groups {
+            fs::write(group.join(PROCESSES_FILE), "0").context(format_args!("join {}", group.display()))?;
+        }
+        let words = (self.bytes / 8) as usize;
+        match &self.memory {
+            JobMemory::Plain => self.in_memory(&mut vec![0; words]),
+            JobMemory::File(path) => self.in_memory(map(path, words)?.words_mut()),
+            JobMemory::Arena(far) => self.in_arena(far, words),
+        }
     }
 }
 

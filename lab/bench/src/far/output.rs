@@ -97,17 +97,10 @@ fn csv(report: &FarReport) -> String {
 }
 
 fn tables(report: &FarReport, run: &RunInfo) -> String {
-    let machine = &report.machine;
     let mut text = format!(
-        "Run {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. Each program has {} MiB; {} lender(s) on this machine, over encrypted TCP. \
+        "Run {}. Each program has {} MiB; {} lender(s) on this machine, over encrypted TCP. \
          A limited group may have {} MiB beside what is local. The slow disk is MODELLED: {} ms more a request.\n",
-        run.began,
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        machine.load,
-        run.disk,
-        run.command,
+        run.on(&report.machine),
         report.bytes >> 20,
         report.copies,
         SLACK_BYTES >> 20,

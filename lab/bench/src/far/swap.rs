@@ -5,18 +5,14 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::cleanup::{CleanupItem, register, retry_removal, unregister};
+use crate::cleanup::{CleanupItem, ZRAM, ZRAM_NAME, end_swap, register, unregister};
+use crate::device::BlockDevice;
 use crate::error::{BenchError, ErrorContext};
-use crate::lnd::device::BlockDevice;
 use crate::testbed::Testbed;
 use crate::tool::tool;
 
 /// Higher than the priority of any swap that an administrator has set up.
 const PRIORITY: &str = "32000";
-/// Directory in which the kernel creates compressed block devices.
-const ZRAM: &str = "/sys/class/zram-control";
-/// Name of its devices, before their number.
-const ZRAM_NAME: &str = "zram";
 /// The compression algorithm of far memory, so that both compress alike.
 const ALGORITHM: &str = "lz4";
 
@@ -73,7 +69,7 @@ impl SwapArea {
 impl Drop for SwapArea {
     fn drop(&mut self) {
         // Fails if swap was never on. Another failure cannot be reported from here.
-        let _ = end(&self.path);
+        let _ = end_swap(&self.path);
         unregister(&CleanupItem::Swap(self.path.clone()));
     }
 }
@@ -112,25 +108,8 @@ fn zram(bytes: u64) -> Result<PathBuf, BenchError> {
     let _ = set("comp_algorithm", ALGORITHM);
     if let Err(error) = set("disksize", &bytes.to_string()) {
         // It was never on; the first error is the one to report.
-        let _ = end(&path);
+        let _ = end_swap(&path);
         return Err(error);
     }
     Ok(path)
-}
-
-/// Stops swapping to it, and removes it if it is compressed memory.
-///
-/// # Errors
-///
-/// Fails if the kernel does not release the device.
-pub(crate) fn end(path: &Path) -> Result<(), BenchError> {
-    let off = tool("swapoff", &[&path.to_string_lossy()]).map(drop);
-    let name = path.file_name().and_then(|name| name.to_str());
-    match name.and_then(|name| name.strip_prefix(ZRAM_NAME)) {
-        // A process may be reading its attributes just now.
-        Some(number) if !retry_removal(|| fs::write(Path::new(ZRAM).join("hot_remove"), number)) => Err(
-            BenchError::InvalidRequest(format!("{} is still in use", path.display())),
-        ),
-        _ => off,
-    }
 }

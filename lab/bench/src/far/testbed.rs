@@ -14,9 +14,9 @@ use super::job::{ArenaSpec, DONE_LINE, FILLED_LINE, FarJob, FarResult, JobMemory
 use super::programs::FarProgram;
 use super::swap::{SwapArea, SwapTarget};
 use super::{FarMethod, FarOutcome, FarSpec, LOCAL_BYTES_MIN, SLACK_BYTES, SLOW_DISK_US};
-use crate::child::{ChildProcess, ChildRole, PART};
+use crate::child::{ChildProcess, PART, role_argument};
+use crate::device;
 use crate::error::{BenchError, ErrorContext};
-use crate::lnd::device;
 use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 use crate::tool::finish;
 
@@ -202,7 +202,7 @@ impl<'s> FarTestbed<'s> {
             memory,
             groups,
         };
-        let role = serde_json::to_string(&ChildRole::Far(job)).context("describe a role")?;
+        let role = role_argument(&job)?;
         words.extend([PART.to_owned(), role]);
         Ok(words)
     }

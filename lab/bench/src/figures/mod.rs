@@ -18,6 +18,8 @@ mod words;
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
+pub use crate::bound::RatioBound;
+
 use crate::commit::{self, CommitEffort, CommitSpec};
 use crate::error::BenchError;
 use crate::histogram::{LatencySummary, median};
@@ -47,36 +49,6 @@ pub struct ScoreboardRow {
     pub hold: RatioBound,
     /// Whether the bound is met.
     pub met: bool,
-}
-
-/// A bound on a ratio.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub enum RatioBound {
-    /// The ratio is at most this.
-    #[serde(rename = "<=")]
-    AtMost(f64),
-    /// The ratio is at least this.
-    #[serde(rename = ">=")]
-    AtLeast(f64),
-}
-
-impl RatioBound {
-    /// Whether `ratio` is within the bound.
-    pub fn met(self, ratio: f64) -> bool {
-        match self {
-            RatioBound::AtMost(most) => ratio <= most,
-            RatioBound::AtLeast(least) => ratio >= least,
-        }
-    }
-}
-
-impl std::fmt::Display for RatioBound {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            RatioBound::AtMost(most) => write!(out, "<= {most}"),
-            RatioBound::AtLeast(least) => write!(out, ">= {least}"),
-        }
-    }
 }
 
 impl ScoreboardRow {

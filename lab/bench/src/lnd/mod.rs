@@ -17,7 +17,6 @@
 //! | [`facts`] | statements of the paper |
 //! | [`output`] | files for programs and people |
 
-pub mod device;
 pub mod facts;
 pub mod fio;
 pub mod output;
@@ -32,13 +31,13 @@ use serde::Serialize;
 use crate::curves::{self, CurvePoint};
 use crate::databases::mariadb::{self, MariadbRates, MariadbTemplate};
 use crate::databases::postgres::PostgresTemplate;
+use crate::device::{self, BlockDevice};
 use crate::error::BenchError;
 use crate::machine::MachineInfo;
 use crate::progress::ProgressEvent;
 use crate::testbed::Testbed;
 use crate::volume::VolumeDirectory;
 use crate::volume::serve::DeviceSource;
-use device::BlockDevice;
 use fio::FioWrites;
 use system::{LenderNetwork, LndRedundancy, LndSystem};
 use testbed::{LndTarget, LndTestbed};

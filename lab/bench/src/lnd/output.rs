@@ -145,17 +145,10 @@ fn style_of(system: LndSystem) -> CurveStyle {
 
 /// Every figure's throughputs and latencies, volumes over disks, the table, and the paper's statements.
 fn tables(report: &LndReport, facts: &LndFacts, run: &RunInfo) -> String {
-    let machine = &report.machine;
     let mut text = format!(
-        "Taken {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`; {} of {} ms a cell.\n\
+        "Taken {}; {} of {} ms a cell.\n\
          The paper's machines: {}.\n",
-        run.began,
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        machine.load,
-        run.disk,
-        run.command,
+        run.on(&report.machine),
         match report.plan.rounds {
             1 => "one round".to_owned(),
             several => format!("medians of {several} rounds"),

@@ -3,10 +3,10 @@
 use netram_proto::journal::CommitRule;
 use netram_transport::{MulticastGroup, WaitPolicy};
 
-use super::device::{BlockDevice, TestFilesystem, is_here};
 use super::fio::{self, FioWrites};
 use super::system::{LenderNetwork, LndSystem, MODELLED_SYNC_US};
 use super::{DEVICE_BYTES, FILE_BYTES};
+use crate::device::{BlockDevice, TestFilesystem, is_here};
 use crate::error::BenchError;
 use crate::namespaces::NamespacePair;
 use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};

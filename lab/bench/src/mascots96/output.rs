@@ -141,17 +141,10 @@ fn style_of(curve: MascotsCurve, apart: bool) -> CurveStyle {
 }
 
 fn tables(report: &MascotsReport, facts: &MascotsFacts, run: &RunInfo) -> String {
-    let machine = &report.machine;
     let mut text = format!(
-        "Run {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. Costs are computed from counted events; only the network and the disk of \
+        "Run {}. Costs are computed from counted events; only the network and the disk of \
          \"this one\" are measured.\nThe paper: {}.\n",
-        run.began,
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        machine.load,
-        run.disk,
-        run.command,
+        run.on(&report.machine),
         facts.hardware,
     );
     for skipped in &report.skipped {

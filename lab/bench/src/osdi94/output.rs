@@ -138,17 +138,10 @@ fn style_of(curve: OsdiCurve) -> CurveStyle {
 }
 
 fn tables(report: &OsdiReport, facts: &OsdiFacts, run: &RunInfo) -> String {
-    let machine = &report.machine;
     let mut text = format!(
-        "Taken {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`; medians of {} rounds and more. \
+        "Taken {}; medians of {} rounds and more. \
          All measured, nothing computed.\nThe paper's machines: {}.\n",
-        run.began,
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        machine.load,
-        run.disk,
-        run.command,
+        run.on(&report.machine),
         report.plan.rounds,
         facts.hardware,
     );

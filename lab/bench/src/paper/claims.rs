@@ -9,7 +9,7 @@ use super::facts::Tr190Facts;
 use super::lazy::NoFlushRow;
 use super::originals::originals;
 use super::system::{MemberLink, Tr190Disk, Tr190Series, Tr190System};
-use crate::figures::RatioBound;
+use crate::bound::RatioBound;
 use crate::tpca::AccessPattern;
 
 /// A statement with a number.

@@ -11,11 +11,7 @@ use super::{Tr190Figure, Tr190Report};
 
 /// Every figure's throughputs, RRVM's over RVM's, and the claims.
 pub fn tables(report: &Tr190Report, run: &RunInfo) -> String {
-    let machine = &report.machine;
-    let mut text = format!(
-        "Taken {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. Transactions a second.\n",
-        run.began, machine.processor, machine.cores, machine.kernel, machine.load, run.disk, run.command
-    );
+    let mut text = format!("Taken {}. Transactions a second.\n", run.on(&report.machine));
     for skipped in &report.skipped {
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(text, "\nNot measured: {skipped}");

@@ -7,7 +7,7 @@ use super::experiment::BlockOrder;
 use super::facts::{OriginalResults, Tr190Facts};
 use super::lazy::NoFlushRow;
 use super::system::{FloorKind, Tr190Series, Tr190System};
-use crate::figures::RatioBound;
+use crate::bound::RatioBound;
 
 /// Commits that wait for the local disk, and no-flush commits, over the original's.
 pub(super) fn originals(

@@ -7,6 +7,7 @@ use super::facts::Tr190Facts;
 use super::plot::{self, CurvePlot};
 use super::{Tr190Report, csv, markdown, page};
 use crate::error::{BenchError, ErrorContext};
+use crate::machine::MachineInfo;
 
 /// File name of the page.
 pub const PAGE: &str = "index.html";
@@ -22,6 +23,22 @@ pub struct RunInfo {
     pub command: String,
     /// Directory or disk of the files.
     pub disk: String,
+}
+
+impl RunInfo {
+    /// When, where and how the run was made.
+    pub(crate) fn on(&self, machine: &MachineInfo) -> String {
+        format!(
+            "{} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`",
+            self.began,
+            machine.processor,
+            machine.cores,
+            machine.kernel,
+            machine.load,
+            self.disk,
+            self.command
+        )
+    }
 }
 
 /// Writes all files into `directory`, which is created if missing. Returns the files written.

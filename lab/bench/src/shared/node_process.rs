@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mix::UserTask;
 use super::testbed::update;
+use crate::child::ChildJob;
 use crate::error::{BenchError, ErrorContext};
 
 /// Line that the process prints when it has joined and begun its task.
@@ -64,13 +65,11 @@ pub enum NodeTask {
     Use(UserTask),
 }
 
-impl NodeJob {
-    /// Joins and performs the task until killed.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the node cannot join.
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
+impl ChildJob for NodeJob {
+    const ROLE: &'static str = "Player";
+
+    // Joins and performs the task until killed.
+    fn run(&self) -> Result<(), BenchError> {
         let node = Node::join(self.options()?).context("join a region")?;
         match self.act {
             NodeTask::Follow => {

@@ -12,7 +12,7 @@ use netram_transport::{NetAddress, WaitPolicy};
 use serde::Serialize;
 
 use super::node_process::{NodeJob, NodeTask};
-use crate::child::{ChildProcess, ChildRole, listening_addresses};
+use crate::child::{ChildProcess, listening_addresses};
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 use crate::volume::free_group;
@@ -162,8 +162,8 @@ impl<'s> RegionTestbed<'s> {
     ///
     /// Fails if the process ends or does not join in time.
     pub fn play(&self, act: NodeTask) -> Result<ChildProcess, BenchError> {
-        let role = ChildRole::Player(self.player(act));
-        let mut child = ChildProcess::play(self.site.program(), &role, "node", self.site.directory())?;
+        let job = self.player(act);
+        let mut child = ChildProcess::play(self.site.program(), &job, "node", self.site.directory())?;
         child.ready(super::node_process::READY_LINE)?;
         Ok(child)
     }

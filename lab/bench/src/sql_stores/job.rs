@@ -10,6 +10,7 @@ use netram_sql_stores::{BerkeleyShim, BerkeleyStore, SqliteStore, SqliteVfs, Sto
 use serde::{Deserialize, Serialize};
 
 use super::{SqlStoreEngine, SqlStoreStep};
+use crate::child::ChildJob;
 use crate::error::{BenchError, ErrorContext};
 use crate::oo7::{OperationFixture, SEED};
 use crate::say;
@@ -38,35 +39,6 @@ pub struct SqlStoreJob {
 }
 
 impl SqlStoreJob {
-    /// Runs all steps, or audits the database if there are none.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be opened, or an operation or the audit fails.
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
-        const OPEN: &str = "open the database";
-        match self.engine.journal() {
-            Some(journal) => {
-                let files = if self.vfs {
-                    SqliteVfs::Netram
-                } else {
-                    SqliteVfs::System
-                };
-                self.with(&SqliteStore::open(&self.place, journal, files).context(OPEN)?)?;
-            }
-            None => {
-                let shim = self.shim.as_deref();
-                let shim = shim.ok_or(BenchError::InvalidRequest(
-                    "Berkeley DB is not installed".to_owned(),
-                ))?;
-                let shim = BerkeleyShim::load(shim).context("load Berkeley DB")?;
-                self.with(&BerkeleyStore::open(shim, &self.place).context(OPEN)?)?;
-            }
-        }
-        // The database is closed by now, and no other process has it open.
-        say(DONE_LINE)
-    }
-
     fn with<M: StorageManager>(&self, store: &M) -> Result<(), BenchError> {
         if self.steps.is_empty() {
             let mut open = store.begin().context("begin a transaction")?;
@@ -123,5 +95,34 @@ impl SqlStoreJob {
         let mut open = store.begin().context("begin a transaction")?;
         M::insert_note(&mut open).context("note a transaction")?;
         open.commit().context("commit")
+    }
+}
+
+impl ChildJob for SqlStoreJob {
+    const ROLE: &'static str = "Oo7";
+
+    // Runs all steps, or audits the database if there are none.
+    fn run(&self) -> Result<(), BenchError> {
+        const OPEN: &str = "open the database";
+        match self.engine.journal() {
+            Some(journal) => {
+                let files = if self.vfs {
+                    SqliteVfs::Netram
+                } else {
+                    SqliteVfs::System
+                };
+                self.with(&SqliteStore::open(&self.place, journal, files).context(OPEN)?)?;
+            }
+            None => {
+                let shim = self.shim.as_deref();
+                let shim = shim.ok_or(BenchError::InvalidRequest(
+                    "Berkeley DB is not installed".to_owned(),
+                ))?;
+                let shim = BerkeleyShim::load(shim).context("load Berkeley DB")?;
+                self.with(&BerkeleyStore::open(shim, &self.place).context(OPEN)?)?;
+            }
+        }
+        // The database is closed by now, and no other process has it open.
+        say(DONE_LINE)
     }
 }

@@ -21,7 +21,7 @@ pub use self::job::SqlStoreJob;
 use self::job::{DIGEST_LINE, DONE_LINE, TIME_LINE};
 use self::testbed::{PlacedStore, SqlStoreTestbed};
 use self::times::StepTimes;
-use crate::child::{ChildProcess, ChildRole};
+use crate::child::ChildProcess;
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::{SocketKind, Testbed};
 use crate::tool::wait_until;
@@ -300,10 +300,9 @@ fn job_output(
 ) -> Result<Vec<String>, BenchError> {
     job.place = placed.path.clone();
     job.vfs = matches!(placed.backing, SqlStoreBacking::Vfs(_));
-    let role = ChildRole::Oo7(job.clone());
     let mut child = ChildProcess::play_in(
         site.program(),
-        &role,
+        job,
         "database",
         site.directory(),
         &placed.environment,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use netram_block::BlockDevice;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildProcess, ChildRole};
+use crate::child::{ChildJob, ChildProcess};
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 use crate::tpca::{AccessPattern, AccountChooser};
@@ -44,7 +44,27 @@ pub struct FloodReport {
 }
 
 impl FloodJob {
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
+    /// Floods the volume at `path` for `time`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process does.
+    pub fn measure(site: &Testbed, path: &Path, time: Duration) -> Result<FloodReport, BenchError> {
+        let flood = FloodJob {
+            volume: path.to_path_buf(),
+            milliseconds: time.as_millis() as u64,
+        };
+        let mut child = ChildProcess::play(site.program(), &flood, "flood", site.directory())?;
+        let lines = child.ready(REPORT_LINE)?;
+        let said = lines.iter().find_map(|line| line.strip_prefix(REPORT_LINE));
+        serde_json::from_str(said.unwrap_or_default()).context("read what a flood did")
+    }
+}
+
+impl ChildJob for FloodJob {
+    const ROLE: &'static str = "Flood";
+
+    fn run(&self) -> Result<(), BenchError> {
         let volume = open_volume(&self.volume, SyncDelays::default())?;
         let blocks = volume.geometry().bytes / 512 - 128;
         let mut places = AccountChooser::new(AccessPattern::Random, blocks, 1);
@@ -81,27 +101,6 @@ impl FloodJob {
             "{REPORT_LINE}{}",
             serde_json::to_string(&flooded).context("say what was done")?
         ))
-    }
-
-    /// Floods the volume at `path` for `time`.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the process does.
-    pub fn measure(site: &Testbed, path: &Path, time: Duration) -> Result<FloodReport, BenchError> {
-        let flood = FloodJob {
-            volume: path.to_path_buf(),
-            milliseconds: time.as_millis() as u64,
-        };
-        let mut child = ChildProcess::play(
-            site.program(),
-            &ChildRole::Flood(flood),
-            "flood",
-            site.directory(),
-        )?;
-        let lines = child.ready(REPORT_LINE)?;
-        let said = lines.iter().find_map(|line| line.strip_prefix(REPORT_LINE));
-        serde_json::from_str(said.unwrap_or_default()).context("read what a flood did")
     }
 }
 

@@ -14,7 +14,7 @@ use netram_transport::NetAddress;
 use netram_volume::{ModelledDisk, Volume, VolumePaths};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildProcess, ChildRole, listening_addresses};
+use crate::child::{ChildJob, ChildProcess, listening_addresses};
 use crate::error::{BenchError, ErrorContext};
 use crate::machine;
 use crate::testbed::{JOIN_TIMEOUT, SocketKind, Testbed};
@@ -57,13 +57,11 @@ pub struct NbdServeJob {
     pub core: Option<usize>,
 }
 
-impl NbdServeJob {
-    /// Serves until killed.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the device or the address cannot be opened.
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
+impl ChildJob for NbdServeJob {
+    const ROLE: &'static str = "Serve";
+
+    // Serves until killed.
+    fn run(&self) -> Result<(), BenchError> {
         let device = self.what.open()?;
         if let Some(core) = self.core {
             machine::pin(&[core])?;
@@ -165,12 +163,7 @@ impl NbdServerProcess {
             what,
             core,
         };
-        let mut child = ChildProcess::play(
-            site.program(),
-            &ChildRole::Serve(serve),
-            "serve",
-            site.directory(),
-        )?;
+        let mut child = ChildProcess::play(site.program(), &serve, "serve", site.directory())?;
         let addresses = listening_addresses(&child.ready("ready")?)?;
         match addresses.first() {
             Some(NetAddress::Unix(path)) => Ok(NbdServerProcess {

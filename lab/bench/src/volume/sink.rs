@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use netram_transport::NetAddress;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildProcess, ChildRole, PART, listening_addresses};
+use crate::child::{ChildJob, ChildProcess, PART, listening_addresses, role_argument};
 use crate::error::{BenchError, ErrorContext};
 use crate::machine;
 use crate::namespaces::NamespacePair;
@@ -27,25 +27,6 @@ pub struct SinkServer {
 }
 
 impl SinkServer {
-    /// Receives one connection after the other until killed, and closes each after its sender.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the address cannot be opened.
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
-        if let Some(core) = self.core {
-            machine::pin(&[core])?;
-        }
-        let listener = TcpListener::bind((self.host.as_str(), 0)).context("listen")?;
-        let address = listener.local_addr().context("ask for the port")?;
-        crate::say(&format!("listening tcp://{address}"))?;
-        let mut piece = vec![0; PIECE_BYTES];
-        loop {
-            let (mut stream, _) = listener.accept().context("accept a connection")?;
-            while stream.read(&mut piece).is_ok_and(|count| count > 0) {}
-        }
-    }
-
     /// Starts one, in `network`'s other half if there is one.
     ///
     /// # Errors
@@ -60,8 +41,7 @@ impl SinkServer {
             Some(NetAddress::Tcp { host, .. }) => host.to_string(),
             _ => "127.0.0.1".to_owned(),
         };
-        let role =
-            serde_json::to_string(&ChildRole::Sink(SinkServer { host, core })).context("describe a role")?;
+        let role = role_argument(&SinkServer { host, core })?;
         let program = site.program().to_string_lossy();
         let before = network.map(NamespacePair::on_lender);
         let mut words = before
@@ -76,6 +56,25 @@ impl SinkServer {
             .next();
         let address = address.ok_or_else(|| child.log_error("it named no address"))?;
         Ok((child, address))
+    }
+}
+
+impl ChildJob for SinkServer {
+    const ROLE: &'static str = "Sink";
+
+    // Receives one connection after the other until killed, and closes each after its sender.
+    fn run(&self) -> Result<(), BenchError> {
+        if let Some(core) = self.core {
+            machine::pin(&[core])?;
+        }
+        let listener = TcpListener::bind((self.host.as_str(), 0)).context("listen")?;
+        let address = listener.local_addr().context("ask for the port")?;
+        crate::say(&format!("listening tcp://{address}"))?;
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let (mut stream, _) = listener.accept().context("accept a connection")?;
+            while stream.read(&mut piece).is_ok_and(|count| count > 0) {}
+        }
     }
 }
 

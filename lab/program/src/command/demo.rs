@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use netram_bench::child::{ChildProcess, ChildRole};
+use netram_bench::child::ChildProcess;
 use netram_bench::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 use netram_bench::tpca::{self, LOG_BYTES, TpcaRow};
 use netram_bench::worker::{self, BankWorker};
@@ -191,12 +191,7 @@ fn crash(site: &Testbed, times: &PhaseTimes) -> Result<()> {
         seed: u64::from(std::process::id()),
     };
     teller.prepare(LOG_BYTES)?;
-    let mut client = ChildProcess::play(
-        site.program(),
-        &ChildRole::Teller(teller.clone()),
-        "client",
-        site.directory(),
-    )?;
+    let mut client = ChildProcess::play(site.program(), &teller, "client", site.directory())?;
     client.ready("ready")?;
     let (client_id, began) = (client.id(), Instant::now());
     while began.elapsed() < times.before_kill {

@@ -40,7 +40,7 @@ pub(crate) enum Command {
 enum Part {
     #[cfg(feature = "experiments")]
     Bash(Box<bash::player::StressPlayer>),
-    Measurement(netram_bench::child::ChildRole),
+    Measurement(netram_bench::roles::ChildRole),
 }
 
 impl Command {
@@ -56,7 +56,7 @@ impl Command {
             Command::Netram(command) => command.run(),
             Command::Play(play) => match serde_json::from_str(play.role()) {
                 Ok(Part::Measurement(role)) => {
-                    netram_bench::child::play(&role)?;
+                    netram_bench::roles::play(&role)?;
                     Ok(ExitCode::SUCCESS)
                 }
                 #[cfg(feature = "experiments")]

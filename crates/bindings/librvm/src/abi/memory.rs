@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 
-use netram_rvm::{MapError, Region};
+use netram_rvm::{MapError, Placement, Region};
 use netram_store::JournaledRvm;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -53,7 +53,8 @@ pub(crate) fn map_over(
     // SAFETY: `RegisteredSpan` proves that the program registered all these pages, and so stated that they
     // are its own and that a region may replace them. The caller, which holds `setup`, has checked that no
     // region uses them.
-    unsafe { memory.map_over(path, offset, length, span.start()) }
+    let placement = unsafe { Placement::over(span.start()) };
+    memory.map_placed(path, offset, length, placement)
 }
 
 #[unsafe(no_mangle)]

@@ -12,7 +12,8 @@ use super::block::{FarBlock, FarMemory};
 use crate::error;
 use crate::fork::Generation;
 use crate::nodes::seconds;
-use crate::open::{SizeArgument, parse, security};
+use crate::open::{parse, security};
+use crate::size::SizeArgument;
 
 /// A range of addresses, part of which has local memory, while the rest is at lenders.
 ///

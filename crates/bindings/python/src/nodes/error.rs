@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-use crate::error::{classes, in_use};
+use crate::error::{about_a_lock, classes, in_use, not_held};
 
 classes! {
     /// The node could not join.
@@ -27,23 +27,10 @@ classes! {
     save_error = "SaveError";
 }
 
-macro_rules! about_a_lock {
-    ($($function:ident = $name:literal;)*) => {$(
-        pub(crate) fn $function(py: Python<'_>, message: impl std::fmt::Display, lock: Option<LockId>) -> PyErr {
-            static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-            match CLASS.import(py, "netram.errors", $name) {
-                Ok(class) => PyErr::from_type(class.clone(), (message.to_string(), lock.map(|lock| lock.0))),
-                Err(missing) => missing,
-            }
-        }
-    )*};
-}
-
 about_a_lock! {
     died = "Died";
     timed_out = "TimedOut";
     lock_error = "LockError";
-    not_held = "NotHeld";
 }
 
 pub(super) fn gone(py: Python<'_>, gone: &NodeGone) -> PyErr {

@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 
 use super::session::NodeSession;
 use super::{Node, error, seconds};
-use crate::open::{SizeArgument, interruptibly, parse, security};
+use crate::open::{interruptibly, parse, security};
+use crate::size::SizeArgument;
 
 /// Join the shared region of the server at an address. The whole region is in memory when this returns.
 ///

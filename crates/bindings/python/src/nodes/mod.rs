@@ -32,7 +32,6 @@ use netram_shared_machine::{LockId, LockVersion, NodeId, RecordNumber};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-pub(crate) use self::error::not_held;
 pub(crate) use self::heap::NodeHeap;
 pub(crate) use self::joining::join;
 pub(crate) use self::memory::NodeMemory;

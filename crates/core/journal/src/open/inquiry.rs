@@ -196,7 +196,7 @@ impl JournalSnapshot<'_> {
     /// The last view in the next epoch. If the operator claims that this is the newest directory, the epoch
     /// is above all that any lender names.
     fn claim(&self, from: Lsn, config: &JournalConfig) -> Result<View, (Box<Recovery>, JournalOpenError)> {
-        let writer = WriterId(u64::from_le_bytes(crate::paths::random()));
+        let writer = WriterId(u64::from_le_bytes(crate::random::random()));
         let claim = match (&config.newest, config.replica_origin) {
             (None, Some(_)) => self.view.restored(writer),
             (None, None) => self.view.claimed(writer),

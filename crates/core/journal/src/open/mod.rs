@@ -31,7 +31,7 @@ use netram_proto::time::Nanos;
 use netram_proto::wire::ChainPoint as Chain;
 use netram_transport::MulticastSender;
 
-use crate::commit_wait::CommitWaiters;
+use crate::commit_waiters::CommitWaiters;
 use crate::config::JournalConfig;
 use crate::core::{JournalState, JournalStateParts};
 use crate::error::JournalOpenError;

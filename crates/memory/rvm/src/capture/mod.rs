@@ -11,7 +11,6 @@
 
 mod allowed;
 mod compare;
-mod dirty;
 mod page_policy;
 mod twins;
 mod verify;
@@ -22,19 +21,16 @@ use netram_proto::port::IoError;
 
 pub(crate) use allowed::AllowedRanges;
 pub use compare::differences;
-pub(crate) use dirty::DirtyPages;
 pub(crate) use twins::Twins;
 pub(crate) use verify::Verifier;
-pub use verify::{UndeclaredStore, VerifyMode};
+pub use verify::VerifyMode;
 
+use crate::declared::DeclaredRange;
 use crate::error::CaptureError;
-use crate::memory::RegionMemory;
-use crate::range::{DeclaredRange, RangeList};
+use crate::memory::{PAGE, RegionMemory};
+use crate::range::RangeList;
 use page_policy::{DiffMethod, PagePolicy};
 use twins::StoreFinder;
-
-/// Bytes of a page; equal to the system's page size where stores are found by page.
-pub(crate) const PAGE: usize = crate::limit::PAGE_BYTES as usize;
 
 /// How a region's stores are found. Set by [`crate::Region::set_capture`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

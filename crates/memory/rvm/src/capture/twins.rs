@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use netram_proto::port::IoError;
 
-use super::{DetectMethod, DirtyPages, PAGE, compare, copy_page};
+use super::{DetectMethod, compare, copy_page};
 use crate::error::CaptureError;
 use crate::limit::CAPTURE_BYTES_MAX;
-use crate::memory::{PageTrap, PageWatch, RegionMemory, TrapError};
+use crate::memory::{DirtyPages, PAGE, PageTrap, PageWatch, RegionMemory, TrapError};
 use crate::sync::lock;
 
 #[derive(Debug)]

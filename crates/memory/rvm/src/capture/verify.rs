@@ -4,14 +4,14 @@
 //! differing byte that no open transaction has declared was stored without a declaration.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use netram_proto::port::IoError;
 
-use super::{ByteRun, PAGE, compare, copy_page, extent};
+use super::{ByteRun, compare, copy_page, extent};
 use crate::error::CaptureError;
 use crate::limit::UNDECLARED_MAX;
-use crate::memory::{PageTrap, PageWatch, RegionMemory};
+use crate::memory::{PAGE, PageTrap, PageWatch, RegionMemory};
 use crate::sync::lock;
 
 /// The reaction of a commit to undeclared stores.
@@ -22,21 +22,6 @@ pub enum VerifyMode {
     /// They are kept too, and the commit fails with `RvmCommitError::Undeclared`. It can be retried after
     /// they are declared.
     Refuse,
-}
-
-/// A run of bytes that was stored without a declaration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UndeclaredStore {
-    /// The segment's path.
-    pub segment: Arc<str>,
-    /// Offset in the segment.
-    pub offset: u64,
-    /// Offset in the region.
-    pub region_offset: usize,
-    /// Length in bytes.
-    pub length: usize,
-    /// Address in memory.
-    pub address: usize,
 }
 
 /// State shared by the transactions of a verified region.

@@ -93,7 +93,7 @@ pub enum RvmCommitError {
     )]
     Outside {
         /// The first such store.
-        first: crate::capture::UndeclaredStore,
+        first: crate::declared::UndeclaredStore,
         /// Number of such stores.
         count: usize,
     },

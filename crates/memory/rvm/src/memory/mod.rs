@@ -4,9 +4,11 @@
 //! The lock in [`crate::region`] decides when they may be read and written.
 #![allow(unsafe_code)]
 
+mod dirty;
 mod trap;
 mod watch;
 
+pub(crate) use dirty::DirtyPages;
 pub(crate) use trap::{PageTrap, TrapError};
 pub(crate) use watch::PageWatch;
 
@@ -14,13 +16,11 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use netram_proto::port::{IoError, RecordLog};
+use netram_proto::port::IoError;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::error::MapError;
-use crate::region::Region;
-use crate::rvm::Rvm;
-use crate::storage::SegmentStorage;
+/// Bytes of a page; equal to the system's page size where stores are found by page.
+pub(crate) const PAGE: usize = crate::limit::PAGE_BYTES as usize;
 
 /// Origin of the bytes, which decides how they are released.
 #[derive(Debug, Clone, Copy)]
@@ -67,32 +67,6 @@ impl Placement {
             PlacementKind::Anywhere => None,
             PlacementKind::At(address) | PlacementKind::Over(address) => Some(address),
         }
-    }
-}
-
-impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
-    /// Maps like [`Rvm::map`], exactly at `address`, replacing pages that the caller owns, for example an
-    /// address range that it reserved.
-    ///
-    /// # Safety
-    ///
-    /// The caller must own the whole pages from `address` to `address + length` and give them up: nothing may
-    /// refer to them any more. With length 0 the length is the rest of the segment from `offset` on. The
-    /// pages are unmapped with the region.
-    ///
-    /// # Errors
-    ///
-    /// As [`Rvm::map_at`], except for [`MapError::AddressTaken`].
-    pub unsafe fn map_over(
-        &self,
-        path: &str,
-        offset: u64,
-        length: u64,
-        address: usize,
-    ) -> Result<Region, MapError> {
-        // SAFETY: the caller promises it.
-        let placement = unsafe { Placement::over(address) };
-        self.map_placed(path, offset, length, placement)
     }
 }
 

@@ -15,8 +15,7 @@ use std::sync::{Mutex, OnceLock};
 use netram_proto::port::IoError;
 use rustix::mm::MprotectFlags;
 
-use super::RegionMemory;
-use crate::capture::{DirtyPages, PAGE};
+use super::{DirtyPages, PAGE, RegionMemory};
 use crate::limit::TRAPS_MAX;
 use crate::sync::lock;
 

@@ -10,8 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use netram_proto::port::IoError;
 use rustix::mm::UserfaultfdFlags;
 
-use super::RegionMemory;
-use crate::capture::PAGE;
+use super::{PAGE, RegionMemory};
 
 /// Any user may open a descriptor for user-mode faults; the kernel handles asynchronous ones itself.
 const USER_MODE_ONLY: u32 = 1;
@@ -126,7 +125,7 @@ impl PageWatch {
             mode: WRITEPROTECT_MODE_WP,
         };
         call(number, UFFDIO_WRITEPROTECT, &mut protect)?;
-        let pagemap = std::fs::File::open("/proc/self/pagemap").map_err(crate::storage::io_error)?;
+        let pagemap = std::fs::File::open("/proc/self/pagemap").map_err(crate::file::io_error)?;
         let watch = PageWatch {
             _faults: faults,
             pagemap,
@@ -189,7 +188,7 @@ fn call<T>(descriptor: RawFd, number: u64, argument: &mut T) -> Result<usize, Io
         if let Ok(returned) = usize::try_from(returned) {
             return Ok(returned);
         }
-        let error = crate::storage::io_error(std::io::Error::last_os_error());
+        let error = crate::file::io_error(std::io::Error::last_os_error());
         if error.errno != libc::EINTR {
             return Err(error);
         }

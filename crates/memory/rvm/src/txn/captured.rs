@@ -2,9 +2,11 @@
 
 use netram_proto::port::RecordLog;
 
-use super::{Route, Transaction, TransactionBuffers};
-use crate::capture::{AllowedRanges, PAGE, PageDecision};
+use super::{Route, Transaction};
+use crate::buffers::TransactionBuffers;
+use crate::capture::{AllowedRanges, PageDecision};
 use crate::error::{RangeError, RvmCommitError};
+use crate::memory::PAGE;
 use crate::memory::RegionMemory;
 use crate::options::RestoreMode;
 use crate::region::Region;

@@ -3,10 +3,12 @@
 use netram_proto::planted::PlantedFault;
 use netram_proto::port::{AppendError, CommitTicket, CommitVotes, Durability, RecordLog};
 
-use super::locks::{CommitLocks, ExclusiveRegion, with_locked};
-use super::payload::ForeignRecord;
-use super::{Transaction, TransactionBuffers, TransactionOutcome};
+use super::Transaction;
+use crate::buffers::TransactionBuffers;
+use crate::buffers::locks::{CommitLocks, ExclusiveRegion, with_locked};
+use crate::buffers::payload::ForeignRecord;
 use crate::error::{ForeignError, RvmCommitError};
+use crate::participant::TransactionOutcome;
 use crate::record::{KIND_COMPACT, RecordChanges};
 use crate::region::Region;
 use crate::spool::{SpoolContents, counted_bytes};

@@ -3,74 +3,29 @@
 mod captured;
 mod commit;
 mod edit;
-mod locks;
-mod participant;
-mod payload;
+mod enlist;
 mod preamble;
-mod regions;
 
 pub use commit::CommitReceipt;
 pub use edit::EditGuard;
-pub use participant::{Participant, TransactionOutcome};
 
-use payload::PayloadLayout;
-use regions::TouchedRegions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use netram_proto::port::RecordLog;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::capture::{PageCapture, Verifier};
+use crate::buffers::TransactionBuffers;
+use crate::buffers::regions::TouchedRegions;
 use crate::error::RangeError;
-use crate::limit::{POOL_BUFFER_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_REGIONS_MAX, UNDO_BYTES_MAX};
+use crate::limit::{TRANSACTION_RANGES_MAX, TRANSACTION_REGIONS_MAX, UNDO_BYTES_MAX};
 use crate::memory::RegionMemory;
 use crate::options::RestoreMode;
-use crate::range::RangeList;
+use crate::participant::TransactionOutcome;
 use crate::region::{CaptureLoan, ExclusiveGuard, Region};
 use crate::state::RvmState;
 use crate::stats::add;
 use crate::storage::SegmentStorage;
-
-/// The memory of a transaction, reused by later ones.
-#[derive(Default)]
-pub(crate) struct TransactionBuffers {
-    regions: TouchedRegions,
-    ranges: RangeList,
-    /// Old values, in the order of the declared ranges.
-    undo: Vec<u8>,
-    /// Capture state of regions whose stores are found by page, with the regions' indexes in the list.
-    captures: Vec<(u32, Box<PageCapture>)>,
-    /// Verifiers of verified regions, with the regions' indexes in the list and the transaction's number at
-    /// each.
-    verifiers: Vec<(u32, u64, Arc<Verifier>)>,
-    /// Bytes for other readers that the record begins with.
-    preamble: Vec<u8>,
-    /// A record is written even without ranges.
-    always: bool,
-    layout: PayloadLayout,
-    /// Participants to notify when the transaction ends, with their notes.
-    enlisted: Vec<(Arc<dyn Participant>, u64)>,
-}
-
-impl TransactionBuffers {
-    /// Empties the buffers; returns `false` if they have grown too large to keep.
-    pub(crate) fn clear(&mut self) -> bool {
-        assert!(
-            self.regions.list.is_empty(),
-            "the regions are let go when the transaction ends"
-        );
-        assert!(
-            self.enlisted.is_empty(),
-            "participants are told when the transaction ends"
-        );
-        self.ranges.clear();
-        self.undo.clear();
-        self.preamble.clear();
-        self.always = false;
-        self.ranges.capacity_bytes() + self.undo.capacity() <= POOL_BUFFER_BYTES_MAX
-    }
-}
 
 /// A transaction. Dropping it aborts it.
 ///

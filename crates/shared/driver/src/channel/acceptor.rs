@@ -5,21 +5,16 @@
 //! [`SessionHandler`]. Every other client is refused with a reason. Pending sessions are bounded in number
 //! and time.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use netram_proto::failure::RetryBackoff;
-use netram_proto::port::IoError;
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::pending_connections::{
-    Admission, PendingConnections, PendingLimits, PendingTimeout, ReportThrottle,
-};
+use netram_transport::pending_connections::PendingLimits;
 use netram_transport::{
-    HandshakeProgress, Interest, Link, LinkError, ListenError, Listener, NetAddress, PendingHandshake,
-    Poller, ReadyEvents, Security, Waker,
+    Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome, Link, LinkError, ListenError, Listener,
+    NetAddress, Poller, Security, Waker,
 };
 
 use super::Channel;
@@ -28,14 +23,9 @@ use crate::limit::{
     SESSIONS_MAX_DEFAULT, STATUS_SESSIONS_MAX,
 };
 
-const WAKER_TOKEN: u64 = u64::MAX;
-/// Poller tokens of listeners start here, those of pending sessions at zero.
-const LISTENER_TOKEN_MIN: u64 = 1 << 32;
 const EVENTS: usize = 64;
 /// Number of connections accepted in a row, so that a flood of connections does not starve the others.
 const ACCEPTS_A_TURN: usize = 64;
-/// Time without accepting after the system refused a connection, for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Receiver of accepted sessions.
 pub trait SessionHandler: Send + Sync {
@@ -154,33 +144,28 @@ impl SessionAcceptor {
             asked: AtomicBool::new(false),
             waker: Waker::new()?,
         });
-        let poller = Poller::new()?;
-        for (index, listener) in listeners.iter().enumerate() {
-            poller.add(listener, LISTENER_TOKEN_MIN + index as u64, Interest::Read)?;
-        }
-        poller.add(&stop.waker, WAKER_TOKEN, Interest::Read)?;
         let places = Arc::new(SessionPermits::default());
-        let now = Instant::now();
-        let bounds = PendingLimits {
-            admitted_max: config.pending_max,
-            grace: PENDING_GRACE,
-            patience: config.first_frame_timeout,
+        let limits = AcceptorLimits {
+            pending: PendingLimits {
+                admitted_max: config.pending_max,
+                grace: PENDING_GRACE,
+                patience: config.first_frame_timeout,
+            },
+            events_max: EVENTS,
+            accepts_a_turn: ACCEPTS_A_TURN,
+            housekeeping: HOUSEKEEPING_INTERVAL,
+            flood_log_interval: FLOOD_LOG_INTERVAL,
         };
-        let keeper = AcceptorThread {
+        let greeter = SessionGreeter {
             config,
             service,
-            poller,
-            listeners,
             stop: Arc::clone(&stop),
             permits: Arc::clone(&places),
-            pending: PendingConnections::new(bounds),
-            flood: ReportThrottle::new(FLOOD_LOG_INTERVAL, now),
-            refusals: RetryBackoff::new(),
-            now,
         };
+        let acceptor = Acceptor::new(greeter, Poller::new()?, listeners, &stop.waker, limits)?;
         let thread = std::thread::Builder::new()
             .name("netram-door".to_owned())
-            .spawn(move || keeper.run())?;
+            .spawn(move || acceptor.run())?;
         Ok(SessionAcceptor {
             addresses,
             stop,
@@ -228,164 +213,39 @@ impl SessionPermit {
     }
 }
 
-/// A connection that has not sent its purpose; see [`PendingConnections`].
-struct PendingSession {
-    stage: Stage,
-    /// `None`: the client is only here to be told that the server is busy.
-    permit: Option<SessionPermit>,
-}
-
-enum Stage {
-    Handshake(PendingHandshake),
-    Greeting(Link),
-}
-
-impl AsFd for Stage {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Stage::Handshake(pending) => pending.as_fd(),
-            Stage::Greeting(link) => link.as_fd(),
-        }
-    }
-}
-
-struct AcceptorThread {
+/// Greets clients and hands them to the service.
+struct SessionGreeter {
     config: AcceptorConfig,
     service: Arc<dyn SessionHandler>,
-    poller: Poller,
-    listeners: Vec<Listener>,
     stop: Arc<Stop>,
     permits: Arc<SessionPermits>,
-    pending: PendingConnections<PendingSession>,
-    flood: ReportThrottle,
-    /// Backoff after errors of accepting a connection.
-    refusals: RetryBackoff,
-    now: Instant,
 }
 
-impl AcceptorThread {
-    fn run(mut self) {
-        let mut events = ReadyEvents::with_capacity(EVENTS);
-        let mut housekeeping = self.now + HOUSEKEEPING_INTERVAL;
-        while !self.stop.asked.load(Ordering::Acquire) {
-            let timeout = housekeeping.saturating_duration_since(self.now);
-            if let Err(error) = self.poller.wait(&mut events, Some(timeout)) {
-                panic!("waiting for nodes failed: {error}");
-            }
-            self.now = Instant::now();
-            for ready in events.iter() {
-                match ready.token {
-                    WAKER_TOKEN => (),
-                    token if token >= LISTENER_TOKEN_MIN => {
-                        self.accept((token - LISTENER_TOKEN_MIN) as usize)
-                    }
-                    token => self.advance(token as usize),
-                }
-            }
-            if self.now >= housekeeping {
-                housekeeping = self.now + HOUSEKEEPING_INTERVAL;
-                self.housekeep();
-            }
-        }
+impl ConnectionHandler for SessionGreeter {
+    type Permit = SessionPermit;
+    type Greeting = ();
+    type Request = SessionKind;
+
+    fn is_stopping(&self) -> bool {
+        self.stop.asked.load(Ordering::Acquire)
     }
 
-    fn accept(&mut self, listener: usize) {
-        // The poller reports the remaining connections again.
-        for _ in 0..ACCEPTS_A_TURN {
-            match self.listeners[listener].accept(self.now) {
-                Ok(Some(pending)) => {
-                    self.refusals.succeeded();
-                    self.add_pending(pending);
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(IoError::EIO.errno);
-                    if self.refusals.failed(IoError { errno }).should_log {
-                        tracing::error!(%error, "cannot accept connections; trying again");
-                    }
-                    std::thread::sleep(ACCEPT_PAUSE);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn add_pending(&mut self, mut pending: PendingHandshake) {
-        let room = !matches!(self.pending.make_room(self.now), Admission::Full);
+    fn permit(&mut self) -> Option<SessionPermit> {
         let sessions = &self.permits.sessions;
-        let permit = (room && sessions.count() < self.config.sessions_max).then(|| sessions.clone());
-        if permit.is_none() {
-            pending.refuse_busy();
-        }
-        let (deadline, admitted) = (pending.deadline(), permit.is_some());
-        let stage = Stage::Handshake(pending);
-        let stranger = PendingSession { stage, permit };
-        let index = self.pending.insert(self.now, deadline, admitted, stranger);
-        let Some(stranger) = self.pending.get_mut(index) else {
-            unreachable!("the session was inserted just now")
-        };
-        if let Err(error) = self.poller.add(&stranger.stage, index as u64, Interest::Read) {
-            tracing::error!(%error, "cannot wait for a new connection; it is closed");
-            self.pending.remove(index);
-            return;
-        }
-        self.advance(index);
+        (sessions.count() < self.config.sessions_max).then(|| sessions.clone())
     }
 
-    /// Advances one pending session as far as its bytes allow.
-    fn advance(&mut self, index: usize) {
-        // `None`: the session was removed earlier in this round.
-        let Some(stranger) = self.pending.get_mut(index) else {
-            return;
-        };
-        if let Stage::Handshake(pending) = &mut stranger.stage {
-            match pending.advance(self.now) {
-                Ok(HandshakeProgress::NeedRead) => return,
-                Ok(HandshakeProgress::Done(link)) => stranger.stage = Stage::Greeting(link),
-                Err(error) => {
-                    if let Some(count) = self.flood.count(self.now) {
-                        tracing::warn!(peer = pending.peer(), count, "handshake failed: {error}");
-                    }
-                    self.pending.remove(index);
-                    return;
-                }
-            }
-            self.pending.on_handshake_done(index);
-        }
-        let Some(stranger) = self.pending.get_mut(index) else {
-            return;
-        };
-        let Stage::Greeting(link) = &mut stranger.stage else {
-            return;
-        };
+    fn greet(&mut self, _listener: usize, link: &mut Link, (): &mut ()) -> GreetOutcome<SessionKind> {
         let asking = &self.permits.status;
         let may_ask = match self.config.tells_status {
             false => Err(RefusalReason::RegionOnly),
             true if asking.count() >= STATUS_SESSIONS_MAX => Err(RefusalReason::NoRoom),
             true => Ok(SessionKind::Status),
         };
-        match greet(link, may_ask) {
-            Ok(GreetOutcome::Silent) => (),
-            Ok(GreetOutcome::Welcome(errand)) => self.hand_over(index, errand),
-            Ok(GreetOutcome::Refused) | Err(_) => {
-                self.pending.remove(index);
-            }
-        }
+        greet(link, may_ask).unwrap_or(GreetOutcome::Gone)
     }
 
-    fn hand_over(&mut self, index: usize, errand: SessionKind) {
-        let Some(PendingSession {
-            stage: Stage::Greeting(link),
-            permit: Some(permit),
-        }) = self.pending.remove(index)
-        else {
-            unreachable!("a greeted session has finished its handshake, which needs a permit")
-        };
-        if let Err(error) = self.poller.remove(&link) {
-            // The drop closes the connection. The client notices and connects again.
-            tracing::error!(%error, "cannot hand over a new connection; it is closed");
-            return;
-        }
+    fn take(&mut self, errand: SessionKind, link: Link, (): (), permit: SessionPermit) {
         let permit = match errand {
             SessionKind::Node => permit,
             SessionKind::Status => self.permits.status.clone(),
@@ -396,34 +256,15 @@ impl AcceptorThread {
             permit,
         });
     }
-
-    fn housekeep(&mut self) {
-        for (index, overdue) in self.pending.overdue(self.now) {
-            match overdue {
-                // The handshake itself reports that its time is over.
-                PendingTimeout::Handshake => self.advance(index),
-                PendingTimeout::FirstRequest => drop(self.pending.remove(index)),
-            }
-        }
-        if let Some(count) = self.flood.due(self.now) {
-            tracing::warn!(count, "further handshakes failed");
-        }
-    }
-}
-
-/// Result of looking for a pending session's first frame.
-enum GreetOutcome {
-    /// The frame has not come.
-    Silent,
-    /// The client was greeted.
-    Welcome(SessionKind),
-    Refused,
 }
 
 /// Handles a pending session's first frame. `may_ask`: the answer to a request for the status.
-fn greet(link: &mut Link, may_ask: Result<SessionKind, RefusalReason>) -> Result<GreetOutcome, LinkError> {
+fn greet(
+    link: &mut Link,
+    may_ask: Result<SessionKind, RefusalReason>,
+) -> Result<GreetOutcome<SessionKind>, LinkError> {
     let Some(packet) = link.receive()? else {
-        return Ok(GreetOutcome::Silent);
+        return Ok(GreetOutcome::Waits);
     };
     let kind = Frame::parse(packet).map(|frame| frame.header.kind);
     let errand = match kind {
@@ -435,7 +276,7 @@ fn greet(link: &mut Link, may_ask: Result<SessionKind, RefusalReason>) -> Result
     let refusal = match errand {
         Ok(errand) => {
             link.send(&[&FrameHeader::new(FrameKind::ShareAck).encode(0)])?;
-            return Ok(GreetOutcome::Welcome(errand));
+            return Ok(GreetOutcome::Request(errand));
         }
         Err(refusal) => refusal,
     };
@@ -455,5 +296,5 @@ fn greet(link: &mut Link, may_ask: Result<SessionKind, RefusalReason>) -> Result
     header.flags = refusal as u8;
     // The client may not read it; the connection ends in any case.
     link.send(&[&header.encode(0)])?;
-    Ok(GreetOutcome::Refused)
+    Ok(GreetOutcome::Gone)
 }

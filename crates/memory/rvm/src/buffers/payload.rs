@@ -2,15 +2,15 @@
 
 use super::locks::CommitLocks;
 use super::regions::TouchedRegions;
+use crate::declared::DeclaredRange;
 use crate::limit::COPY_BYTES;
-use crate::range::DeclaredRange;
 use crate::record::{RangeCursor, RecordChanges, RecordEncoder, RecordScope, preamble_bytes};
 
 /// A foreign record that becomes part of a commit: checked, and all of it in one segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ForeignRecord<'f> {
-    pub(super) changes: RecordChanges<'f>,
-    pub(super) segment: u32,
+pub(crate) struct ForeignRecord<'f> {
+    pub(crate) changes: RecordChanges<'f>,
+    pub(crate) segment: u32,
     /// End of its last range.
     end: u64,
     /// Its ranges as encoded in its payload.
@@ -19,7 +19,7 @@ pub(super) struct ForeignRecord<'f> {
 
 impl<'f> ForeignRecord<'f> {
     /// Returns `None` for a record that cannot be copied as encoded.
-    pub(super) fn new(changes: RecordChanges<'f>) -> Option<ForeignRecord<'f>> {
+    pub(crate) fn new(changes: RecordChanges<'f>) -> Option<ForeignRecord<'f>> {
         let RecordScope::Segment { segment, end, .. } = changes.scope() else {
             return None;
         };
@@ -53,7 +53,7 @@ pub(crate) struct PayloadLayout {
 
 impl PayloadLayout {
     /// Determines the order. Returns the payload's length. Costs about 1 ns per range.
-    pub(super) fn arrange(
+    pub(crate) fn arrange(
         &mut self,
         merged: &[DeclaredRange],
         regions: &TouchedRegions,
@@ -87,7 +87,7 @@ impl PayloadLayout {
     }
 
     /// Writes the payload.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         payload: &mut [u8],
         preamble: &[u8],

@@ -9,7 +9,7 @@ use crate::memory::RegionMemory;
 const FRAME_LOCKS: usize = 16;
 
 /// The locks of a commit: a chain of stack frames.
-pub(super) struct CommitLocks<'h> {
+pub(crate) struct CommitLocks<'h> {
     /// Position, in order of address, of the first region locked in this frame.
     first: usize,
     locks: [Option<RwLockReadGuard<'h, RegionMemory>>; FRAME_LOCKS],
@@ -17,21 +17,21 @@ pub(super) struct CommitLocks<'h> {
 }
 
 /// The one region that a commit changes, locked exclusively.
-pub(super) struct ExclusiveRegion<'h> {
+pub(crate) struct ExclusiveRegion<'h> {
     /// Its position in order of address; `None` if no region is changed.
-    pub(super) position: Option<usize>,
-    pub(super) memory: Option<RwLockWriteGuard<'h, RegionMemory>>,
+    pub(crate) position: Option<usize>,
+    pub(crate) memory: Option<RwLockWriteGuard<'h, RegionMemory>>,
 }
 
 impl ExclusiveRegion<'_> {
-    pub(super) const NONE: ExclusiveRegion<'static> = ExclusiveRegion {
+    pub(crate) const NONE: ExclusiveRegion<'static> = ExclusiveRegion {
         position: None,
         memory: None,
     };
 }
 
 impl CommitLocks<'_> {
-    pub(super) fn find(&self, position: usize) -> &RegionMemory {
+    pub(crate) fn find(&self, position: usize) -> &RegionMemory {
         let mut held = self;
         while position < held.first {
             held = held.before.expect("the chain of locks begins at position zero");
@@ -43,7 +43,7 @@ impl CommitLocks<'_> {
 
 /// Locks the regions from position `first` on, in order of address, then runs `then`. Locks are shared except
 /// for the changed region. The stack it needs is given at [`crate::limit::TRANSACTION_REGIONS_MAX`].
-pub(super) fn with_locked<'r, R>(
+pub(crate) fn with_locked<'r, R>(
     regions: &'r TouchedRegions,
     first: usize,
     before: Option<&CommitLocks<'_>>,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use netram_attach::{AttachMethod, AttachRequest, Registry, ReleaseOutcome, VolumeAttachment, attach};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{ChildRole, PART};
+use crate::child::{ChildJob, PART, role_argument};
 use crate::cleanup::{CleanupItem, register, unregister};
 use crate::error::{BenchError, ErrorContext};
 use crate::namespaces::NamespacePair;
@@ -32,8 +32,10 @@ pub struct DeviceServeJob {
     what: DeviceSource,
 }
 
-impl DeviceServeJob {
-    pub(crate) fn run(&self) -> Result<(), BenchError> {
+impl ChildJob for DeviceServeJob {
+    const ROLE: &'static str = "Attach";
+
+    fn run(&self) -> Result<(), BenchError> {
         netram_attach::serve(|| self.what.open()).context("serve a device")
     }
 }
@@ -137,8 +139,7 @@ impl BlockDevice {
         let registry = Registry::new(&directory, &directory.join("dev"));
         let name = format!("bench-{}", site.number());
         let claim = registry.claim(&name, volume).context("claim a device's name")?;
-        let role =
-            serde_json::to_string(&ChildRole::Attach(DeviceServeJob { what })).context("describe a role")?;
+        let role = role_argument(&DeviceServeJob { what })?;
         let log = site.directory().join(format!("{name}.log"));
         let mut server = match network {
             Some(network) => network.on_client(site.program()),
