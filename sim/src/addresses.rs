@@ -37,14 +37,15 @@ impl World {
     /// Makes another address lead to a lender: an unused one, or one that led to another lender.
     pub(crate) fn move_lender(&mut self) {
         let (one, other) = (
-            self.rng.index(self.address_lenders.len()),
-            self.rng.index(self.address_lenders.len()),
+            self.kernel.rng.index(self.address_lenders.len()),
+            self.kernel.rng.index(self.address_lenders.len()),
         );
         if self.address_lenders[one] == self.address_lenders[other] {
             return;
         }
-        self.coverage.hit("nemesis: lenders moved");
-        self.tell(|| format!("what was at l{one} is at l{other} now, and the other way round"));
+        self.kernel.hit("nemesis: lenders moved");
+        self.kernel
+            .tell(|| format!("what was at l{one} is at l{other} now, and the other way round"));
         for lender in [self.address_lenders[one], self.address_lenders[other]]
             .into_iter()
             .flatten()

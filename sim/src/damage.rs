@@ -30,19 +30,19 @@ impl World {
         if durable <= head {
             return;
         }
-        let at = head.plus(self.rng.below(durable.since(head)));
-        let capacity = self.profile.capacity;
+        let at = head.plus(self.kernel.rng.below(durable.since(head)));
+        let capacity = self.kernel.profile.capacity;
         let offset = DATA_OFFSET + (at.0 % capacity) as usize;
         let start = Lsn(at.0 / SECTOR_BYTES as u64 * SECTOR_BYTES as u64);
         let file = self.hosts[host].log_file;
         match action {
             WorldFault::Unreadable => {
-                self.coverage.hit("nemesis: sectors made unreadable");
+                self.kernel.hit("nemesis: sectors made unreadable");
                 self.hosts[host].disk.borrow_mut().make_unreadable(file, offset);
                 self.hosts[host].damaged = true;
             }
             _ if self.proven(host, start.plus(SECTOR_BYTES as u64)) => {
-                self.coverage.hit("nemesis: sectors rotten");
+                self.kernel.hit("nemesis: sectors rotten");
                 self.hosts[host].disk.borrow_mut().rot(file, offset);
                 self.hosts[host].damaged = true;
                 let history = &mut self.hosts[host].history;
@@ -55,9 +55,9 @@ impl World {
     /// Damages one of two slots at rest. It spares slots after a cut-off or failed store: the other slot may
     /// then be the older value, and recovery cannot tell (`docs/design/journal.md`).
     pub(crate) fn damage_slot(&mut self, host: usize) {
-        let view_file = self.rng.chance(700);
-        let slot = self.rng.index(2) * SLOT_BYTES;
-        let rots = self.rng.chance(500);
+        let view_file = self.kernel.rng.chance(700);
+        let slot = self.kernel.rng.index(2) * SLOT_BYTES;
+        let rots = self.kernel.rng.chance(500);
         let at = &self.hosts[host];
         let file = if view_file { at.view_file } else { at.log_file };
         {
@@ -77,7 +77,7 @@ impl World {
             disk.make_unreadable(file, slot);
         }
         drop(disk);
-        self.coverage.hit("nemesis: slots damaged");
+        self.kernel.hit("nemesis: slots damaged");
     }
 
     /// Whether bytes on the platter beyond `end` prove that everything below `end` had been durable.
@@ -95,15 +95,15 @@ impl World {
     /// history that ended otherwise.
     fn leave_stale_bytes(&mut self, host: usize, tail: Lsn) {
         let history = &self.hosts[host].history;
-        let capacity = self.profile.capacity;
+        let capacity = self.kernel.profile.capacity;
         let settled = history.acked == tail && history.durable == tail;
         if !settled || tail.0 < 512 || capacity.saturating_sub(tail.since(history.head)) < 2048 {
             return;
         }
-        let bytes = if self.rng.chance(500) {
+        let bytes = if self.kernel.rng.chance(500) {
             self.other_history(tail)
         } else {
-            let from = Lsn(self.rng.below(tail.0 / 8) * 8);
+            let from = Lsn(self.kernel.rng.below(tail.0 / 8) * 8);
             let history = &self.hosts[host].history;
             let start = history
                 .ends_between(from, tail)
@@ -113,7 +113,7 @@ impl World {
         };
         let offset = DATA_OFFSET + (tail.0 % capacity) as usize;
         let length = bytes.len().min(DATA_OFFSET + capacity as usize - offset);
-        self.coverage.hit("nemesis: stale bytes behind the end");
+        self.kernel.hit("nemesis: stale bytes behind the end");
         let file = self.hosts[host].log_file;
         self.hosts[host]
             .disk
@@ -126,12 +126,12 @@ impl World {
     fn other_history(&mut self, at: Lsn) -> Vec<u8> {
         let link = ChainPoint {
             lsn: at,
-            chain: self.rng.draw() as u32,
+            chain: self.kernel.rng.draw() as u32,
         };
         let header = RecordHeader::new(link, Epoch(1), Lsn(0), RecordKind(16), false, 24);
         let mut record = vec![7; header.length];
         header.write(&mut record);
-        finish_record(&mut record, self.journal.into());
+        finish_record(&mut record, self.kernel.journal().into());
         record
     }
 }

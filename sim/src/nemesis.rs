@@ -6,10 +6,11 @@ use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{FrameHeader, FrameKind};
 
 use crate::check::{self, rule01};
+use crate::event::FrameDirection;
+use crate::event::WorldEvent;
 use crate::lender::{LENDER_BYTES, packet_of};
-use crate::net::FrameDirection;
 use crate::profile::WorldFault;
-use crate::world::{World, WorldEvent};
+use crate::world::World;
 
 /// State of the fault injector.
 pub(crate) struct Nemesis {
@@ -52,18 +53,18 @@ const REFUSALS: [IoError; 6] = [
 
 impl World {
     pub(crate) fn plan_nemesis(&mut self) {
-        let mean = self.profile.fault_interval.0;
-        let delay = Nanos(self.rng.between(mean / 10, mean * 2));
-        self.at(delay, WorldEvent::Nemesis);
+        let mean = self.kernel.profile.fault_interval.0;
+        let delay = Nanos(self.kernel.rng.between(mean / 10, mean * 2));
+        self.kernel.at(delay, WorldEvent::Nemesis);
     }
 
     pub(crate) fn on_nemesis(&mut self) {
-        if self.nemesis.stopped || self.profile.faults.is_empty() {
+        if self.nemesis.stopped || self.kernel.profile.faults.is_empty() {
             return;
         }
-        let action = self.rng.pick(&self.profile.faults.clone());
-        self.trace.mark(self.now, 8, action as u64);
-        self.tell(|| format!("nemesis: {action:?}"));
+        let action = self.kernel.rng.pick(&self.kernel.profile.faults.clone());
+        self.kernel.mark(8, action as u64);
+        self.kernel.tell(|| format!("nemesis: {action:?}"));
         self.inject_fault(action);
         self.plan_nemesis();
     }
@@ -72,37 +73,37 @@ impl World {
         if !self.is_within_budget(action) {
             return;
         }
-        let lender = self.rng.index(self.lenders.len());
-        let host = self.rng.index(self.hosts.len());
+        let lender = self.kernel.rng.index(self.lenders.len());
+        let host = self.kernel.rng.index(self.hosts.len());
         let client = self.living(host);
         match action {
             WorldFault::BreakLink => {
                 let conns = self.conns_to(lender);
                 if !conns.is_empty() {
-                    let conn = self.rng.pick(&conns);
-                    self.coverage.hit("nemesis: links broken");
+                    let conn = self.kernel.rng.pick(&conns);
+                    self.kernel.hit("nemesis: links broken");
                     self.break_conn(conn);
                 }
             }
             WorldFault::Partition => self.partition(host, lender),
             WorldFault::PauseLender => {
-                self.coverage.hit("nemesis: lenders paused");
-                self.lenders[lender].paused_until = self.now + self.pause();
+                self.kernel.hit("nemesis: lenders paused");
+                self.lenders[lender].paused_until = self.kernel.now() + self.pause();
             }
             WorldFault::PauseClient => {
                 if let Some(process) = client {
-                    self.coverage.hit("nemesis: clients paused");
-                    self.processes[process].paused_until = self.now + self.pause();
+                    self.kernel.hit("nemesis: clients paused");
+                    self.processes[process].paused_until = self.kernel.now() + self.pause();
                 }
             }
             WorldFault::KillLender => self.kill_lender(lender),
             WorldFault::LoseLender => self.lose_lender(lender),
             WorldFault::PowerDomain => self.cut_domain(),
             WorldFault::FillLender => {
-                self.coverage.hit("nemesis: lenders filled");
+                self.kernel.hit("nemesis: lenders filled");
                 self.lenders[lender].window.limit = 0;
-                let delay = Nanos::from_ms(self.rng.between(100, 3000));
-                self.at(delay, WorldEvent::LenderRoomBack { lender });
+                let delay = Nanos::from_ms(self.kernel.rng.between(100, 3000));
+                self.kernel.at(delay, WorldEvent::LenderRoomBack { lender });
             }
             WorldFault::WithdrawLender => self.withdraw(lender),
             WorldFault::CrashClient | WorldFault::CutClient => {
@@ -111,13 +112,14 @@ impl World {
                 }
             }
             WorldFault::CrashMidway => {
-                let operations = self.rng.between(0, 12) as u32;
+                let operations = self.kernel.rng.between(0, 12) as u32;
                 self.hosts[host].disk.borrow_mut().crash_after(operations);
             }
             WorldFault::SlowDisk => {
-                self.coverage.hit("nemesis: slow disks");
-                self.nemesis.slowness = self.rng.between(3, 60);
-                self.nemesis.slow_until = self.now + Nanos::from_ms(self.rng.between(50, 2000));
+                self.kernel.hit("nemesis: slow disks");
+                self.nemesis.slowness = self.kernel.rng.between(3, 60);
+                self.nemesis.slow_until =
+                    self.kernel.now() + Nanos::from_ms(self.kernel.rng.between(50, 2000));
             }
             WorldFault::FailSync => {
                 self.hosts[host].disk.borrow_mut().fail_next_sync();
@@ -126,9 +128,9 @@ impl World {
                 self.hosts[host].disk.borrow_mut().fail_next_write();
             }
             WorldFault::RefuseCalls => {
-                let error = self.rng.pick(&REFUSALS);
+                let error = self.kernel.rng.pick(&REFUSALS);
                 // A few calls, or enough that any code that gives up has given up.
-                let calls = self.rng.pick(&[1, 1, 2, 5, 20]);
+                let calls = self.kernel.rng.pick(&[1, 1, 2, 5, 20]);
                 self.hosts[host].disk.borrow_mut().refuse(calls, error);
             }
             WorldFault::Rot | WorldFault::Unreadable | WorldFault::StaleBytes => self.damage(host, action),
@@ -155,25 +157,25 @@ impl World {
                 | WorldFault::PowerDomain
                 | WorldFault::WithdrawLender
         );
-        if self.profile.within_budget && shrinks {
+        if self.kernel.profile.within_budget && shrinks {
             // One at a time: a view that shrinks around a member that is already dead has lost more than one.
-            if self.now < self.nemesis.busy_until || !self.all_intact() {
+            if self.kernel.now() < self.nemesis.busy_until || !self.all_intact() {
                 return false;
             }
-            self.nemesis.busy_until = self.now + Nanos::from_ms(6000);
+            self.nemesis.busy_until = self.kernel.now() + Nanos::from_ms(6000);
         }
         true
     }
 
     fn pause(&mut self) -> Nanos {
-        Nanos::from_ms(self.rng.pick(&[20, 200, 700, 3000]))
+        Nanos::from_ms(self.kernel.rng.pick(&[20, 200, 700, 3000]))
     }
 
     fn partition(&mut self, host: usize, lender: usize) {
-        self.coverage.hit("nemesis: partitions");
-        let until = self.now + Nanos::from_ms(self.rng.pick(&[50, 400, 1500, 5000]));
+        self.kernel.hit("nemesis: partitions");
+        let until = self.kernel.now() + Nanos::from_ms(self.kernel.rng.pick(&[50, 400, 1500, 5000]));
         let blocked = &mut self.blocked[host][lender];
-        match self.rng.below(3) {
+        match self.kernel.rng.below(3) {
             0 => blocked.0 = until,
             1 => blocked.1 = until,
             _ => *blocked = (until, until),
@@ -184,8 +186,8 @@ impl World {
         if !self.lenders[lender].up {
             return;
         }
-        self.coverage.hit("nemesis: lender processes killed");
-        if self.rng.chance(400) {
+        self.kernel.hit("nemesis: lender processes killed");
+        if self.kernel.rng.chance(400) {
             self.lenders[lender].crashes_in_append = true;
             return;
         }
@@ -195,33 +197,34 @@ impl World {
 
     /// Handles the death of a lender's process: its connections end, and it is restarted later.
     pub(crate) fn lender_died(&mut self, lender: usize) {
-        self.tell(|| format!("lender {lender}'s process dies"));
+        self.kernel.tell(|| format!("lender {lender}'s process dies"));
         for conn in self.conns_to(lender) {
             self.break_conn(conn);
         }
-        let delay = Nanos::from_ms(self.rng.pick(&[5, 100, 1000, 4000]));
-        self.at(delay, WorldEvent::LenderUp { lender });
+        let delay = Nanos::from_ms(self.kernel.rng.pick(&[5, 100, 1000, 4000]));
+        self.kernel.at(delay, WorldEvent::LenderUp { lender });
     }
 
     fn lose_lender(&mut self, lender: usize) {
-        if self.profile.within_budget && !self.can_spare(lender) {
+        if self.kernel.profile.within_budget && !self.can_spare(lender) {
             return;
         }
-        self.coverage.hit("nemesis: lender machines lost");
-        self.tell(|| format!("lender {lender}'s machine dies with its memory"));
+        self.kernel.hit("nemesis: lender machines lost");
+        self.kernel
+            .tell(|| format!("lender {lender}'s machine dies with its memory"));
         self.nemesis.lost_at.resize(self.lenders.len(), Time(0));
-        self.nemesis.lost_at[lender] = self.now;
+        self.nemesis.lost_at[lender] = self.kernel.now();
         let next = self.next_incarnation();
         let conns = self.conns_to(lender);
         self.lenders[lender].lose(next);
         // A dead machine sends no farewell. Its clients notice by waiting, or when it is back and resets
         // them.
-        let silent = self.rng.chance(500);
+        let silent = self.kernel.rng.chance(500);
         for conn in conns.into_iter().filter(|_| !silent) {
             self.break_conn(conn);
         }
-        let delay = Nanos::from_ms(self.rng.pick(&[5, 300, 2000]));
-        self.at(delay, WorldEvent::LenderUp { lender });
+        let delay = Nanos::from_ms(self.kernel.rng.pick(&[5, 300, 2000]));
+        self.kernel.at(delay, WorldEvent::LenderUp { lender });
     }
 
     /// Whether every view that a crash could leave, now or after the next change, survives the loss of
@@ -270,36 +273,36 @@ impl World {
 
     pub(crate) fn lost_since(&self, lender: usize, _process: usize) -> bool {
         let lost_at = self.nemesis.lost_at.get(lender).copied().unwrap_or(Time(0));
-        self.now.since(lost_at) < Nanos::from_ms(5000) && lost_at > Time(0)
+        self.kernel.now().since(lost_at) < Nanos::from_ms(5000) && lost_at > Time(0)
     }
 
     pub(crate) fn start_lender(&mut self, lender: usize) {
         if self.lenders[lender].up {
             return;
         }
-        let (journal, planted) = (self.journal, self.planted);
+        let (journal, planted) = (self.kernel.journal(), self.kernel.planted());
         let next = self.next_incarnation();
         if !self.lenders[lender].start(journal, next, planted) {
             // An intruder in the writer's name may declare an LSN stable at which no record begins.
             if !self.is_untrusted(lender) {
                 check::rule02::fail_unproven_memory(lender);
             }
-            self.coverage.hit("intruder: memory forgotten at a restart");
+            self.kernel.hit("intruder: memory forgotten at a restart");
             self.nemesis.lost_at.resize(self.lenders.len(), Time(0));
-            self.nemesis.lost_at[lender] = self.now;
+            self.nemesis.lost_at[lender] = self.kernel.now();
         }
-        self.tell(|| format!("lender {lender} is up"));
+        self.kernel.tell(|| format!("lender {lender} is up"));
     }
 
     fn cut_domain(&mut self) {
-        let domain = format!("d{}", self.rng.below(3));
+        let domain = format!("d{}", self.kernel.rng.below(3));
         let members: Vec<usize> = (0..self.lenders.len())
             .filter(|&lender| self.lenders[lender].domain == domain)
             .collect();
-        if self.profile.within_budget && members.len() > 1 {
+        if self.kernel.profile.within_budget && members.len() > 1 {
             return;
         }
-        self.coverage.hit("nemesis: power domains cut");
+        self.kernel.hit("nemesis: power domains cut");
         for lender in members {
             self.lose_lender(lender);
         }
@@ -312,14 +315,14 @@ impl World {
 
     fn withdraw(&mut self, lender: usize) {
         let packet = packet_of(&FrameHeader::new(FrameKind::Withdraw), &[]);
-        self.coverage.hit("nemesis: lenders withdrawn");
+        self.kernel.hit("nemesis: lenders withdrawn");
         for conn in self.conns_to(lender) {
             self.send(conn, FrameDirection::Down, packet.clone());
         }
         self.lenders[lender].withdrawn = true;
         // Its clients have that long to move away. Then it stops and is restarted with the memory it had.
-        let grace = Nanos::from_ms(self.rng.between(100, 2000));
-        self.at(grace, WorldEvent::LenderStops { lender });
+        let grace = Nanos::from_ms(self.kernel.rng.between(100, 2000));
+        self.kernel.at(grace, WorldEvent::LenderStops { lender });
     }
 
     pub(crate) fn lender_stops(&mut self, lender: usize) {
@@ -331,7 +334,7 @@ impl World {
 
     /// Ends all faults: the nemesis stops, lenders run, links pass, the disk works.
     pub fn heal(&mut self) {
-        self.tell(|| String::from("everything is healed"));
+        self.kernel.tell(|| String::from("everything is healed"));
         self.nemesis.stopped = true;
         self.nemesis.slow_until = Time(0);
         for blocked in self.blocked.iter_mut().flatten() {
@@ -363,6 +366,6 @@ impl World {
             disk.heal();
             disk.make_readable();
         }
-        self.profile.loss_permille = 0;
+        self.kernel.profile.loss_permille = 0;
     }
 }

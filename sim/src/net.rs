@@ -9,9 +9,10 @@ use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
 use crate::check::rule16;
+use crate::event::{FrameDirection, WorldEvent};
 use crate::lender::{PacketOutcome, packet_of};
 use crate::profile::LinkKind;
-use crate::world::{World, WorldEvent};
+use crate::world::World;
 
 /// Maximum number of frames in flight on one lane.
 const LANE_FRAMES_MAX: u32 = 12;
@@ -59,15 +60,6 @@ pub(crate) struct SimConnection {
     last_datagram: Time,
 }
 
-/// Direction of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FrameDirection {
-    /// To the lender.
-    Up,
-    /// To the client.
-    Down,
-}
-
 impl World {
     /// A process begins to connect to the lender at an address.
     pub(crate) fn connect(&mut self, process: usize, slot: usize, address: usize) {
@@ -85,8 +77,8 @@ impl World {
             last_datagram: Time(0),
         });
         self.processes[process].conns[slot] = Some(conn);
-        let delay = Nanos(self.latency().0 + self.latency().0);
-        self.at(delay, WorldEvent::Connected { conn });
+        let delay = Nanos(self.kernel.link_latency().0 + self.kernel.link_latency().0);
+        self.kernel.at(delay, WorldEvent::Connected { conn });
     }
 
     pub(crate) fn on_connected(&mut self, conn: usize) {
@@ -103,14 +95,14 @@ impl World {
         }
         let reachable = !nowhere
             && self.lenders[lender].up
-            && self.blocked(process, lender, FrameDirection::Up) <= self.now
-            && self.blocked(process, lender, FrameDirection::Down) <= self.now;
+            && self.blocked(process, lender, FrameDirection::Up) <= self.kernel.now()
+            && self.blocked(process, lender, FrameDirection::Down) <= self.kernel.now();
         if reachable {
             self.conns[conn].boot = self.lenders[lender].boot;
-            self.coverage.hit("links made");
+            self.kernel.hit("links made");
             self.link_up(process, slot);
         } else {
-            self.coverage.hit("links refused");
+            self.kernel.hit("links refused");
             self.close_here(conn);
             self.link_lost(process, slot);
         }
@@ -123,15 +115,15 @@ impl World {
 
     pub(crate) fn send(&mut self, conn: usize, way: FrameDirection, packet: Vec<u8>) {
         let latency = self.latency_of(conn);
-        let now = self.now;
-        if self.profile.links == LinkKind::Stream {
+        let now = self.kernel.now();
+        if self.kernel.profile.links == LinkKind::Stream {
             let lane = self.lane(conn, way);
             let number = lane.sent;
             lane.sent += 1;
             lane.in_flight += 1;
             lane.last = Time(lane.last.0.max(now.0 + latency.0) + 1);
             let at = lane.last;
-            self.queue.push(
+            self.kernel.push(
                 at,
                 WorldEvent::Frame {
                     conn,
@@ -148,21 +140,25 @@ impl World {
         // The first frame binds the session. It belongs to the handshake, which a datagram link repeats until
         // it succeeds.
         let first = number == 0;
-        let permille = if first { 0 } else { self.profile.loss_permille };
-        if self.rng.chance(permille) {
-            self.coverage.hit("frames lost");
+        let permille = if first {
+            0
+        } else {
+            self.kernel.profile.loss_permille
+        };
+        if self.kernel.rng.chance(permille) {
+            self.kernel.hit("frames lost");
             return;
         }
-        let copies = 1 + u32::from(self.rng.chance(permille));
-        self.coverage.add("frames doubled", u64::from(copies - 1));
+        let copies = 1 + u32::from(self.kernel.rng.chance(permille));
+        self.kernel.add("frames doubled", u64::from(copies - 1));
         for _ in 0..copies {
-            let mut delay = self.latency();
-            if self.rng.chance(permille) {
-                self.coverage.hit("frames late");
-                let times = self.rng.between(2, 200);
+            let mut delay = self.kernel.link_latency();
+            if self.kernel.rng.chance(permille) {
+                self.kernel.hit("frames late");
+                let times = self.kernel.rng.between(2, 200);
                 // One in four is delayed long enough for its lender to be given up and found again.
-                let stuck = if self.rng.chance(250) {
-                    self.rng.below(700_000_000)
+                let stuck = if self.kernel.rng.chance(250) {
+                    self.kernel.rng.below(700_000_000)
                 } else {
                     0
                 };
@@ -170,7 +166,7 @@ impl World {
             }
             self.lane(conn, way).in_flight += 1;
             let packet = packet.clone();
-            self.at(
+            self.kernel.at(
                 delay,
                 WorldEvent::Frame {
                     conn,
@@ -196,15 +192,15 @@ impl World {
             FrameDirection::Up => self.lenders[lender].paused_until,
             FrameDirection::Down => self.processes[process].paused_until,
         };
-        let wait = if self.profile.links == LinkKind::Stream || until <= self.now {
+        let wait = if self.kernel.profile.links == LinkKind::Stream || until <= self.kernel.now() {
             Time(until.0.max(paused.0))
         } else {
             self.lane(conn, way).in_flight -= 1;
-            self.coverage.hit("frames lost in a partition");
+            self.kernel.hit("frames lost in a partition");
             return;
         };
-        if wait > self.now {
-            self.queue.push(
+        if wait > self.kernel.now() {
+            self.kernel.push(
                 wait,
                 WorldEvent::Frame {
                     conn,
@@ -231,10 +227,10 @@ impl World {
             // On datagram links, frames of an earlier connection arrive as well. A withdrawal is excepted: it
             // names no incarnation of the lender, and such links would have to add one.
             FrameDirection::Down
-                if self.profile.links == LinkKind::Datagram && packet.first() != Some(&WITHDRAW) =>
+                if self.kernel.profile.links == LinkKind::Datagram && packet.first() != Some(&WITHDRAW) =>
             {
                 if let Some(slot) = self.slot_of(process, lender) {
-                    self.coverage.hit("late answers over an earlier link");
+                    self.kernel.hit("late answers over an earlier link");
                     self.process_gets(process, slot, &packet);
                 }
             }
@@ -244,7 +240,7 @@ impl World {
 
     /// A process multicasts an append: to every connection of its own that listens, dead ones included.
     pub(crate) fn multicast(&mut self, process: usize, channel: u32, header: FrameHeader, body: &[u8]) {
-        let datagram_bytes = self.profile.datagram_bytes;
+        let datagram_bytes = self.kernel.profile.datagram_bytes;
         let listeners: Vec<usize> = self
             .lenders
             .iter()
@@ -254,7 +250,7 @@ impl World {
         for (piece, length) in fragment_append(header, body.len(), datagram_bytes) {
             let from = piece.lsn.since(header.lsn) as usize;
             let packet = packet_of(&piece, &body[from..from + length]);
-            self.coverage.hit("datagrams multicast");
+            self.kernel.hit("datagrams multicast");
             for &conn in &listeners {
                 self.send_datagram(conn, channel, &packet);
             }
@@ -262,27 +258,30 @@ impl World {
     }
 
     fn send_datagram(&mut self, conn: usize, channel: u32, packet: &[u8]) {
-        let permille = self.profile.loss_permille;
-        if self.rng.chance(permille) {
-            self.coverage.hit("datagrams lost");
+        let permille = self.kernel.profile.loss_permille;
+        if self.kernel.rng.chance(permille) {
+            self.kernel.hit("datagrams lost");
             return;
         }
-        let copies = 1 + u32::from(self.rng.chance(permille));
+        let copies = 1 + u32::from(self.kernel.rng.chance(permille));
         for _ in 0..copies {
             let mut delay = self.latency_of(conn);
-            if self.profile.distant.is_some() {
-                let heard = (self.now + delay).max(self.conns[conn].last_datagram + Nanos(1));
+            if self.kernel.profile.distant.is_some() {
+                let heard = (self.kernel.now() + delay).max(self.conns[conn].last_datagram + Nanos(1));
                 self.conns[conn].last_datagram = heard;
-                delay = heard.since(self.now);
+                delay = heard.since(self.kernel.now());
             }
-            if self.rng.chance(permille) {
-                self.coverage.hit("datagrams late");
+            if self.kernel.rng.chance(permille) {
+                self.kernel.hit("datagrams late");
                 // Some outlive the epoch that sent them.
-                let longest = self.rng.pick(&[1_000_000, 1_000_000, 50_000_000, 2_000_000_000]);
-                delay = Nanos(delay.0 + self.rng.below(longest));
+                let longest = self
+                    .kernel
+                    .rng
+                    .pick(&[1_000_000, 1_000_000, 50_000_000, 2_000_000_000]);
+                delay = Nanos(delay.0 + self.kernel.rng.below(longest));
             }
             let packet = packet.to_vec();
-            self.at(
+            self.kernel.at(
                 delay,
                 WorldEvent::Datagram {
                     conn,
@@ -301,13 +300,13 @@ impl World {
             boot,
             ..
         } = self.conns[conn];
-        if self.blocked(process, lender, FrameDirection::Up) > self.now {
-            self.coverage.hit("datagrams lost in a partition");
+        if self.blocked(process, lender, FrameDirection::Up) > self.kernel.now() {
+            self.kernel.hit("datagrams lost in a partition");
             return;
         }
         let wait = self.lenders[lender].paused_until;
-        if wait > self.now {
-            self.queue.push(
+        if wait > self.kernel.now() {
+            self.kernel.push(
                 wait,
                 WorldEvent::Datagram {
                     conn,
@@ -321,23 +320,22 @@ impl World {
             return;
         }
         if !open {
-            self.coverage.hit("datagrams heard by a dead connection");
+            self.kernel.hit("datagrams heard by a dead connection");
         }
-        let (journal, planted) = (self.journal, self.planted);
+        let (journal, planted) = (self.kernel.journal(), self.kernel.planted());
         self.trace_packet(lender, &packet, "hears");
-        self.trace.mark(self.now, 10, conn as u64);
+        self.kernel.mark(10, conn as u64);
         let outcome = self.lenders[lender].on_datagram(conn, channel.into(), &packet, journal, planted);
         self.send_answer(conn, lender, open, outcome);
     }
 
     fn deliver_to_lender(&mut self, conn: usize, lender: usize, open: bool, packet: &[u8]) {
         if !open {
-            self.coverage.hit("frames of a dead connection delivered");
+            self.kernel.hit("frames of a dead connection delivered");
         }
-        let (journal, planted) = (self.journal, self.planted);
+        let (journal, planted) = (self.kernel.journal(), self.kernel.planted());
         self.trace_packet(lender, packet, "gets");
-        self.trace
-            .mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
+        self.kernel.mark(2, packet.first().copied().unwrap_or(0).into());
         let before = self.lenders[lender].state();
         let outcome = self.lenders[lender].on_packet(conn, packet, journal, planted);
         rule16::not_emptied(self, &self.lenders[lender], &before);
@@ -356,24 +354,24 @@ impl World {
                 let reply = self.perhaps_lie(lender, reply);
                 self.trace_packet(lender, &reply, "answers");
                 if reply.first() == Some(&(FrameKind::Missing as u8)) {
-                    self.coverage.hit("holes told");
+                    self.kernel.hit("holes told");
                 }
                 if open {
                     self.send(conn, FrameDirection::Down, reply);
                 }
             }
-            PacketOutcome::Ended if self.profile.links == LinkKind::Stream => self.break_conn(conn),
+            PacketOutcome::Ended if self.kernel.profile.links == LinkKind::Stream => self.break_conn(conn),
             // A repeated or early frame is no protocol violation where links reorder.
             PacketOutcome::Ended => (),
             PacketOutcome::Died => {
-                self.coverage.hit("lenders that died while handling a frame");
+                self.kernel.hit("lenders that died while handling a frame");
                 self.lender_died(lender);
             }
         }
     }
 
     fn trace_packet(&mut self, lender: usize, packet: &[u8], verb: &str) {
-        self.tell(|| match Frame::parse(packet) {
+        self.kernel.tell(|| match Frame::parse(packet) {
             Ok(Frame { header, body }) => format!(
                 "lender {lender} {verb} {:?} lsn {} epoch {} mark {:x} stable {} flags {} who {:x} body {}",
                 header.kind,
@@ -396,8 +394,8 @@ impl World {
             return;
         }
         self.cut_lanes(conn);
-        let delay = self.latency();
-        self.at(delay, WorldEvent::Closed { conn });
+        let delay = self.kernel.link_latency();
+        self.kernel.at(delay, WorldEvent::Closed { conn });
     }
 
     pub(crate) fn on_closed(&mut self, conn: usize) {
@@ -430,12 +428,12 @@ impl World {
     }
 
     fn cut_lanes(&mut self, conn: usize) {
-        if self.profile.links == LinkKind::Datagram {
+        if self.kernel.profile.links == LinkKind::Datagram {
             // Each frame is delivered or lost by itself.
             return;
         }
         for way in [FrameDirection::Up, FrameDirection::Down] {
-            let draw = self.rng.draw();
+            let draw = self.kernel.rng.draw();
             let lane = self.lane(conn, way);
             let open = lane.sent - lane.arrived;
             lane.cut = lane.cut.min(lane.arrived + draw % (open + 1));
@@ -463,17 +461,12 @@ impl World {
 
     /// Draws the latency of one way between a client and the lender of `conn`.
     fn latency_of(&mut self, conn: usize) -> Nanos {
-        match self.profile.distant {
+        match self.kernel.profile.distant {
             Some((lender, (low, high))) if lender == self.conns[conn].lender => {
-                Nanos(self.rng.between(low * 1000, high * 1000))
+                Nanos(self.kernel.rng.between(low * 1000, high * 1000))
             }
-            _ => self.latency(),
+            _ => self.kernel.link_latency(),
         }
-    }
-
-    fn latency(&mut self) -> Nanos {
-        let (low, high) = self.profile.latency_us;
-        Nanos(self.rng.between(low * 1000, high * 1000))
     }
 
     /// Until when frames between a process's host and a lender do not pass.

@@ -47,7 +47,7 @@ impl World {
         self.hosts[host].history = self.truth(host, end).clone();
         if let Some(past) = self.past_epoch_heard(host) {
             self.changes = past.changes.clone();
-            self.coverage.hit("data: later epochs lost unheard");
+            self.kernel.hit("data: later epochs lost unheard");
         }
     }
 
@@ -68,7 +68,7 @@ impl World {
         if let Some(past) = self.past_epoch_of(host, epoch).cloned() {
             self.hosts[host].history = past.history;
             self.changes = past.changes;
-            self.coverage.hit("data: later epochs lost unheard");
+            self.kernel.hit("data: later epochs lost unheard");
         }
     }
 
@@ -110,7 +110,7 @@ mod tests {
         let profile = WorldProfile::draw(&mut rng);
         let capacity = profile.capacity;
         let mut world = World::new(rng, profile, FaultSwitch::NONE, EventTrace::new(None));
-        let data = SimDataLender::new(Rng::new(8), 0, world.journal, capacity, 1);
+        let data = SimDataLender::new(Rng::new(8), 0, world.kernel.journal(), capacity, 1);
         world.data = Some(data);
         world.changes = VolumeHistory::new(512);
         opens(&mut world, 1, ChainPoint::default());

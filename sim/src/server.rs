@@ -9,17 +9,9 @@ use netram_proto::journal::{ServerAck, View};
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::ChainPoint;
 
+use crate::event::{NodeMessage, WorldEvent};
 use crate::process::ServingState;
-use crate::world::{World, WorldEvent};
-
-/// A node's message to its server.
-#[derive(Clone, Debug)]
-pub(crate) enum NodeMessage {
-    /// The journal's view that is to count.
-    View(Box<View>),
-    /// The end of the appended records; the bytes themselves are left out.
-    Tail(ChainPoint),
-}
+use crate::world::World;
 
 /// The server of a region.
 #[derive(Debug)]
@@ -120,10 +112,10 @@ impl World {
             words.push(NodeMessage::Tail(end));
         }
         for word in words {
-            let at = (self.now + self.server_latency()).max(link.last_up);
+            let at = (self.kernel.now() + self.kernel.service_latency()).max(link.last_up);
             link.last_up = at;
             let boot = link.boot;
-            self.queue
+            self.kernel
                 .push(at, WorldEvent::ServerMessage { process, boot, word });
         }
     }
@@ -131,7 +123,7 @@ impl World {
     /// Handles the arrival of a message. It is stored before it has any effect.
     pub(crate) fn on_server_message(&mut self, process: usize, boot: u32, word: NodeMessage) {
         let store = self.disk_time();
-        let now = self.now;
+        let now = self.kernel.now();
         let Some(server) = &mut self.server else { return };
         if server.boot != boot || !server.up {
             return;
@@ -141,7 +133,7 @@ impl World {
         }
         let at = (now + store).max(server.stored_last);
         server.stored_last = at;
-        self.queue
+        self.kernel
             .push(at, WorldEvent::ServerStores { process, boot, word });
     }
 
@@ -160,22 +152,22 @@ impl World {
             end: server.merged_end,
             version: server.view.version,
         };
-        self.coverage.hit("shared: words of the server");
+        self.kernel.hit("shared: words of the server");
         // Not in order: an earlier message may arrive later.
-        let delay = self.server_latency();
-        self.at(delay, WorldEvent::ServerAck { process, said });
+        let delay = self.kernel.service_latency();
+        self.kernel.at(delay, WorldEvent::ServerAck { process, said });
     }
 
     pub(crate) fn on_server_ack(&mut self, process: usize, said: ServerAck) {
-        let now = self.now;
+        let now = self.kernel.now();
         self.with_serving(process, |_, serving| serving.writer.on_server_ack(said, now));
         self.settle(process);
     }
 
     /// Tells the node's process that the server has given the node up.
     fn send_fenced(&mut self, process: usize) {
-        let delay = self.server_latency();
-        self.at(delay, WorldEvent::NodeFenced { process });
+        let delay = self.kernel.service_latency();
+        self.kernel.at(delay, WorldEvent::NodeFenced { process });
     }
 
     pub(crate) fn on_node_fenced(&mut self, process: usize) {
@@ -187,8 +179,8 @@ impl World {
 
     /// Keeps the server away for a while, or kills and restarts it.
     pub(crate) fn disturb_server(&mut self) {
-        let until = self.now + Nanos::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
-        let dies = self.rng.chance(500);
+        let until = self.kernel.now() + Nanos::from_ms(self.kernel.rng.pick(&[5, 200, 2000, 12_000]));
+        let dies = self.kernel.rng.chance(500);
         let Some(server) = &mut self.server else { return };
         if !server.up {
             return;
@@ -196,13 +188,13 @@ impl World {
         if dies {
             server.up = false;
             server.boot += 1;
-            self.coverage.hit("shared: deaths of the server");
-            self.tell(|| String::from("the server dies"));
-            self.queue.push(until, WorldEvent::ServerStarts);
+            self.kernel.hit("shared: deaths of the server");
+            self.kernel.tell(|| String::from("the server dies"));
+            self.kernel.push(until, WorldEvent::ServerStarts);
         } else {
             server.away_until = until;
-            self.coverage.hit("shared: absences of the server");
-            self.tell(|| String::from("the server is away"));
+            self.kernel.hit("shared: absences of the server");
+            self.kernel.tell(|| String::from("the server is away"));
         }
     }
 
@@ -210,7 +202,7 @@ impl World {
         if let Some(server) = &mut self.server {
             server.up = true;
         }
-        self.tell(|| String::from("the server is up"));
+        self.kernel.tell(|| String::from("the server is up"));
         let serving: Vec<usize> = (0..self.processes.len())
             .filter(|&process| self.alive(process))
             .collect();
@@ -220,7 +212,7 @@ impl World {
     /// Time until which no message passes between the server and its node, if there is one.
     pub(crate) fn server_away(&self) -> Option<Time> {
         let until = self.server.as_ref()?.away_until;
-        (until > self.now).then_some(until)
+        (until > self.kernel.now()).then_some(until)
     }
 
     pub(crate) fn heal_server(&mut self) {
@@ -228,10 +220,5 @@ impl World {
             server.away_until = Time(0);
             server.up = true;
         }
-    }
-
-    fn server_latency(&mut self) -> Nanos {
-        let (low, high) = self.profile.latency_us;
-        Nanos::from_us(self.rng.between(low, high))
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use netram_files::model::MemoryDisk;
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
-use netram_proto::journal::{LogFile, ServerAck, SlotPair, View};
+use netram_proto::journal::{LogFile, SlotPair, View};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::FaultSwitch;
 use netram_proto::time::{Nanos, Time};
@@ -16,124 +16,20 @@ use netram_proto::wire::ChainPoint;
 
 use crate::check::rule06::image_bytes;
 use crate::check::rule12::VolumeHistory;
-use crate::coverage::Coverage;
 use crate::data::SimDataLender;
 use crate::disk::{PlatterFile, SimDisk, SimDiskHandle, SimFile};
+use crate::event::WorldEvent;
 use crate::history::JournalHistory;
+use crate::kernel::SimKernel;
 use crate::lender::SimLender;
 use crate::nemesis::Nemesis;
-use crate::net::{FrameDirection, SimConnection};
+use crate::net::SimConnection;
 use crate::past_epochs::PastEpoch;
 use crate::process::SimProcess;
 use crate::profile::WorldProfile;
-use crate::queue::EventQueue;
 use crate::rng::Rng;
-use crate::server::{NodeMessage, SimServer};
+use crate::server::SimServer;
 use crate::trace::EventTrace;
-
-/// Interval at which a process handles its timers.
-pub(crate) const TICK: Nanos = Nanos::from_ms(25);
-/// Maximum number of events of one world, as a guard against an endless one.
-const EVENTS_MAX: u64 = 3_000_000;
-
-/// An event of the world.
-#[derive(Debug)]
-pub(crate) enum WorldEvent {
-    Frame {
-        conn: usize,
-        way: FrameDirection,
-        number: u64,
-        packet: Vec<u8>,
-    },
-    /// A multicast append arrives at one listener.
-    Datagram {
-        conn: usize,
-        channel: u32,
-        packet: Vec<u8>,
-    },
-    Connected {
-        conn: usize,
-    },
-    Closed {
-        conn: usize,
-    },
-    Tick {
-        process: usize,
-    },
-    /// The log's writer finished writing; its sync ends now.
-    Flushed {
-        process: usize,
-    },
-    /// The view's writer reaches its write and sync.
-    ViewStored {
-        process: usize,
-    },
-    LenderUp {
-        lender: usize,
-    },
-    LenderStops {
-        lender: usize,
-    },
-    LenderRoomBack {
-        lender: usize,
-    },
-    Nemesis,
-    /// A program that runs beside the scenario's, a second writer, runs one step.
-    Busy {
-        process: usize,
-    },
-    /// The client's connection to its data lender is up, or the data lender could not be reached.
-    DataConnected {
-        process: usize,
-        session: u64,
-    },
-    /// A frame arrives at the data lender.
-    DataUp {
-        process: usize,
-        session: u64,
-        packet: Vec<u8>,
-    },
-    /// A frame arrives from the data lender.
-    DataDown {
-        process: usize,
-        session: u64,
-        packet: Vec<u8>,
-    },
-    /// The connection to the data lender is gone.
-    DataLost {
-        process: usize,
-        session: u64,
-    },
-    /// A sync of the data lender's log ends.
-    DataFlushed,
-    /// The data lender's process is started.
-    DataStarts,
-    /// A node's message arrives at its server.
-    ServerMessage {
-        process: usize,
-        boot: u32,
-        word: NodeMessage,
-    },
-    /// The server's disk has stored the message.
-    ServerStores {
-        process: usize,
-        boot: u32,
-        word: NodeMessage,
-    },
-    /// The server is started again.
-    ServerStarts,
-    /// A node hears how much of its journal its server keeps.
-    ServerAck {
-        process: usize,
-        said: ServerAck,
-    },
-    /// A node hears that it was given up.
-    NodeFenced {
-        process: usize,
-    },
-    /// No action: the world runs until this time.
-    Mark,
-}
 
 /// A client's machine.
 #[derive(Debug)]
@@ -187,15 +83,8 @@ pub struct NewerEpoch {
 
 /// The whole simulated cluster.
 pub struct World {
-    /// The current time.
-    pub now: Time,
-    pub(crate) queue: EventQueue<WorldEvent>,
-    /// The random source.
-    pub rng: Rng,
-    /// Parameters of this world.
-    pub profile: WorldProfile,
-    /// The journal.
-    pub journal: JournalId,
+    /// Clock, schedule, random source, trace and counters.
+    pub kernel: SimKernel,
     /// The lenders.
     pub lenders: Vec<SimLender>,
     /// Index of the lender that each address of the settings leads to now.
@@ -207,15 +96,7 @@ pub struct World {
     /// `[host][lender]`: frames up and down are blocked until these times.
     pub(crate) blocked: Vec<Vec<(Time, Time)>>,
     pub(crate) nemesis: Nemesis,
-    /// The fault planted in the machines.
-    pub planted: FaultSwitch,
-    /// Counters.
-    pub coverage: Coverage,
-    /// Trace of the run.
-    pub trace: EventTrace,
     pub(crate) incarnations: u64,
-    /// Number of calls of programs since the last event.
-    pub(crate) calls: u32,
     /// The machine that keeps a replica of the client's volume, in worlds that have one.
     pub(crate) data: Option<SimDataLender>,
     /// The server of the region, in worlds whose journal is a node's.
@@ -259,12 +140,8 @@ impl World {
         let usurped = vec![false; lenders.len()];
         let blocked = vec![vec![(Time(0), Time(0)); lenders.len()]];
         let mut world = World {
-            now: Time(1_000_000_000),
-            queue: EventQueue::default(),
+            kernel: SimKernel::new(rng, profile, journal, planted, trace),
             nemesis: Nemesis::new(),
-            rng,
-            profile,
-            journal,
             tampered: usurped,
             lenders,
             address_lenders: lives,
@@ -272,11 +149,7 @@ impl World {
             processes: Vec::new(),
             conns: Vec::new(),
             blocked,
-            planted,
-            coverage: Coverage::default(),
-            trace,
             incarnations,
-            calls: 0,
             data: None,
             server: None,
             data_sessions: 0,
@@ -295,16 +168,11 @@ impl World {
 
     /// Handles the next event.
     pub fn step(&mut self) {
-        self.calls = 0;
-        let Some((at, event)) = self.queue.pop() else {
-            // No event is left; time passes all the same.
-            self.now = self.now + TICK;
+        let Some(event) = self.kernel.next_event() else {
             return;
         };
-        assert!(self.trace.events < EVENTS_MAX, "the world does not end");
-        self.now = self.now.max(at);
         if let Some(until) = self.standing_still(&event) {
-            self.queue.push(until, event);
+            self.kernel.push(until, event);
             return;
         }
         match event {
@@ -356,20 +224,11 @@ impl World {
 
     /// Lets `span` pass.
     pub fn run_for(&mut self, span: Nanos) {
-        let until = self.now + span;
-        self.queue.push(until, WorldEvent::Mark);
-        while self.now < until {
+        let until = self.kernel.now() + span;
+        self.kernel.push(until, WorldEvent::Mark);
+        while self.kernel.now() < until {
             self.step();
         }
-    }
-
-    pub(crate) fn at(&mut self, delay: Nanos, event: WorldEvent) {
-        self.queue.push(self.now + delay, event);
-    }
-
-    /// Adds a line to the trace.
-    pub fn tell(&mut self, line: impl FnOnce() -> String) {
-        self.trace.tell(self.now, line);
     }
 
     pub(crate) fn next_incarnation(&mut self) -> Incarnation {
@@ -404,7 +263,8 @@ impl World {
 
     /// Adds a machine with its own disk and nothing of the journal.
     pub(crate) fn add_blank_host(&mut self) -> usize {
-        let host = new_host(&mut self.rng, &self.profile, self.journal);
+        let journal = self.kernel.journal();
+        let host = new_host(&mut self.kernel.rng, &self.kernel.profile, journal);
         self.add_host(host)
     }
 
@@ -424,20 +284,25 @@ impl World {
         start: ChainPoint,
         heard: &View,
     ) -> usize {
-        let mut disk = SimDisk::new(self.rng.fork());
-        let capacity = self.profile.capacity;
+        let mut disk = SimDisk::new(self.kernel.rng.fork());
+        let capacity = self.kernel.profile.capacity;
         let log_file = disk.add(LogFile::<SimFile>::file_bytes(capacity));
         let view_file = disk.add(SlotPair::bytes(SLOT_BYTES));
         let disk: SimDiskHandle = Rc::new(RefCell::new(disk));
         let view = view.adopted();
-        let log = LogFile::create_at(SimFile::new(&disk, log_file), self.journal, capacity, start);
+        let log = LogFile::create_at(
+            SimFile::new(&disk, log_file),
+            self.kernel.journal(),
+            capacity,
+            start,
+        );
         let file = SimFile::new(&disk, view_file);
         let stored = SlotPair::create(&file, View::MAGIC, SLOT_BYTES, &view.encode());
         assert!(
             log.is_ok() && stored.is_ok(),
             "a healthy disk takes a journal that begins elsewhere"
         );
-        disk.borrow_mut().faults = self.profile.disk;
+        disk.borrow_mut().faults = self.kernel.profile.disk;
         self.add_host(ClientHost {
             disk,
             log_file,

@@ -13,8 +13,7 @@ const CALLS_MAX: u32 = 1_000_000;
 
 /// A program asked the log for its state.
 pub(crate) fn called(world: &mut World) {
-    world.calls += 1;
-    if world.calls > CALLS_MAX {
+    if world.kernel.count_call() > CALLS_MAX {
         fail(
             0,
             String::from("a program asks and asks, and lets nothing happen"),
@@ -43,7 +42,7 @@ pub(crate) fn grown_back(world: &World, process: usize) {
     let Some(serving) = world.serving(process) else {
         return;
     };
-    let wanted = world.profile.members_possible();
+    let wanted = world.kernel.profile.members_possible();
     let have = serving.writer.view().len();
     if have < wanted {
         fail(
@@ -76,7 +75,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
                     ),
                 );
             }
-            if world.profile.within_budget && !world.has_liars() && world.hosts.len() == 1 {
+            if world.kernel.profile.within_budget && !world.has_liars() && world.hosts.len() == 1 {
                 fail(
                     5,
                     String::from("recovery refused although no more was lost than the rule allows"),
@@ -120,5 +119,5 @@ pub(crate) fn fenced(world: &mut World, first: usize, copy: usize) {
             String::from("the first writer goes on and has not learnt that it was overtaken"),
         );
     }
-    world.coverage.hit("first writers that learnt their fate");
+    world.kernel.hit("first writers that learnt their fate");
 }

@@ -57,7 +57,7 @@ pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Servi
         rule01::acked(world, process, acked);
         rule04::acked(world, process, acked);
         rule13::acked(world, process, acked);
-        world.trace.mark(world.now, 7, acked.0);
+        world.kernel.mark(7, acked.0);
         let history = &mut world.hosts[host].history;
         let records = history.ends_between(history.acked.plus(1), acked).len();
         history.acked = acked;
@@ -67,6 +67,6 @@ pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Servi
                 world.acked_in_service = acked;
             }
         }
-        world.coverage.add("records acknowledged", records as u64);
+        world.kernel.add("records acknowledged", records as u64);
     }
 }

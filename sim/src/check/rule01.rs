@@ -40,13 +40,13 @@ pub(crate) fn held(world: &World, host: &ClientHost, view: &View, upto: Lsn) -> 
         .filter(|member| holds(world, host, member, from, upto))
         .count();
     let copies = view.rule.copies(view.members.len());
-    let demanded = copies.max(world.profile.min).max(1);
+    let demanded = copies.max(world.kernel.profile.min).max(1);
     // A lying lender may have claimed any domain.
     let here = |member: &&ViewMember| {
         let index = world.lender_of(member);
         world.lenders[index].domain == "d0" && !world.is_untrusted(index)
     };
-    let apart = world.profile.one_domain || view.members.iter().filter(here).count() < copies;
+    let apart = world.kernel.profile.one_domain || view.members.iter().filter(here).count() < copies;
     if view.counting && apart && view.members.len() >= demanded && holders >= copies && copies > 0 {
         return Ok(());
     }

@@ -33,7 +33,13 @@ pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
             ),
         );
     }
-    let few = view.members.len() < world.profile.min.max(view.rule.copies(view.members.len())).max(1);
+    let few = view.members.len()
+        < world
+            .kernel
+            .profile
+            .min
+            .max(view.rule.copies(view.members.len()))
+            .max(1);
     if view.counting && few {
         fail(
             3,

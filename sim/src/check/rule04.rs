@@ -62,7 +62,7 @@ pub(crate) fn fenced(world: &mut World, serving: &mut ServingState) {
     let acked = serving.writer.acked();
     match serving.acked_at_fence {
         None => {
-            world.coverage.hit("writers fenced");
+            world.kernel.hit("writers fenced");
             serving.acked_at_fence = Some(acked);
         }
         Some(before) if acked > before => fail(

@@ -89,7 +89,7 @@ pub(crate) fn recovered(
         .as_ref()
         .is_some_and(|server| acked <= server.merged_end.lsn);
     let must = if elsewhere { Lsn(0) } else { acked.max(promised) };
-    let decidable = world.profile.hostile.is_none();
+    let decidable = world.kernel.profile.hostile.is_none();
     if end.lsn < must && !accept_loss && decidable {
         fail(
             5,
@@ -100,7 +100,7 @@ pub(crate) fn recovered(
         );
     }
     if end.lsn < must {
-        world.coverage.hit("losses that were accepted");
+        world.kernel.hit("losses that were accepted");
     }
     world.adopt(host, end, head.lsn, accept_loss);
     on_platter(world, host, head.lsn, end.lsn);

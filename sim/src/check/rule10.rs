@@ -11,10 +11,10 @@ use crate::world::World;
 /// Checks the size of the writer's window.
 pub(crate) fn bounded(world: &World, serving: &ServingState) {
     let window = serving.writer.tail().since(serving.writer.stable());
-    if window > world.profile.window {
+    if window > world.kernel.profile.window {
         fail(
             10,
-            format!("the window has {window} of {} bytes", world.profile.window),
+            format!("the window has {window} of {} bytes", world.kernel.profile.window),
         );
     }
 }

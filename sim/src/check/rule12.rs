@@ -74,7 +74,7 @@ pub(crate) fn whole(world: &mut World, end: Lsn, contents: &[u8]) {
             ),
         );
     }
-    world.coverage.hit("data: replicas compared with history");
+    world.kernel.hit("data: replicas compared with history");
 }
 
 /// Checks blocks that the client is about to send, from block `first`: a write that its machine may still
@@ -93,7 +93,7 @@ pub(crate) fn sent(world: &mut World, process: usize, first: u64, bytes: &[u8]) 
             ),
         );
     }
-    world.coverage.hit("data: blocks compared with what the disk has");
+    world.kernel.hit("data: blocks compared with what the disk has");
 }
 
 /// Checks a volume that was restored up to `end`.

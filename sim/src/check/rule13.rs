@@ -95,5 +95,5 @@ pub(crate) fn learnt(world: &mut World, process: usize) {
             String::from("a node that was fenced goes on and has not learnt it"),
         );
     }
-    world.coverage.hit("shared: fenced nodes that learnt it");
+    world.kernel.hit("shared: fenced nodes that learnt it");
 }

@@ -11,7 +11,7 @@ use crate::world::World;
 /// Checks `view` after its store has succeeded.
 pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
     let Some(clean) = view.clean else { return };
-    world.coverage.hit("journals called clean");
+    world.kernel.hit("journals called clean");
     let host = &world.hosts[world.processes[process].host];
     let kept = world.server.as_ref().map(|server| server.merged_end.lsn);
     let safe = host.history.durable.max(kept.unwrap_or_default());

@@ -26,7 +26,7 @@ pub(crate) fn check_forget(world: &mut World, index: usize, before: &MemberState
                 ),
             );
         }
-        world.coverage.hit("deletions: windows kept");
+        world.kernel.hit("deletions: windows kept");
     } else if before.epoch <= view.epoch {
         if after.joined {
             fail(
@@ -37,6 +37,6 @@ pub(crate) fn check_forget(world: &mut World, index: usize, before: &MemberState
                 ),
             );
         }
-        world.coverage.hit("deletions: windows freed");
+        world.kernel.hit("deletions: windows freed");
     }
 }

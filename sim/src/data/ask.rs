@@ -22,10 +22,10 @@ impl World {
         FollowRequest {
             identity: ReplicaIdentity {
                 volume: VOLUME.0,
-                journal: self.journal,
+                journal: self.kernel.journal(),
             },
             bytes: self.volume_bytes,
-            capacity: self.profile.capacity,
+            capacity: self.kernel.profile.capacity,
             key: Vec::new(),
         }
     }
@@ -48,7 +48,7 @@ impl World {
         if !self.reaches_data() {
             return None;
         }
-        let now = self.now;
+        let now = self.kernel.now();
         let packet = packet_of(&question.header, &question.body);
         let data = self.data.as_mut().filter(|data| data.paused_until <= now)?;
         let mut served = data.handle_packet(process, session, &packet);
@@ -120,7 +120,7 @@ impl World {
                 link.session.filter(|_| asked).ok_or(FetchError::Unreachable)?
             }
         };
-        self.coverage.hit(match held {
+        self.kernel.hit(match held {
             true => "data: blocks fetched while a volume was opened",
             false => "data: blocks fetched",
         });

@@ -12,9 +12,10 @@ use netram_proto::wire::{Frame, FrameKind};
 use super::serve::ServeOutcome;
 use super::{SimDataLender, VOLUME};
 use crate::check::rule12;
+use crate::event::WorldEvent;
 use crate::lender::packet_of;
 use crate::process::{ProcessPhase, ServingState};
-use crate::world::{World, WorldEvent};
+use crate::world::World;
 
 /// A client's connection to its data lender.
 pub(crate) struct DataLink {
@@ -38,11 +39,11 @@ pub(crate) fn new_source(world: &World, view: View, bytes: u64, head: Lsn, end: 
     let config = SourceConfig {
         identity: ReplicaIdentity {
             volume: VOLUME.0,
-            journal: world.journal,
+            journal: world.kernel.journal(),
         },
         key: Vec::new(),
-        capacity: world.profile.capacity,
-        window_bytes: world.profile.window,
+        capacity: world.kernel.profile.capacity,
+        window_bytes: world.kernel.profile.window,
         timing: SourceTiming {
             give_up: Nanos::from_ms(3000),
             ..SourceTiming::default()
@@ -62,7 +63,7 @@ impl World {
         let Some(mut link) = serving.data.take() else {
             return;
         };
-        let now = self.now;
+        let now = self.kernel.now();
         link.source.on_stable(serving.writer.stable());
         if link.action.is_none() {
             // The driver asks and acts in one step: nothing comes between, and no resync can begin there.
@@ -79,8 +80,9 @@ impl World {
         if !held && link.source.wants_connection(now) {
             self.data_sessions += 1;
             link.session = Some(self.data_sessions);
-            let (delay, session) = (self.data_latency(), self.data_sessions);
-            self.at(delay, WorldEvent::DataConnected { process, session });
+            let (delay, session) = (self.kernel.service_latency(), self.data_sessions);
+            self.kernel
+                .at(delay, WorldEvent::DataConnected { process, session });
         }
         while link.action.is_none() {
             match link.source.next_action(now) {
@@ -98,7 +100,7 @@ impl World {
         }
         let kept = link.source.ack(now);
         if kept.is_some() {
-            self.coverage.hit("data: events while it was in service");
+            self.kernel.hit("data: events while it was in service");
         }
         serving.writer.on_replica_ack(kept, now);
         if let Some(seen) = link.source.fenced() {
@@ -110,14 +112,14 @@ impl World {
     fn send_data(&mut self, process: usize, link: &mut DataLink, message: &ReplicaMessage) {
         let Some(session) = link.session else { return };
         let packet = packet_of(&message.header, &message.body);
-        let at = (self.now + self.data_latency()).max(link.last_up);
+        let at = (self.kernel.now() + self.kernel.service_latency()).max(link.last_up);
         link.last_up = at;
         let event = WorldEvent::DataUp {
             process,
             session,
             packet,
         };
-        self.queue.push(at, event);
+        self.kernel.push(at, event);
     }
 
     /// Reports that the program performed the action in [`DataLink::action`].
@@ -126,7 +128,7 @@ impl World {
         process: usize,
         tell: impl FnOnce(&mut ReplicaSource, Time) -> Vec<ReplicaMessage>,
     ) {
-        let now = self.now;
+        let now = self.kernel.now();
         self.with_serving(process, |world, serving| {
             let Some(mut link) = serving.data.take() else {
                 return;
@@ -144,7 +146,7 @@ impl World {
 
     /// Records that `blocks` blocks are dirty although the replica is whole.
     pub(crate) fn data_dirty(&mut self, process: usize, blocks: u64) {
-        let now = self.now;
+        let now = self.kernel.now();
         self.with_serving(process, |_, serving| {
             if let Some(link) = &mut serving.data {
                 link.source.on_dirty(blocks, now);
@@ -154,7 +156,7 @@ impl World {
     }
 
     pub(crate) fn on_data_connected(&mut self, process: usize, session: u64) {
-        let (now, reachable) = (self.now, self.reaches_data());
+        let (now, reachable) = (self.kernel.now(), self.reaches_data());
         self.with_link(process, session, |link| match reachable {
             true => link.source.on_connected(now),
             false => {
@@ -195,8 +197,8 @@ impl World {
     }
 
     pub(super) fn after_data(&mut self, process: usize, session: u64, served: ServeOutcome) {
-        let latency = self.data_latency();
-        let at = (self.now + latency).max(self.data_last_down);
+        let latency = self.kernel.service_latency();
+        let at = (self.kernel.now() + latency).max(self.data_last_down);
         self.data_last_down = at;
         for message in served.answers {
             let packet = packet_of(&message.header, &message.body);
@@ -206,23 +208,23 @@ impl World {
                 session,
                 packet,
             };
-            self.queue.push(at, event);
+            self.kernel.push(at, event);
         }
         if served.flush {
             let delay = self.disk_time();
-            self.at(delay, WorldEvent::DataFlushed);
+            self.kernel.at(delay, WorldEvent::DataFlushed);
         }
         if served.became_whole {
             self.compare_replica();
         }
         if served.ends {
             self.hang_up(session);
-            self.queue.push(at, WorldEvent::DataLost { process, session });
+            self.kernel.push(at, WorldEvent::DataLost { process, session });
         }
     }
 
     pub(crate) fn on_data_down(&mut self, process: usize, session: u64, packet: &[u8]) {
-        let now = self.now;
+        let now = self.kernel.now();
         if let Ok(frame) = Frame::parse(packet) {
             if frame.header.kind == FrameKind::Flushed && self.is_data_session(process, session) {
                 rule12::flushed(self, process, frame.header.lsn);
@@ -232,7 +234,7 @@ impl World {
     }
 
     pub(crate) fn on_data_lost(&mut self, process: usize, session: u64) {
-        let now = self.now;
+        let now = self.kernel.now();
         self.with_link(process, session, |link| {
             link.session = None;
             link.action = None;
@@ -247,7 +249,7 @@ impl World {
         if matches!(header.kind, FrameKind::Ping | FrameKind::Pong) {
             return;
         }
-        self.tell(|| {
+        self.kernel.tell(|| {
             format!(
                 "the data lender {does} {:?} lsn {} epoch {} mark {} stable {} flags {} body {}",
                 header.kind,
@@ -297,20 +299,22 @@ impl World {
         };
         if let Some(session) = link.session {
             self.hang_up(session);
-            self.at(Nanos::from_ms(1), WorldEvent::DataLost { process, session });
+            self.kernel
+                .at(Nanos::from_ms(1), WorldEvent::DataLost { process, session });
         }
     }
 
     /// Handles the death of the data lender's process and schedules its restart.
     pub(crate) fn data_died(&mut self) {
-        self.tell(|| String::from("the data lender's process dies"));
-        self.coverage.hit("data: deaths of its process");
-        let power_cut = self.rng.chance(500);
+        self.kernel
+            .tell(|| String::from("the data lender's process dies"));
+        self.kernel.hit("data: deaths of its process");
+        let power_cut = self.kernel.rng.chance(500);
         if let Some(data) = &mut self.data {
             data.crash(power_cut);
         }
-        let delay = Nanos::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
-        self.at(delay, WorldEvent::DataStarts);
+        let delay = Nanos::from_ms(self.kernel.rng.pick(&[5, 200, 2000, 12_000]));
+        self.kernel.at(delay, WorldEvent::DataStarts);
     }
 
     pub(crate) fn on_data_starts(&mut self) {
@@ -322,14 +326,9 @@ impl World {
     }
 
     pub(super) fn reaches_data(&self) -> bool {
-        let now = self.now;
+        let now = self.kernel.now();
         self.data
             .as_ref()
             .is_some_and(|data| data.is_up() && data.away_until <= now)
-    }
-
-    fn data_latency(&mut self) -> Nanos {
-        let (low, high) = self.profile.latency_us;
-        Nanos::from_us(self.rng.between(low, high))
     }
 }

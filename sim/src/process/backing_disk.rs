@@ -9,9 +9,9 @@ impl World {
     pub(super) fn stop_backing_disk(&mut self, power_cut: bool) {
         let Some(tree) = &self.backing_disk else { return };
         if power_cut {
-            let survives = self.profile.disk.survives_permille;
-            tree.power_off(|| self.rng.chance(survives));
-            self.coverage.hit("files: power cuts of the disk beneath");
+            let survives = self.kernel.profile.disk.survives_permille;
+            tree.power_off(|| self.kernel.rng.chance(survives));
+            self.kernel.hit("files: power cuts of the disk beneath");
         }
         tree.fail_after(0);
     }
@@ -23,8 +23,8 @@ impl World {
             return false;
         }
         if self.alive(process) {
-            self.coverage.hit("files: deaths between two operations");
-            let power_cut = self.rng.chance(500);
+            self.kernel.hit("files: deaths between two operations");
+            let power_cut = self.kernel.rng.chance(500);
             self.crash(process, power_cut);
         }
         true

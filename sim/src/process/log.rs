@@ -37,7 +37,7 @@ impl World {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<CommitTicket, AppendError> {
         self.died_on_backing_disk(process);
-        let mut begun = self.now;
+        let mut begun = self.kernel.now();
         loop {
             let Some(serving) = self.serving(process) else {
                 return Err(AppendError::Closed);
@@ -62,10 +62,10 @@ impl World {
                 return Err(AppendError::Full { used, capacity });
             }
             let room = serving.writer.has_room(bytes as u64);
-            if room && end.since(serving.writer.stable()) <= self.profile.window {
+            if room && end.since(serving.writer.stable()) <= self.kernel.profile.window {
                 break;
             }
-            self.coverage.hit(match room {
+            self.kernel.hit(match room {
                 true => "appends that waited for the disk",
                 false => "shared: appends that waited for the server",
             });
@@ -105,7 +105,7 @@ impl World {
             let host = world.processes[process].host;
             world.hosts[host].history.append(&record, end);
             serving.take_record(&record, end);
-            world.coverage.hit("records appended");
+            world.kernel.hit("records appended");
             CommitTicket { lsn, end: end.lsn }
         })
     }
@@ -120,16 +120,16 @@ impl World {
         let bytes = record_bytes(length, false) as u64;
         let fits = serving.writer.has_room(bytes)
             && end.since(serving.superblock.head.lsn) <= serving.log.capacity()
-            && end.since(serving.writer.stable()) <= self.profile.window;
+            && end.since(serving.writer.stable()) <= self.kernel.profile.window;
         if fits && serving.poisoned.is_none() && serving.writer.fenced().is_none() {
-            let mut noise = self.rng.fork();
+            let mut noise = self.kernel.rng.fork();
             self.append_now(process, RecordKind(16), length, &mut |payload| {
                 noise.fill(payload)
             });
             self.settle(process);
         }
-        let delay = Nanos::from_us(self.rng.between(50, 20_000));
-        self.at(delay, crate::world::WorldEvent::Busy { process });
+        let delay = Nanos::from_us(self.kernel.rng.between(50, 20_000));
+        self.kernel.at(delay, crate::event::WorldEvent::Busy { process });
     }
 
     /// [`ClientLog::wait`].
@@ -140,11 +140,11 @@ impl World {
         durability: Durability,
     ) -> Result<CommitVotes, WaitError> {
         self.died_on_backing_disk(process);
-        let early = self.reads_to_send && self.planted.is(PlantedFault::SentBeforeDisk);
+        let early = self.reads_to_send && self.kernel.planted().is(PlantedFault::SentBeforeDisk);
         if durability == Durability::Lazy || early {
             return Ok(self.votes(process, ticket.end));
         }
-        let mut begun = self.now;
+        let mut begun = self.kernel.now();
         loop {
             match self.answer(process, ticket.end, durability) {
                 Some(Ok(votes)) => {
@@ -166,8 +166,8 @@ impl World {
         ticket: CommitTicket,
         error: WaitError,
     ) -> Result<CommitVotes, WaitError> {
-        self.coverage.hit("commits of unknown fate");
-        if self.planted.is(PlantedFault::CutOffIsDone) {
+        self.kernel.hit("commits of unknown fate");
+        if self.kernel.planted().is(PlantedFault::CutOffIsDone) {
             check::rule08::done(self, process, ticket.end);
             return Ok(CommitVotes::default());
         }
@@ -216,17 +216,17 @@ impl World {
     /// Runs one event while a program waits. `Err`: it has waited long enough.
     fn step_until_timeout(&mut self, process: usize, begun: &mut Time) -> Result<(), ()> {
         self.step();
-        if self.now.since(*begun) <= WAIT_MAX {
+        if self.kernel.now().since(*begun) <= WAIT_MAX {
             return Ok(());
         }
         if !self.nemesis.stopped {
             // It was disturbed all the time. With everything healed the wait must end.
             self.heal();
-            *begun = self.now;
+            *begun = self.kernel.now();
             return Ok(());
         }
         check::liveness::waited(self, process);
-        self.coverage.hit("waits given up after a disk failure");
+        self.kernel.hit("waits given up after a disk failure");
         self.crash(process, false);
         Err(())
     }
@@ -248,7 +248,7 @@ impl World {
     }
 
     fn payload_max(&self) -> usize {
-        self.profile.window.min(self.profile.capacity) as usize - RECORD_HEADER_BYTES
+        self.kernel.profile.window.min(self.kernel.profile.capacity) as usize - RECORD_HEADER_BYTES
     }
 
     /// [`ClientLog::read`].
@@ -308,7 +308,7 @@ impl World {
             }
             let link = link_on_disk(serving, head)?;
             if let Err(failure) = serving.store_head(link) {
-                let planted = world.planted.is(PlantedFault::RefusalIsFinal);
+                let planted = world.kernel.planted().is(PlantedFault::RefusalIsFinal);
                 if failure.is_final() || planted {
                     world.give_up(process, serving, failure);
                 }
@@ -316,7 +316,7 @@ impl World {
             }
             let host = world.processes[process].host;
             world.hosts[host].history.head = head;
-            world.coverage.hit("trims");
+            world.kernel.hit("trims");
             Ok(())
         });
         self.settle(process);

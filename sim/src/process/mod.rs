@@ -28,8 +28,9 @@ use netram_proto::time::Time;
 use netram_proto::wire::Frame;
 
 use crate::check;
-use crate::profile::LinkKind;
-use crate::world::{TICK, World, WorldEvent};
+use crate::event::WorldEvent;
+use crate::kernel::TICK;
+use crate::world::World;
 
 /// A client's process on a host.
 pub(crate) struct SimProcess {
@@ -67,7 +68,7 @@ impl World {
         self.hosts[host].disk.borrow_mut().revive();
         self.processes.push(SimProcess {
             host,
-            writer: WriterId(self.rng.draw()),
+            writer: WriterId(self.kernel.rng.draw()),
             conns: Vec::new(),
             slots: Vec::new(),
             phase: ProcessPhase::Dead,
@@ -77,7 +78,7 @@ impl World {
             proven: false,
         });
         let process = self.processes.len() - 1;
-        self.at(TICK, WorldEvent::Tick { process });
+        self.kernel.at(TICK, WorldEvent::Tick { process });
         process
     }
 
@@ -95,7 +96,7 @@ impl World {
 
     /// Ends the process; in one of four cases it closes its journal first. With `power_cut` its machine dies.
     pub(crate) fn end(&mut self, process: usize, power_cut: bool) {
-        if !power_cut && self.rng.chance(250) {
+        if !power_cut && self.kernel.rng.chance(250) {
             self.close_journal(process);
         }
         self.crash(process, power_cut);
@@ -106,15 +107,14 @@ impl World {
         if !self.alive(process) {
             return;
         }
-        self.trace
-            .mark(self.now, 4, process as u64 * 2 + u64::from(power_cut));
+        self.kernel.mark(4, process as u64 * 2 + u64::from(power_cut));
         let kind = if power_cut {
             "its machine lost power"
         } else {
             "it crashed"
         };
-        self.tell(|| format!("process {process} ends: {kind}"));
-        self.coverage.hit(if power_cut {
+        self.kernel.tell(|| format!("process {process} ends: {kind}"));
+        self.kernel.hit(if power_cut {
             "client power cuts"
         } else {
             "client crashes"
@@ -145,7 +145,7 @@ impl World {
         if !self.hosts[host].disk.borrow().is_dead() {
             return false;
         }
-        let power_cut = self.rng.chance(500);
+        let power_cut = self.kernel.rng.chance(500);
         self.crash(process, power_cut);
         true
     }
@@ -154,16 +154,16 @@ impl World {
         if !self.alive(process) {
             return;
         }
-        let now = self.now;
+        let now = self.kernel.now();
         if let ProcessPhase::Serving(serving) = &mut self.processes[process].phase {
             serving.writer.on_tick(now);
         }
-        self.at(TICK, WorldEvent::Tick { process });
+        self.kernel.at(TICK, WorldEvent::Tick { process });
         self.settle(process);
     }
 
     pub(crate) fn link_up(&mut self, process: usize, slot: usize) {
-        let now = self.now;
+        let now = self.kernel.now();
         match &mut self.processes[process].phase {
             ProcessPhase::Dead => return,
             ProcessPhase::Opening(opening) => opening.recovery.on_connected(slot),
@@ -173,9 +173,10 @@ impl World {
     }
 
     pub(crate) fn link_lost(&mut self, process: usize, slot: usize) {
-        let now = self.now;
-        self.coverage.hit("links lost");
-        self.tell(|| format!("process {process} loses its link to lender {}", slot));
+        let now = self.kernel.now();
+        self.kernel.hit("links lost");
+        self.kernel
+            .tell(|| format!("process {process} loses its link to lender {}", slot));
         match &mut self.processes[process].phase {
             ProcessPhase::Dead => return,
             ProcessPhase::Opening(opening) => opening.recovery.on_lost(slot),
@@ -185,21 +186,21 @@ impl World {
     }
 
     pub(crate) fn process_gets(&mut self, process: usize, slot: usize, packet: &[u8]) {
-        let now = self.now;
+        let now = self.kernel.now();
         let Ok(frame) = Frame::parse(packet) else {
             if let Some(conn) = self.processes[process].conns[slot] {
                 self.break_conn(conn);
             }
             return;
         };
-        self.trace
-            .mark(now, 3, frame.header.kind as u64 ^ frame.header.lsn.0 << 8);
+        self.kernel
+            .mark(3, frame.header.kind as u64 ^ frame.header.lsn.0 << 8);
         match &mut self.processes[process].phase {
             ProcessPhase::Dead => return,
             ProcessPhase::Opening(opening) => {
                 opening.tried_at[slot] = now;
                 opening.recovery.on_frame(slot, &frame);
-                check::rule20::recovery(&opening.recovery, self.profile.window);
+                check::rule20::recovery(&opening.recovery, self.kernel.profile.window);
             }
             ProcessPhase::Serving(serving) => serving.writer.on_frame(slot, &frame, now),
         }
@@ -208,7 +209,7 @@ impl World {
 
     /// Begins everything that the machine inside wants done after an event.
     pub(crate) fn settle(&mut self, process: usize) {
-        if self.processes[process].paused_until > self.now {
+        if self.processes[process].paused_until > self.kernel.now() {
             return;
         }
         match &self.processes[process].phase {
@@ -231,26 +232,24 @@ impl World {
             WorldEvent::ServerMessage { .. } => return self.server_away(),
             WorldEvent::ServerAck { process, .. } | WorldEvent::NodeFenced { process } => {
                 let until = self.processes[process].paused_until;
-                return self.server_away().max((until > self.now).then_some(until));
+                return self
+                    .server_away()
+                    .max((until > self.kernel.now()).then_some(until));
             }
             WorldEvent::DataUp { .. } | WorldEvent::DataFlushed => {
                 let until = self.data.as_ref()?.paused_until;
-                return (until > self.now).then_some(until);
+                return (until > self.kernel.now()).then_some(until);
             }
             WorldEvent::Connected { conn } | WorldEvent::Closed { conn } => self.conns[conn].process,
             _ => return None,
         };
         let until = self.processes[process].paused_until;
-        (until > self.now).then_some(until)
+        (until > self.kernel.now()).then_some(until)
     }
 
     /// Slot under which the machine inside knows a lender.
     pub(crate) fn slot_of(&self, process: usize, lender: usize) -> Option<usize> {
         let process = &self.processes[process];
         (0..process.conns.len()).find(|&slot| self.address_lenders[process.slots[slot]] == Some(lender))
-    }
-
-    pub(crate) fn is_stream(&self) -> bool {
-        self.profile.links == LinkKind::Stream
     }
 }

@@ -101,9 +101,9 @@ pub(super) struct OpenedFiles {
 impl World {
     /// Opens the journal on `host` in a new process, running the world meanwhile. Returns the process.
     pub fn open(&mut self, host: usize, accept_loss: bool) -> Result<usize, OpenFailure> {
-        self.coverage.hit("openings");
+        self.kernel.hit("openings");
         let process = self.spawn(host);
-        self.tell(|| {
+        self.kernel.tell(|| {
             format!("process {process} opens the journal on host {host}, accept_loss {accept_loss}")
         });
         let before = check::rule18::newest_epoch(self, host);
@@ -113,12 +113,13 @@ impl World {
             other => other,
         };
         if let Err(failure) = &result {
-            self.tell(|| format!("process {process} could not open: {failure:?}"));
+            self.kernel
+                .tell(|| format!("process {process} could not open: {failure:?}"));
             self.reap(process);
             self.refresh_view(host);
             if matches!(failure, OpenFailure::Corrupt { .. }) && self.processes[process].proven {
                 // Members may hold the following records, and only reading them shows that they do not fit.
-                self.coverage.hit("openings that found damage after their proof");
+                self.kernel.hit("openings that found damage after their proof");
             }
             if matches!(failure, OpenFailure::Refused(_)) {
                 check::rule18::refused(self, process, before);
@@ -130,7 +131,8 @@ impl World {
     fn open_in(&mut self, process: usize, accept_loss: bool) -> Result<(), OpenFailure> {
         let host = self.processes[process].host;
         let mut files = self.open_files(host)?;
-        self.tell(|| format!("process {process} finds {}", describe_view(&files.view)));
+        self.kernel
+            .tell(|| format!("process {process} finds {}", describe_view(&files.view)));
         if self.is_taken_over(host)? {
             self.hosts[host].replica_closed = None;
         }
@@ -140,7 +142,7 @@ impl World {
         // On a copied disk always: records that another machine's disk had proven stable, were taken from
         // members and lost by a failed sync here would pass for proof about this disk. The simulator does not
         // cover a copy, a failed sync and a kept cache together.
-        if self.profile.drops_cache || host != 0 {
+        if self.kernel.profile.drops_cache || host != 0 {
             let host = &self.hosts[host];
             host.disk.borrow_mut().drop_cache(host.log_file);
         }
@@ -153,7 +155,7 @@ impl World {
         let inquiry = self.probe(process, &files, scan, accept_loss)?;
         self.store_view(host, &mut files)?;
         let windows = self.recover(process, &files, scan, inquiry.as_ref(), accept_loss)?;
-        if self.planted.is(PlantedFault::ReleaseBeforeSync) {
+        if self.kernel.planted().is(PlantedFault::ReleaseBeforeSync) {
             self.release(host, &mut files, scan.end.lsn)?;
         }
         let known = AssembleOptions {
@@ -163,13 +165,14 @@ impl World {
             local_durable: self.hosts[host].replica_closed.map(|_| files.superblock.stable),
         };
         let opens = &mut |record: CheckedRecord<'_>| self.opens(host, record.header.lsn, record.bytes);
-        let taken = assemble(&files.log, &scan, &windows, known, self.planted, opens)?;
-        self.tell(|| format!("local log to {}, {known:?}, {taken:?}", scan.end.lsn));
+        let taken = assemble(&files.log, &scan, &windows, known, self.kernel.planted(), opens)?;
+        self.kernel
+            .tell(|| format!("local log to {}, {known:?}, {taken:?}", scan.end.lsn));
         self.count_recovery(&taken, accept_loss);
         self.mark_taken_over(host)?;
         files.superblock.stable = taken.end.lsn;
         files.log.store(&mut files.log_slots, &files.superblock)?;
-        if !self.planted.is(PlantedFault::ReleaseBeforeSync) {
+        if !self.kernel.planted().is(PlantedFault::ReleaseBeforeSync) {
             self.release(host, &mut files, taken.end.lsn)?;
         }
         self.not_given_up()?;
@@ -208,9 +211,9 @@ impl World {
             return;
         };
         self.hosts[host].history.head = end.lsn;
-        self.coverage.hit("shared: joinings");
+        self.kernel.hit("shared: joinings");
         if end.lsn > server.merged_end.lsn {
-            self.coverage.hit("shared: joinings that offered records");
+            self.kernel.hit("shared: joinings that offered records");
         }
         server.joined(process, end, files.view.clone());
     }
@@ -221,7 +224,7 @@ impl World {
         let (view_slots, payload) = SlotPair::open(&view_file, View::MAGIC, SLOT_BYTES)?;
         let view = View::decode(&payload).map_err(|_| OpenFailure::Unusable("view"))?;
         let (mut log, log_slots, superblock) = LogFile::open(SimFile::new(&host.disk, host.log_file))?;
-        log.plant(self.planted);
+        log.plant(self.kernel.planted());
         if superblock.journal != view.journal {
             return Err(OpenFailure::Unusable("log of another journal"));
         }
@@ -281,7 +284,7 @@ impl World {
 
     /// Releases the members: from here on the local disk has everything.
     fn release(&mut self, host: usize, files: &mut OpenedFiles, end: Lsn) -> Result<(), OpenFailure> {
-        let noted = files.superblock.for_ring(self.profile.window, end);
+        let noted = files.superblock.for_ring(self.kernel.profile.window, end);
         if noted != files.superblock {
             files.log.store(&mut files.log_slots, &noted)?;
             files.superblock = noted;
@@ -298,7 +301,7 @@ impl World {
         scan: LogScan,
         accept_loss: bool,
     ) -> Result<Option<Recovery>, OpenFailure> {
-        if self.planted.is(PlantedFault::FenceBeforeProof) {
+        if self.kernel.planted().is(PlantedFault::FenceBeforeProof) {
             return Ok(None);
         }
         let question = self.recovery(process, files, scan).probing();
@@ -340,12 +343,12 @@ impl World {
             view.epoch,
             view.writer,
             scan.end.lsn,
-            self.now,
+            self.kernel.now(),
             ALL_MEMBERS_WAIT,
             RECOVERY_TIMEOUT,
         )
         .with_addresses(self.addresses().iter().map(String::as_str));
-        recovery.plant(self.planted);
+        recovery.plant(self.kernel.planted());
         if let Some(closed) = self.hosts[self.processes[process].host].replica_closed {
             recovery = recovery.of_replica(view, closed);
         }
@@ -392,10 +395,10 @@ impl World {
             let ProcessPhase::Opening(opening) = &mut self.processes[process].phase else {
                 return None;
             };
-            if cut.is_some_and(|cut| cut <= self.now) {
+            if cut.is_some_and(|cut| cut <= self.kernel.now()) {
                 return None;
             }
-            let Some(verdict) = opening.recovery.verdict(self.now) else {
+            let Some(verdict) = opening.recovery.verdict(self.kernel.now()) else {
                 self.step();
                 continue;
             };
@@ -418,11 +421,11 @@ impl World {
     }
 
     pub(super) fn settle_opening(&mut self, process: usize) {
-        let now = self.now;
+        let now = self.kernel.now();
         for slot in 0..self.processes[process].conns.len() {
             let conn = self.processes[process].conns[slot];
             let address = self.processes[process].slots[slot];
-            let stream = self.is_stream();
+            let stream = self.kernel.is_stream();
             let ProcessPhase::Opening(opening) = &mut self.processes[process].phase else {
                 return;
             };
@@ -440,7 +443,7 @@ impl World {
                     unreachable!("recovery has no ring")
                 };
                 let packet = packet_of(&outgoing.header, &bytes[..length]);
-                self.send(conn, crate::net::FrameDirection::Up, packet);
+                self.send(conn, crate::event::FrameDirection::Up, packet);
             } else if !stream && due {
                 // A frame was lost; begin anew.
                 opening.tried_at[slot] = now;
@@ -456,22 +459,23 @@ impl World {
         self.processes[process].slots = (0..addresses).collect();
         self.processes[process].conns = vec![None; addresses];
         self.processes[process].phase = ProcessPhase::Serving(Box::new(serving));
-        self.trace.mark(self.now, 5, taken.end.lsn.0);
-        self.tell(|| format!("process {process} serves from {}", taken.end.lsn));
+        self.kernel.mark(5, taken.end.lsn.0);
+        self.kernel
+            .tell(|| format!("process {process} serves from {}", taken.end.lsn));
         self.settle(process);
         Ok(())
     }
 
     fn count_recovery(&mut self, taken: &AssembledLog, accept_loss: bool) {
-        self.coverage.hit("recoveries");
+        self.kernel.hit("recoveries");
         if taken.records_from_members > 0 {
-            self.coverage.hit("recoveries that took records from members");
+            self.kernel.hit("recoveries that took records from members");
         }
         if taken.repaired > 0 {
-            self.coverage.hit("recoveries that repaired damage from members");
+            self.kernel.hit("recoveries that repaired damage from members");
         }
         if accept_loss {
-            self.coverage.hit("recoveries that accepted loss");
+            self.kernel.hit("recoveries that accepted loss");
         }
     }
 }

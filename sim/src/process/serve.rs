@@ -18,10 +18,11 @@ use super::open::{OpenedFiles, describe_view};
 use crate::check;
 use crate::data::{DataLink, new_source};
 use crate::disk::SimFile;
+use crate::event::FrameDirection;
+use crate::event::WorldEvent;
 use crate::lender::packet_of;
-use crate::net::FrameDirection;
 use crate::server::SimServerLink;
-use crate::world::{World, WorldEvent};
+use crate::world::World;
 
 /// The serving machine, and the state that its driver keeps for it.
 pub(crate) struct ServingState {
@@ -66,7 +67,7 @@ impl ServingState {
     pub(super) fn new(world: &World, host: usize, files: OpenedFiles, end: ChainPoint) -> ServingState {
         let failed_before = world.hosts[host].disk.borrow().counts.sync_failures;
         let mut writer = JournalWriter::new(
-            world.journal,
+            world.kernel.journal(),
             files.view.epoch,
             files.view.writer,
             files.view.version,
@@ -74,7 +75,7 @@ impl ServingState {
             writer_config(world),
         )
         .with_epochs(files.view.epochs.clone());
-        writer.plant(world.planted);
+        writer.plant(world.kernel.planted());
         let data = world.data.is_some().then(|| {
             let (view, head) = (files.view.clone(), files.superblock.head.lsn);
             new_source(world, view, world.volume_bytes, head, end.lsn)
@@ -87,7 +88,7 @@ impl ServingState {
             view_file: files.view_file,
             view_slots: files.view_slots,
             view_full: files.view_full,
-            ring: vec![0; world.profile.window as usize],
+            ring: vec![0; world.kernel.profile.window as usize],
             tail: end,
             stable: end,
             ends: VecDeque::new(),
@@ -98,7 +99,7 @@ impl ServingState {
             log_due: Time(0),
             poisoned: None,
             syncs_failed_before: failed_before,
-            planted: world.planted,
+            planted: world.kernel.planted(),
             acked_at_fence: None,
             data,
             server: world.server.is_some().then(SimServerLink::default),
@@ -159,7 +160,7 @@ impl ServingState {
 }
 
 fn writer_config(world: &World) -> WriterConfig {
-    let profile = &world.profile;
+    let profile = &world.kernel.profile;
     WriterConfig {
         lenders: world.addresses(),
         rule: profile.rule,
@@ -217,8 +218,9 @@ impl World {
     fn close_unwanted(&mut self, process: usize, serving: &mut ServingState) {
         for slot in serving.writer.take_disconnects().iter() {
             if let Some(conn) = self.processes[process].conns[slot] {
-                self.coverage.hit("links given up by the writer");
-                self.tell(|| format!("process {process} gives its link to lender {slot} up"));
+                self.kernel.hit("links given up by the writer");
+                self.kernel
+                    .tell(|| format!("process {process} gives its link to lender {slot} up"));
                 self.close_here(conn);
             }
         }
@@ -231,7 +233,8 @@ impl World {
         let Some(view) = serving.writer.view_to_store() else {
             return;
         };
-        self.tell(|| format!("process {process} begins to store {}", describe_view(&view)));
+        self.kernel
+            .tell(|| format!("process {process} begins to store {}", describe_view(&view)));
         let host = self.processes[process].host;
         self.hosts[host].storing = Some(view.clone());
         if let Some(link) = &mut serving.data {
@@ -242,11 +245,11 @@ impl World {
         }
         serving.storing = Some(view);
         let delay = self.disk_time();
-        self.at(delay, WorldEvent::ViewStored { process });
+        self.kernel.at(delay, WorldEvent::ViewStored { process });
     }
 
     pub(crate) fn on_view_stored(&mut self, process: usize) {
-        let now = self.now;
+        let now = self.kernel.now();
         self.with_serving(process, |world, serving| {
             let host = world.processes[process].host;
             let Some(view) = serving.storing.take() else {
@@ -265,21 +268,23 @@ impl World {
             if let Err(failure) = stored
                 && let Some(pause) = world.retry_pause(serving.planted, &mut serving.view_policy, failure)
             {
-                world.coverage.hit("views that the disk refused for a while");
+                world.kernel.hit("views that the disk refused for a while");
                 serving.storing = Some(view);
-                return world.at(pause, WorldEvent::ViewStored { process });
+                return world.kernel.at(pause, WorldEvent::ViewStored { process });
             }
             world.hosts[host].storing = None;
             match stored {
                 Ok(()) => {
                     serving.view_policy.succeeded();
-                    world.coverage.hit("views stored");
-                    world.tell(|| format!("process {process} has stored view {}", view.version));
+                    world.kernel.hit("views stored");
+                    world
+                        .kernel
+                        .tell(|| format!("process {process} has stored view {}", view.version));
                     check::rule03::stored(world, process, &view);
                     serving.writer.on_view_stored(now);
                 }
                 Err(failure) => {
-                    world.coverage.hit("views that could not be stored");
+                    world.kernel.hit("views that could not be stored");
                     world.give_up(process, serving, failure);
                 }
             }
@@ -295,7 +300,7 @@ impl World {
         policy: &mut RetryPolicy,
         failure: CallError,
     ) -> Option<Nanos> {
-        match policy.failed(failure, self.now, false) {
+        match policy.failed(failure, self.kernel.now(), false) {
             RetryVerdict::GiveUp => None,
             RetryVerdict::Again(_) if planted.is(PlantedFault::RefusalIsFinal) => None,
             RetryVerdict::Again(pause) => Some(pause.pause),
@@ -303,7 +308,7 @@ impl World {
     }
 
     fn begin_flush(&mut self, process: usize, serving: &mut ServingState) {
-        if serving.flushing.is_some() || serving.poisoned.is_some() || self.now < serving.log_due {
+        if serving.flushing.is_some() || serving.poisoned.is_some() || self.kernel.now() < serving.log_due {
             return;
         }
         let Some(end) = serving.ends.back().copied() else {
@@ -316,7 +321,7 @@ impl World {
             Ok(()) => {
                 serving.flushing = Some(end);
                 let delay = self.disk_time();
-                self.at(delay, WorldEvent::Flushed { process });
+                self.kernel.at(delay, WorldEvent::Flushed { process });
             }
             Err(error) => self.not_flushed(process, serving, end, error.of(SystemCall::Write)),
         }
@@ -336,16 +341,16 @@ impl World {
         match self.retry_pause(serving.planted, &mut serving.log_policy, failure) {
             None => self.give_up(process, serving, failure),
             Some(pause) => {
-                self.coverage.hit("batches that the disk refused for a while");
+                self.kernel.hit("batches that the disk refused for a while");
                 serving.ends.push_front(end);
-                serving.log_due = self.now + pause;
-                self.at(pause, WorldEvent::Flushed { process });
+                serving.log_due = self.kernel.now() + pause;
+                self.kernel.at(pause, WorldEvent::Flushed { process });
             }
         }
     }
 
     pub(crate) fn on_flushed(&mut self, process: usize) {
-        let now = self.now;
+        let now = self.kernel.now();
         self.with_serving(process, |world, serving| {
             let Some(end) = serving.flushing.take() else {
                 return;
@@ -361,7 +366,7 @@ impl World {
             match synced {
                 Ok(()) => {
                     serving.log_policy.succeeded();
-                    world.trace.mark(now, 6, end.lsn.0);
+                    world.kernel.mark(6, end.lsn.0);
                     check::rule09::stable(world, process, end.lsn);
                     serving.stable = end;
                     serving.writer.on_stable(end, now);
@@ -374,8 +379,9 @@ impl World {
 
     pub(super) fn give_up(&mut self, process: usize, serving: &mut ServingState, failure: CallError) {
         if !self.died_in_operation(process) {
-            self.tell(|| format!("process {process}: the disk failed: {failure}"));
-            self.coverage.hit("journals that went read-only");
+            self.kernel
+                .tell(|| format!("process {process}: the disk failed: {failure}"));
+            self.kernel.hit("journals that went read-only");
             check::rule17::given_up(self, process, serving, failure);
         }
         serving.poison(failure.error);
@@ -389,7 +395,7 @@ impl World {
 
     /// Connects, and sends the frames that are due and have room.
     fn pump(&mut self, process: usize, serving: &mut ServingState) {
-        let now = self.now;
+        let now = self.kernel.now();
         while let Some(outgoing) = serving.writer.next_multicast(now) {
             check::rule04::sends(self, process, serving);
             if let FrameBody::Log { from, bytes } = outgoing.body {
@@ -449,8 +455,10 @@ impl World {
             if stored.is_err() || world.hosts[host].disk.borrow().is_dead() {
                 return;
             }
-            world.coverage.hit("journals closed");
-            world.tell(|| format!("process {process} closes its journal"));
+            world.kernel.hit("journals closed");
+            world
+                .kernel
+                .tell(|| format!("process {process} closes its journal"));
             serving.writer.on_close();
             world.pump(process, serving);
         });
@@ -459,7 +467,7 @@ impl World {
     /// Leaves a half-done store of a view, as a machine does that dies now.
     pub(super) fn leave_view_in_doubt(&mut self, process: usize) {
         // Number of operations done on two slots, each written and synced. Zero: nothing was written.
-        let operations = self.rng.below(5) as u32;
+        let operations = self.kernel.rng.below(5) as u32;
         self.with_serving(process, |world, serving| {
             let host = world.processes[process].host;
             world.hosts[host].storing = None;
@@ -467,7 +475,7 @@ impl World {
                 return;
             };
             if operations > 0 && !world.hosts[host].disk.borrow().is_dead() {
-                world.coverage.hit("views cut off while being stored");
+                world.kernel.hit("views cut off while being stored");
                 world.hosts[host].disk.borrow_mut().crash_after(operations);
                 let _ = view.store(
                     &mut serving.view_slots,
@@ -479,8 +487,8 @@ impl World {
     }
 
     pub(crate) fn disk_time(&mut self) -> Nanos {
-        let (low, high) = self.profile.disk_us;
-        let us = self.rng.between(low, high);
-        Nanos::from_us(us * self.nemesis.disk_slowness(self.now))
+        let (low, high) = self.kernel.profile.disk_us;
+        let us = self.kernel.rng.between(low, high);
+        Nanos::from_us(us * self.nemesis.disk_slowness(self.kernel.now()))
     }
 }

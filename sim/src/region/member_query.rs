@@ -11,8 +11,8 @@ use netram_shared_machine::NodeId;
 
 use super::net::ConnectionOwner;
 use super::{Event, World};
+use crate::event::FrameDirection;
 use crate::lender::packet_of;
-use crate::net::FrameDirection;
 use crate::process::lender_at;
 
 /// Waiting time for all members; those needed get [`QUERY_TIMEOUT`].

@@ -16,7 +16,7 @@ use crate::world::World;
 pub(super) fn run(world: World) -> World {
     let mut program = MemoryProgram::new(world);
     let (lives, deeds) = {
-        let rng = &mut program.world.borrow_mut().rng;
+        let rng = &mut program.world.borrow_mut().kernel.rng;
         (rng.between(1, 4), rng.between(0, 60))
     };
     program.copied_after = Some(deeds);
@@ -76,13 +76,13 @@ fn open_copy(program: &mut MemoryProgram) {
         Err(_) => {}
     }
     let mut world = program.world.borrow_mut();
-    let cut = world.rng.chance(500);
+    let cut = world.kernel.rng.chance(500);
     world.crash(process, cut);
 }
 
 /// Checks the segments as the copy left them, and its program's use of those that it may map.
 fn judge(program: &MemoryProgram, memory: &Rvm<SimLog, SimStorage>, before: &[Vec<u8>]) {
-    if program.world.borrow_mut().rng.chance(300) {
+    if program.world.borrow_mut().kernel.rng.chance(300) {
         return;
     }
     let after = contents(program);
@@ -139,7 +139,7 @@ fn reopen_original(program: &MemoryProgram) {
 /// A process that has the journal on `host` open. `None`: it must not be opened, or it lost records that it
 /// had.
 fn healed(program: &MemoryProgram, host: usize) -> Option<usize> {
-    let accepted = || program.world.borrow().coverage.get("losses that were accepted");
+    let accepted = || program.world.borrow().kernel.count("losses that were accepted");
     let before = accepted();
     let process = journal::open_healed(&mut program.world.borrow_mut(), host)?;
     if accepted() == before {
@@ -150,5 +150,5 @@ fn healed(program: &MemoryProgram, host: usize) -> Option<usize> {
 }
 
 fn hit(program: &MemoryProgram, what: &'static str) {
-    program.world.borrow_mut().coverage.hit(what);
+    program.world.borrow_mut().kernel.hit(what);
 }

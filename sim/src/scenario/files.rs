@@ -62,14 +62,14 @@ struct Program {
 
 /// Runs the scenario and returns the world.
 pub(super) fn run(mut world: World) -> World {
-    let durability = match world.rng.below(8) {
+    let durability = match world.kernel.rng.below(8) {
         0 => Durability::Disk,
-        1 if world.profile.can_count() => Durability::Both,
+        1 if world.kernel.profile.can_count() => Durability::Both,
         _ => Durability::Remote,
     };
     let disk = MemoryDisk::new();
     world.backing_disk = Some(disk.clone());
-    let lives = world.rng.between(1, 4);
+    let lives = world.kernel.rng.between(1, 4);
     let mut program = Program {
         world: Rc::new(RefCell::new(world)),
         disk,
@@ -100,15 +100,15 @@ impl Program {
         if self.unrecoverable {
             return;
         }
-        let accepted = self.world.borrow().coverage.get("losses that were accepted");
+        let accepted = self.world.borrow().kernel.count("losses that were accepted");
         let opened = journal::open(&mut self.world.borrow_mut(), 0);
-        self.lossy |= self.world.borrow().coverage.get("losses that were accepted") > accepted;
+        self.lossy |= self.world.borrow().kernel.count("losses that were accepted") > accepted;
         let Some(process) = opened else { return };
         self.serve(process);
         let mut world = self.world.borrow_mut();
-        let cut = world.rng.chance(500);
+        let cut = world.kernel.rng.chance(500);
         world.crash(process, cut);
-        let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
+        let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
         world.run_for(Nanos::from_ms(pause));
     }
 
@@ -118,7 +118,7 @@ impl Program {
             return;
         };
         let mut opened = OpenModelFiles::new();
-        let deeds = self.world.borrow_mut().rng.between(5, 60);
+        let deeds = self.world.borrow_mut().kernel.rng.between(5, 60);
         for _ in 0..deeds {
             self.arm_disk_fault();
             let goes_on = self.run_step(process, &directory, &mut opened);
@@ -128,7 +128,7 @@ impl Program {
             }
         }
         drop(opened);
-        if self.world.borrow_mut().rng.chance(200) && directory.close().is_ok() {
+        if self.world.borrow_mut().kernel.rng.chance(200) && directory.close().is_ok() {
             self.hit("files: closings");
             // The disk alone has everything, synced or not.
             self.model.synced_all();
@@ -139,11 +139,11 @@ impl Program {
     }
 
     fn hit(&self, name: &'static str) {
-        self.world.borrow_mut().coverage.hit(name);
+        self.world.borrow_mut().kernel.hit(name);
     }
 
     fn tell(&self, line: impl FnOnce() -> String) {
-        self.world.borrow_mut().tell(line);
+        self.world.borrow_mut().kernel.tell(line);
     }
 
     /// Opens the directory and compares it with the model.
@@ -153,19 +153,24 @@ impl Program {
         self.disk.set_room(None);
         let (log, journal, cut) = {
             let world = &mut *self.world.borrow_mut();
-            let cut = (!self.healed && world.rng.chance(250)).then(|| world.rng.below(60));
-            (SimLog::new(&self.world, process), world.journal, cut)
+            let cut = (!self.healed && world.kernel.rng.chance(250)).then(|| world.kernel.rng.below(60));
+            (SimLog::new(&self.world, process), world.kernel.journal(), cut)
         };
         if let Some(steps) = cut {
             self.disk.fail_after(steps);
         }
-        let files_max = self.world.borrow_mut().rng.pick(&[1 << 20, 1 << 20, FEW_FILES]);
+        let files_max = self
+            .world
+            .borrow_mut()
+            .kernel
+            .rng
+            .pick(&[1 << 20, 1 << 20, FEW_FILES]);
         let options = DirectoryOptions {
             journal,
             durability: self.durability,
             loss_accepted: self.lossy,
             files_max,
-            planted: self.world.borrow().planted,
+            planted: self.world.borrow().kernel.planted(),
         };
         let (directory, recovered) =
             match JournaledDirectory::open(log, self.disk.clone(), self.disk.clone(), options) {
@@ -180,13 +185,13 @@ impl Program {
         self.tell(|| format!("the directory is open: {recovered:?}"));
         let found = self.on_disk();
         let lost = (
-            self.world.borrow().coverage.get(POWER_CUTS),
+            self.world.borrow().kernel.count(POWER_CUTS),
             self.disk.lost_syncs(),
         );
         let killed = std::mem::replace(&mut self.losses, lost) == lost;
         self.maintenance = {
             let world = self.world.borrow();
-            MountMaintenance::new(world.now, world.planted)
+            MountMaintenance::new(world.kernel.now(), world.kernel.planted())
         };
         let in_doubt = match std::mem::take(&mut self.lossy) {
             true => {
@@ -196,22 +201,22 @@ impl Program {
             }
             false => self.model.reopened(found, killed),
         };
-        let coverage = &mut self.world.borrow_mut().coverage;
-        coverage.hit("files: openings");
+        let kernel = &mut self.world.borrow_mut().kernel;
+        kernel.hit("files: openings");
         if killed {
-            coverage.hit("files: openings after the server alone was killed");
+            kernel.hit("files: openings after the server alone was killed");
         }
-        coverage.add(
+        kernel.add(
             "files: new files without a record that were kept",
             recovered.unrecorded.len() as u64,
         );
-        coverage.add(
+        kernel.add(
             "files: changes of names in doubt that were found",
             in_doubt as u64,
         );
-        coverage.add("files: bytes written again", recovered.bytes);
-        coverage.add("files: files and directories made again", recovered.created);
-        coverage.add(
+        kernel.add("files: bytes written again", recovered.bytes);
+        kernel.add("files: files and directories made again", recovered.created);
+        kernel.add(
             "files: names given or taken again",
             recovered.renamed + recovered.removed,
         );
@@ -222,7 +227,7 @@ impl Program {
     fn refused(&mut self, process: usize, error: DirectoryOpenError) {
         let mut world = self.world.borrow_mut();
         if world.died_on_backing_disk(process) {
-            world.coverage.hit("files: recoveries cut off");
+            world.kernel.hit("files: recoveries cut off");
             return;
         }
         if !world.alive(process) {
@@ -232,7 +237,7 @@ impl Program {
             DirectoryOpenError::Log(LogError::Closed | LogError::Io(_)) => (),
             DirectoryOpenError::Log(error) => rule06::unread(&world, 0, error),
             _ if self.lossy => {
-                world.coverage.hit("files: directories that a loss has ended");
+                world.kernel.hit("files: directories that a loss has ended");
                 self.unrecoverable = true;
             }
             error => fail(5, format!("the directory cannot be opened: {error}")),
@@ -255,7 +260,7 @@ impl Program {
     /// Plans a fault of the backing disk now and then: the process dies between two operations, or one is
     /// refused.
     fn arm_disk_fault(&self) {
-        let rng = &mut self.world.borrow_mut().rng;
+        let rng = &mut self.world.borrow_mut().kernel.rng;
         match rng.below(100) {
             _ if self.healed => (),
             0..3 => self.disk.fail_after(rng.below(8)),
@@ -272,7 +277,7 @@ impl Program {
 
     /// Runs one step. `false`: this life is over.
     fn run_step(&mut self, process: usize, directory: &TestedDirectory, opened: &mut OpenModelFiles) -> bool {
-        let draw = self.world.borrow_mut().rng.below(40);
+        let draw = self.world.borrow_mut().kernel.rng.below(40);
         match draw {
             0..12 => return self.change_names(directory),
             12..22 => return self.write(directory, opened),
@@ -285,12 +290,17 @@ impl Program {
             31 => return self.checkpoint(directory),
             32 => self.model.check_running(&self.on_disk(), "while running"),
             33 if !self.healed => {
-                let rng = &mut self.world.borrow_mut().rng;
+                let rng = &mut self.world.borrow_mut().kernel.rng;
                 let room = rng.chance(300).then(|| rng.below(150_000));
                 self.disk.set_room(room);
             }
             _ => {
-                let ms = self.world.borrow_mut().rng.pick(&[0, 1, 5, 20, 100, 600, 2500]);
+                let ms = self
+                    .world
+                    .borrow_mut()
+                    .kernel
+                    .rng
+                    .pick(&[0, 1, 5, 20, 100, 600, 2500]);
                 return self.run_for(process, directory, ms);
             }
         }
@@ -339,7 +349,7 @@ impl Program {
     }
 
     fn draw_name_change(&self) -> Option<NameChange> {
-        let rng = &mut self.world.borrow_mut().rng;
+        let rng = &mut self.world.borrow_mut().kernel.rng;
         let names = self.model.names();
         let mut directories = vec![Vec::new()];
         directories.extend({ names.iter() }.filter_map(|(path, thing)| {
@@ -377,7 +387,7 @@ impl Program {
         opened: &mut OpenModelFiles,
     ) -> Option<(ModelFileId, Arc<OpenFile<u64>>, bool)> {
         // Opening a file may make the server record and close others, which draws from the world.
-        let index = |count| self.world.borrow_mut().rng.index(count);
+        let index = |count| self.world.borrow_mut().kernel.rng.index(count);
         let names = self.model.names();
         let files: Vec<(&Vec<u8>, ModelFileId)> = { names.iter() }
             .map(|(path, thing)| (path, *thing))
@@ -386,7 +396,7 @@ impl Program {
         if opened.len() > OPEN_MAX {
             opened.swap_remove(index(OPEN_MAX));
         }
-        let (thing, file) = match opened.is_empty() || self.world.borrow_mut().rng.chance(600) {
+        let (thing, file) = match opened.is_empty() || self.world.borrow_mut().kernel.rng.chance(600) {
             true if files.is_empty() => return None,
             true => {
                 let (path, thing) = files[index(files.len())];
@@ -435,7 +445,7 @@ impl Program {
 
     fn draw_pages(&mut self) -> (usize, Vec<u8>) {
         let (first, count) = {
-            let rng = &mut self.world.borrow_mut().rng;
+            let rng = &mut self.world.borrow_mut().kernel.rng;
             let most = rng.pick(&[1, 2, WRITE_PAGES_MAX]);
             let count = rng.between(1, most);
             (rng.below(PAGES_MAX - count + 1), count)
@@ -445,7 +455,7 @@ impl Program {
     }
 
     fn draw_bytes(&self) -> (usize, Vec<u8>) {
-        let rng = &mut self.world.borrow_mut().rng;
+        let rng = &mut self.world.borrow_mut().kernel.rng;
         let longest = rng.pick(&[8, 700, 9000]);
         let mut bytes = vec![0; rng.between(1, longest) as usize];
         rng.fill(&mut bytes);
@@ -456,7 +466,7 @@ impl Program {
         let Some((thing, file, paged)) = self.file(directory, opened) else {
             return true;
         };
-        let size = match (paged, &mut self.world.borrow_mut().rng) {
+        let size = match (paged, &mut self.world.borrow_mut().kernel.rng) {
             (true, rng) => rng.below(PAGES_MAX + 1) as usize * PAGE,
             (false, rng) => rng.below(UNPAGED_BYTES_MAX) as usize,
         };
@@ -480,7 +490,7 @@ impl Program {
 
     fn sync(&mut self, directory: &TestedDirectory) -> bool {
         let (path, thing) = {
-            let rng = &mut self.world.borrow_mut().rng;
+            let rng = &mut self.world.borrow_mut().kernel.rng;
             let names = self.model.names();
             if names.is_empty() {
                 return true;
@@ -512,7 +522,7 @@ impl Program {
             // This error repeats until the directory is opened again.
             Err(CheckpointError::Sync(_)) => {
                 self.hit("files: syncs of the disk beneath that failed");
-                self.world.borrow_mut().rng.chance(500)
+                self.world.borrow_mut().kernel.rng.chance(500)
             }
             Err(_) => true,
         }

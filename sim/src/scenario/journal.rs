@@ -13,13 +13,13 @@ use crate::world::World;
 const TRIES: u32 = 4;
 
 pub(super) fn run(world: &mut World) {
-    let lives = world.rng.between(1, 4);
+    let lives = world.kernel.rng.between(1, 4);
     for _ in 0..lives {
         if let Some(process) = open(world, 0) {
-            let deeds = world.rng.between(5, 60);
+            let deeds = world.kernel.rng.between(5, 60);
             work(world, process, deeds);
-            if world.rng.chance(700) {
-                let cut = world.rng.chance(500);
+            if world.kernel.rng.chance(700) {
+                let cut = world.kernel.rng.chance(500);
                 world.crash(process, cut);
             }
             end_of(world, process);
@@ -38,7 +38,7 @@ pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
             Err(OpenFailure::Crashed) => return None,
             Err(failure) => count(world, &failure),
         }
-        let pause = world.rng.between(10, 2000);
+        let pause = world.kernel.rng.between(10, 2000);
         world.run_for(Nanos::from_ms(pause));
     }
     open_healed(world, host)
@@ -77,7 +77,7 @@ pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
 }
 
 fn count(world: &mut World, failure: &OpenFailure) {
-    world.coverage.hit(match failure {
+    world.kernel.hit(match failure {
         OpenFailure::Crashed => "openings cut off",
         OpenFailure::Io(_) => "openings refused: disk",
         OpenFailure::Refused(RecoveryError::Missing { .. }) => "openings refused: members missing",
@@ -95,9 +95,9 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
         if !world.alive(process) {
             return;
         }
-        match world.rng.below(20) {
+        match world.kernel.rng.below(20) {
             0..8 => {
-                for _ in 0..world.rng.between(1, 6) {
+                for _ in 0..world.kernel.rng.between(1, 6) {
                     match append(world, process) {
                         Ok(ticket) => last = Some(ticket),
                         Err(AppendError::Full { .. }) => trim(world, process),
@@ -108,10 +108,10 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
             }
             8..14 => {
                 if let Some(ticket) = last {
-                    let durability = match world.rng.below(10) {
+                    let durability = match world.kernel.rng.below(10) {
                         0 => Durability::Disk,
                         1 => Durability::Lazy,
-                        2 if world.profile.can_count() => Durability::Both,
+                        2 if world.kernel.profile.can_count() => Durability::Both,
                         _ => Durability::Remote,
                     };
                     if world.wait(process, ticket, durability).is_err() {
@@ -122,8 +122,8 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
             14 => trim(world, process),
             15 => read(world, process),
             _ => {
-                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                let extra = world.rng.below(1_000_000);
+                let ms = world.kernel.rng.pick(&[0, 1, 5, 20, 100, 600]);
+                let extra = world.kernel.rng.below(1_000_000);
                 world.run_for(Nanos(Nanos::from_ms(ms).0 + extra));
             }
         }
@@ -132,12 +132,13 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
 
 pub(super) fn append(world: &mut World, process: usize) -> Result<CommitTicket, AppendError> {
     let max = world
+        .kernel
         .profile
         .payload_max
         .min(world.log_state(process).payload_max);
-    let length = world.rng.index(max + 1);
-    let kind = RecordKind(16 + world.rng.below(4) as u8);
-    let mut noise = world.rng.fork();
+    let length = world.kernel.rng.index(max + 1);
+    let kind = RecordKind(16 + world.kernel.rng.below(4) as u8);
+    let mut noise = world.kernel.rng.fork();
     world.append(process, kind, length, &mut |payload| noise.fill(payload))
 }
 
@@ -149,7 +150,7 @@ fn trim(world: &mut World, process: usize) {
         .ends_between(state.head, state.stable)
         .to_vec();
     if !ends.is_empty() {
-        let head = world.rng.pick(&ends).lsn;
+        let head = world.kernel.rng.pick(&ends).lsn;
         // A refusal shows in the next append.
         let _ = world.trim(process, head);
     }
@@ -178,7 +179,7 @@ fn read(world: &mut World, process: usize) {
             if found != wanted || end < state.stable {
                 check::rule06::misread(state.head, end);
             }
-            world.coverage.hit("logs read");
+            world.kernel.hit("logs read");
         }
         Err(LogError::Closed | LogError::Io(_)) => (),
         Err(error) => check::rule06::unread(world, host, error),
@@ -190,7 +191,7 @@ fn end_of(world: &mut World, process: usize) {
     if world.alive(process) {
         world.crash(process, false);
     }
-    let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
+    let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
     world.run_for(Nanos::from_ms(pause));
 }
 
@@ -210,7 +211,7 @@ pub(super) fn settle_down(world: &mut World, host: usize) {
         if !world.has_liars() {
             check::liveness::grown_back(world, process);
         }
-        let cut = world.rng.chance(500);
+        let cut = world.kernel.rng.chance(500);
         if round == 0 {
             world.crash(process, cut);
         }

@@ -44,11 +44,11 @@ pub(super) fn adapt(profile: &mut WorldProfile) {
 
 /// Runs the scenario and returns the world.
 pub(super) fn run(mut world: World) -> World {
-    let lives = world.rng.between(1, 5);
-    let permille = world.profile.disk.survives_permille;
-    let (rng, capacity) = (world.rng.fork(), world.profile.capacity);
-    let mut data = SimDataLender::new(rng, permille, world.journal, capacity, BLOCKS);
-    data.plant(world.planted);
+    let lives = world.kernel.rng.between(1, 5);
+    let permille = world.kernel.profile.disk.survives_permille;
+    let (rng, capacity) = (world.kernel.rng.fork(), world.kernel.profile.capacity);
+    let mut data = SimDataLender::new(rng, permille, world.kernel.journal(), capacity, BLOCKS);
+    data.plant(world.kernel.planted());
     data.start();
     world.data = Some(data);
     world.volume_bytes = BYTES;
@@ -68,7 +68,7 @@ impl VolumeProgram {
     /// Runs one life of the client, after which its disk may be lost. `false`: the scenario is over.
     fn live_and_lose(&mut self) -> bool {
         let (lost, lives_on, taken_over) = {
-            let rng = &mut self.world.borrow_mut().rng;
+            let rng = &mut self.world.borrow_mut().kernel.rng;
             (rng.chance(400), rng.chance(300), rng.chance(400))
         };
         let lived = self.live_on();
@@ -101,20 +101,22 @@ impl VolumeProgram {
     /// Only its members know the records of that opening.
     fn open_unheard(&mut self) {
         let world = &mut *self.world.borrow_mut();
-        if self.restore_unannounced || !world.rng.chance(150) {
+        if self.restore_unannounced || !world.kernel.rng.chance(150) {
             return;
         }
         world.data_blocked_host = Some(self.host);
-        world.tell(|| String::from("the next opening reaches no data lender"));
+        world
+            .kernel
+            .tell(|| String::from("the next opening reaches no data lender"));
         if let Ok(process) = world.open(self.host, false) {
             world.crash(process, false);
-            world.coverage.hit("data: last openings that nobody heard");
+            world.kernel.hit("data: last openings that nobody heard");
         }
     }
 
     /// Lets the data lender do its part after an operation of the program.
     pub(super) fn run_data_lender(&mut self, process: usize, volume: &SimVolume) {
-        let draw = self.world.borrow_mut().rng.below(40);
+        let draw = self.world.borrow_mut().kernel.rng.below(40);
         if draw == 0 {
             self.disturb_data_lender(process);
         }
@@ -124,7 +126,7 @@ impl VolumeProgram {
     /// In most lives the program writes nothing before the replica has caught up, so that they test its
     /// service.
     pub(super) fn begin_life(&mut self, process: usize, volume: &SimVolume) {
-        if self.world.borrow_mut().rng.chance(300) {
+        if self.world.borrow_mut().kernel.rng.chance(300) {
             return;
         }
         for _ in 0..20 {
@@ -144,11 +146,11 @@ impl VolumeProgram {
         if world.nemesis_stopped() {
             return;
         }
-        let draw = world.rng.below(5);
-        let away = Nanos::from_ms(world.rng.pick(&[20, 400, 3000, 20_000]));
-        let until = world.now + away;
-        let operations = world.rng.below(12) as u32;
-        world.tell(|| match draw {
+        let draw = world.kernel.rng.below(5);
+        let away = Nanos::from_ms(world.kernel.rng.pick(&[20, 400, 3000, 20_000]));
+        let until = world.kernel.now() + away;
+        let operations = world.kernel.rng.below(12) as u32;
+        world.kernel.tell(|| match draw {
             0 => String::from("the data lender's process is killed"),
             1 => format!("the data lender's process may die in {operations} operations"),
             2 => format!("the data lender stands still for {} ms", away.0 / 1_000_000),
@@ -159,7 +161,7 @@ impl VolumeProgram {
         match draw {
             0 if data.is_up() => {
                 world.data_died();
-                if world.rng.chance(500) {
+                if world.kernel.rng.chance(500) {
                     world.break_data(process);
                 }
             }
@@ -167,7 +169,7 @@ impl VolumeProgram {
             2 => data.paused_until = until,
             3 => {
                 data.away_until = until;
-                world.coverage.hit("data: absences");
+                world.kernel.hit("data: absences");
             }
             _ => world.break_data(process),
         }
@@ -186,13 +188,13 @@ impl VolumeProgram {
                 let dirty = volume.replica_flushed(flushed);
                 self.world.borrow_mut().data_dirty(process, dirty);
             }
-            let Some(todo) = todo.filter(|_| !self.world.borrow_mut().rng.chance(200)) else {
+            let Some(todo) = todo.filter(|_| !self.world.borrow_mut().kernel.rng.chance(200)) else {
                 return;
             };
             if self.perform(process, volume, todo).is_none() {
                 self.world
                     .borrow_mut()
-                    .coverage
+                    .kernel
                     .hit("data: steps of a resync that failed");
                 return;
             }
@@ -259,7 +261,7 @@ impl VolumeProgram {
             (self.pass, self.cursor) = (pass, 0);
         }
         // A few at a time, so that even the resync of a small volume takes long.
-        let most = self.world.borrow_mut().rng.between(1, 4).min(max as u64);
+        let most = self.world.borrow_mut().kernel.rng.between(1, 4).min(max as u64);
         let run = match pass {
             0 => volume.next_resync(self.cursor, most).ok()?,
             _ => volume.next_dirtied(self.cursor, most).ok()?,
@@ -275,7 +277,7 @@ impl VolumeProgram {
     }
 
     fn send_digests(&mut self, process: usize, volume: &SimVolume, first: u64, count: usize) -> Option<()> {
-        let most = self.world.borrow_mut().rng.between(1, 6).min(count as u64);
+        let most = self.world.borrow_mut().kernel.rng.between(1, 6).min(count as u64);
         let count = most.min(BLOCKS.saturating_sub(first)) as usize;
         let mut bytes = vec![0; count * BLOCK];
         if count > 0 && !self.read_to_send(process, volume, first, &mut bytes)? {
@@ -347,7 +349,7 @@ impl VolumeProgram {
     }
 
     pub(super) fn count(&self, what: &'static str) {
-        self.world.borrow_mut().coverage.hit(what);
+        self.world.borrow_mut().kernel.hit(what);
     }
 
     fn head(&self, process: usize) -> Option<ChainPoint> {
@@ -359,12 +361,14 @@ impl VolumeProgram {
     /// take-over. `false`: that is refused or impossible.
     fn lose_disk(&mut self) -> bool {
         let world = &mut *self.world.borrow_mut();
-        world.coverage.hit("data: clients' disks lost");
-        world.tell(|| String::from("the client's disk is lost; its replica is taken over"));
+        world.kernel.hit("data: clients' disks lost");
+        world
+            .kernel
+            .tell(|| String::from("the client's disk is lost; its replica is taken over"));
         let Some(mut data) = world.data.take() else {
             return false;
         };
-        data.crash(world.rng.chance(300));
+        data.crash(world.kernel.rng.chance(300));
         data.disk.borrow_mut().heal();
         let contents = data.prepare();
         let Some(found) = data.inspect() else {
@@ -375,7 +379,7 @@ impl VolumeProgram {
         };
         if found.condition != ReplicaCondition::Following {
             world
-                .coverage
+                .kernel
                 .hit("data: restores refused: the replica is not whole");
             return false;
         }
@@ -414,13 +418,13 @@ impl VolumeProgram {
         if self.lossy {
             return;
         }
-        let accepted = self.world.borrow().coverage.get("losses that were accepted");
+        let accepted = self.world.borrow().kernel.count("losses that were accepted");
         let opened = self.open_journal();
         let Some(process) = opened.filter(|_| accepted == 0 && !self.lossy) else {
             return;
         };
         let Some(volume) = self.open(process) else { return };
-        if self.world.borrow_mut().rng.chance(500) {
+        if self.world.borrow_mut().kernel.rng.chance(500) {
             self.write_on(process, &volume);
         }
         for _ in 0..ROUNDS_MAX {
@@ -508,27 +512,27 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
                 if unheard_of {
                     fail(12, String::from(FENCED_UNHEARD_OF));
                 }
-                world.coverage.hit("data: volumes restored");
+                world.kernel.hit("data: volumes restored");
                 world.crash(process, false);
                 return true;
             }
             Err(OpenFailure::Refused(RecoveryError::Fenced { .. })) => {
-                world.coverage.hit("data: restores refused: a later epoch");
+                world.kernel.hit("data: restores refused: a later epoch");
                 return false;
             }
             Err(OpenFailure::Refused(RecoveryError::Unproven { .. })) => {
                 if attempt > 0 && is_provable(kept, end) {
                     fail(12, String::from(PROVES_NO_MORE));
                 }
-                world.coverage.hit("data: restores refused: unproven");
+                world.kernel.hit("data: restores refused: unproven");
                 return false;
             }
             Err(_) => (),
         }
-        let pause = world.rng.between(10, 1000);
+        let pause = world.kernel.rng.between(10, 1000);
         world.run_for(Nanos::from_ms(pause));
     }
-    world.coverage.hit("data: restores refused: members missing");
+    world.kernel.hit("data: restores refused: members missing");
     // Appends that were under way when the client died may have told members to drop more.
     if is_backed(world, kept, end) {
         fail(

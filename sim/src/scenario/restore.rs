@@ -74,7 +74,7 @@ impl VolumeProgram {
     pub(super) fn restore(&mut self) -> bool {
         self.count("data: clients' disks lost");
         let story = || String::from("the client's disk is lost; its volume is restored");
-        self.world.borrow_mut().tell(story);
+        self.world.borrow_mut().kernel.tell(story);
         let mut loss = Loss {
             last_heard: None,
             our_writers: Vec::new(),
@@ -159,21 +159,21 @@ impl VolumeProgram {
             view.epoch,
             view.writer,
             found.end.lsn,
-            world.now,
+            world.kernel.now(),
             ALL_MEMBERS_WAIT,
             RECOVERY_TIMEOUT,
         )
         .with_addresses(addresses.iter().map(String::as_str));
-        question.plant(world.planted);
+        question.plant(world.kernel.planted());
         let question = question.of_replica(&view, found.closed).probing();
         let asker = world.add_blank_host();
         match world.ask_members(asker, question, None) {
             Some((Ok(()), _)) => {
-                world.coverage.hit("data: restores proven before their claim");
+                world.kernel.hit("data: restores proven before their claim");
                 Ok(())
             }
             Some((Err(refusal), _)) => {
-                world.coverage.hit("data: restores refused before their claim");
+                world.kernel.hit("data: restores refused before their claim");
                 refused(&refusal, loss)
             }
             None => Err(AttemptError::CutOff),
@@ -192,7 +192,7 @@ impl VolumeProgram {
         let before = self.describe(process, session)?;
         self.pause(last)?;
         let world = &mut *self.world.borrow_mut();
-        let writer = WriterId(world.rng.draw());
+        let writer = WriterId(world.kernel.rng.draw());
         let claim = before.view.restored(writer);
         session = world.data_session();
         let follow = before.follow.claim(claim.epoch, claim.writer, true);
@@ -294,7 +294,7 @@ impl VolumeProgram {
             let world = &mut *self.world.borrow_mut();
             let most = end.min(room);
             let bytes = (most.since(sent) as usize).min(FRAME_BODY_BYTES_MAX);
-            let bytes = bytes.min(world.rng.between(1, 20_000) as usize);
+            let bytes = bytes.min(world.kernel.rng.between(1, 20_000) as usize);
             let header = FrameHeader {
                 lsn: sent,
                 epoch: released.epoch,
@@ -322,7 +322,7 @@ impl VolumeProgram {
             if flushed >= end {
                 return Ok(());
             }
-            if !last && world.rng.chance(20) {
+            if !last && world.kernel.rng.chance(20) {
                 return Err(AttemptError::CutOff);
             }
             world.run_for(Nanos::from_ms(20));
@@ -337,7 +337,7 @@ impl VolumeProgram {
         disk.borrow_mut().revive();
         let files = add_volume(disk, BLOCKS);
         let all = volume_files(disk, files, true);
-        let restoring = VolumeRestore::begin(all, VOLUME, world.journal, BYTES, from).ok()?;
+        let restoring = VolumeRestore::begin(all, VOLUME, world.kernel.journal(), BYTES, from).ok()?;
         restoring.missing(0, BLOCKS).ok()?;
         restoring.finish().ok()?;
         Some(files)
@@ -351,18 +351,18 @@ impl VolumeProgram {
             self.zombie = Some((process, volume));
         }
         let mut world = self.world.borrow_mut();
-        let ms = world.rng.pick(&[0, 1, 20, 300, 2500]);
+        let ms = world.kernel.rng.pick(&[0, 1, 20, 300, 2500]);
         world.run_for(Nanos::from_ms(ms));
         if last {
             return Ok(());
         }
-        if world.rng.chance(60) && !world.nemesis_stopped() {
-            let operations = world.rng.below(12) as u32;
+        if world.kernel.rng.chance(60) && !world.nemesis_stopped() {
+            let operations = world.kernel.rng.below(12) as u32;
             if let Some(data) = &world.data {
                 data.disk.borrow_mut().crash_after(operations);
             }
         }
-        match world.rng.chance(100) {
+        match world.kernel.rng.chance(100) {
             true => Err(AttemptError::CutOff),
             false => Ok(()),
         }
@@ -391,7 +391,7 @@ impl VolumeProgram {
         if !volume.is_restoring() {
             return;
         }
-        let from = self.world.borrow_mut().rng.below(BLOCKS);
+        let from = self.world.borrow_mut().kernel.rng.below(BLOCKS);
         for from in [from, 0] {
             if volume.copy_step(from).is_ok_and(|copied| copied.blocks > 0) {
                 self.count("data: blocks of a restored volume brought home");
@@ -416,9 +416,7 @@ impl VolumeProgram {
                     ),
                 );
             }
-            world
-                .coverage
-                .hit("data: clients given up that learnt their fate");
+            world.kernel.hit("data: clients given up that learnt their fate");
         }
         world.crash(process, false);
     }

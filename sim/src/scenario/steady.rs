@@ -18,24 +18,24 @@ impl VolumeProgram {
     /// between writes.
     fn leave_behind(&mut self, process: usize) -> Nanos {
         let mut world = self.world.borrow_mut();
-        let until = world.now + Nanos::from_ms(world.rng.pick(&[0, 500, 3000]));
+        let until = world.kernel.now() + Nanos::from_ms(world.kernel.rng.pick(&[0, 500, 3000]));
         if let Some(data) = &mut world.data {
             data.away_until = until;
         }
         world.break_data(process);
         // A replica that takes the log more slowly than it is written cannot follow: during a sync an eighth
         // of the log's capacity at most is written.
-        let sync_us = world.profile.disk_us.1 + 2 * world.profile.latency_us.1;
-        let slowest_us = sync_us * 8 * WRITE_BYTES_MAX / world.profile.capacity;
-        Nanos::from_us(world.rng.pick(&[2_000, 5_000, 20_000]).max(slowest_us))
+        let sync_us = world.kernel.profile.disk_us.1 + 2 * world.kernel.profile.latency_us.1;
+        let slowest_us = sync_us * 8 * WRITE_BYTES_MAX / world.kernel.profile.capacity;
+        Nanos::from_us(world.kernel.rng.pick(&[2_000, 5_000, 20_000]).max(slowest_us))
     }
 
     /// Writes without pause, with all else well: the replica must become whole. Whether it gets close enough
     /// for service depends on the pace.
     pub(super) fn write_on(&mut self, process: usize, volume: &SimVolume) {
         let pause = self.leave_behind(process);
-        let (mut writes, began) = (0, self.world.borrow().now);
-        while writes < WRITES_MAX || self.world.borrow().now.since(began) < WRITING_MAX {
+        let (mut writes, began) = (0, self.world.borrow().kernel.now());
+        while writes < WRITES_MAX || self.world.borrow().kernel.now().since(began) < WRITING_MAX {
             writes += 1;
             if !self.change(process, volume) {
                 return;
@@ -50,7 +50,7 @@ impl VolumeProgram {
             let back = world
                 .data
                 .as_ref()
-                .is_some_and(|data| data.away_until <= world.now);
+                .is_some_and(|data| data.away_until <= world.kernel.now());
             let status = serving.data.as_ref().map(|link| link.source.status());
             let whole = |status: SourceStatus| {
                 status.connected

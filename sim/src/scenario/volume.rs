@@ -60,7 +60,7 @@ pub(super) struct VolumeProgram {
 
 /// Runs the scenario and returns the world.
 pub(super) fn run(mut world: World) -> World {
-    let lives = world.rng.between(1, 4);
+    let lives = world.kernel.rng.between(1, 4);
     let mut program = VolumeProgram::new(world, false);
     for _ in 0..lives {
         program.live();
@@ -75,14 +75,19 @@ impl VolumeProgram {
     /// A program with a new volume. The disk has no faults while it is created.
     pub(super) fn new(mut world: World, kept: bool) -> VolumeProgram {
         let policy = StagePolicy {
-            bytes: world.rng.pick(&[2000, 9000, 1 << 20]),
-            age: Nanos::from_ms(world.rng.pick(&[5, 200])),
-            closed_max: world.rng.between(1, 3) as usize,
+            bytes: world.kernel.rng.pick(&[2000, 9000, 1 << 20]),
+            age: Nanos::from_ms(world.kernel.rng.pick(&[5, 200])),
+            closed_max: world.kernel.rng.between(1, 3) as usize,
         };
         let disk = Rc::clone(&world.hosts[0].disk);
         let files = add_volume(&disk, BLOCKS);
         let faults = std::mem::take(&mut disk.borrow_mut().faults);
-        let made = create(volume_files(&disk, files, false), VOLUME, world.journal, BYTES);
+        let made = create(
+            volume_files(&disk, files, false),
+            VOLUME,
+            world.kernel.journal(),
+            BYTES,
+        );
         assert!(made.is_ok(), "a healthy disk takes a new volume");
         disk.borrow_mut().faults = faults;
         VolumeProgram {
@@ -139,19 +144,19 @@ impl VolumeProgram {
     /// message of a restored one.
     pub(super) fn open_journal(&mut self) -> Option<usize> {
         let world = &mut *self.world.borrow_mut();
-        let accepted = world.coverage.get("losses that were accepted");
+        let accepted = world.kernel.count("losses that were accepted");
         world.data_blocked_host = Some(self.host);
         let process = journal::open(world, self.host)?;
-        self.lossy |= world.coverage.get("losses that were accepted") > accepted;
+        self.lossy |= world.kernel.count("losses that were accepted") > accepted;
         if self.restore_unannounced {
             let view = world.hosts[self.host].view.clone();
             match world.store_view_at_data(process, &view, &view, false) {
                 Some(Ok(_)) => {
                     self.restore_unannounced = false;
-                    world.coverage.hit("data: first words heard");
+                    world.kernel.hit("data: first words heard");
                 }
                 _ => {
-                    world.coverage.hit("data: first words that nobody heard");
+                    world.kernel.hit("data: first words that nobody heard");
                     world.crash(process, false);
                     return None;
                 }
@@ -162,9 +167,9 @@ impl VolumeProgram {
 
     pub(super) fn die(&mut self, process: usize) {
         let mut world = self.world.borrow_mut();
-        let cut = world.rng.chance(500);
+        let cut = world.kernel.rng.chance(500);
         world.crash(process, cut);
-        let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
+        let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
         world.run_for(Nanos::from_ms(pause));
     }
 
@@ -174,7 +179,7 @@ impl VolumeProgram {
         if self.ends.is_some() {
             self.begin_life(process, &volume);
         }
-        let deeds = self.world.borrow_mut().rng.between(5, 80);
+        let deeds = self.world.borrow_mut().kernel.rng.between(5, 80);
         for _ in 0..deeds {
             if !self.world.borrow().alive(process) || !self.run_step(process, &volume) {
                 break;
@@ -184,13 +189,13 @@ impl VolumeProgram {
             }
         }
         let statistics = volume.status().statistics;
-        let coverage = &mut self.world.borrow_mut().coverage;
-        coverage.add("volume: stages applied", statistics.stages);
-        coverage.add("volume: blocks merged over their base", statistics.bases);
-        coverage.add("volume: blocks made holes of", statistics.holes);
-        coverage.add("volume: requests that waited for room", statistics.stalls);
-        coverage.add("volume: steps that failed", statistics.failures);
-        coverage.add("volume: torn bases in recovery", statistics.unverified_bases);
+        let kernel = &mut self.world.borrow_mut().kernel;
+        kernel.add("volume: stages applied", statistics.stages);
+        kernel.add("volume: blocks merged over their base", statistics.bases);
+        kernel.add("volume: blocks made holes of", statistics.holes);
+        kernel.add("volume: requests that waited for room", statistics.stalls);
+        kernel.add("volume: steps that failed", statistics.failures);
+        kernel.add("volume: torn bases in recovery", statistics.unverified_bases);
         if statistics.corrupt_bases > 0 {
             fail(
                 6,
@@ -207,7 +212,10 @@ impl VolumeProgram {
         let (files, journal) = {
             let world = self.world.borrow();
             let disk = &world.hosts[self.host].disk;
-            (volume_files(disk, self.files, self.ends.is_some()), world.journal)
+            (
+                volume_files(disk, self.files, self.ends.is_some()),
+                world.kernel.journal(),
+            )
         };
         let options = DiskOptions {
             policy: self.policy,
@@ -223,10 +231,7 @@ impl VolumeProgram {
             Err(
                 DiskOpenError::SmallJournal { .. } | DiskOpenError::File { .. } | DiskOpenError::Apply(_),
             ) => {
-                self.world
-                    .borrow_mut()
-                    .coverage
-                    .hit("volume: openings that failed");
+                self.world.borrow_mut().kernel.hit("volume: openings that failed");
                 return None;
             }
             Err(error) => fail(5, format!("the volume cannot be opened: {error}")),
@@ -243,9 +248,9 @@ impl VolumeProgram {
         }
         let in_doubt = self.model.reopened(vec![found]);
         self.ends.iter_mut().for_each(Vec::clear);
-        let coverage = &mut self.world.borrow_mut().coverage;
-        coverage.hit("volume: openings");
-        coverage.add("volume: requests in doubt that were found", in_doubt as u64);
+        let kernel = &mut self.world.borrow_mut().kernel;
+        kernel.hit("volume: openings");
+        kernel.add("volume: requests in doubt that were found", in_doubt as u64);
         Some(volume)
     }
 
@@ -274,7 +279,7 @@ impl VolumeProgram {
 
     /// Runs one step. `false`: this life is over.
     fn run_step(&mut self, process: usize, volume: &SimVolume) -> bool {
-        let draw = self.world.borrow_mut().rng.below(20);
+        let draw = self.world.borrow_mut().kernel.rng.below(20);
         match draw {
             0..11 => return self.change(process, volume),
             11 => {
@@ -294,12 +299,12 @@ impl VolumeProgram {
                 self.fetch_blocks(volume);
             }
             16 => {
-                let now = self.world.borrow().now;
+                let now = self.world.borrow().kernel.now();
                 volume.tick(now);
             }
             _ => {
                 let mut world = self.world.borrow_mut();
-                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
+                let ms = world.kernel.rng.pick(&[0, 1, 5, 20, 100, 600]);
                 world.run_for(Nanos::from_ms(ms));
             }
         }
@@ -322,7 +327,7 @@ impl VolumeProgram {
             Ok(pending) => pending,
             // Refused and not logged: the image takes no stages, or this process is ending.
             Err(_) => {
-                self.world.borrow_mut().coverage.hit("volume: requests refused");
+                self.world.borrow_mut().kernel.hit("volume: requests refused");
                 return self.world.borrow().alive(process);
             }
         };
@@ -335,13 +340,13 @@ impl VolumeProgram {
         if let Some(ends) = &mut self.ends {
             ends.push(pending.0);
         }
-        self.world.borrow_mut().coverage.hit("volume: requests logged");
+        self.world.borrow_mut().kernel.hit("volume: requests logged");
         if waits {
             if volume.wait(pending).is_err() {
                 return false;
             }
             self.model.flushed();
-            self.world.borrow_mut().coverage.hit("volume: requests completed");
+            self.world.borrow_mut().kernel.hit("volume: requests completed");
         }
         true
     }
@@ -349,7 +354,7 @@ impl VolumeProgram {
     /// Draws one record: offset, bytes, whether it is zeros, and whether the program waits for it.
     fn draw_change(&mut self, data_max: usize) -> (usize, Vec<u8>, bool, bool) {
         let mut world = self.world.borrow_mut();
-        let rng = &mut world.rng;
+        let rng = &mut world.kernel.rng;
         let zeros = rng.chance(150);
         let most = match zeros {
             true => SECTORS,

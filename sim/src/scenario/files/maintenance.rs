@@ -66,7 +66,7 @@ impl Program {
 
     /// Does the due work of both threads. `false`: this life is over.
     fn run_due(&mut self, directory: &TestedDirectory) -> bool {
-        let now = self.world.borrow().now;
+        let now = self.world.borrow().kernel.now();
         if self.maintenance.recorder.is_due(now, false) {
             self.model.asked_to_record_all();
             let done = directory.record_written();
